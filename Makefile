@@ -1,0 +1,30 @@
+# Two commands for everybody: `make demo` and `make test`. Both need only Rust and a C compiler.
+
+CARGO ?= cargo
+HTC := target/release/htc
+DEMO := assets/demo
+OUT := demo-output
+
+.PHONY: help build demo test check clean
+
+help:
+	@echo "make demo    compile the demo model, measure it against its source, let it write"
+	@echo "make test    run every test"
+	@echo "make check   what CI checks beside the tests: format, lints, dependencies"
+	@echo "make build   the program alone: $(HTC)"
+
+build:
+	$(CARGO) build --release --locked -p htc
+
+demo: build
+	@scripts/demo.sh $(HTC) $(DEMO) $(OUT)
+
+test:
+	@scripts/test.sh
+
+check:
+	@scripts/check.sh
+
+clean:
+	$(CARGO) clean
+	rm -rf $(OUT)

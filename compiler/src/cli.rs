@@ -1,0 +1,266 @@
+//! The command line: what was typed, before anything is opened.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use htc_formats::DType;
+use htc_formats::model::Slot;
+
+use crate::plan::{Budget, Method};
+
+/// Offline compression compiler for transformer language models.
+#[derive(Debug, Parser)]
+#[command(name = "htc", version, about, long_about = None, subcommand_required = true)]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One variant per subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compress a GGUF model into one sealed .htz artifact
+    Compile(CompileArgs),
+    /// Measure perplexity, and the distance to a reference model
+    Eval(EvalArgs),
+    /// Write text
+    Run(RunArgs),
+    /// Show what is in a GGUF or a .htz
+    Inspect(FileArgs),
+    /// Recompute every digest of a .htz; exit code 0 means undamaged
+    Verify(FileArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+}
+
+/// Arguments of `htc compile`.
+#[derive(Debug, Args)]
+pub struct CompileArgs {
+    /// Model to compress (.gguf)
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// Artifact to write (.htz)
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
+    #[arg(long, value_enum, default_value = "gp")]
+    pub method: MethodArg,
+    /// Rank of every selected slot; `full` stores lossless factors, whatever their size
+    #[arg(long, value_name = "N|full", conflicts_with = "ratio", allow_negative_numbers = true)]
+    pub rank: Option<RankArg>,
+    /// Parameters after over before on the selected slots, met from below [default: 0.9]
+    #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true)]
+    pub ratio: Option<f64>,
+    /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub slots: Vec<Slot>,
+    /// How factors are stored: f32, f16, bf16 or q8_0
+    #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
+    pub factor_type: DType,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub threads: ThreadArgs,
+    /// Replace OUT if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Write a JSON report to FILE; `json` or `-` means standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// Arguments of `htc eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// Model to measure (.gguf or .htz)
+    pub model: PathBuf,
+    /// Text to measure on (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens in a window
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Windows to measure [default: all that the text holds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// Model to compare with: KL divergence from it, agreement of the likeliest token
+    #[arg(long, value_name = "MODEL")]
+    pub reference: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub threads: ThreadArgs,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Model to run (.gguf or .htz)
+    pub model: PathBuf,
+    /// Text to continue; without it and --prompt-file, standard input is read
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// File whose text is to be continued (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Tokens to write at most [default: until the model ends or its context is full]
+    #[arg(short = 'n', value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Temperature; 0 always takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Sample among the K likeliest tokens; 0 means all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Sample among the likeliest tokens that together reach probability P
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Seed; the same seed gives the same text
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub threads: ThreadArgs,
+}
+
+/// Arguments of commands that look at one file.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// File to look at
+    pub file: PathBuf,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc tokenize`.
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    /// Model whose vocabulary to use (.gguf or .htz; a GGUF without tensors will do)
+    pub model: PathBuf,
+    /// Text to split (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The number of threads.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ThreadArgs {
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+impl ThreadArgs {
+    /// What was asked for, or the number of cores.
+    pub fn count(self) -> usize {
+        match self.threads {
+            Some(n) => usize::from(n),
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// [`Method`] as it is typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum MethodArg {
+    /// Every slot alone.
+    Gp,
+    /// Shared basis.
+    Grc,
+}
+
+impl From<MethodArg> for Method {
+    fn from(arg: MethodArg) -> Method {
+        match arg {
+            MethodArg::Gp => Method::PerSlot,
+            MethodArg::Grc => Method::SharedBasis,
+        }
+    }
+}
+
+/// A rank as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RankArg {
+    /// `full`.
+    Full,
+    /// A number, at least 1.
+    Count(usize),
+}
+
+impl FromStr for RankArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "full" => Ok(RankArg::Full),
+            _ => match text.parse() {
+                Ok(n) if n >= 1 => Ok(RankArg::Count(n)),
+                _ => Err("a rank is a whole number of at least 1, or `full`".into()),
+            },
+        }
+    }
+}
+
+impl From<RankArg> for Budget {
+    fn from(arg: RankArg) -> Budget {
+        match arg {
+            RankArg::Full => Budget::FullRank,
+            RankArg::Count(n) => Budget::Rank(n),
+        }
+    }
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
+        _ => Err("a ratio is a number above 0 and at most 1".into()),
+    }
+}
+
+fn parse_factor_type(text: &str) -> Result<DType, String> {
+    match text.parse() {
+        Ok(dtype @ (DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0)) => Ok(dtype),
+        _ => Err("factors are stored as f32, f16, bf16 or q8_0".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ranks_and_ratios_outside_their_range_are_refused() {
+        for (option, value) in [
+            ("--rank", "0"),
+            ("--rank", "-3"),
+            ("--rank", "half"),
+            ("--ratio", "0"),
+            ("--ratio", "1.1"),
+            ("--ratio", "-0.5"),
+            ("--ratio", "nan"),
+            ("--slots", "q,x"),
+            ("--factor-type", "q4_k"),
+            ("--threads", "0"),
+        ] {
+            let typed = ["htc", "compile", "a.gguf", "-o", "b.htz", option, value];
+            assert!(Cli::try_parse_from(typed).is_err(), "{option} {value}");
+        }
+    }
+}

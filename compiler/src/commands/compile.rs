@@ -1,0 +1,77 @@
+//! `htc compile`.
+
+use std::fs;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Failure, print_json};
+use crate::cli::CompileArgs;
+use crate::interrupt;
+use crate::pipeline::{self, Event, Options};
+use crate::plan::{Budget, Method, Request};
+use crate::report::Report;
+
+/// Parameters after over before where neither a rank nor a ratio is given.
+const DEFAULT_RATIO: f64 = 0.9;
+
+pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
+    let method = Method::from(args.method);
+    let mut slots = args.slots.clone();
+    if slots.is_empty() {
+        slots = method.default_slots().to_vec();
+    }
+    slots.sort();
+    slots.dedup();
+    let budget = match (args.rank, args.ratio) {
+        (Some(rank), _) => Budget::from(rank),
+        (None, ratio) => Budget::Ratio(ratio.unwrap_or(DEFAULT_RATIO)),
+    };
+    let options = Options {
+        input: args.input.clone(),
+        output: args.output.clone(),
+        request: Request {
+            method,
+            budget,
+            slots,
+            factor_type: args.factor_type,
+        },
+        threads: args.threads.count(),
+        overwrite: args.force,
+    };
+    interrupt::install();
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let report = pipeline::compile(&options, |event| match event {
+        Event::Digest => bar.set_message("reading the source"),
+        Event::Planned(steps) => bar.set_length(steps as u64),
+        Event::Done(what) => {
+            bar.inc(1);
+            bar.set_message(what.to_owned());
+        }
+        Event::Sealing => bar.set_message("sealing"),
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    eprintln!("{report}");
+    match &args.report {
+        None => Ok(()),
+        Some(path) if is_standard_output(path) => print_json(&report),
+        Some(path) => write_report(path, &report),
+    }
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("json") || path == Path::new("-")
+}
+
+fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {
+    serde_json::to_string_pretty(report)
+        .map_err(std::io::Error::from)
+        .and_then(|json| fs::write(path, json + "\n"))
+        .map_err(|source| Failure::Write {
+            path: path.into(),
+            source,
+        })
+}

@@ -1,0 +1,100 @@
+//! `htc eval`.
+
+use std::path::Path;
+
+use htc_loader::Pool;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Failure, open_model, print_json, tokenizer_of};
+use crate::cli::EvalArgs;
+use crate::evaluate::{self, Evaluation, Protocol};
+use crate::text;
+
+pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
+    let model = open_model(&args.model)?;
+    let tokenizer = tokenizer_of(&args.model, &model)?;
+    let reference = match &args.reference {
+        None => None,
+        Some(path) => {
+            let other = open_model(path)?;
+            let other_tokenizer = tokenizer_of(path, &other)?;
+            Some((other, other_tokenizer))
+        }
+    };
+    let text = text::read(&args.text)?;
+    let context = args.context as usize;
+    if context > model.hyper().context {
+        eprintln!(
+            "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
+            model.hyper().context,
+            args.model.display(),
+        );
+    }
+    let pool = Pool::new(args.threads.count())?;
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let result = evaluate::evaluate(
+        &pool,
+        &model,
+        &tokenizer,
+        reference.as_ref().map(|(m, t)| (m, t)),
+        &text,
+        Protocol {
+            context,
+            chunks: args.chunks.map(|n| n as usize),
+        },
+        |done, all| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        },
+    );
+    bar.finish_and_clear();
+    let result = result.map_err(|error| Failure::Evaluate {
+        path: args.model.clone(),
+        error,
+    })?;
+    if args.json {
+        print_json(&result)
+    } else {
+        show(&result, &args.model, args.reference.as_deref());
+        Ok(())
+    }
+}
+
+fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
+    eprintln!(
+        "{}: {} windows of {} tokens",
+        model.display(),
+        result.chunks,
+        result.context
+    );
+    eprintln!(
+        "  perplexity, second half of each window   {:.4} ± {:.4}  ({} tokens)",
+        result.perplexity, result.stderr, result.tokens
+    );
+    eprintln!(
+        "  perplexity, all positions                {:.4} ± {:.4}  ({} tokens)",
+        result.perplexity_all, result.stderr_all, result.tokens_all
+    );
+    if let (Some(d), Some(path)) = (&result.reference, reference) {
+        eprintln!("against {}", path.display());
+        eprintln!(
+            "  perplexity over the reference's {:.4}  {:.4} (95 % interval {:.4} to {:.4})",
+            d.reference_perplexity,
+            d.perplexity_ratio,
+            d.perplexity_ratio - d.perplexity_ratio_ci95,
+            d.perplexity_ratio + d.perplexity_ratio_ci95
+        );
+        eprintln!(
+            "  KL divergence                            {:.5} ± {:.5} nats",
+            d.kl, d.kl_stderr
+        );
+        eprintln!(
+            "  same likeliest token                     {:.2} ± {:.2} %",
+            100.0 * d.top1,
+            100.0 * d.top1_stderr
+        );
+    }
+    eprintln!("± is one standard error");
+}

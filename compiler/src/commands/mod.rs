@@ -1,0 +1,208 @@
+//! One file per subcommand: from arguments to output.
+//!
+//! Results for programs (JSON, generated text) go to standard output, everything for people to
+//! standard error.
+
+mod compile;
+mod eval;
+mod inspect;
+mod run;
+mod tokenize;
+mod verify;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use htc_formats::gguf::{Gguf, OpenError};
+use htc_formats::htz::{Htz, HtzError};
+use htc_formats::map::{MapError, MappedFile};
+use htc_formats::source::SourceError;
+use htc_formats::vocab::VocabularyError;
+use htc_loader::generate::GenerateError;
+use htc_loader::sampling::SamplingError;
+use htc_loader::tokenizer::{Tokenizer, TokenizerError};
+use htc_loader::{LoadError, Model};
+use thiserror::Error;
+
+use crate::cli::Command;
+use crate::evaluate::EvaluateError;
+use crate::pipeline::CompileError;
+use crate::plan::PlanError;
+use crate::text::TextError;
+
+/// Exit code of a failure: a file or the machine is the cause.
+pub const FAILURE: u8 = 1;
+/// Exit code of wrong usage: the command line is the cause.
+pub const USAGE: u8 = 2;
+
+/// Why a command failed; one line.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum Failure {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Gguf(#[from] OpenError),
+    #[error(transparent)]
+    Htz(#[from] HtzError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{}: {error}", path.display())]
+    Load { path: PathBuf, error: LoadError },
+    #[error("{}: {error}", path.display())]
+    Vocabulary {
+        path: PathBuf,
+        error: VocabularyError,
+    },
+    #[error("{}: {error}", path.display())]
+    Tokenizer {
+        path: PathBuf,
+        error: TokenizerError,
+    },
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error("{}: {error}", path.display())]
+    Evaluate { path: PathBuf, error: EvaluateError },
+    #[error("{}: {error}", path.display())]
+    Generate { path: PathBuf, error: GenerateError },
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    #[error(transparent)]
+    Pool(#[from] htc_kernels::PoolError),
+    #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    NoPrompt,
+    #[error("{}: a GGUF carries no digests to verify; compile it to a .htz first", .0.display())]
+    NoDigests(PathBuf),
+    #[error("{}: {faults} of {items} parts are damaged, the first is {first}; copy the file again or compile it anew", path.display())]
+    Damaged {
+        path: PathBuf,
+        faults: usize,
+        items: usize,
+        first: HtzError,
+    },
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("standard output: {0}")]
+    Output(io::Error),
+}
+
+impl Failure {
+    /// [`USAGE`] where another command line is the remedy whatever the files hold,
+    /// [`FAILURE`] otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Compile(CompileError::Plan(_) | CompileError::SameFile(_))
+            | Failure::Sampling(SamplingError::Temperature { .. } | SamplingError::TopP { .. })
+            | Failure::NoPrompt => USAGE,
+            _ => FAILURE,
+        }
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        Failure::Compile(CompileError::Plan(error))
+    }
+}
+
+/// Executes a subcommand.
+///
+/// # Errors
+/// [`Failure`], to be shown to the caller.
+pub fn execute(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Compile(args) => compile::execute(&args),
+        Command::Eval(args) => eval::execute(&args),
+        Command::Run(args) => run::execute(&args),
+        Command::Inspect(args) => inspect::execute(&args),
+        Command::Verify(args) => verify::execute(&args),
+        Command::Tokenize(args) => tokenize::execute(&args),
+    }
+}
+
+/// What a usage error says, on one line: the paragraphs before the usage, then the remedy.
+pub fn one_line(message: &str) -> String {
+    let said: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    format!("{}; see --help", said.join(" "))
+}
+
+/// A file by its first bytes.
+enum Opened {
+    Gguf(Gguf),
+    Htz(Htz),
+}
+
+/// Opens a GGUF or a `.htz` without binding it to an architecture.
+fn open_container(path: &Path) -> Result<Opened, Failure> {
+    let map = MappedFile::open(path)?;
+    if map.starts_with(&htc_formats::htz::MAGIC) {
+        Ok(Opened::Htz(Htz::open(path)?))
+    } else {
+        Ok(Opened::Gguf(Gguf::open(path)?))
+    }
+}
+
+fn open_model(path: &Path) -> Result<Model, Failure> {
+    Model::open(path).map_err(|error| match error {
+        LoadError::Source(error) => Failure::Source(error),
+        error => Failure::Load {
+            path: path.into(),
+            error,
+        },
+    })
+}
+
+fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
+    let vocabulary = model
+        .file()
+        .vocabulary
+        .clone()
+        .map_err(|error| Failure::Vocabulary {
+            path: path.into(),
+            error,
+        })?;
+    Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+        path: path.into(),
+        error,
+    })
+}
+
+/// Prints a JSON value on standard output.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)
+        .map_err(io::Error::from)
+        .and_then(|()| writeln!(out))
+        .and_then(|()| out.flush())
+        .or_else(ignore_closed_pipe)
+        .map_err(Failure::Output)
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        let message = "error: invalid value '0' for '--rank <N|full>': a rank is\n\n  tip: x\n\nUsage: htc\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            one_line(message),
+            "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! `htc run`.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use htc_loader::generate::{self, Limits, Stop, Summary};
+use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::tokenizer::AddSpecial;
+use htc_loader::{Pool, Session};
+
+use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
+use crate::cli::RunArgs;
+use crate::text;
+
+pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
+    let mut sampler = Sampler::new(SamplingOptions {
+        temperature: args.temp,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed,
+    })?;
+    let model = open_model(&args.model)?;
+    let tokenizer = tokenizer_of(&args.model, &model)?;
+    let prompt = prompt(args)?;
+    let tokens = tokenizer.encode(&prompt, AddSpecial::AsVocabulary);
+    let pool = Pool::new(args.threads.count())?;
+    let mut session = Session::new(&model, &pool);
+    let limits = Limits {
+        tokens: args.tokens,
+        ignore_end: args.ignore_eos,
+    };
+    let mut out = io::stdout().lock();
+    let mut broken = None;
+    let summary = generate::generate(
+        &mut session,
+        &tokenizer,
+        &mut sampler,
+        &tokens,
+        limits,
+        |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => true,
+            Err(error) => {
+                broken = Some(error);
+                false
+            }
+        },
+    )
+    .map_err(|error| Failure::Generate {
+        path: args.model.clone(),
+        error,
+    })?;
+    let ended = match broken {
+        Some(error) => Err(error),
+        None => writeln!(out),
+    };
+    ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
+    eprintln!("{}", in_words(&summary));
+    Ok(())
+}
+
+fn prompt(args: &RunArgs) -> Result<String, Failure> {
+    match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(path)) => Ok(text::read(path)?),
+        (None, None) => {
+            let stdin = io::stdin();
+            if stdin.is_terminal() {
+                return Err(Failure::NoPrompt);
+            }
+            let text = text::read_from(stdin.lock(), Path::new("standard input"))?;
+            // The line end that `echo` adds is no part of the prompt.
+            Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+        }
+    }
+}
+
+fn in_words(summary: &Summary) -> String {
+    let decode = match summary.decode_speed() {
+        Some(speed) => format!("{speed:.1} tokens/s"),
+        None => "too few to time".into(),
+    };
+    let stop = match summary.stop {
+        Stop::Limit => "-n reached",
+        Stop::End => "end of sequence",
+        Stop::Context => "context full",
+        Stop::Receiver => "output closed",
+    };
+    format!(
+        "prompt: {} tokens, {:.1} tokens/s; written: {} tokens, {decode} ({stop})",
+        summary.prompt_tokens,
+        summary.prefill_speed(),
+        summary.tokens,
+    )
+}

@@ -1,0 +1,41 @@
+//! `htc tokenize`.
+
+use htc_formats::vocab::Vocabulary;
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use serde::Serialize;
+
+use super::{Failure, Opened, open_container, print_json};
+use crate::cli::TokenizeArgs;
+use crate::text;
+
+#[derive(Serialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+}
+
+pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
+    // A GGUF is not bound to an architecture here: one that holds a vocabulary only will do.
+    let vocabulary = match open_container(&args.model)? {
+        Opened::Htz(artifact) => artifact.vocabulary()?,
+        Opened::Gguf(gguf) => {
+            Vocabulary::from_gguf(&gguf).map_err(|error| Failure::Vocabulary {
+                path: args.model.clone(),
+                error,
+            })?
+        }
+    };
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+        path: args.model.clone(),
+        error,
+    })?;
+    let text = text::read(&args.text)?;
+    let tokens = tokenizer.encode(&text, AddSpecial::AsVocabulary);
+    if args.json {
+        return print_json(&Tokens { tokens });
+    }
+    for &token in &tokens {
+        eprintln!("{token:>8}  {:?}", tokenizer.piece(token).unwrap_or_default());
+    }
+    eprintln!("{} tokens", tokens.len());
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Eigen- and singular vectors by `faer`, on the calling thread.
+
+use faer::dyn_stack::{MemBuffer, MemStack, StackReq};
+use faer::linalg::evd::{self, ComputeEigenvectors, tridiag};
+use faer::linalg::householder;
+use faer::linalg::qr::no_pivoting::factor as qr;
+use faer::linalg::svd::{self, ComputeSvdVectors};
+use faer::{Col, Conj, Mat, Par};
+
+use super::{FactoriseError, Leading};
+
+/// Rows per column from which a QR factorisation before the singular value decomposition
+/// pays: it is all matrix products, whereas half of the bidiagonalisation it shortens waits
+/// for memory.
+const QR_FIRST: f64 = 1.25;
+
+/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`.
+///
+/// Tridiagonalisation, divide and conquer on the tridiagonal matrix, then
+/// the reflections applied to the `k` columns that are kept, and to no others.
+pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    let n = matrix.nrows();
+    if n == 1 {
+        return Ok(Leading {
+            values: vec![matrix[(0, 0)]],
+            vectors: Mat::identity(1, k),
+        });
+    }
+    let block = qr::recommended_block_size::<f64>(n, n);
+    let mut memory = MemBuffer::new(StackReq::any_of(&[
+        evd::self_adjoint_evd_scratch::<f64>(
+            n,
+            ComputeEigenvectors::Yes,
+            Par::Seq,
+            Default::default(),
+        ),
+        tridiag::tridiag_in_place_scratch::<f64>(n, Par::Seq, Default::default()),
+        householder::apply_block_householder_sequence_on_the_left_in_place_scratch::<f64>(
+            n - 1,
+            block,
+            k,
+        ),
+    ]));
+    let stack = MemStack::new(&mut memory);
+
+    let mut reflectors = Mat::<f64>::zeros(block, n - 1);
+    tridiag::tridiag_in_place(
+        matrix.as_mut(),
+        reflectors.as_mut(),
+        Par::Seq,
+        stack,
+        Default::default(),
+    );
+    let diagonal = Col::from_fn(n, |i| matrix[(i, i)]);
+    let below = Col::from_fn(n, |i| if i + 1 < n { matrix[(i + 1, i)] } else { 0.0 });
+    let mut values = Col::<f64>::zeros(n);
+    let mut all = Mat::<f64>::zeros(n, n);
+    evd::tridiagonal_self_adjoint_evd(
+        diagonal.as_diagonal(),
+        below.as_diagonal(),
+        values.as_mut().as_diagonal_mut(),
+        Some(all.as_mut()),
+        Par::Seq,
+        stack,
+        Default::default(),
+    )
+    .map_err(|_| FactoriseError::NoConvergence { order: n })?;
+
+    // faer orders them increasing.
+    let mut vectors = Mat::from_fn(n, k, |i, j| all[(i, n - 1 - j)]);
+    householder::apply_block_householder_sequence_on_the_left_in_place_with_conj(
+        matrix.as_ref().submatrix(1, 0, n - 1, n - 1),
+        reflectors.as_ref(),
+        Conj::No,
+        vectors.as_mut().subrows_mut(1, n - 1),
+        Par::Seq,
+        stack,
+    );
+    Ok(Leading {
+        values: (0..n).rev().map(|i| values[i]).collect(),
+        vectors,
+    })
+}
+
+/// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.
+pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    let (m, n) = tall.shape();
+    let square = if m as f64 >= QR_FIRST * n as f64 {
+        triangle(tall)
+    } else {
+        tall
+    };
+    let mut values = Col::<f64>::zeros(n);
+    let mut vectors = Mat::<f64>::zeros(n, n);
+    let mut memory = MemBuffer::new(svd::svd_scratch::<f64>(
+        square.nrows(),
+        n,
+        ComputeSvdVectors::No,
+        ComputeSvdVectors::Thin,
+        Par::Seq,
+        Default::default(),
+    ));
+    svd::svd(
+        square.as_ref(),
+        values.as_mut().as_diagonal_mut(),
+        None,
+        Some(vectors.as_mut()),
+        Par::Seq,
+        MemStack::new(&mut memory),
+        Default::default(),
+    )
+    .map_err(|_| FactoriseError::NoConvergence { order: n })?;
+    Ok(Leading {
+        values: values.iter().copied().collect(),
+        vectors: vectors.subcols(0, k).to_owned(),
+    })
+}
+
+/// `R` of the QR factorisation: it has the right singular vectors of the matrix itself.
+fn triangle(mut tall: Mat<f64>) -> Mat<f64> {
+    let (m, n) = tall.shape();
+    let block = qr::recommended_block_size::<f64>(m, n);
+    let mut reflectors = Mat::<f64>::zeros(block, n);
+    let mut memory = MemBuffer::new(qr::qr_in_place_scratch::<f64>(
+        m,
+        n,
+        block,
+        Par::Seq,
+        Default::default(),
+    ));
+    qr::qr_in_place(
+        tall.as_mut(),
+        reflectors.as_mut(),
+        Par::Seq,
+        MemStack::new(&mut memory),
+        Default::default(),
+    );
+    Mat::from_fn(n, n, |i, j| if i <= j { tall[(i, j)] } else { 0.0 })
+}

@@ -1,0 +1,87 @@
+//! The error of what is stored.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, Par};
+
+use super::Weight;
+
+/// Side of the tiles of `W` that are compared at a time.
+const TILE: usize = 512;
+
+/// `‖W − B A‖_F / ‖W‖_F` in float64, of the factors as they are stored: pass them as they come
+/// out of the decoder.
+///
+/// `a` is `[r, in]`, `b` is `[out, r]`, row-major. Zero when both `W` and `B A` are zero,
+/// infinite when only `W` is; not a number when a length does not fit its shape.
+pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64 {
+    let (m, n) = (weight.rows, weight.cols);
+    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
+    if !fits(weight.values.len(), m, n) || !fits(a.len(), r, n) || !fits(b.len(), m, r) {
+        return f64::NAN;
+    }
+    let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
+    let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
+    // Transposed, so that a row of W meets a contiguous column.
+    let mut product = Mat::<f64>::zeros(TILE.min(n), TILE.min(m));
+    let (mut error, mut norm) = (0.0f64, 0.0f64);
+    for col in (0..n).step_by(TILE) {
+        let q = TILE.min(n - col);
+        for i in 0..r {
+            for j in 0..q {
+                a_tile[(i, j)] = f64::from(a[i * n + col + j]);
+            }
+        }
+        for row in (0..m).step_by(TILE) {
+            let p = TILE.min(m - row);
+            for i in 0..p {
+                let column = b_tile.as_mut().col_mut(i);
+                for (to, &from) in column.iter_mut().zip(&b[(row + i) * r..(row + i + 1) * r]) {
+                    *to = f64::from(from);
+                }
+            }
+            matmul(
+                product.as_mut().submatrix_mut(0, 0, q, p),
+                Accum::Replace,
+                a_tile.as_ref().subcols(0, q).transpose(),
+                b_tile.as_ref().subcols(0, p),
+                1.0,
+                Par::Seq,
+            );
+            for i in 0..p {
+                let at = (row + i) * n + col;
+                let column = product.as_ref().col(i);
+                for (&w, &approximation) in weight.values[at..at + q].iter().zip(column.iter()) {
+                    let w = f64::from(w);
+                    let e = w - approximation;
+                    error += e * e;
+                    norm += w * w;
+                }
+            }
+        }
+    }
+    if error == 0.0 {
+        0.0
+    } else {
+        (error / norm).sqrt()
+    }
+}
+
+/// `‖W − W̃ Pᵀ‖_F / ‖W‖_F` in float64, as [`low_rank_error`]: `basis` is `Pᵀ [k, in]`,
+/// `projected` is `W̃ [out, k]`, row-major, as they are stored.
+pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usize) -> f64 {
+    low_rank_error(weight, basis, projected, k)
+}
+
+/// `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: no approximation of rank `r` has a
+/// smaller relative Frobenius error (Eckart and Young 1936).
+///
+/// `singular_values` are all of them, decreasing.
+pub fn tail(singular_values: &[f64], r: usize) -> f64 {
+    // From the small end, so that the small ones are not lost in the sum of the large.
+    let energy = |s: &[f64]| s.iter().rev().map(|v| v * v).sum::<f64>();
+    let total = energy(singular_values);
+    if total == 0.0 {
+        return 0.0;
+    }
+    (energy(&singular_values[r.min(singular_values.len())..]) / total).sqrt()
+}

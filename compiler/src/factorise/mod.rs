@@ -1,0 +1,127 @@
+//! Factorisations of dense weights: pure arithmetic on buffers.
+//!
+//! Two constructions replace the dense weights `W [out, in]` of a transformer block:
+//!
+//! - [`shared_basis`]: the slots that read the same input share one orthonormal basis
+//!   `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
+//! - [`low_rank`]: one slot becomes `B A` with `A [r, in]` and `B [out, r]`, its best
+//!   approximation of rank `r`, components in decreasing order, so that the first `r'`
+//!   components are the best approximation of rank `r'`.
+//!
+//! [`low_rank_error`] and [`shared_error`] measure what is stored, after it was rounded or
+//! quantised; [`tail`] is the lower bound of Eckart and Young.
+//!
+//! All arithmetic is in float64; only the stored factors are rounded to float32. Every call runs
+//! on the thread that made it, and two calls with the same numbers give the same bytes as long
+//! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
+//! gives each a slot of its own: the decompositions themselves gain little from a second core.
+
+mod basis;
+pub mod unit;
+#[cfg(any(test, not(feature = "openblas")))]
+mod decompose;
+mod error;
+mod low_rank;
+mod measure;
+#[cfg(feature = "openblas")]
+mod openblas;
+mod panels;
+#[cfg(test)]
+mod tests;
+
+use faer::{Mat, MatMut};
+
+#[cfg(not(feature = "openblas"))]
+use decompose as backend;
+#[cfg(feature = "openblas")]
+use openblas as backend;
+
+pub use basis::{BasisWeighting, SharedBasis, shared_basis};
+pub use error::FactoriseError;
+pub use low_rank::{LowRank, Path, low_rank};
+pub use measure::{low_rank_error, shared_error, tail};
+
+/// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
+/// an artifact, because the last bits of the factors depend on it.
+pub const BACKEND: &str = if cfg!(feature = "openblas") {
+    "openblas"
+} else {
+    "faer"
+};
+
+/// A dense weight, row-major: row `o` holds the coefficients of output `o`.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight<'a> {
+    /// Number of outputs.
+    pub rows: usize,
+    /// Number of inputs.
+    pub cols: usize,
+    /// `rows * cols` numbers.
+    pub values: &'a [f32],
+}
+
+impl Weight<'_> {
+    /// Checks the length and that every number is finite; `index` names the weight in an error.
+    fn check(&self, index: usize) -> Result<(), FactoriseError> {
+        if self.rows == 0 || self.cols == 0 {
+            return Err(FactoriseError::Empty {
+                index,
+                rows: self.rows,
+                cols: self.cols,
+            });
+        }
+        if self.rows.checked_mul(self.cols) != Some(self.values.len()) {
+            return Err(FactoriseError::Length {
+                index,
+                rows: self.rows,
+                cols: self.cols,
+                found: self.values.len(),
+            });
+        }
+        match self.values.iter().position(|v| !v.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(FactoriseError::NonFinite {
+                index,
+                row: at / self.cols,
+                col: at % self.cols,
+                value: self.values[at],
+            }),
+        }
+    }
+
+    /// `‖W‖_F²`.
+    fn norm_squared(&self) -> f64 {
+        self.values
+            .iter()
+            .map(|&v| f64::from(v) * f64::from(v))
+            .sum()
+    }
+}
+
+/// The leading part of a decomposition of order `n`.
+#[derive(Debug)]
+struct Leading {
+    /// All `n` eigenvalues or singular values, decreasing.
+    values: Vec<f64>,
+    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`.
+    vectors: Mat<f64>,
+}
+
+/// Makes the entry of largest magnitude of every column positive; of equal ones
+/// the lowest index counts. Returns the columns that were negated.
+fn fix_signs(vectors: MatMut<'_, f64>) -> Vec<bool> {
+    vectors
+        .col_iter_mut()
+        .map(|column| {
+            let largest =
+                column.as_ref().iter().fold(
+                    0.0f64,
+                    |best, &v| if v.abs() > best.abs() { v } else { best },
+                );
+            if largest < 0.0 {
+                column.iter_mut().for_each(|v| *v = -*v);
+            }
+            largest < 0.0
+        })
+        .collect()
+}

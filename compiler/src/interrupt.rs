@@ -1,0 +1,50 @@
+//! Ctrl-C removes what is half-written before the program ends.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Exit code of a program ended by SIGINT, by the shells' convention 128 + 2.
+const INTERRUPTED: i32 = 130;
+
+/// While it lives, the file is removed if the program is interrupted.
+pub struct RemoveOnInterrupt(());
+
+impl RemoveOnInterrupt {
+    /// Names the unfinished file; there is one at a time.
+    pub fn new(path: PathBuf) -> Self {
+        *UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
+        RemoveOnInterrupt(())
+    }
+}
+
+impl Drop for RemoveOnInterrupt {
+    fn drop(&mut self) {
+        *UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Installs the handler for SIGINT, SIGTERM and SIGHUP. Where the system refuses, the signals
+/// keep their usual effect: the program ends and the unfinished file stays under its
+/// temporary name.
+pub fn install() {
+    let installed = ctrlc::set_handler(|| {
+        let path = UNFINISHED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let removed = path.map(|path| (std::fs::remove_file(&path), path));
+        match removed {
+            Some((Err(error), path)) => {
+                eprintln!("\nhtc: interrupted; {} stays behind: {error}", path.display());
+            }
+            Some((Ok(()), _)) => eprintln!("\nhtc: interrupted; nothing was written"),
+            None => eprintln!("\nhtc: interrupted"),
+        }
+        std::process::exit(INTERRUPTED);
+    });
+    if let Err(error) = installed {
+        eprintln!("htc: warning: Ctrl-C will not clean up: {error}");
+    }
+}

@@ -1,0 +1,220 @@
+//! The whole flow on one page: from a model file to a sealed artifact.
+//!
+//! 1. **Read.** The source is mapped and bound to its architecture; its digest names it.
+//! 2. **Plan.** From shapes and budget alone it is decided what becomes of every slot.
+//! 3. **Factorise.** Units are decomposed in parallel, one thread each; every unit's error is
+//!    measured on what is stored, after rounding.
+//! 4. **Seal.** Tensors are written in the order of execution as they become ready; the
+//!    artifact takes its name when it is complete and on the disk.
+//!
+//! Each stage takes what the stage before returned. At most one layer's results are in memory;
+//! the order of the arithmetic inside a unit does not depend on the number of threads, so the
+//! same source and the same request give the same bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use htc_formats::DType;
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section, SlotRecord};
+use htc_formats::model::{Part, Role};
+use htc_formats::source::{Container, ModelFile, SourceError};
+use htc_formats::vocab::VocabularyError;
+use thiserror::Error;
+
+use crate::factorise::unit::{self, UnitError};
+use crate::interrupt::RemoveOnInterrupt;
+use crate::ordered;
+use crate::plan::{self, PlanError, Request};
+use crate::report::Report;
+use crate::seal::{self, Job};
+
+/// What to compile.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The model.
+    pub input: PathBuf,
+    /// The artifact.
+    pub output: PathBuf,
+    /// What to do with it.
+    pub request: Request,
+    /// Threads that factorise.
+    pub threads: usize,
+    /// Replace an existing output.
+    pub overwrite: bool,
+}
+
+/// What is being done, for a progress display.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The source is being read for its digest.
+    Digest,
+    /// So many steps follow.
+    Planned(usize),
+    /// A step is done: the layer and the slots it was about, or a tensor passed through.
+    Done(&'a str),
+    /// The artifact is forced to the disk.
+    Sealing,
+}
+
+/// Why a compilation fails. Each message is one line with the file or option concerned.
+#[derive(Debug, Error)]
+pub enum CompileError {
+    /// The source is missing, damaged or not supported.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The source is an artifact already.
+    #[error("{}: an artifact already; compile from the model it was made from", .0.display())]
+    AlreadyCompiled(PathBuf),
+    /// The source has no usable vocabulary.
+    #[error("{}: {error}", path.display())]
+    Vocabulary {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: VocabularyError,
+    },
+    /// Input and output are the same file.
+    #[error("{}: output and input are the same file; give another -o", .0.display())]
+    SameFile(PathBuf),
+    /// No plan satisfies the request.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A slot cannot be factorised.
+    #[error("{}: {error}", path.display())]
+    Unit {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with the slot.
+        error: UnitError,
+    },
+    /// The artifact cannot be written.
+    #[error(transparent)]
+    Seal(#[from] HtzError),
+}
+
+/// Compiles a model.
+///
+/// # Errors
+/// [`CompileError`]; nothing is left under the output's name then.
+pub fn compile(
+    options: &Options,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Report, CompileError> {
+    let started = Instant::now();
+
+    // Read.
+    let source = open(options)?;
+    progress(Event::Digest);
+    let digest = Digest::of(&source.map);
+    let read = started.elapsed();
+
+    // Plan.
+    let plan = plan::make(&source.hyper, options.request.clone(), |layer, slot| {
+        let part = Part::Weight;
+        let weight = source.tensor(Role::Linear { layer, slot, part });
+        weight.map_or(DType::F32, |tensor| tensor.dtype)
+    })?;
+    let jobs = seal::jobs(&source, &plan);
+
+    // Factorise and seal.
+    let vocabulary = source
+        .vocabulary
+        .as_ref()
+        .map_err(|error| CompileError::Vocabulary {
+            path: options.input.clone(),
+            error: error.clone(),
+        })?;
+    let manifest = seal::draft(&source, digest, &plan, &jobs);
+    let mut record = manifest.plan.clone();
+    let tokenizer = Section::tokenizer(vocabulary)?;
+    let mut writer =
+        HtzWriter::create(&options.output, manifest, vec![tokenizer], options.overwrite)?;
+    let unfinished = RemoveOnInterrupt::new(writer.temp_path().to_owned());
+    progress(Event::Planned(jobs.len()));
+    let of_source = |error| CompileError::Unit {
+        path: options.input.clone(),
+        error,
+    };
+    ordered::for_each(
+        options.threads,
+        jobs.len(),
+        jobs.len().div_ceil(source.hyper.layers),
+        |index| match jobs[index] {
+            Job::PassThrough(tensor) => {
+                unit::check_finite(&source, tensor).map_err(of_source)?;
+                Ok(None)
+            }
+            Job::Factorise(unit) => unit::factorise(&source, unit).map(Some).map_err(of_source),
+        },
+        |index, factors| match (jobs[index], factors) {
+            (Job::Factorise(unit), Some(factors)) => {
+                for (shape, bytes) in unit::stored_shapes(unit).iter().zip(&factors.tensors) {
+                    writer.write_tensor(shape.role, bytes)?;
+                }
+                for (member, error) in unit.members.iter().zip(factors.errors) {
+                    let of = |s: &&mut SlotRecord| (s.layer, s.slot) == (unit.layer, member.slot);
+                    if let Some(slot) = record.slots.iter_mut().find(of) {
+                        slot.error = Some(error);
+                    }
+                }
+                progress(Event::Done(&unit.label()));
+                Ok(())
+            }
+            (Job::PassThrough(tensor), _) => {
+                writer.write_tensor(tensor.role, source.bytes(tensor))?;
+                progress(Event::Done(&tensor.name));
+                Ok(())
+            }
+            (Job::Factorise(_), None) => Ok(()),
+        },
+    )?;
+    let factorised = started.elapsed();
+    progress(Event::Sealing);
+    let artifact_bytes = writer.file_length();
+    writer.finish(|plan| plan.clone_from(&record))?;
+    drop(unfinished);
+    let times = Times {
+        read,
+        factorise: factorised - read,
+        seal: started.elapsed() - factorised,
+    };
+    Ok(Report::new(
+        options,
+        &source,
+        digest,
+        record,
+        artifact_bytes,
+        times,
+    ))
+}
+
+/// How long the stages took; factorising includes writing what is ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Opening the source and its digest.
+    pub read: Duration,
+    /// Factorising and writing.
+    pub factorise: Duration,
+    /// Forcing the artifact to the disk.
+    pub seal: Duration,
+}
+
+fn open(options: &Options) -> Result<ModelFile, CompileError> {
+    let source = ModelFile::open(&options.input)?;
+    if matches!(source.container, Container::Htz { .. }) {
+        return Err(CompileError::AlreadyCompiled(options.input.clone()));
+    }
+    if same_file(&options.input, &options.output) {
+        return Err(CompileError::SameFile(options.output.clone()));
+    }
+    Ok(source)
+}
+
+/// Whether two paths lead to one file; a path that leads nowhere is no file's.
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (fs::canonicalize(a), fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}

@@ -1,0 +1,203 @@
+use super::*;
+
+fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
+    HyperParameters {
+        architecture: "llama".into(),
+        name: None,
+        vocabulary: 512,
+        context: 512,
+        width,
+        layers: 3,
+        heads,
+        kv_heads,
+        head_size: width / heads,
+        ffn,
+        norm_epsilon: 1e-5,
+        rope_theta: 10000.0,
+        rope_dimensions: width / heads,
+        rope_linear_scale: 1.0,
+    }
+}
+
+fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
+    Request {
+        method,
+        budget,
+        slots: method.default_slots().to_vec(),
+        factor_type,
+    }
+}
+
+#[test]
+fn a_ratio_is_met_from_below_to_the_granularity() {
+    let hyper = hyper(256, 8, 4, 768);
+    for method in [Method::PerSlot, Method::SharedBasis] {
+        for (factor_type, granule) in [(DType::Q8_0, 32), (DType::F16, 8)] {
+            for percent in 15..=100 {
+                let ratio = f64::from(percent) / 100.0;
+                let request = request(method, Budget::Ratio(ratio), factor_type);
+                let kinds = kinds(&hyper, &request).unwrap();
+                let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
+                assert!(plan.ratio() <= ratio, "{ratio} {}", plan.ratio());
+                // Some kind below its share cannot take one more granule.
+                let dense: u64 = kinds.iter().map(Kind::dense).sum();
+                let largest = kinds.iter().map(|k| k.cost(granule)).max().unwrap();
+                let slack = largest as f64 / dense as f64;
+                assert!(plan.ratio() > ratio - slack - 1e-9, "{ratio} {}", plan.ratio());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_layer_gets_the_same_rank() {
+    let hyper = hyper(256, 8, 4, 768);
+    let plan = make(
+        &hyper,
+        request(Method::PerSlot, Budget::Ratio(0.6), DType::F16),
+        |_, _| DType::F32,
+    )
+    .unwrap();
+    for slot in Slot::ALL {
+        let ranks: Vec<_> = (0..3)
+            .map(|layer| plan.unit_of(layer, slot).unwrap().rank())
+            .collect();
+        assert!(ranks.windows(2).all(|w| w[0] == w[1]) && ranks[0].is_some());
+    }
+}
+
+#[test]
+fn the_largest_rank_is_named() {
+    let hyper = hyper(256, 8, 4, 768);
+    let error = make(
+        &hyper,
+        request(Method::PerSlot, Budget::Rank(200), DType::F16),
+        |_, _| DType::F32,
+    )
+    .unwrap_err();
+    assert_eq!(
+        error,
+        PlanError::RankTooLarge {
+            rank: 200,
+            slot: Slot::K,
+            limit: 128,
+            rows: 128,
+            cols: 256,
+            largest: 128
+        }
+    );
+    let shared = request(Method::SharedBasis, Budget::Rank(256), DType::F16);
+    assert!(make(&hyper, shared, |_, _| DType::F32).is_ok());
+}
+
+#[test]
+fn impossible_ratios_name_the_smallest_possible_one() {
+    let hyper = hyper(64, 8, 4, 172);
+    let ask = |ratio| {
+        make(
+            &hyper,
+            request(Method::PerSlot, Budget::Ratio(ratio), DType::F16),
+            |_, _| DType::F32,
+        )
+    };
+    let Err(PlanError::RatioTooSmall { smallest, .. }) = ask(0.01) else {
+        panic!("0.01 must be impossible");
+    };
+    assert!(ask(smallest).is_ok());
+    assert!(ask(smallest - 2e-4).is_err());
+    for ratio in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
+        assert!(matches!(ask(ratio), Err(PlanError::RatioRange(_))));
+    }
+}
+
+#[test]
+fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
+    let hyper = hyper(256, 8, 4, 768);
+    let plan = make(
+        &hyper,
+        request(Method::PerSlot, Budget::Ratio(0.9), DType::Q8_0),
+        |_, _| DType::Q4_0,
+    )
+    .unwrap();
+    for unit in &plan.units {
+        assert_eq!(unit.form, Form::Dense);
+        assert!(unit.notes[0].starts_with("kept dense: rank "), "{:?}", unit.notes);
+        assert_eq!(unit.bytes_after(), unit.bytes_before());
+    }
+    assert_eq!(plan.ratio(), 1.0);
+}
+
+#[test]
+fn full_rank_is_stored_as_factors_and_the_growth_is_noted() {
+    let hyper = hyper(256, 8, 4, 768);
+    for method in [Method::PerSlot, Method::SharedBasis] {
+        let request = request(method, Budget::FullRank, DType::F32);
+        let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
+        for unit in &plan.units {
+            assert_ne!(unit.form, Form::Dense);
+            assert!(unit.notes[0].starts_with("grows: "), "{:?}", unit.notes);
+        }
+    }
+}
+
+#[test]
+fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
+    let hyper = hyper(64, 8, 4, 172);
+    let plan = make(
+        &hyper,
+        request(Method::PerSlot, Budget::Rank(20), DType::Q8_0),
+        |_, _| DType::F32,
+    )
+    .unwrap();
+    let down = plan.unit_of(0, Slot::Down).unwrap();
+    assert_eq!(
+        down.form,
+        Form::LowRank {
+            rank: 20,
+            a: DType::F16,
+            b: DType::F16
+        }
+    );
+    assert_eq!(down.notes.len(), 2);
+    let q = plan.unit_of(0, Slot::Q).unwrap();
+    assert_eq!(
+        q.form,
+        Form::LowRank {
+            rank: 20,
+            a: DType::Q8_0,
+            b: DType::F16
+        }
+    );
+    assert_eq!(q.bytes_after(), 20 * 68 + 64 * 40);
+}
+
+#[test]
+fn a_shared_basis_counts_its_parameters_once() {
+    let hyper = hyper(256, 8, 4, 768);
+    let plan = make(
+        &hyper,
+        request(Method::SharedBasis, Budget::Rank(64), DType::F16),
+        |_, _| DType::F32,
+    )
+    .unwrap();
+    let unit = plan.unit_of(0, Slot::V).unwrap();
+    assert_eq!(unit.parameters_after(), 64 * (256 + 256 + 128 + 128));
+    assert_eq!(unit.parameters_before(), 256 * 512);
+    assert!(plan.unit_of(0, Slot::O).is_none());
+}
+
+#[test]
+fn a_slot_without_company_cannot_share_a_basis() {
+    let hyper = hyper(256, 8, 4, 768);
+    let mut request = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
+    request.slots = vec![Slot::Q, Slot::O];
+    assert_eq!(
+        make(&hyper, request.clone(), |_, _| DType::F32).unwrap_err(),
+        PlanError::NoSharedInput(Slot::O)
+    );
+    request.slots.clear();
+    assert_eq!(
+        make(&hyper, request, |_, _| DType::F32).unwrap_err(),
+        PlanError::NoSlots
+    );
+}

@@ -1,0 +1,78 @@
+//! The uniform allocator: the same ratio for every selected slot, the same rank in every layer.
+
+use htc_formats::DType;
+
+use super::{Kind, PlanError, granularity};
+
+/// Ranks by kind, so that the total meets `ratio` from below to the granularity.
+///
+/// Every kind starts at one granule; then the kind with the lowest ratio of its own gets one
+/// more, as long as the total allows it and its own ratio is below the one asked for. What
+/// rounding leaves over is thus spent again instead of being lost.
+pub(super) fn allocate(
+    kinds: &[Kind],
+    ratio: f64,
+    factor_type: DType,
+) -> Result<Vec<usize>, PlanError> {
+    if !(ratio > 0.0 && ratio <= 1.0) {
+        return Err(PlanError::RatioRange(ratio));
+    }
+    let dense: u64 = kinds.iter().map(Kind::dense).sum();
+    let budget = (ratio * dense as f64).floor() as u64;
+    let granules: Vec<usize> = kinds
+        .iter()
+        .map(|kind| granule(kind, ratio, factor_type))
+        .collect();
+    let mut ranks = granules.clone();
+    let total = |ranks: &[usize]| -> u64 { kinds.iter().zip(ranks).map(|(k, &r)| k.cost(r)).sum() };
+    let least = total(&ranks);
+    if least > budget {
+        return Err(PlanError::RatioTooSmall {
+            ratio,
+            smallest: round_up(least as f64 / dense as f64),
+            granularity: ranks.iter().copied().max().unwrap_or(0),
+        });
+    }
+    let mut spent = least;
+    loop {
+        let next = (0..kinds.len())
+            .filter(|&i| {
+                let (kind, rank) = (&kinds[i], ranks[i]);
+                let step = kind.cost(granules[i]);
+                rank + granules[i] <= kind.limit
+                    && spent + step <= budget
+                    && (kind.cost(rank) as f64) < ratio * kind.dense() as f64
+            })
+            .min_by(|&i, &j| {
+                let own = |i: usize| kinds[i].cost(ranks[i]) as f64 / kinds[i].dense() as f64;
+                own(i).total_cmp(&own(j)).then(i.cmp(&j))
+            });
+        match next {
+            Some(i) => {
+                ranks[i] += granules[i];
+                spent += kinds[i].cost(granules[i]);
+            }
+            None => return Ok(ranks),
+        }
+    }
+}
+
+/// The step of a kind's rank: a block format's block where the kind's share of the budget holds
+/// at least one; else the float types' 8 (the factor with rows of that length is then stored in
+/// f16, and the plan says so); 1 for a matrix narrower than that.
+fn granule(kind: &Kind, ratio: f64, factor_type: DType) -> usize {
+    let share = (ratio * kind.dense() as f64 / kind.cost(1) as f64) as usize;
+    let block = granularity(factor_type);
+    if block <= share.min(kind.limit) {
+        block
+    } else if kind.limit >= 8 {
+        8
+    } else {
+        1
+    }
+}
+
+/// Rounded up at the fourth decimal, so that the figure shown can be asked for.
+fn round_up(ratio: f64) -> f64 {
+    (ratio * 1e4).ceil() / 1e4
+}

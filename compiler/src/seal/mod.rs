@@ -1,0 +1,183 @@
+//! From the plan to the artifact's draft: which tensors it holds, in which order, and what is
+//! said of every slot.
+
+use htc_formats::htz::{
+    BasisRecord, Budget as BudgetRecord, Digest, Form as FormRecord, Manifest, PlanRecord,
+    Provenance, SlotRecord, TensorEntry,
+};
+use htc_formats::model::{Part, Role, Slot};
+use htc_formats::source::{Container, ModelFile, ModelTensor};
+
+use crate::factorise::unit::stored_shapes;
+use crate::plan::{Budget, Form, Plan, UnitPlan};
+
+/// A step of writing the artifact; the steps are in the order of execution.
+#[derive(Clone, Copy, Debug)]
+pub enum Job<'a> {
+    /// A tensor goes through in its source format.
+    PassThrough(&'a ModelTensor),
+    /// A unit is factorised.
+    Factorise(&'a UnitPlan),
+}
+
+/// The steps for a source and a plan.
+pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
+    let factorised = |layer: usize, slot: Slot| {
+        plan.unit_of(layer, slot)
+            .filter(|unit| unit.form != Form::Dense)
+            .map(|unit| (unit, unit.members[0].slot == slot))
+    };
+    source
+        .tensors
+        .iter()
+        .filter_map(|tensor| match tensor.role {
+            Role::Linear { layer, slot, .. } => match factorised(layer, slot) {
+                // The first member of a unit stands for all of them.
+                Some((unit, true)) => Some(Job::Factorise(unit)),
+                Some((_, false)) => None,
+                None => Some(Job::PassThrough(tensor)),
+            },
+            _ => Some(Job::PassThrough(tensor)),
+        })
+        .collect()
+}
+
+/// The tensors that the steps write, in their order.
+fn entries(source: &ModelFile, jobs: &[Job]) -> Vec<TensorEntry> {
+    let mut entries = Vec::new();
+    for job in jobs {
+        match job {
+            Job::PassThrough(t) => {
+                entries.push(TensorEntry::new(&t.name, t.role, t.dtype, t.rows, t.cols));
+            }
+            Job::Factorise(unit) => entries.extend(stored_shapes(unit).into_iter().map(|s| {
+                TensorEntry::new(factor_name(source, s.role), s.role, s.dtype, s.rows, s.cols)
+            })),
+        }
+    }
+    entries
+}
+
+/// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; a basis has no tensor of its own in the
+/// source and is called by its role.
+fn factor_name(source: &ModelFile, role: Role) -> String {
+    let Role::Linear { layer, slot, .. } = role else {
+        return role.to_string();
+    };
+    let weight = Role::Linear {
+        layer,
+        slot,
+        part: Part::Weight,
+    };
+    let text = role.to_string();
+    let part = text.rsplit('.').next().unwrap_or_default();
+    match source.tensor(weight) {
+        Some(t) => format!("{}.{part}", t.name.strip_suffix(".weight").unwrap_or(&t.name)),
+        None => text,
+    }
+}
+
+/// Everything about the artifact that is known before the first factor is.
+pub fn draft(
+    source: &ModelFile,
+    source_sha256: Digest,
+    plan: &Plan,
+    jobs: &[Job],
+) -> Manifest {
+    Manifest {
+        requires: Vec::new(),
+        hyper: source.hyper.clone(),
+        tensors: entries(source, jobs),
+        sections: Vec::new(),
+        plan: record(source, plan),
+        provenance: Provenance {
+            program: "htc".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            source_sha256,
+            source_bytes: source.map.len() as u64,
+            source_format: match source.container {
+                Container::Gguf { version } => format!("gguf v{version}"),
+                Container::Htz { major, minor } => format!("htz {major}.{minor}"),
+            },
+            instruction_set: htc_kernels::cpu::instruction_set().into(),
+        },
+    }
+}
+
+fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
+    let hyper = &source.hyper;
+    let mut slots = Vec::with_capacity(hyper.layers * Slot::ALL.len());
+    let mut bases = Vec::new();
+    for layer in 0..hyper.layers {
+        for slot in Slot::ALL {
+            slots.push(slot_record(source, plan, layer, slot));
+        }
+    }
+    for unit in &plan.units {
+        for shape in stored_shapes(unit) {
+            if let Role::Basis { layer, group } = shape.role {
+                bases.push(BasisRecord {
+                    layer,
+                    group,
+                    rank: shape.rows,
+                    parameters: shape.rows as u64 * shape.cols as u64,
+                    bytes: shape.dtype.matrix_bytes(shape.rows, shape.cols).unwrap_or(0) as u64,
+                });
+            }
+        }
+    }
+    PlanRecord {
+        method: plan.request.method.name().into(),
+        budget: match plan.request.budget {
+            Budget::Rank(n) => BudgetRecord::Rank(n),
+            Budget::FullRank => BudgetRecord::Full,
+            Budget::Ratio(r) => BudgetRecord::Ratio(r),
+        },
+        factor_type: plan.request.factor_type,
+        slots,
+        bases,
+    }
+}
+
+fn slot_record(source: &ModelFile, plan: &Plan, layer: usize, slot: Slot) -> SlotRecord {
+    let (rows, cols) = source.hyper.slot_shape(slot);
+    let weight = Role::Linear {
+        layer,
+        slot,
+        part: Part::Weight,
+    };
+    let parameters = rows as u64 * cols as u64;
+    let bytes = source.tensor(weight).map_or(0, |t| t.range.len() as u64);
+    let unit = plan.unit_of(layer, slot);
+    let form = match unit.map(|u| u.form) {
+        None | Some(Form::Dense) => FormRecord::Dense,
+        Some(Form::LowRank { .. }) => FormRecord::LowRank,
+        Some(Form::SharedBasis { .. }) => FormRecord::SharedBasis,
+    };
+    let note = unit.and_then(|u| (!u.notes.is_empty()).then(|| u.notes.join("; ")));
+    // What the slot stores of its own; a shared basis is counted apart.
+    let (parameters_after, bytes_after) = match unit {
+        Some(unit) if unit.form != Form::Dense => stored_shapes(unit)
+            .iter()
+            .filter(|s| matches!(s.role, Role::Linear { slot: own, .. } if own == slot))
+            .fold((0, 0), |(p, b), s| {
+                let bytes = s.dtype.matrix_bytes(s.rows, s.cols).unwrap_or(0);
+                (p + s.rows as u64 * s.cols as u64, b + bytes as u64)
+            }),
+        _ => (parameters, bytes),
+    };
+    SlotRecord {
+        layer,
+        slot,
+        form,
+        rank: unit.and_then(UnitPlan::rank),
+        rows: rows as u64,
+        cols: cols as u64,
+        parameters_before: parameters,
+        parameters_after,
+        bytes_before: bytes,
+        bytes_after,
+        error: None,
+        note,
+    }
+}

@@ -1,0 +1,70 @@
+//! The formats of one scale per 32 numbers: q8_0 and q4_0.
+
+use half::f16;
+
+use super::BlockError;
+use super::float::scale;
+use crate::dtype::DType;
+
+/// Numbers in a block.
+const LEN: usize = 32;
+
+/// From this magnitude on the scale of a q8_0 block rounds to an infinite f16: 65520 · 127.
+pub(super) const Q8_0_LIMIT: f32 = 65520.0 * 127.0;
+
+/// Layout: scale f16, 32 signed codes.
+#[inline(always)]
+pub(super) fn decode_q8_0(block: &[u8; 34], out: &mut [f32; LEN]) {
+    let d = scale(block, 0);
+    for (value, &code) in out.iter_mut().zip(&block[2..]) {
+        *value = f32::from(code as i8) * d;
+    }
+}
+
+/// Layout: scale f16, 16 bytes; byte `i` holds code `i` in its low half and code `i + 16` in
+/// its high half, each 8 above its value.
+#[inline(always)]
+pub(super) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; LEN]) {
+    let d = scale(block, 0);
+    let (low, high) = out.split_at_mut(LEN / 2);
+    for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[2..]) {
+        *low = d * f32::from((pair & 15) as i8 - 8);
+        *high = d * f32::from((pair >> 4) as i8 - 8);
+    }
+}
+
+pub(super) fn encode_q8_0(values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
+    let (values, _) = values.as_chunks::<LEN>();
+    let (blocks, _) = out.as_chunks_mut::<34>();
+    for (number, (values, block)) in values.iter().zip(blocks).enumerate() {
+        if let Some(at) = values
+            .iter()
+            .position(|v| v.is_nan() || v.abs() >= Q8_0_LIMIT)
+        {
+            return Err(BlockError::NoCode {
+                dtype: DType::Q8_0,
+                index: number * LEN + at,
+                value: values[at],
+            });
+        }
+        encode_q8_0_block(values, block);
+    }
+    Ok(())
+}
+
+fn encode_q8_0_block(values: &[f32; LEN], block: &mut [u8; 34]) {
+    let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let d = largest / 127.0;
+    // A scale whose reciprocal is infinite is 0 as an f16: the codes do not matter then.
+    let inverse = match 1.0 / d {
+        inverse if inverse.is_finite() => inverse,
+        _ => 0.0,
+    };
+    let (head, codes) = block.split_at_mut(2);
+    head.copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (code, value) in codes.iter_mut().zip(values) {
+        // Rounds half away from zero; in range, because |value · inverse| is 127 and a rounding
+        // error at most.
+        *code = (value * inverse).round() as i8 as u8;
+    }
+}

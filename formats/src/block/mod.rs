@@ -1,0 +1,116 @@
+//! Block formats: decoding of every [`DType`], encoding of those this project writes itself.
+//!
+//! A block is a run of numbers of one row with its scales. All layouts are those of ggml
+//! (`ggml-common.h`); the decoders do the same float32 operations in the same order as the numpy
+//! decoders of the `gguf` Python package, and give the same bits.
+
+mod float;
+mod k_quants;
+mod legacy;
+
+use crate::dtype::DType;
+
+/// Why numbers were not decoded or encoded.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BlockError {
+    /// Bytes and numbers do not belong together.
+    #[error(
+        "{dtype}: {bytes} bytes and {numbers} numbers do not match; \
+         {} numbers take {} bytes", dtype.block_len(), dtype.block_bytes()
+    )]
+    Length {
+        /// The format.
+        dtype: DType,
+        /// Bytes given.
+        bytes: usize,
+        /// Numbers given.
+        numbers: usize,
+    },
+    /// A format that is only read.
+    #[error("{dtype} cannot be written; formats to write are f32, f16, bf16 and q8_0")]
+    NotWritten {
+        /// The format.
+        dtype: DType,
+    },
+    /// A number that a block format has no code for.
+    #[error("{dtype}: the number {value} at position {index} has no code; it must be finite and below {limit:e} in magnitude", limit = legacy::Q8_0_LIMIT)]
+    NoCode {
+        /// The format.
+        dtype: DType,
+        /// Position among the numbers given.
+        index: usize,
+        /// The number.
+        value: f32,
+    },
+}
+
+/// Decodes whole blocks: `bytes` must be exactly the bytes of `out.len()` numbers.
+///
+/// # Errors
+///
+/// [`BlockError::Length`].
+pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockError> {
+    check_lengths(dtype, bytes.len(), out.len())?;
+    match dtype {
+        DType::F32 => float::decode_f32(bytes, out),
+        DType::F16 => float::decode_f16(bytes, out),
+        DType::BF16 => float::decode_bf16(bytes, out),
+        DType::Q8_0 => blocks(bytes, out, legacy::decode_q8_0),
+        DType::Q4_0 => blocks(bytes, out, legacy::decode_q4_0),
+        DType::Q4K => blocks(bytes, out, k_quants::decode_q4_k),
+        DType::Q5K => blocks(bytes, out, k_quants::decode_q5_k),
+        DType::Q6K => blocks(bytes, out, k_quants::decode_q6_k),
+    }
+    Ok(())
+}
+
+/// Encodes whole blocks: `out` must be exactly the bytes of `values.len()` numbers.
+///
+/// The float formats round to the nearest, ties to even, as IEEE 754 says: what is too large
+/// becomes infinite, and a NaN stays one. `q8_0` rounds as ggml's reference encoder does (scale
+/// `max|x| / 127` in float32, codes rounded half away from zero with the scale before it is
+/// rounded to f16) and gives the same bits.
+///
+/// # Errors
+///
+/// [`BlockError::Length`]; [`BlockError::NotWritten`] for the 4-, 5- and 6-bit formats;
+/// [`BlockError::NoCode`] where `q8_0` meets a number that is not finite or whose scale would
+/// not fit f16. What `out` holds after an error is not specified.
+pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
+    check_lengths(dtype, out.len(), values.len())?;
+    match dtype {
+        DType::F32 => float::encode_f32(values, out),
+        DType::F16 => float::encode_f16(values, out),
+        DType::BF16 => float::encode_bf16(values, out),
+        DType::Q8_0 => legacy::encode_q8_0(values, out)?,
+        DType::Q4_0 | DType::Q4K | DType::Q5K | DType::Q6K => {
+            return Err(BlockError::NotWritten { dtype });
+        }
+    }
+    Ok(())
+}
+
+fn check_lengths(dtype: DType, bytes: usize, numbers: usize) -> Result<(), BlockError> {
+    if dtype.row_bytes(numbers) == Some(bytes) {
+        return Ok(());
+    }
+    Err(BlockError::Length {
+        dtype,
+        bytes,
+        numbers,
+    })
+}
+
+/// Calls `decode` on every block. Arrays instead of slices let the compiler see all lengths.
+#[inline(always)]
+fn blocks<const BYTES: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    let (blocks, _) = bytes.as_chunks::<BYTES>();
+    let (numbers, _) = out.as_chunks_mut::<LEN>();
+    for (block, numbers) in blocks.iter().zip(numbers) {
+        decode(block, numbers);
+    }
+}

@@ -1,0 +1,366 @@
+//! From bytes to validated [`Contents`].
+
+use super::error::GgufError;
+use super::value::{Array, FromValue, Value, ValueType};
+use super::{ALIGNMENT_KEY, Contents, DEFAULT_ALIGNMENT, GgmlType, MAGIC, TensorInfo};
+use crate::limits;
+use crate::wire::{Cursor, WireError, align_up};
+
+/// A key (its length, no text) and a value of one byte with its type.
+const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
+
+/// A name (its length, no text), the number of dimensions, one of them, the type, the offset.
+const MIN_TENSOR_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
+
+pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
+    let mut cursor = Cursor::new(bytes);
+    let version = read_version(&mut cursor)?;
+    let header = |error| read_error("header", error);
+    let tensor_count = cursor.u64().map_err(header)?;
+    let entry_count = cursor.u64().map_err(header)?;
+
+    let place = || "metadata entries".to_owned();
+    check_limit(place, entry_count, limits::MAX_METADATA_ENTRIES)?;
+    check_count(place, entry_count, MIN_ENTRY_BYTES, &cursor)?;
+    let mut metadata = Vec::with_capacity(entry_count as usize);
+    for index in 0..entry_count {
+        metadata.push(read_entry(&mut cursor, index)?);
+    }
+    let key_order = sorted(&metadata, |entry| &entry.0);
+    if let Some(key) = first_duplicate(&metadata, &key_order, |entry| &entry.0) {
+        return Err(GgufError::DuplicateKey { key });
+    }
+    let alignment = alignment(&metadata)?;
+
+    // Counted only now: the tensor table comes after the metadata.
+    let place = || "tensors".to_owned();
+    check_limit(place, tensor_count, limits::MAX_TENSORS)?;
+    check_count(place, tensor_count, MIN_TENSOR_BYTES, &cursor)?;
+    let mut rows = Vec::with_capacity(tensor_count as usize);
+    for index in 0..tensor_count {
+        rows.push(read_row(&mut cursor, index)?);
+    }
+
+    let data_offset = align_up(cursor.position() as u64, alignment).ok_or(GgufError::Limit {
+        place: "offset of the tensor data".to_owned(),
+        found: cursor.position() as u64,
+        limit: u64::MAX - alignment,
+    })?;
+    let mut tensors = Vec::with_capacity(rows.len());
+    for row in rows {
+        tensors.push(locate(row, alignment, data_offset, bytes.len())?);
+    }
+    let tensor_order = sorted(&tensors, |tensor| &tensor.name);
+    if let Some(tensor) = first_duplicate(&tensors, &tensor_order, |tensor| &tensor.name) {
+        return Err(GgufError::DuplicateTensor { tensor });
+    }
+    check_overlap(&tensors)?;
+
+    Ok(Contents {
+        version,
+        alignment,
+        data_offset,
+        metadata,
+        key_order,
+        tensors,
+        tensor_order,
+    })
+}
+
+fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
+    let length = cursor.remaining().min(MAGIC.len()) as u64;
+    let header = |error| read_error("header", error);
+    let magic = cursor.bytes(length).map_err(header)?;
+    // Some writers on big-endian machines reverse the magic as well.
+    if magic.iter().rev().eq(MAGIC.iter()) {
+        return Err(GgufError::BigEndian);
+    }
+    if magic != MAGIC {
+        return Err(GgufError::NotGguf {
+            found: magic.to_vec(),
+        });
+    }
+    let version = cursor.u32().map_err(header)?;
+    match version {
+        2 | 3 => Ok(version),
+        _ if matches!(version.swap_bytes(), 1..=0xffff) => Err(GgufError::BigEndian),
+        found => Err(GgufError::Version { found }),
+    }
+}
+
+fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<(String, Value), GgufError> {
+    let place = || format!("key of metadata entry {index}");
+    let key = read_text(cursor, place, limits::MAX_KEY_BYTES)?.to_owned();
+    let kind = read_kind(cursor, &key)?;
+    let value = read_value(cursor, &key, kind)?;
+    Ok((key, value))
+}
+
+fn read_text<'a>(
+    cursor: &mut Cursor<'a>,
+    place: impl Fn() -> String,
+    limit: u64,
+) -> Result<&'a str, GgufError> {
+    let length = cursor.u64().map_err(|error| read_error(place(), error))?;
+    // The end of the file comes first: in a truncated file the remedy is another copy.
+    if length <= cursor.remaining() as u64 {
+        check_limit(&place, length, limit)?;
+    }
+    cursor
+        .str(length)
+        .map_err(|error| read_error(place(), error))
+}
+
+fn read_kind(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
+    let found = cursor.u32().map_err(|error| in_key(key, error))?;
+    ValueType::from_id(found).ok_or_else(|| GgufError::ValueType {
+        key: key.to_owned(),
+        found,
+    })
+}
+
+fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: ValueType) -> Result<Value, GgufError> {
+    let wire = |error| in_key(key, error);
+    Ok(match kind {
+        ValueType::U8 => Value::U8(cursor.u8().map_err(wire)?),
+        ValueType::I8 => Value::I8(cursor.i8().map_err(wire)?),
+        ValueType::U16 => Value::U16(cursor.u16().map_err(wire)?),
+        ValueType::I16 => Value::I16(cursor.i16().map_err(wire)?),
+        ValueType::U32 => Value::U32(cursor.u32().map_err(wire)?),
+        ValueType::I32 => Value::I32(cursor.i32().map_err(wire)?),
+        ValueType::F32 => Value::F32(cursor.f32().map_err(wire)?),
+        ValueType::Bool => Value::Bool(cursor.bool().map_err(wire)?),
+        ValueType::String => Value::String(read_string(cursor, key)?),
+        ValueType::Array => Value::Array(read_array(cursor, key, 1)?),
+        ValueType::U64 => Value::U64(cursor.u64().map_err(wire)?),
+        ValueType::I64 => Value::I64(cursor.i64().map_err(wire)?),
+        ValueType::F64 => Value::F64(cursor.f64().map_err(wire)?),
+    })
+}
+
+fn read_string(cursor: &mut Cursor<'_>, key: &str) -> Result<String, GgufError> {
+    let place = || format!("metadata {key:?}");
+    read_text(cursor, place, limits::MAX_STRING_BYTES).map(str::to_owned)
+}
+
+fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, GgufError> {
+    if depth > limits::MAX_ARRAY_DEPTH {
+        return Err(GgufError::Nesting {
+            key: key.to_owned(),
+        });
+    }
+    let kind = read_kind(cursor, key)?;
+    let count = cursor.u64().map_err(|error| in_key(key, error))?;
+    let place = || format!("elements of metadata {key:?}");
+    check_count(place, count, kind.min_bytes(), cursor)?;
+
+    let wire = |error| in_key(key, error);
+    macro_rules! elements {
+        ($variant:ident, $read:expr) => {{
+            let mut elements = Vec::with_capacity(count as usize);
+            for _ in 0..count {
+                elements.push($read);
+            }
+            Array::$variant(elements)
+        }};
+    }
+    Ok(match kind {
+        ValueType::U8 => elements!(U8, cursor.u8().map_err(wire)?),
+        ValueType::I8 => elements!(I8, cursor.i8().map_err(wire)?),
+        ValueType::U16 => elements!(U16, cursor.u16().map_err(wire)?),
+        ValueType::I16 => elements!(I16, cursor.i16().map_err(wire)?),
+        ValueType::U32 => elements!(U32, cursor.u32().map_err(wire)?),
+        ValueType::I32 => elements!(I32, cursor.i32().map_err(wire)?),
+        ValueType::F32 => elements!(F32, cursor.f32().map_err(wire)?),
+        ValueType::Bool => elements!(Bool, cursor.bool().map_err(wire)?),
+        ValueType::String => elements!(String, read_string(cursor, key)?),
+        ValueType::Array => elements!(Array, read_array(cursor, key, depth + 1)?),
+        ValueType::U64 => elements!(U64, cursor.u64().map_err(wire)?),
+        ValueType::I64 => elements!(I64, cursor.i64().map_err(wire)?),
+        ValueType::F64 => elements!(F64, cursor.f64().map_err(wire)?),
+    })
+}
+
+fn alignment(metadata: &[(String, Value)]) -> Result<u64, GgufError> {
+    let Some((key, value)) = metadata.iter().find(|(key, _)| key == ALIGNMENT_KEY) else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
+    let found = u64::from_value(value).ok_or_else(|| GgufError::WrongType {
+        key: key.clone(),
+        expected: u64::EXPECTED,
+        found: value.describe(),
+    })?;
+    if !found.is_power_of_two() || found > limits::MAX_ALIGNMENT {
+        return Err(GgufError::Alignment { found });
+    }
+    Ok(found)
+}
+
+/// A row of the tensor table as it stands in the file; the offset is relative to the data.
+struct Row {
+    name: String,
+    ggml_type: GgmlType,
+    dims: Vec<u64>,
+    offset: u64,
+}
+
+fn read_row(cursor: &mut Cursor<'_>, index: u64) -> Result<Row, GgufError> {
+    let place = || format!("name of tensor {index}");
+    let name = read_text(cursor, place, limits::MAX_TENSOR_NAME_BYTES)?.to_owned();
+    let wire = |error| read_error(format!("tensor {name:?}"), error);
+    let found = cursor.u32().map_err(wire)?;
+    if found == 0 || found > limits::MAX_DIMENSIONS {
+        return Err(GgufError::Dimensions {
+            tensor: name,
+            found,
+        });
+    }
+    let mut dims = Vec::with_capacity(found as usize);
+    for _ in 0..found {
+        dims.push(cursor.u64().map_err(wire)?);
+    }
+    let id = cursor.u32().map_err(wire)?;
+    let offset = cursor.u64().map_err(wire)?;
+    let ggml_type = GgmlType::from_id(id).ok_or_else(|| GgufError::UnknownType {
+        tensor: name.clone(),
+        found: id,
+    })?;
+    Ok(Row {
+        name,
+        ggml_type,
+        dims,
+        offset,
+    })
+}
+
+/// Checks shape and place of a tensor against each other and the file's length.
+fn locate(
+    row: Row,
+    alignment: u64,
+    data_offset: u64,
+    length: usize,
+) -> Result<TensorInfo, GgufError> {
+    let Row {
+        name,
+        ggml_type,
+        dims,
+        offset,
+    } = row;
+    let numbers = dims
+        .iter()
+        .try_fold(1u64, |product, &dim| product.checked_mul(dim))
+        .and_then(|product| usize::try_from(product).ok());
+    if matches!(numbers, None | Some(0)) {
+        return Err(GgufError::Shape { tensor: name, dims });
+    }
+    let (cols, rows) = (dims[0], dims[1..].iter().product::<u64>());
+    if !cols.is_multiple_of(ggml_type.block_len()) {
+        return Err(GgufError::Row {
+            tensor: name,
+            ggml_type,
+            row: cols,
+            block: ggml_type.block_len(),
+        });
+    }
+    let Some(size) = ggml_type.matrix_bytes(rows, cols) else {
+        return Err(GgufError::Shape { tensor: name, dims });
+    };
+    if !offset.is_multiple_of(alignment) {
+        return Err(GgufError::Misaligned {
+            tensor: name,
+            offset,
+            alignment,
+        });
+    }
+    let start = data_offset.saturating_add(offset);
+    let end = start.saturating_add(size);
+    match (usize::try_from(start), usize::try_from(end)) {
+        (Ok(start), Ok(end)) if end <= length => Ok(TensorInfo {
+            name,
+            ggml_type,
+            dims,
+            range: start..end,
+        }),
+        _ => Err(GgufError::BeyondEnd {
+            tensor: name,
+            end,
+            length: length as u64,
+        }),
+    }
+}
+
+fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
+    let mut by_start: Vec<&TensorInfo> = tensors.iter().collect();
+    by_start.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
+    match by_start
+        .windows(2)
+        .find(|pair| pair[0].range.end > pair[1].range.start)
+    {
+        None => Ok(()),
+        Some(pair) => Err(GgufError::Overlap {
+            first: pair[0].name.clone(),
+            second: pair[1].name.clone(),
+        }),
+    }
+}
+
+/// Positions of `items` in the order of their names.
+fn sorted<T>(items: &[T], name: impl Fn(&T) -> &String) -> Vec<u32> {
+    // Lossless: counts are bounded by `limits` before.
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_by(|&a, &b| name(&items[a as usize]).cmp(name(&items[b as usize])));
+    order
+}
+
+fn first_duplicate<T>(items: &[T], order: &[u32], name: impl Fn(&T) -> &String) -> Option<String> {
+    order
+        .windows(2)
+        .map(|pair| {
+            (
+                name(&items[pair[0] as usize]),
+                name(&items[pair[1] as usize]),
+            )
+        })
+        .find(|(a, b)| a == b)
+        .map(|(a, _)| a.clone())
+}
+
+fn check_limit(place: impl Fn() -> String, found: u64, limit: u64) -> Result<(), GgufError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(GgufError::Limit {
+        place: place(),
+        found,
+        limit,
+    })
+}
+
+/// Refuses a count of things of at least `each` bytes that the remaining bytes cannot hold.
+fn check_count(
+    place: impl Fn() -> String,
+    found: u64,
+    each: u64,
+    cursor: &Cursor<'_>,
+) -> Result<(), GgufError> {
+    let possible = cursor.remaining() as u64 / each;
+    if found <= possible {
+        return Ok(());
+    }
+    Err(GgufError::Count {
+        place: place(),
+        found,
+        possible,
+    })
+}
+
+fn read_error(place: impl Into<String>, error: WireError) -> GgufError {
+    GgufError::Read {
+        place: place.into(),
+        error,
+    }
+}
+
+fn in_key(key: &str, error: WireError) -> GgufError {
+    read_error(format!("metadata {key:?}"), error)
+}

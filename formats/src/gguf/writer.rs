@@ -1,0 +1,332 @@
+//! Writes GGUF version 3: for export, and for the fixtures of tests.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+use super::value::{Array, Value};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
+use crate::limits;
+use crate::wire;
+
+/// What a file is to hold. Data are borrowed, so that tensors can be written from a mapping.
+///
+/// Tensors are laid out in the order they were added. Nothing is checked until the file is
+/// written.
+#[derive(Clone, Debug)]
+pub struct Writer<'a> {
+    alignment: u64,
+    metadata: Vec<(String, Value)>,
+    tensors: Vec<Tensor<'a>>,
+}
+
+#[derive(Clone, Debug)]
+struct Tensor<'a> {
+    name: String,
+    ggml_type: GgmlType,
+    dims: Vec<u64>,
+    data: &'a [u8],
+}
+
+/// Why a file was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The destination failed.
+    #[error("GGUF could not be written: {0}")]
+    Io(#[from] io::Error),
+    /// An alignment that is no power of two or too large.
+    #[error(
+        "alignment {found}, expected a power of two from 1 to {}",
+        limits::MAX_ALIGNMENT
+    )]
+    Alignment {
+        /// The alignment.
+        found: u64,
+    },
+    /// A key or a tensor's name that was added twice, or the alignment as a metadata entry:
+    /// [`Writer::alignment`] writes that.
+    #[error("{name:?} was added twice")]
+    Duplicate {
+        /// The key or name.
+        name: String,
+    },
+    /// A key, name or string beyond the bounds of the reader.
+    #[error("{name:?}: {what} {found} found, {limit} is the most that is supported")]
+    Limit {
+        /// The key or name.
+        name: String,
+        /// What is bounded.
+        what: &'static str,
+        /// The number.
+        found: u64,
+        /// Its bound.
+        limit: u64,
+    },
+    /// A shape that its type cannot have.
+    #[error("tensor {tensor:?}: impossible shape {dims:?} for type {ggml_type}")]
+    Shape {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ggml_type: GgmlType,
+        /// Its dimensions in the order of the file.
+        dims: Vec<u64>,
+    },
+    /// Data of another length than type and shape give.
+    #[error("tensor {tensor:?}: {found} bytes of data, expected {expected}")]
+    Length {
+        /// The tensor.
+        tensor: String,
+        /// Bytes that type and shape give.
+        expected: u64,
+        /// Bytes of the data.
+        found: u64,
+    },
+}
+
+impl Default for Writer<'_> {
+    fn default() -> Self {
+        Writer::new()
+    }
+}
+
+impl<'a> Writer<'a> {
+    /// A file without metadata and tensors.
+    pub fn new() -> Self {
+        Writer {
+            alignment: DEFAULT_ALIGNMENT,
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+
+    /// Sets the alignment of tensor data, and the metadata entry that states it when it is not
+    /// the default.
+    pub fn alignment(&mut self, alignment: u64) -> &mut Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// Adds a metadata entry.
+    pub fn metadata(&mut self, key: impl Into<String>, value: Value) -> &mut Self {
+        self.metadata.push((key.into(), value));
+        self
+    }
+
+    /// Adds a tensor; `dims[0]` is the length of a row.
+    pub fn tensor(
+        &mut self,
+        name: impl Into<String>,
+        ggml_type: GgmlType,
+        dims: &[u64],
+        data: &'a [u8],
+    ) -> &mut Self {
+        self.tensors.push(Tensor {
+            name: name.into(),
+            ggml_type,
+            dims: dims.to_vec(),
+            data,
+        });
+        self
+    }
+
+    /// The file as bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`] when what was added is no valid file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, WriteError> {
+        let mut bytes = Vec::new();
+        self.write_to(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`] when what was added is no valid file, found before the first byte is
+    /// written, or when `out` fails.
+    pub fn write_to(&self, out: &mut impl Write) -> Result<(), WriteError> {
+        let head = self.head()?;
+        out.write_all(&head)?;
+        let mut written = head.len() as u64;
+        for tensor in &self.tensors {
+            self.pad(out, &mut written)?;
+            out.write_all(tensor.data)?;
+            written += tensor.data.len() as u64;
+        }
+        // The end is aligned too, as other writers leave it.
+        self.pad(out, &mut written)?;
+        Ok(())
+    }
+
+    fn pad(&self, out: &mut impl Write, written: &mut u64) -> Result<(), WriteError> {
+        let padding = written.next_multiple_of(self.alignment) - *written;
+        io::copy(&mut io::Read::take(io::repeat(0), padding), out)?;
+        *written += padding;
+        Ok(())
+    }
+
+    /// Everything before the tensor data, without the padding.
+    fn head(&self) -> Result<Vec<u8>, WriteError> {
+        if !self.alignment.is_power_of_two() || self.alignment > limits::MAX_ALIGNMENT {
+            return Err(WriteError::Alignment {
+                found: self.alignment,
+            });
+        }
+        let mut metadata: Vec<(&str, &Value)> =
+            self.metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
+        let keys: Vec<&str> = metadata.iter().map(|(key, _)| *key).collect();
+        // Lossless: the alignment is bounded above.
+        let alignment = Value::U32(self.alignment as u32);
+        if self.alignment != DEFAULT_ALIGNMENT {
+            metadata.push((ALIGNMENT_KEY, &alignment));
+        }
+        unique(keys.into_iter().chain([ALIGNMENT_KEY]))?;
+        unique(self.tensors.iter().map(|tensor| tensor.name.as_str()))?;
+        let (entries, tensors) = (metadata.len() as u64, self.tensors.len() as u64);
+        let file = "file";
+        bounded(
+            file,
+            "metadata entries",
+            entries,
+            limits::MAX_METADATA_ENTRIES,
+        )?;
+        bounded(file, "tensors", tensors, limits::MAX_TENSORS)?;
+
+        let mut out = MAGIC.to_vec();
+        wire::put_u32(&mut out, 3);
+        wire::put_u64(&mut out, tensors);
+        wire::put_u64(&mut out, entries);
+        for (key, value) in metadata {
+            bounded(
+                key,
+                "bytes of the key",
+                key.len() as u64,
+                limits::MAX_KEY_BYTES,
+            )?;
+            put_text(&mut out, key);
+            put_value(&mut out, key, value)?;
+        }
+        let mut offset = 0u64;
+        for tensor in &self.tensors {
+            put_row(&mut out, tensor, offset)?;
+            offset = (offset + tensor.data.len() as u64).next_multiple_of(self.alignment);
+        }
+        Ok(out)
+    }
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), WriteError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(WriteError::Duplicate {
+                name: name.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn bounded(name: &str, what: &'static str, found: u64, limit: u64) -> Result<(), WriteError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(WriteError::Limit {
+        name: name.to_owned(),
+        what,
+        found,
+        limit,
+    })
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    wire::put_u64(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_string(out: &mut Vec<u8>, key: &str, text: &str) -> Result<(), WriteError> {
+    let length = text.len() as u64;
+    bounded(key, "bytes of a string", length, limits::MAX_STRING_BYTES)?;
+    put_text(out, text);
+    Ok(())
+}
+
+fn put_value(out: &mut Vec<u8>, key: &str, value: &Value) -> Result<(), WriteError> {
+    wire::put_u32(out, value.kind() as u32);
+    match value {
+        Value::U8(v) => wire::put_u8(out, *v),
+        Value::I8(v) => wire::put_i8(out, *v),
+        Value::U16(v) => wire::put_u16(out, *v),
+        Value::I16(v) => wire::put_i16(out, *v),
+        Value::U32(v) => wire::put_u32(out, *v),
+        Value::I32(v) => wire::put_i32(out, *v),
+        Value::F32(v) => wire::put_f32(out, *v),
+        Value::Bool(v) => wire::put_u8(out, u8::from(*v)),
+        Value::String(v) => put_string(out, key, v)?,
+        Value::Array(v) => put_array(out, key, v, 1)?,
+        Value::U64(v) => wire::put_u64(out, *v),
+        Value::I64(v) => wire::put_i64(out, *v),
+        Value::F64(v) => wire::put_f64(out, *v),
+    }
+    Ok(())
+}
+
+fn put_array(out: &mut Vec<u8>, key: &str, array: &Array, depth: u32) -> Result<(), WriteError> {
+    let levels = u64::from(limits::MAX_ARRAY_DEPTH);
+    bounded(key, "levels of arrays", depth.into(), levels)?;
+    wire::put_u32(out, array.kind() as u32);
+    wire::put_u64(out, array.len() as u64);
+    match array {
+        Array::U8(v) => v.iter().for_each(|&x| wire::put_u8(out, x)),
+        Array::I8(v) => v.iter().for_each(|&x| wire::put_i8(out, x)),
+        Array::U16(v) => v.iter().for_each(|&x| wire::put_u16(out, x)),
+        Array::I16(v) => v.iter().for_each(|&x| wire::put_i16(out, x)),
+        Array::U32(v) => v.iter().for_each(|&x| wire::put_u32(out, x)),
+        Array::I32(v) => v.iter().for_each(|&x| wire::put_i32(out, x)),
+        Array::F32(v) => v.iter().for_each(|&x| wire::put_f32(out, x)),
+        Array::Bool(v) => v.iter().for_each(|&x| wire::put_u8(out, u8::from(x))),
+        Array::String(v) => v.iter().try_for_each(|x| put_string(out, key, x))?,
+        Array::Array(v) => v
+            .iter()
+            .try_for_each(|x| put_array(out, key, x, depth + 1))?,
+        Array::U64(v) => v.iter().for_each(|&x| wire::put_u64(out, x)),
+        Array::I64(v) => v.iter().for_each(|&x| wire::put_i64(out, x)),
+        Array::F64(v) => v.iter().for_each(|&x| wire::put_f64(out, x)),
+    }
+    Ok(())
+}
+
+fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), WriteError> {
+    let (name, dims) = (&tensor.name, &tensor.dims);
+    let limit = limits::MAX_TENSOR_NAME_BYTES;
+    bounded(name, "bytes of the name", name.len() as u64, limit)?;
+    let expected = dims
+        .split_first()
+        .filter(|_| dims.len() <= limits::MAX_DIMENSIONS as usize && !dims.contains(&0))
+        .and_then(|(&cols, rest)| {
+            let rows = rest.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))?;
+            tensor.ggml_type.matrix_bytes(rows, cols)
+        })
+        .ok_or_else(|| WriteError::Shape {
+            tensor: name.clone(),
+            ggml_type: tensor.ggml_type,
+            dims: dims.clone(),
+        })?;
+    let found = tensor.data.len() as u64;
+    if found != expected {
+        return Err(WriteError::Length {
+            tensor: name.clone(),
+            expected,
+            found,
+        });
+    }
+    put_text(out, name);
+    // Lossless: bounded by `MAX_DIMENSIONS`.
+    wire::put_u32(out, dims.len() as u32);
+    dims.iter().for_each(|&dim| wire::put_u64(out, dim));
+    wire::put_u32(out, tensor.ggml_type.id());
+    wire::put_u64(out, offset);
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! SHA-256 digests, written as 64 lower-case hexadecimal digits.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest as _, Sha256};
+
+/// A SHA-256 digest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::with_capacity(64);
+        for byte in self.0 {
+            write!(text, "{byte:02x}")?;
+        }
+        f.pad(&text)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || "a SHA-256 digest is 64 lower-case hexadecimal digits".to_owned();
+        // One spelling only, so that a digest can be compared as text.
+        let nibble = |c: u8| match c {
+            b'0'..=b'9' => Ok(c - b'0'),
+            b'a'..=b'f' => Ok(c - b'a' + 10),
+            _ => Err(malformed()),
+        };
+        if text.len() != 64 {
+            return Err(malformed());
+        }
+        let mut digest = [0; 32];
+        for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+        }
+        Ok(Digest(digest))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-4's example of a one-block message.
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn the_digest_of_abc_is_the_standards() {
+        assert_eq!(Digest::of(b"abc").to_string(), ABC);
+        assert_eq!(ABC.parse::<Digest>().unwrap(), Digest::of(b"abc"));
+    }
+
+    #[test]
+    fn other_spellings_are_refused() {
+        let upper = ABC.to_uppercase();
+        let long = format!("{ABC}00");
+        let foreign = ABC.replace('f', "g");
+        for text in ["", &ABC[1..], &upper, &long, &foreign] {
+            assert!(text.parse::<Digest>().is_err(), "{text}");
+        }
+    }
+}

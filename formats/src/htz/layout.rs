@@ -1,0 +1,150 @@
+//! The numbers of the format, and the fixed header.
+
+use super::{Digest, HtzError};
+use crate::wire::{self, Cursor};
+
+/// The first bytes of every artifact. The first is not ASCII and a line end of either kind
+/// follows, so that a transfer that mistakes the file for text is noticed.
+pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
+
+/// Major version that this crate reads and writes.
+pub const FORMAT_MAJOR: u16 = 1;
+
+/// Minor version that this crate writes; it reads every minor whose features it knows.
+pub const FORMAT_MINOR: u16 = 0;
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 128;
+
+/// Tensors and sections begin at a multiple of this many bytes.
+pub const ALIGNMENT: u64 = 256;
+
+/// Most bytes of a manifest.
+pub const MAX_MANIFEST_BYTES: u64 = 16 << 20;
+
+/// Most bytes of a section after decoding.
+pub const MAX_SECTION_BYTES: u64 = 256 << 20;
+
+/// Most bytes that a byte of a compressed section may decode to, beyond the first
+/// [`FREE_SECTION_BYTES`].
+pub const MAX_SECTION_EXPANSION: u64 = 64;
+
+/// A section that decodes to no more than this may be compressed by any factor.
+pub const FREE_SECTION_BYTES: u64 = 1 << 20;
+
+/// Name of the section that holds the [`Vocabulary`](crate::vocab::Vocabulary) as JSON.
+pub const TOKENIZER: &str = "tokenizer";
+
+/// Bytes of the header before its own digest, which covers them.
+const COVERED: usize = HEADER_BYTES - 32;
+
+/// Reserved bytes before the digest.
+const RESERVED: usize = 24;
+
+/// The fixed header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub minor: u16,
+    pub manifest_length: u64,
+    pub file_length: u64,
+    pub manifest_sha256: Digest,
+}
+
+impl Header {
+    /// The header's bytes, for [`FORMAT_MAJOR`].
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        wire::put_u16(&mut bytes, FORMAT_MAJOR);
+        wire::put_u16(&mut bytes, self.minor);
+        wire::put_u32(&mut bytes, HEADER_BYTES as u32);
+        wire::put_u64(&mut bytes, HEADER_BYTES as u64);
+        wire::put_u64(&mut bytes, self.manifest_length);
+        wire::put_u64(&mut bytes, self.file_length);
+        bytes.extend_from_slice(&self.manifest_sha256.0);
+        bytes.extend_from_slice(&[0; RESERVED]);
+        let digest = Digest::of(&bytes);
+        bytes.extend_from_slice(&digest.0);
+        bytes
+    }
+
+    /// Reads and validates the header of a file, in the order of the specification.
+    pub fn decode(file: &[u8]) -> Result<Header, HtzError> {
+        let start = &file[..file.len().min(MAGIC.len())];
+        // A file cut off inside the magic is a truncated artifact rather than something else.
+        if !MAGIC.starts_with(start) {
+            return Err(HtzError::Magic {
+                found: format!("\"{}\"", start.escape_ascii()),
+            });
+        }
+        let mut cursor = Cursor::new(file);
+        let covered = cursor.array::<COVERED>()?;
+        let expected = Digest(cursor.array()?);
+        let found = Digest::of(&covered);
+        if expected != found {
+            return Err(HtzError::HeaderDigest { expected, found });
+        }
+        let refuse = |field, expected: String, found| {
+            Err(HtzError::Header {
+                field,
+                expected,
+                found,
+            })
+        };
+        let mut cursor = Cursor::new(&covered[MAGIC.len()..]);
+        let major = cursor.u16()?;
+        if major != FORMAT_MAJOR {
+            return Err(HtzError::Major {
+                supported: FORMAT_MAJOR,
+                found: major,
+            });
+        }
+        let minor = cursor.u16()?;
+        let length = cursor.u32()?;
+        let manifest_offset = cursor.u64()?;
+        for (field, found) in [
+            ("length of the header", length.into()),
+            ("offset of the manifest", manifest_offset),
+        ] {
+            if found != HEADER_BYTES as u64 {
+                return refuse(field, HEADER_BYTES.to_string(), found);
+            }
+        }
+        let header = Header {
+            minor,
+            manifest_length: cursor.u64()?,
+            file_length: cursor.u64()?,
+            manifest_sha256: Digest(cursor.array()?),
+        };
+        let reserved = cursor.array::<RESERVED>()?;
+        if let Some(&byte) = reserved.iter().find(|&&byte| byte != 0) {
+            return refuse("reserved byte", "0".to_owned(), byte.into());
+        }
+        let manifest_length = header.manifest_length;
+        if manifest_length > MAX_MANIFEST_BYTES {
+            let expected = format!("at most {MAX_MANIFEST_BYTES}");
+            return refuse("length of the manifest", expected, manifest_length);
+        }
+        if !header.data_offset().is_multiple_of(ALIGNMENT) {
+            let expected = format!("a multiple of {ALIGNMENT} less {HEADER_BYTES}");
+            return refuse("length of the manifest", expected, manifest_length);
+        }
+        let file_length = file.len() as u64;
+        if header.file_length != file_length {
+            return Err(HtzError::FileLength {
+                expected: header.file_length,
+                found: file_length,
+            });
+        }
+        if header.data_offset() > file_length {
+            let expected = format!("at most {}", file_length - HEADER_BYTES as u64);
+            return refuse("length of the manifest", expected, manifest_length);
+        }
+        Ok(header)
+    }
+
+    /// Where the manifest ends and the data begin. Does not overflow for a manifest within
+    /// [`MAX_MANIFEST_BYTES`].
+    pub fn data_offset(&self) -> u64 {
+        HEADER_BYTES as u64 + self.manifest_length
+    }
+}

@@ -1,0 +1,242 @@
+//! The manifest: everything about an artifact except its numbers, as JSON.
+
+use serde::{Deserialize, Serialize};
+
+use super::Digest;
+use crate::DType;
+use crate::model::{HyperParameters, InputGroup, Role, Slot};
+
+/// What an artifact holds and how it came to be.
+///
+/// Serialised as JSON; a reader ignores keys it does not know, since everything a reader must
+/// understand is announced in [`requires`](Manifest::requires).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Features that a reader must know to use the artifact; none exist in version 1.0.
+    pub requires: Vec<String>,
+    /// The numbers that define the forward pass.
+    pub hyper: HyperParameters,
+    /// Every tensor, in the order of execution.
+    pub tensors: Vec<TensorEntry>,
+    /// Everything else that is stored, in the order of the file.
+    pub sections: Vec<SectionEntry>,
+    /// What was decided for every slot, and what it cost.
+    pub plan: PlanRecord,
+    /// What the artifact was made from, and by what.
+    pub provenance: Provenance,
+}
+
+impl Manifest {
+    /// The tensor that plays `role`.
+    pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {
+        self.tensors.iter().find(|entry| entry.role == role)
+    }
+
+    /// The section called `name`.
+    pub fn section(&self, name: &str) -> Option<&SectionEntry> {
+        self.sections.iter().find(|entry| entry.name == name)
+    }
+}
+
+/// A row-major matrix in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorEntry {
+    /// What the source calls the tensor, or the tensor it was made from; for people only.
+    pub name: String,
+    /// What it does in the model; no two tensors share a role.
+    pub role: Role,
+    /// How its numbers are stored.
+    pub dtype: DType,
+    /// Rows.
+    pub rows: u64,
+    /// Numbers in a row.
+    pub cols: u64,
+    /// Bytes from the beginning of the file; the writer's to fill.
+    pub offset: u64,
+    /// Bytes; the writer's to fill.
+    pub length: u64,
+    /// Digest of those bytes; the writer's to fill.
+    pub sha256: Digest,
+}
+
+impl TensorEntry {
+    /// An entry for the draft of a manifest: its place and digest are left to the writer.
+    pub fn new(
+        name: impl Into<String>,
+        role: Role,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+    ) -> TensorEntry {
+        TensorEntry {
+            name: name.into(),
+            role,
+            dtype,
+            rows: rows as u64,
+            cols: cols as u64,
+            offset: 0,
+            length: 0,
+            sha256: Digest::default(),
+        }
+    }
+
+    /// Numbers in the tensor.
+    pub fn parameters(&self) -> u64 {
+        self.rows.saturating_mul(self.cols)
+    }
+
+    /// Bytes that the shape and the type call for; `None` where a row is no whole number of
+    /// blocks or the product does not fit.
+    pub fn stored_bytes(&self) -> Option<u64> {
+        let block = self.dtype.block_len() as u64;
+        if !self.cols.is_multiple_of(block) {
+            return None;
+        }
+        (self.cols / block)
+            .checked_mul(self.dtype.block_bytes() as u64)?
+            .checked_mul(self.rows)
+    }
+}
+
+/// How a section's bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// As they are.
+    Raw,
+    /// One zstd frame.
+    Zstd,
+}
+
+/// Something stored that is no tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SectionEntry {
+    /// Unique name, for example [`TOKENIZER`](super::TOKENIZER).
+    pub name: String,
+    /// Whether a reader that does not know the section must refuse the artifact.
+    pub required: bool,
+    /// How the bytes are stored.
+    pub encoding: Encoding,
+    /// Bytes from the beginning of the file; the writer's to fill.
+    pub offset: u64,
+    /// Bytes in the file.
+    pub length: u64,
+    /// Bytes after decoding.
+    pub decoded_length: u64,
+    /// Digest of the bytes in the file.
+    pub sha256: Digest,
+}
+
+/// What was asked for and what was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRecord {
+    /// Name of the method: `gp` (low rank per slot) or `grc` (bases shared by slots).
+    pub method: String,
+    /// What was asked for.
+    pub budget: Budget,
+    /// Type the factors were asked to be stored in.
+    pub factor_type: DType,
+    /// One record for each slot of each layer, in the order of execution.
+    pub slots: Vec<SlotRecord>,
+    /// One record for each shared basis, in the order of execution. Its parameters are its
+    /// own: they are counted in no slot.
+    pub bases: Vec<BasisRecord>,
+}
+
+/// How much may remain.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// The same rank in every slot.
+    Rank(usize),
+    /// The full rank: the factorisation is exact up to rounding.
+    Full,
+    /// Parameters after over parameters before.
+    Ratio(f64),
+}
+
+/// How a slot is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// `W`.
+    Dense,
+    /// `W ≈ B A`.
+    LowRank,
+    /// `W ≈ W̃ Pᵀ` with the basis `P` of the slot's group.
+    SharedBasis,
+}
+
+impl Form {
+    /// The name used in the manifest.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Dense => "dense",
+            Form::LowRank => "low_rank",
+            Form::SharedBasis => "shared_basis",
+        }
+    }
+}
+
+/// What became of a slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlotRecord {
+    /// Index of the block.
+    pub layer: usize,
+    /// Which of the seven.
+    pub slot: Slot,
+    /// How it is stored.
+    pub form: Form,
+    /// Rank of the factorisation; absent where the form is dense.
+    pub rank: Option<usize>,
+    /// Rows of `W` (outputs).
+    pub rows: u64,
+    /// Columns of `W` (inputs).
+    pub cols: u64,
+    /// Numbers in the source's `W`.
+    pub parameters_before: u64,
+    /// Numbers stored for the slot alone.
+    pub parameters_after: u64,
+    /// Bytes of the source's `W`, in the type it has there.
+    pub bytes_before: u64,
+    /// Bytes stored for the slot alone.
+    pub bytes_after: u64,
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm, for the `Ŵ` that is stored; absent where nobody
+    /// measured it.
+    pub error: Option<f64>,
+    /// Why the slot is not as asked for: dense, or of another type.
+    pub note: Option<String>,
+}
+
+/// What a shared basis costs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BasisRecord {
+    /// Index of the block.
+    pub layer: usize,
+    /// The slots that share it.
+    pub group: InputGroup,
+    /// Rows of the basis.
+    pub rank: usize,
+    /// Numbers stored.
+    pub parameters: u64,
+    /// Bytes stored.
+    pub bytes: u64,
+}
+
+/// What an artifact was made from, and by what. It holds no time and no path, so that the same
+/// source and the same options give the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Name of the program.
+    pub program: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of the source file.
+    pub source_sha256: Digest,
+    /// Bytes of the source file.
+    pub source_bytes: u64,
+    /// Format of the source, for example `gguf v3`.
+    pub source_format: String,
+    /// Instruction set that computed the factors: others may round otherwise.
+    pub instruction_set: String,
+}

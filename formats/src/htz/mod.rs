@@ -1,0 +1,25 @@
+#![doc = include_str!("../../SPEC.md")]
+
+mod check;
+mod digest;
+mod error;
+mod layout;
+mod manifest;
+mod reader;
+mod section;
+mod source;
+mod writer;
+
+pub use digest::Digest;
+pub use error::HtzError;
+pub use layout::{
+    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,
+    MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
+};
+pub use manifest::{
+    BasisRecord, Budget, Encoding, Form, Manifest, PlanRecord, Provenance, SectionEntry,
+    SlotRecord, TensorEntry,
+};
+pub use reader::{Htz, Verified};
+pub use section::Section;
+pub use writer::HtzWriter;

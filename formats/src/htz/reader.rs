@@ -1,0 +1,265 @@
+//! Opening an artifact: validation, access and verification.
+
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::error::one_line;
+use super::layout::{ALIGNMENT, FORMAT_MAJOR, Header, TOKENIZER};
+use super::{Digest, HtzError, Manifest, SectionEntry, TensorEntry, check, section};
+use crate::map::MappedFile;
+use crate::vocab::{Vocabulary, VocabularyError};
+
+/// A validated artifact: its bytes and its manifest.
+///
+/// Opening validates the header and the whole manifest; the digests of tensors and sections
+/// are the business of [`verify_all`](Htz::verify_all), which reads every byte.
+///
+/// `B` holds the bytes: a shared mapping, or for instance `&Vec<u8>`.
+#[derive(Debug)]
+pub struct Htz<B = Arc<MappedFile>> {
+    bytes: B,
+    manifest: Manifest,
+    minor: u16,
+    data_offset: usize,
+}
+
+impl Htz {
+    /// Maps and validates the artifact at `path`.
+    ///
+    /// # Errors
+    /// [`HtzError::Map`] where the file cannot be mapped; everything [`parse`](Htz::parse)
+    /// returns, inside [`HtzError::InFile`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Htz, HtzError> {
+        let path = path.as_ref();
+        let map = MappedFile::open(path)?;
+        Htz::parse(Arc::new(map)).map_err(|fault| fault.in_file(path))
+    }
+
+    /// The mapping, to be shared with whoever uses the tensors.
+    pub fn map(&self) -> &Arc<MappedFile> {
+        &self.bytes
+    }
+}
+
+impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
+    /// Validates the artifact in `bytes`, in the order of the specification.
+    ///
+    /// # Errors
+    /// The first fault that is found; see [`HtzError`].
+    pub fn parse(bytes: B) -> Result<Htz<B>, HtzError> {
+        let file: &[u8] = &bytes;
+        let header = Header::decode(file)?;
+        // Cannot fail: the header was compared with the length of the file.
+        let data_offset = usize::try_from(header.data_offset()).unwrap_or(usize::MAX);
+        let text = file.get(super::HEADER_BYTES..data_offset).unwrap_or(&[]);
+        let found = Digest::of(text);
+        if found != header.manifest_sha256 {
+            let expected = header.manifest_sha256;
+            return Err(HtzError::ManifestDigest { expected, found });
+        }
+        let manifest = manifest(text, header.minor)?;
+        check::contents(&manifest)?;
+        let end = check::layout(&manifest, header.data_offset())?;
+        if end != header.file_length {
+            return Err(HtzError::FileLength {
+                expected: end,
+                found: header.file_length,
+            });
+        }
+        Ok(Htz {
+            bytes,
+            manifest,
+            minor: header.minor,
+            data_offset,
+        })
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Major and minor version of the file's format.
+    pub fn format(&self) -> (u16, u16) {
+        (FORMAT_MAJOR, self.minor)
+    }
+
+    /// The bytes of a tensor of this artifact; empty for the entry of another one that does
+    /// not lie within this file.
+    pub fn tensor_bytes(&self, entry: &TensorEntry) -> &[u8] {
+        self.range(entry.offset, entry.length)
+    }
+
+    /// The bytes of a section of this artifact as they are stored, under the condition of
+    /// [`tensor_bytes`](Htz::tensor_bytes).
+    pub fn section_bytes(&self, entry: &SectionEntry) -> &[u8] {
+        self.range(entry.offset, entry.length)
+    }
+
+    fn range(&self, offset: u64, length: u64) -> &[u8] {
+        let range = || -> Option<Range<usize>> {
+            let start = usize::try_from(offset).ok()?;
+            Some(start..start.checked_add(usize::try_from(length).ok()?)?)
+        };
+        range()
+            .and_then(|range| self.bytes.get(range))
+            .unwrap_or(&[])
+    }
+
+    /// A section, decoded, after its digest has been verified.
+    ///
+    /// # Errors
+    /// [`HtzError::ItemDigest`] where it is damaged, [`HtzError::Section`] where it does not
+    /// decode to what its entry announces.
+    pub fn section(&self, entry: &SectionEntry) -> Result<Vec<u8>, HtzError> {
+        self.verify_section(entry)?;
+        section::decode(entry, self.section_bytes(entry))
+    }
+
+    /// The vocabulary of the model.
+    ///
+    /// # Errors
+    /// Those of [`section`](Htz::section), and [`HtzError::Vocabulary`] where there is none or
+    /// it is not one of this model.
+    pub fn vocabulary(&self) -> Result<Vocabulary, HtzError> {
+        let entry = self
+            .manifest
+            .section(TOKENIZER)
+            .ok_or(VocabularyError::Absent)?;
+        section::vocabulary(&self.section(entry)?, self.manifest.hyper.vocabulary)
+    }
+
+    /// Compares a tensor of this artifact with its digest.
+    ///
+    /// # Errors
+    /// [`HtzError::ItemDigest`].
+    pub fn verify_tensor(&self, entry: &TensorEntry) -> Result<(), HtzError> {
+        let found = Digest::of(self.tensor_bytes(entry));
+        if found == entry.sha256 {
+            return Ok(());
+        }
+        Err(HtzError::ItemDigest {
+            item: format!("tensor {}", entry.role),
+            expected: entry.sha256,
+            found,
+        })
+    }
+
+    /// Compares a section of this artifact with its digest.
+    ///
+    /// # Errors
+    /// [`HtzError::ItemDigest`].
+    pub fn verify_section(&self, entry: &SectionEntry) -> Result<(), HtzError> {
+        let found = Digest::of(self.section_bytes(entry));
+        if found == entry.sha256 {
+            return Ok(());
+        }
+        Err(HtzError::ItemDigest {
+            item: format!("section {}", one_line(&entry.name)),
+            expected: entry.sha256,
+            found,
+        })
+    }
+
+    /// Checks that all bytes between the items are zero.
+    ///
+    /// # Errors
+    /// [`HtzError::Padding`] for the first that is not.
+    pub fn verify_padding(&self) -> Result<(), HtzError> {
+        let tensors = self.manifest.tensors.iter().map(|e| (e.offset, e.length));
+        let sections = self.manifest.sections.iter().map(|e| (e.offset, e.length));
+        let mut end = self.data_offset as u64;
+        for (offset, length) in tensors.chain(sections) {
+            let padding = self.range(end, offset.saturating_sub(end));
+            if let Some(at) = padding.iter().position(|&byte| byte != 0) {
+                return Err(HtzError::Padding {
+                    offset: end + at as u64,
+                    found: padding[at],
+                });
+            }
+            end = offset.saturating_add(length);
+        }
+        Ok(())
+    }
+
+    /// Reads the whole file and compares every tensor and section with its digest and the
+    /// padding with zero. Since opening has compared the header and the manifest with theirs,
+    /// any change to the file is found by the two together.
+    ///
+    /// `progress` sees every item, damaged or not; the first fault is returned.
+    ///
+    /// # Errors
+    /// [`HtzError::ItemDigest`] or [`HtzError::Padding`].
+    pub fn verify_all(&self, mut progress: impl FnMut(Verified<'_>)) -> Result<(), HtzError> {
+        let mut first = Ok(());
+        let mut report = |item: String, bytes: u64, result: Result<(), HtzError>| {
+            progress(Verified {
+                item: &item,
+                bytes,
+                fault: result.as_ref().err(),
+            });
+            if first.is_ok() {
+                first = result;
+            }
+        };
+        let mut items = 0;
+        for entry in &self.manifest.tensors {
+            let item = format!("tensor {}", entry.role);
+            report(item, entry.length, self.verify_tensor(entry));
+            items += entry.length;
+        }
+        for entry in &self.manifest.sections {
+            let item = format!("section {}", one_line(&entry.name));
+            report(item, entry.length, self.verify_section(entry));
+            items += entry.length;
+        }
+        let padding = (self.bytes.len() - self.data_offset) as u64 - items;
+        debug_assert!(padding < ALIGNMENT * (self.manifest.tensors.len() as u64 + 1) * 2);
+        report("padding".to_owned(), padding, self.verify_padding());
+        first
+    }
+}
+
+/// What [`Htz::verify_all`] reports of an item.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified<'a> {
+    /// `tensor layers.0.q.weight`, `section tokenizer` or `padding`.
+    pub item: &'a str,
+    /// Bytes that were read for it.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub fault: Option<&'a HtzError>,
+}
+
+/// Reads the manifest of a file of the given minor version.
+fn manifest(text: &[u8], minor: u16) -> Result<Manifest, HtzError> {
+    /// As much as every minor version of this major one has.
+    #[derive(Deserialize)]
+    struct Needs {
+        requires: Vec<String>,
+        sections: Vec<Section>,
+    }
+    #[derive(Deserialize)]
+    struct Section {
+        name: String,
+        required: bool,
+    }
+    let syntax = |error: &dyn std::fmt::Display| HtzError::ManifestSyntax {
+        detail: one_line(&error.to_string()),
+    };
+    // Keys that are skipped would not be looked at otherwise.
+    let text = str::from_utf8(text).map_err(|error| syntax(&error))?;
+    if !text.trim_end_matches(' ').ends_with('}') {
+        return Err(syntax(
+            &"something other than spaces follows the JSON object",
+        ));
+    }
+    // What the artifact needs is asked first: a feature may change how the rest is written.
+    let needs: Needs = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+    let sections = needs.sections.iter().map(|s| (s.name.as_str(), s.required));
+    check::needs(&needs.requires, sections, minor)?;
+    serde_json::from_str(text).map_err(|error| syntax(&error))
+}

@@ -1,0 +1,157 @@
+//! Sections: what is stored beside the tensors, encoded and decoded within bounds.
+
+use std::io::Read as _;
+
+use super::check::most_decoded;
+use super::error::one_line;
+use super::layout::{MAX_SECTION_BYTES, TOKENIZER};
+use super::{Digest, Encoding, HtzError, SectionEntry};
+use crate::vocab::Vocabulary;
+
+/// zstd's level for sections: they are written once, and small.
+const LEVEL: i32 = 19;
+
+/// A section ready to be written.
+#[derive(Clone, Debug)]
+pub struct Section {
+    entry: SectionEntry,
+    bytes: Vec<u8>,
+}
+
+impl Section {
+    /// A section that holds `data`, compressed where that makes it smaller. The same data give
+    /// the same bytes with the same release of zstd.
+    ///
+    /// # Errors
+    /// [`HtzError::Section`] where `data` are more than [`MAX_SECTION_BYTES`].
+    pub fn new(name: &str, required: bool, data: &[u8]) -> Result<Section, HtzError> {
+        let decoded_length = data.len() as u64;
+        let failed = |property, expected: String, found: String| HtzError::Section {
+            section: one_line(name),
+            property,
+            expected,
+            found,
+        };
+        if decoded_length > MAX_SECTION_BYTES {
+            let expected = format!("at most {MAX_SECTION_BYTES}");
+            return Err(failed("length", expected, decoded_length.to_string()));
+        }
+        let frame = zstd::bulk::compress(data, LEVEL).map_err(|error| {
+            failed(
+                "compression",
+                "success".to_owned(),
+                one_line(&error.to_string()),
+            )
+        })?;
+        let length = frame.len() as u64;
+        let (encoding, bytes) = if length < decoded_length && decoded_length <= most_decoded(length)
+        {
+            (Encoding::Zstd, frame)
+        } else {
+            (Encoding::Raw, data.to_vec())
+        };
+        let entry = SectionEntry {
+            name: name.to_owned(),
+            required,
+            encoding,
+            offset: 0,
+            length: bytes.len() as u64,
+            decoded_length,
+            sha256: Digest::of(&bytes),
+        };
+        Ok(Section { entry, bytes })
+    }
+
+    /// The section [`TOKENIZER`].
+    ///
+    /// # Errors
+    /// [`HtzError::Vocabulary`] where the vocabulary contradicts itself.
+    pub fn tokenizer(vocabulary: &Vocabulary) -> Result<Section, HtzError> {
+        vocabulary.check()?;
+        let json = serde_json::to_vec(vocabulary).map_err(syntax)?;
+        Section::new(TOKENIZER, true, &json)
+    }
+
+    /// The section's entry in the manifest; its offset is the writer's to fill.
+    pub fn entry(&self) -> &SectionEntry {
+        &self.entry
+    }
+
+    /// The bytes as they are stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Decodes the stored `bytes` of a section whose entry has been checked.
+pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzError> {
+    let failed = |expected: String, found: String| HtzError::Section {
+        section: one_line(&entry.name),
+        property: "content",
+        expected,
+        found,
+    };
+    match entry.encoding {
+        Encoding::Raw => Ok(bytes.to_vec()),
+        Encoding::Zstd => {
+            let broken = |error: std::io::Error| {
+                failed("one zstd frame".to_owned(), one_line(&error.to_string()))
+            };
+            let mut rest = bytes;
+            let mut data = Vec::new();
+            // Grows with what is really there; one byte more than announced is enough to know
+            // that the announcement is wrong.
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut rest)
+                .map_err(broken)?
+                .single_frame();
+            decoder
+                .window_log_max(window_log(entry.decoded_length))
+                .map_err(broken)?;
+            decoder
+                .take(entry.decoded_length.saturating_add(1))
+                .read_to_end(&mut data)
+                .map_err(broken)?;
+            if data.len() as u64 != entry.decoded_length {
+                let found = match data.len() as u64 {
+                    length if length > entry.decoded_length => "more".to_owned(),
+                    length => length.to_string(),
+                };
+                return Err(failed(format!("{} bytes", entry.decoded_length), found));
+            }
+            if !rest.is_empty() {
+                let found = format!("{} bytes behind it", rest.len());
+                return Err(failed("one zstd frame".to_owned(), found));
+            }
+            Ok(data)
+        }
+    }
+}
+
+/// Logarithm of the largest window that a frame of `decoded_length` bytes may ask for. The
+/// decoder allocates the window before it has seen any content.
+fn window_log(decoded_length: u64) -> u32 {
+    /// The least that zstd's format knows.
+    const LEAST: u32 = 10;
+    decoded_length
+        .min(MAX_SECTION_BYTES)
+        .next_power_of_two()
+        .ilog2()
+        .max(LEAST)
+}
+
+/// The vocabulary in the decoded section [`TOKENIZER`] of a model of `tokens` tokens.
+pub(super) fn vocabulary(data: &[u8], tokens: usize) -> Result<Vocabulary, HtzError> {
+    let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
+    vocabulary.check()?;
+    vocabulary.check_rows(tokens)?;
+    Ok(vocabulary)
+}
+
+fn syntax(error: serde_json::Error) -> HtzError {
+    HtzError::Section {
+        section: TOKENIZER.to_owned(),
+        property: "content",
+        expected: "a vocabulary".to_owned(),
+        found: one_line(&error.to_string()),
+    }
+}

@@ -1,0 +1,73 @@
+//! An artifact as a model file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Htz, HtzError, MAGIC};
+use crate::gguf;
+use crate::map::MappedFile;
+use crate::source::{Container, ModelFile, ModelTensor, SourceError};
+
+impl ModelFile {
+    /// Opens a model, whatever its container: the first bytes of the file tell.
+    ///
+    /// # Errors
+    /// [`SourceError::Container`] where the file is neither GGUF nor an artifact; the errors of
+    /// [`open_gguf`](ModelFile::open_gguf) and [`open_htz`](ModelFile::open_htz).
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
+        let path = path.as_ref();
+        let map = MappedFile::open(path).map_err(HtzError::Map)?;
+        if map.starts_with(&MAGIC) {
+            ModelFile::open_htz(path)
+        } else if map.starts_with(&gguf::MAGIC) {
+            ModelFile::open_gguf(path)
+        } else {
+            Err(SourceError::Container {
+                path: path.to_owned(),
+                found: map.iter().copied().take(MAGIC.len()).collect(),
+            })
+        }
+    }
+
+    /// Opens an artifact; the digests of its tensors are not compared.
+    ///
+    /// # Errors
+    /// [`SourceError::Htz`].
+    pub fn open_htz(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
+        Ok(ModelFile::from_htz(&Htz::open(path)?)?)
+    }
+
+    /// The model in an artifact that is open.
+    ///
+    /// # Errors
+    /// [`HtzError::ItemDigest`] or [`HtzError::Section`] where the tokenizer is damaged, inside
+    /// [`HtzError::InFile`].
+    pub fn from_htz(htz: &Htz) -> Result<ModelFile, HtzError> {
+        let manifest = htz.manifest();
+        let vocabulary = match htz.vocabulary() {
+            Ok(vocabulary) => Ok(vocabulary),
+            Err(HtzError::Vocabulary(error)) => Err(error),
+            Err(fault) => return Err(fault.in_file(htz.map().path())),
+        };
+        let (major, minor) = htz.format();
+        Ok(ModelFile {
+            map: Arc::clone(htz.map()),
+            container: Container::Htz { major, minor },
+            hyper: manifest.hyper.clone(),
+            vocabulary,
+            tensors: manifest
+                .tensors
+                .iter()
+                .map(|entry| ModelTensor {
+                    name: entry.name.clone(),
+                    role: entry.role,
+                    dtype: entry.dtype,
+                    // These casts lose nothing: the file, hence its tensors, is in memory.
+                    rows: entry.rows as usize,
+                    cols: entry.cols as usize,
+                    range: entry.offset as usize..(entry.offset + entry.length) as usize,
+                })
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,359 @@
+//! Writing an artifact: one tensor in memory at a time, and all or nothing on disk.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
+use super::manifest::PlanRecord;
+use super::section::{self, Section};
+use super::{Digest, HtzError, Manifest, TOKENIZER, TensorEntry, check};
+use crate::model::Role;
+
+/// Writes an artifact, tensor by tensor.
+///
+/// The file grows under a temporary name in the folder where it is to be, and takes its own
+/// name when it is complete and on the disk; dropping the writer removes it.
+#[derive(Debug)]
+pub struct HtzWriter {
+    path: PathBuf,
+    folder: PathBuf,
+    overwrite: bool,
+    file: NamedTempFile,
+    manifest: Manifest,
+    sections: Vec<Section>,
+    header: Header,
+    /// Bytes written so far, the room for header and manifest included.
+    end: u64,
+    /// Index of the tensor whose turn it is.
+    turn: usize,
+}
+
+impl HtzWriter {
+    /// Begins the artifact `path` with the tensors and the plan of `draft` and with `sections`.
+    ///
+    /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
+    /// of the plan may be missing and the rest of it is final.
+    ///
+    /// # Errors
+    /// What a reader would find wrong with the manifest; [`HtzError::Exists`],
+    /// [`HtzError::NotAFile`], [`HtzError::FolderMissing`], [`HtzError::NotWritable`],
+    /// [`HtzError::DiskFull`] or [`HtzError::Io`].
+    pub fn create(
+        path: impl AsRef<Path>,
+        draft: Manifest,
+        sections: Vec<Section>,
+        overwrite: bool,
+    ) -> Result<HtzWriter, HtzError> {
+        let path = path.as_ref();
+        let mut manifest = draft;
+        let header = lay_out(&mut manifest, &sections)?;
+        let (folder, name) = destination(path, overwrite)?;
+        let file = tempfile(&folder, &name)?;
+        let mut writer = HtzWriter {
+            path: path.to_owned(),
+            folder,
+            overwrite,
+            file,
+            manifest,
+            sections,
+            header,
+            end: header.data_offset(),
+            turn: 0,
+        };
+        // Room for header and manifest: they are known last.
+        let start = SeekFrom::Start(writer.end);
+        writer.io("write", |file| file.seek(start))?;
+        Ok(writer)
+    }
+
+    /// The file as long as it is incomplete, for whoever must remove it when the program is
+    /// interrupted.
+    pub fn temp_path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The tensor whose turn it is; `None` when all are written.
+    pub fn turn(&self) -> Option<&TensorEntry> {
+        self.manifest.tensors.get(self.turn)
+    }
+
+    /// Bytes of the complete artifact.
+    pub fn file_length(&self) -> u64 {
+        self.header.file_length
+    }
+
+    /// Writes the next tensor, in the order of the draft.
+    ///
+    /// # Errors
+    /// [`HtzError::WrongTurn`] where it is another tensor's turn, [`HtzError::Tensor`] where
+    /// `bytes` are too many or too few, and failures of the system.
+    pub fn write_tensor(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
+        let entry = match self.manifest.tensors.get_mut(self.turn) {
+            Some(entry) if entry.role == role => entry,
+            other => {
+                let expected = other.map_or_else(
+                    || "the end of the tensors".to_owned(),
+                    |entry| entry.role.to_string(),
+                );
+                return Err(HtzError::WrongTurn {
+                    expected,
+                    found: role.to_string(),
+                });
+            }
+        };
+        if bytes.len() as u64 != entry.length {
+            return Err(HtzError::Tensor {
+                tensor: role.to_string(),
+                property: "length",
+                expected: entry.length.to_string(),
+                found: bytes.len().to_string(),
+            });
+        }
+        entry.sha256 = Digest::of(bytes);
+        let offset = entry.offset;
+        self.append(offset, bytes)?;
+        self.turn += 1;
+        Ok(())
+    }
+
+    /// Completes the artifact: `measured` may fill in the errors of the plan; sections,
+    /// manifest and header are written; the file is forced to the disk and takes its name.
+    ///
+    /// # Errors
+    /// [`HtzError::WrongTurn`] where a tensor is missing, [`HtzError::ManifestRoom`] where more
+    /// was filled in than errors, what a reader would find wrong with the plan, and failures of
+    /// the system. Nothing is left behind then.
+    pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
+        if let Some(entry) = self.turn() {
+            return Err(HtzError::WrongTurn {
+                expected: entry.role.to_string(),
+                found: "the end of the tensors".to_owned(),
+            });
+        }
+        let sections = std::mem::take(&mut self.sections);
+        for (index, section) in sections.iter().enumerate() {
+            let offset = self.manifest.sections[index].offset;
+            self.append(offset, section.bytes())?;
+        }
+        measured(&mut self.manifest.plan);
+        check::contents(&self.manifest)?;
+        let mut text = to_json(&self.manifest)?;
+        let (needed, reserved) = (text.len() as u64, self.header.manifest_length);
+        if needed > reserved {
+            return Err(HtzError::ManifestRoom { reserved, needed });
+        }
+        text.resize(text.len() + (reserved - needed) as usize, b' ');
+        self.header.manifest_sha256 = Digest::of(&text);
+        let header = self.header.encode();
+        self.io("write", |file| {
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header)?;
+            file.write_all(&text)?;
+            file.sync_all()
+        })?;
+        self.publish()
+    }
+
+    /// Writes `bytes` at `offset`, after zeros from where the file ends.
+    fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HtzError> {
+        const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+        let padding = &ZEROS[..(offset - self.end) as usize];
+        self.end = offset + bytes.len() as u64;
+        self.io("write", |file| {
+            file.write_all(padding)?;
+            file.write_all(bytes)
+        })
+    }
+
+    fn io<T>(
+        &mut self,
+        action: &'static str,
+        act: impl FnOnce(&mut File) -> io::Result<T>,
+    ) -> Result<T, HtzError> {
+        let result = act(self.file.as_file_mut());
+        result.map_err(|source| self.failed(action, source))
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> HtzError {
+        let path = self.path.clone();
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HtzError::DiskFull {
+                path,
+                needed: self.header.file_length,
+            },
+            _ => HtzError::Io {
+                action,
+                path,
+                source,
+            },
+        }
+    }
+
+    /// Gives the complete file its name.
+    fn publish(self) -> Result<(), HtzError> {
+        let HtzWriter {
+            path, folder, file, ..
+        } = self;
+        let renamed = if self.overwrite {
+            file.persist(&path)
+        } else {
+            file.persist_noclobber(&path)
+        };
+        if let Err(failure) = renamed {
+            // The failure holds the temporary file and removes it.
+            return Err(match failure.error.kind() {
+                ErrorKind::AlreadyExists => HtzError::Exists { path },
+                _ => HtzError::Io {
+                    action: "create",
+                    path,
+                    source: failure.error,
+                },
+            });
+        }
+        // The new name itself must survive a power failure, too. Some file systems have no such
+        // operation for folders.
+        match File::open(&folder).and_then(|folder| folder.sync_all()) {
+            Err(source)
+                if !matches!(
+                    source.kind(),
+                    ErrorKind::InvalidInput | ErrorKind::Unsupported
+                ) =>
+            {
+                Err(HtzError::Io {
+                    action: "force to the disk the folder",
+                    path: folder,
+                    source,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Fills in the place of every tensor and section, reserves room for the manifest, and checks
+/// what can be checked before the tensors are there.
+fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzError> {
+    manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
+    for entry in &mut manifest.tensors {
+        // A row that is no whole number of blocks is found by the check.
+        entry.length = entry.stored_bytes().unwrap_or(0);
+        entry.sha256 = Digest::default();
+    }
+    let names = sections
+        .iter()
+        .map(|s| (s.entry().name.as_str(), s.entry().required));
+    check::needs(&manifest.requires, names, FORMAT_MINOR)?;
+    check::contents(manifest)?;
+    for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
+        let data = section::decode(section.entry(), section.bytes())?;
+        section::vocabulary(&data, manifest.hyper.vocabulary)?;
+    }
+    let manifest_length = room(manifest)?;
+    let data_offset = HEADER_BYTES as u64 + manifest_length;
+    let mut end = data_offset;
+    for entry in &mut manifest.tensors {
+        entry.offset = check::place(&mut end, entry.length).unwrap_or(u64::MAX);
+    }
+    for entry in &mut manifest.sections {
+        entry.offset = check::place(&mut end, entry.length).unwrap_or(u64::MAX);
+    }
+    // Also finds the places that do not fit.
+    let file_length = check::layout(manifest, data_offset)?;
+    Ok(Header {
+        minor: FORMAT_MINOR,
+        manifest_length,
+        file_length,
+        manifest_sha256: Digest::default(),
+    })
+}
+
+/// Bytes to reserve for the manifest: as many as it can need when the offsets and errors are
+/// known, so that header and manifest end at a multiple of [`ALIGNMENT`].
+fn room(manifest: &Manifest) -> Result<u64, HtzError> {
+    /// No finite number that is not negative has a longer shortest decimal form.
+    const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
+    let mut longest = manifest.clone();
+    for entry in &mut longest.tensors {
+        entry.offset = u64::MAX;
+    }
+    for entry in &mut longest.sections {
+        entry.offset = u64::MAX;
+    }
+    for slot in &mut longest.plan.slots {
+        slot.error = Some(LONGEST_NUMBER);
+    }
+    let needed = HEADER_BYTES as u64 + to_json(&longest)?.len() as u64;
+    let room = needed.next_multiple_of(ALIGNMENT) - HEADER_BYTES as u64;
+    if room > MAX_MANIFEST_BYTES {
+        return Err(HtzError::Header {
+            field: "manifest length",
+            expected: format!("at most {MAX_MANIFEST_BYTES}"),
+            found: room,
+        });
+    }
+    Ok(room)
+}
+
+fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
+    serde_json::to_vec(manifest).map_err(|error| HtzError::ManifestSyntax {
+        detail: super::error::one_line(&error.to_string()),
+    })
+}
+
+/// The folder and the file name of an artifact that may be written to `path`.
+fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, String), HtzError> {
+    let not_a_file = |found| HtzError::NotAFile {
+        path: path.to_owned(),
+        found,
+    };
+    // `file_name` overlooks a slash at the end, but a person who writes one means a folder.
+    let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let Some(name) = path.file_name().filter(|_| !slash) else {
+        return Err(not_a_file("a folder"));
+    };
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !folder.is_dir() {
+        return Err(HtzError::FolderMissing {
+            path: folder.to_owned(),
+        });
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(not_a_file("a folder")),
+        // A device or a pipe would be replaced by the artifact.
+        Ok(found) if !found.is_file() => Err(not_a_file("a special file")),
+        Ok(_) if !overwrite => Err(HtzError::Exists {
+            path: path.to_owned(),
+        }),
+        _ => Ok((folder.to_owned(), name.to_string_lossy().into_owned())),
+    }
+}
+
+fn tempfile(folder: &Path, name: &str) -> Result<NamedTempFile, HtzError> {
+    let mut builder = tempfile::Builder::new();
+    let prefix = format!(".{name}.partial-");
+    builder.prefix(&prefix);
+    #[cfg(unix)]
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    // Less whatever the umask takes away, as for any new file.
+    #[cfg(unix)]
+    builder.permissions(permissions);
+    builder
+        .tempfile_in(folder)
+        .map_err(|source| match source.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
+                path: folder.to_owned(),
+                source,
+            },
+            _ => HtzError::Io {
+                action: "create a file in",
+                path: folder.to_owned(),
+                source,
+            },
+        })
+}

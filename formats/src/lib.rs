@@ -1,0 +1,16 @@
+//! What lies on disk, and nothing else: GGUF, block formats, vocabularies and the sealed
+//! `.htz` artifact. The layout of `.htz` is specified in the `htz` module's documentation.
+
+pub mod architecture;
+pub mod block;
+pub mod dtype;
+pub mod gguf;
+pub mod htz;
+pub mod limits;
+pub mod map;
+pub mod model;
+pub mod source;
+pub mod vocab;
+pub mod wire;
+
+pub use dtype::DType;

@@ -1,0 +1,43 @@
+//! Every cap on what a file may ask for.
+//!
+//! Two rules hold for all readers. A count is compared with what the remaining bytes could hold
+//! before anything is allocated, so that memory stays within a small multiple of the file's
+//! size. And whatever is bounded beyond that is bounded by a constant of this module, whose
+//! documentation says why the bound is where it is.
+
+/// Metadata entries of a GGUF file. Real files have below a hundred.
+pub const MAX_METADATA_ENTRIES: u64 = 1 << 16;
+
+/// Tensors of a file. The largest published mixtures of experts have some thousands.
+pub const MAX_TENSORS: u64 = 1 << 20;
+
+/// Dimensions of a tensor; GGUF's own bound.
+pub const MAX_DIMENSIONS: u32 = 4;
+
+/// Bytes of a metadata key; GGUF's own bound.
+pub const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
+
+/// Bytes of a tensor's name. GGUF says 64, but some writers were built with more.
+pub const MAX_TENSOR_NAME_BYTES: u64 = 255;
+
+/// Bytes of one string: chat templates and grammars stay far below 16 MiB.
+pub const MAX_STRING_BYTES: u64 = 1 << 24;
+
+/// Levels of arrays in arrays. The reader recurses once per level, so this bounds its stack.
+pub const MAX_ARRAY_DEPTH: u32 = 4;
+
+/// Alignment of tensor data in bytes; the usual one is 32, and 1 MiB covers every page size in
+/// use but huge pages, which file mappings do not need.
+pub const MAX_ALIGNMENT: u64 = 1 << 20;
+
+/// Blocks of a transformer.
+pub const MAX_LAYERS: usize = 1 << 12;
+
+/// Any width of a model: the residual stream, the feed-forward layer, the heads side by side.
+pub const MAX_WIDTH: usize = 1 << 20;
+
+/// Tokens of a vocabulary.
+pub const MAX_VOCABULARY: usize = 1 << 24;
+
+/// Positions of a context.
+pub const MAX_CONTEXT: usize = 1 << 30;

@@ -1,0 +1,103 @@
+//! Files mapped read-only: the one `mmap` of the project.
+//!
+//! Models are larger than memory should have to be, and most of a model is read in order, once
+//! per token. Everything that reads a file of weights therefore borrows from a [`MappedFile`].
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+/// A whole file, mapped read-only. Share it as `Arc<MappedFile>`.
+///
+/// # The contract with the outside
+///
+/// As long as the value lives nobody may shorten the file or write to it in place. A file that
+/// shrinks makes the process die with a bus error at the first access behind its new end, and a
+/// file that is written to changes under checks that were made already. Replacing a file by
+/// renaming another over it is safe, because the mapping keeps the old contents; that is how
+/// this project and the usual download tools write files.
+#[derive(Debug)]
+pub struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// Why a file was not mapped. Every message names the path.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The system refused to open, to examine or to map the file.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The path leads to a folder.
+    #[error("{}: this is a folder; name the file in it", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The path leads to a pipe, a socket or a device, which cannot be mapped.
+    #[error("{}: this is not a regular file; copy its contents to one", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file holds no bytes.
+    #[error("{}: the file is empty; copy or download it again", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`] when the file is absent, unreadable, empty, or no regular file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
+        let path = path.as_ref().to_path_buf();
+        let io = |error| MapError::Io {
+            path: path.clone(),
+            error,
+        };
+        // Examined before it is opened: opening a pipe would wait for a writer.
+        let kind = std::fs::metadata(&path).map_err(io)?;
+        if kind.is_dir() {
+            return Err(MapError::Folder { path });
+        }
+        if !kind.is_file() {
+            return Err(MapError::NotAFile { path });
+        }
+        let file = File::open(&path).map_err(io)?;
+        // The length of what was opened, which need not be what was examined.
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Err(MapError::Empty { path });
+        }
+        // SAFETY: the mapping is private to this value and only ever lent as `&[u8]`, for no
+        // longer than the value lives. That the file keeps its length and contents meanwhile
+        // is the contract stated on the type; no API of any system can enforce it.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Ok(MappedFile { path, map })
+    }
+
+    /// The path the file was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Deref for MappedFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}

@@ -1,0 +1,120 @@
+//! One view of a model file, whatever container it came in.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::architecture::{self, BindError};
+use crate::gguf::{Gguf, OpenError};
+use crate::htz::HtzError;
+use crate::map::MappedFile;
+use crate::model::{HyperParameters, Role};
+use crate::vocab::{Vocabulary, VocabularyError};
+
+pub use crate::architecture::ModelTensor;
+
+/// What kind of file a model came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// GGUF.
+    Gguf {
+        /// Version of the format.
+        version: u32,
+    },
+    /// The artifact of this project.
+    Htz {
+        /// Major version of the format.
+        major: u16,
+        /// Minor version of the format.
+        minor: u16,
+    },
+}
+
+/// A model in a mapped file: what it is, and where its tensors are.
+#[derive(Clone, Debug)]
+pub struct ModelFile {
+    /// The mapping that tensors are taken from.
+    pub map: Arc<MappedFile>,
+    /// The kind of file.
+    pub container: Container,
+    /// The numbers of the forward pass; checked.
+    pub hyper: HyperParameters,
+    /// The vocabulary, with a token per row of the embedding, or why there is none: a model
+    /// executes without.
+    pub vocabulary: Result<Vocabulary, VocabularyError>,
+    /// Tensors in the order of execution, their shapes checked against `hyper`.
+    pub tensors: Vec<ModelTensor>,
+}
+
+/// Why a file was not opened as a model. Every message names the path.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The container is unreadable.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The container holds something that is not executed.
+    #[error("{}: {error}", path.display())]
+    Bind {
+        /// The file.
+        path: PathBuf,
+        /// What was found in it.
+        error: BindError,
+    },
+    /// The file is an artifact and is unreadable.
+    #[error(transparent)]
+    Htz(#[from] HtzError),
+    /// The file is of a kind that is not supported.
+    #[error(
+        "{}: not a model file: it begins with \"{}\"; supported are GGUF and .htz",
+        path.display(),
+        found.escape_ascii()
+    )]
+    Container {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes, at most eight.
+        found: Vec<u8>,
+    },
+}
+
+impl ModelFile {
+    /// Opens a GGUF model.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`] when the file is no valid GGUF, or holds no model of an architecture in
+    /// [`architecture::SUPPORTED`] that is complete and consistent.
+    pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
+        let gguf = Gguf::open(path)?;
+        let (hyper, tensors) = architecture::bind(&gguf).map_err(|error| SourceError::Bind {
+            path: gguf.map().path().to_path_buf(),
+            error,
+        })?;
+        let vocabulary = Vocabulary::from_gguf(&gguf).and_then(|vocabulary| {
+            vocabulary.check_rows(hyper.vocabulary)?;
+            Ok(vocabulary)
+        });
+        Ok(ModelFile {
+            map: Arc::clone(gguf.map()),
+            container: Container::Gguf {
+                version: gguf.version(),
+            },
+            hyper,
+            vocabulary,
+            tensors,
+        })
+    }
+
+    /// The tensor of a role, where the model has it.
+    pub fn tensor(&self, role: Role) -> Option<&ModelTensor> {
+        self.tensors.iter().find(|tensor| tensor.role == role)
+    }
+
+    /// The bytes of a tensor of this file.
+    ///
+    /// # Panics
+    ///
+    /// May panic when `tensor` is of another file.
+    pub fn bytes(&self, tensor: &ModelTensor) -> &[u8] {
+        &self.map[tensor.range.clone()]
+    }
+}

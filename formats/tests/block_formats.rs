@@ -1,0 +1,202 @@
+//! Block formats against the values of gguf-py (`scripts/make_block_fixtures.py`).
+
+use std::path::Path;
+
+use htc_formats::DType;
+use htc_formats::block::{BlockError, decode, encode};
+use proptest::prelude::*;
+
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn floats(name: &str) -> Vec<f32> {
+    let bytes = fixture(name);
+    let (words, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty(), "{name}");
+    words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+#[test]
+fn decoders_give_the_bits_of_gguf_py() {
+    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::F32) {
+        let blocks = fixture(&format!("decode_{dtype}.bin"));
+        let expected = floats(&format!("decode_{dtype}.f32"));
+        assert!(expected.len() >= 256, "{dtype}");
+        let mut found = vec![0.0; expected.len()];
+        decode(dtype, &blocks, &mut found).unwrap();
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.to_bits(), expected.to_bits(), "{dtype} number {i}");
+        }
+    }
+}
+
+#[test]
+fn encoders_give_the_bits_of_gguf_py() {
+    for dtype in [DType::F16, DType::BF16, DType::Q8_0] {
+        let values = floats(&format!("encode_{dtype}.f32"));
+        let expected = fixture(&format!("encode_{dtype}.bin"));
+        let mut found = vec![0; expected.len()];
+        encode(dtype, &values, &mut found).unwrap();
+        let size = dtype.block_bytes();
+        let pairs = found.chunks(size).zip(expected.chunks(size));
+        for (i, (found, expected)) in pairs.enumerate() {
+            let start = i * dtype.block_len();
+            assert_eq!(found, expected, "{dtype} from {:?}", &values[start..][..1]);
+        }
+    }
+}
+
+#[test]
+fn f16_is_ieee_binary16() {
+    // Closed forms: the least subnormal, the largest below one, a tie to even either way, the
+    // least number that rounds to infinity and the one before it.
+    for (value, bits) in [
+        (2f32.powi(-24), 0x0001),
+        (2f32.powi(-25), 0x0000),
+        (1.5 * 2f32.powi(-24), 0x0002),
+        (1.0 - 2f32.powi(-11), 0x3bff),
+        (1.0 + 2f32.powi(-11), 0x3c00),
+        (1.0 + 3.0 * 2f32.powi(-11), 0x3c02),
+        (65519.996, 0x7bff),
+        (65520.0, 0x7c00),
+        (-0.0, 0x8000),
+        (f32::NEG_INFINITY, 0xfc00),
+    ] {
+        let mut found = [0; 2];
+        encode(DType::F16, &[value], &mut found).unwrap();
+        assert_eq!(u16::from_le_bytes(found), bits, "{value}");
+    }
+}
+
+#[test]
+fn a_nan_stays_a_nan() {
+    for bits in [0x7fc0_0000, 0x7f80_0001, 0xffff_ffff, 0xff80_0100] {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let mut bytes = vec![0; dtype.block_bytes()];
+            encode(dtype, &[f32::from_bits(bits)], &mut bytes).unwrap();
+            let mut back = [0.0];
+            decode(dtype, &bytes, &mut back).unwrap();
+            assert!(back[0].is_nan(), "{dtype} {bits:#x}");
+        }
+    }
+}
+
+#[test]
+fn q8_0_refuses_what_it_has_no_code_for() {
+    let limit = 65520.0 * 127.0;
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, limit, -limit] {
+        let mut values = [1.0; 64];
+        values[40] = bad;
+        let error = encode(DType::Q8_0, &values, &mut [0; 68]).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                BlockError::NoCode {
+                    dtype: DType::Q8_0,
+                    index: 40,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(!error.to_string().contains('\n'));
+    }
+    let mut bytes = [0; 34];
+    encode(DType::Q8_0, &[limit.next_down(); 32], &mut bytes).unwrap();
+    assert_eq!(&bytes[..3], [0xff, 0x7b, 127]);
+}
+
+#[test]
+fn q8_0_of_numbers_without_a_reciprocal_is_zero() {
+    let mut bytes = [9; 34];
+    encode(DType::Q8_0, &[1e-44; 32], &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 34]);
+}
+
+#[test]
+fn formats_that_are_only_read_say_so() {
+    for dtype in [DType::Q4_0, DType::Q4K, DType::Q5K, DType::Q6K] {
+        let values = vec![0.0; dtype.block_len()];
+        let error = encode(dtype, &values, &mut vec![0; dtype.block_bytes()]).unwrap_err();
+        assert_eq!(error, BlockError::NotWritten { dtype });
+    }
+}
+
+#[test]
+fn lengths_that_do_not_belong_together_are_refused() {
+    for dtype in DType::ALL {
+        let (len, size) = (dtype.block_len(), dtype.block_bytes());
+        for (numbers, bytes) in [(len, 2 * size), (2 * len, size), (len, size - 1), (0, 1)] {
+            let mut values = vec![0.0; numbers];
+            let mut blocks = vec![0; bytes];
+            let expected = BlockError::Length {
+                dtype,
+                bytes,
+                numbers,
+            };
+            assert_eq!(decode(dtype, &blocks, &mut values).unwrap_err(), expected);
+            assert_eq!(encode(dtype, &values, &mut blocks).unwrap_err(), expected);
+        }
+        if len > 1 {
+            let (bytes, numbers) = (size, len - 1);
+            let expected = BlockError::Length {
+                dtype,
+                bytes,
+                numbers,
+            };
+            assert_eq!(
+                decode(dtype, &vec![0; bytes], &mut vec![0.0; numbers]).unwrap_err(),
+                expected
+            );
+        }
+        decode(dtype, &[], &mut []).unwrap();
+    }
+}
+
+proptest! {
+    #[test]
+    fn float_formats_are_within_half_a_step(values in prop::collection::vec(-1e4f32..1e4, 0..200)) {
+        for (dtype, step) in [(DType::F32, 0.0), (DType::F16, 2f64.powi(-11)), (DType::BF16, 2f64.powi(-8))] {
+            let mut bytes = vec![0; values.len() * dtype.block_bytes()];
+            encode(dtype, &values, &mut bytes).unwrap();
+            let mut back = vec![0.0; values.len()];
+            decode(dtype, &bytes, &mut back).unwrap();
+            for (&x, &y) in values.iter().zip(&back) {
+                let (x, y) = (f64::from(x), f64::from(y));
+                // Subnormals of f16 have the absolute step 2^-24.
+                let bound = (step * x.abs()).max(if dtype == DType::F16 { 2f64.powi(-25) } else { 0.0 });
+                prop_assert!((x - y).abs() <= bound, "{dtype}: {x} became {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn q8_0_is_within_half_a_step_and_keeps_its_codes(
+        values in prop::collection::vec(-1e3f32..1e3, 32),
+    ) {
+        let mut bytes = [0; 34];
+        encode(DType::Q8_0, &values, &mut bytes).unwrap();
+        let mut back = [0.0; 32];
+        decode(DType::Q8_0, &bytes, &mut back).unwrap();
+        let largest = values.iter().fold(0f64, |m, v| m.max(f64::from(*v).abs()));
+        for (&x, &y) in values.iter().zip(&back) {
+            // Half a code, and the scale's own rounding to f16 (or its absolute step there).
+            let bound = largest / 127.0 * 0.501 + largest * 2f64.powi(-11) + 127.0 * 2f64.powi(-25);
+            prop_assert!((f64::from(x) - f64::from(y)).abs() <= bound, "{x} became {y}");
+        }
+        let mut again = [0; 34];
+        encode(DType::Q8_0, &back, &mut again).unwrap();
+        prop_assert_eq!(&bytes[2..], &again[2..]);
+    }
+
+    #[test]
+    fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+        for dtype in DType::ALL {
+            let blocks = bytes.len() / dtype.block_bytes();
+            let bytes = &bytes[..blocks * dtype.block_bytes()];
+            decode(dtype, bytes, &mut vec![0.0; blocks * dtype.block_len()]).unwrap();
+        }
+    }
+}

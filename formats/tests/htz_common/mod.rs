@@ -1,0 +1,350 @@
+//! Small artifacts for the tests of the format.
+#![allow(dead_code, reason = "every test program uses its own part")]
+
+use std::path::Path;
+
+use htc_formats::DType;
+use htc_formats::htz::{
+    BasisRecord, Budget, Digest, Form, HEADER_BYTES, HtzError, HtzWriter, Manifest, PlanRecord,
+    Provenance, Section, SlotRecord, TensorEntry,
+};
+use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::vocab::{TokenKind, Vocabulary};
+
+/// How a slot is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice {
+    Dense(DType),
+    LowRank(DType, usize),
+    Shared(DType),
+}
+
+/// A model in memory, ready to be written.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub manifest: Manifest,
+    pub data: Vec<(Role, Vec<u8>)>,
+    pub vocabulary: Vocabulary,
+}
+
+/// Layers of width 32, two query heads, one key and value head, hidden width 64, 12 tokens.
+pub fn hyper(layers: usize) -> HyperParameters {
+    HyperParameters {
+        architecture: "llama".to_owned(),
+        name: Some("tiny".to_owned()),
+        vocabulary: 12,
+        context: 64,
+        width: 32,
+        layers,
+        heads: 2,
+        kv_heads: 1,
+        head_size: 16,
+        ffn: 64,
+        norm_epsilon: 1e-5,
+        rope_theta: 10000.0,
+        rope_dimensions: 16,
+        rope_linear_scale: 1.0,
+    }
+}
+
+pub fn vocabulary(tokens: usize) -> Vocabulary {
+    let text = |id: usize| match id {
+        0 => "<unk>".to_owned(),
+        1 => "<s>".to_owned(),
+        2 => "</s>".to_owned(),
+        _ => format!("\u{2581}token\u{2581}{id}"),
+    };
+    Vocabulary {
+        model: "llama".to_owned(),
+        tokens: (0..tokens).map(text).collect(),
+        scores: (0..tokens).map(|id| -0.1 * id as f32).collect(),
+        kinds: (0..tokens)
+            .map(|id| match id {
+                0 => TokenKind::Unknown,
+                1 | 2 => TokenKind::Control,
+                _ => TokenKind::Normal,
+            })
+            .collect(),
+        bos: Some(1),
+        eos: Some(2),
+        unknown: Some(0),
+        add_bos: true,
+        add_eos: false,
+        add_space_prefix: true,
+    }
+}
+
+/// Numbers in (-1, 1) in the given type, the same on every machine: a linear congruential
+/// generator and exact arithmetic.
+pub fn numbers(dtype: DType, bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = move || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 32) as u32
+    };
+    let mut out = Vec::with_capacity(bytes + 256);
+    while out.len() < bytes {
+        match dtype {
+            DType::F32 => {
+                let value = (next() >> 8) as f32 / 8388608.0 - 1.0;
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+            // 0x2c00 is 1/16, 0x3b80 is 1/256: an exponent below that of 1, and any mantissa.
+            DType::F16 => out.extend_from_slice(&((next() as u16 & 0x83ff) | 0x2c00).to_le_bytes()),
+            DType::BF16 => {
+                out.extend_from_slice(&((next() as u16 & 0x807f) | 0x3b80).to_le_bytes());
+            }
+            DType::Q8_0 => {
+                // A scale of 2^-10, then 32 signed bytes.
+                out.extend_from_slice(&0x1400_u16.to_le_bytes());
+                out.extend((0..32).map(|_| next() as u8));
+            }
+            _ => out.extend((0..dtype.block_bytes()).map(|_| next() as u8)),
+        }
+    }
+    assert_eq!(out.len(), bytes, "whole blocks");
+    out
+}
+
+/// A model whose slots are stored as `choose` says; a basis has the rank and the type of
+/// `basis`, where any slot of its group is shared.
+pub fn model(
+    hyper: HyperParameters,
+    rope_factors: bool,
+    output: Option<DType>,
+    basis: (DType, usize),
+    mut choose: impl FnMut(usize, Slot) -> Choice,
+) -> Model {
+    let mut tensors = vec![TensorEntry::new(
+        "token_embd.weight",
+        Role::TokenEmbedding,
+        DType::F16,
+        hyper.vocabulary,
+        hyper.width,
+    )];
+    let vector = |name: String, role, cols| TensorEntry::new(name, role, DType::F32, 1, cols);
+    if rope_factors {
+        let cols = hyper.rope_dimensions / 2;
+        tensors.push(vector(
+            "rope_freqs.weight".to_owned(),
+            Role::RopeFactors,
+            cols,
+        ));
+    }
+    let (mut slots, mut bases) = (Vec::new(), Vec::new());
+    for layer in 0..hyper.layers {
+        let groups: [&[Slot]; 4] = [
+            &[Slot::Q, Slot::K, Slot::V],
+            &[Slot::O],
+            &[Slot::Gate, Slot::Up],
+            &[Slot::Down],
+        ];
+        for (index, group) in groups.into_iter().enumerate() {
+            if index == 0 {
+                let name = format!("blk.{layer}.attn_norm.weight");
+                tensors.push(vector(name, Role::AttentionNorm { layer }, hyper.width));
+            }
+            if index == 2 {
+                let name = format!("blk.{layer}.ffn_norm.weight");
+                tensors.push(vector(name, Role::FfnNorm { layer }, hyper.width));
+            }
+            let choices: Vec<Choice> = group.iter().map(|&slot| choose(layer, slot)).collect();
+            if choices.iter().any(|c| matches!(c, Choice::Shared(_))) {
+                let group = group[0].group().expect("slots that share have a group");
+                let (dtype, rank) = basis;
+                let role = Role::Basis { layer, group };
+                let name = format!("blk.{layer}.{}", group.name());
+                let entry = TensorEntry::new(name, role, dtype, rank, hyper.width);
+                bases.push(BasisRecord {
+                    layer,
+                    group,
+                    rank,
+                    parameters: entry.parameters(),
+                    bytes: entry.stored_bytes().expect("whole blocks"),
+                });
+                tensors.push(entry);
+            }
+            for (&slot, choice) in group.iter().zip(choices) {
+                let (rows, cols) = hyper.slot_shape(slot);
+                let name = format!("blk.{layer}.{slot}.weight");
+                let entry = |part, dtype, rows, cols| {
+                    let role = Role::Linear { layer, slot, part };
+                    TensorEntry::new(name.clone(), role, dtype, rows, cols)
+                };
+                let (form, rank, stored) = match choice {
+                    Choice::Dense(dtype) => (
+                        Form::Dense,
+                        None,
+                        vec![entry(Part::Weight, dtype, rows, cols)],
+                    ),
+                    Choice::LowRank(dtype, rank) => (
+                        Form::LowRank,
+                        Some(rank),
+                        vec![
+                            entry(Part::A, dtype, rank, cols),
+                            entry(Part::B, dtype, rows, rank),
+                        ],
+                    ),
+                    Choice::Shared(dtype) => (
+                        Form::SharedBasis,
+                        Some(basis.1),
+                        vec![entry(Part::Projected, dtype, rows, basis.1)],
+                    ),
+                };
+                slots.push(SlotRecord {
+                    layer,
+                    slot,
+                    form,
+                    rank,
+                    rows: rows as u64,
+                    cols: cols as u64,
+                    parameters_before: (rows * cols) as u64,
+                    parameters_after: stored.iter().map(TensorEntry::parameters).sum(),
+                    bytes_before: (rows * cols * 4) as u64,
+                    bytes_after: stored.iter().filter_map(TensorEntry::stored_bytes).sum(),
+                    error: None,
+                    note: (form == Form::Dense).then(|| "the test wants it so".to_owned()),
+                });
+                tensors.extend(stored);
+            }
+        }
+    }
+    let name = "output_norm.weight".to_owned();
+    tensors.push(vector(name, Role::OutputNorm, hyper.width));
+    if let Some(dtype) = output {
+        tensors.push(TensorEntry::new(
+            "output.weight",
+            Role::Output,
+            dtype,
+            hyper.vocabulary,
+            hyper.width,
+        ));
+    }
+    let data = tensors
+        .iter()
+        .enumerate()
+        .map(|(seed, entry)| {
+            let bytes = entry.stored_bytes().expect("whole blocks") as usize;
+            (entry.role, numbers(entry.dtype, bytes, seed as u64))
+        })
+        .collect();
+    let vocabulary = vocabulary(hyper.vocabulary);
+    let manifest = Manifest {
+        requires: Vec::new(),
+        hyper,
+        tensors,
+        sections: Vec::new(),
+        plan: PlanRecord {
+            method: "gp".to_owned(),
+            budget: Budget::Ratio(0.5),
+            factor_type: DType::F16,
+            slots,
+            bases,
+        },
+        provenance: Provenance {
+            program: "htc".to_owned(),
+            version: "0.1.0".to_owned(),
+            source_sha256: Digest::of(b"the source"),
+            source_bytes: 10,
+            source_format: "gguf v3".to_owned(),
+            instruction_set: "x86_64 avx2".to_owned(),
+        },
+    };
+    Model {
+        manifest,
+        data,
+        vocabulary,
+    }
+}
+
+/// One layer with every form, most types, rotary factors and an output matrix.
+pub fn mixed() -> Model {
+    let choose = |_, slot| match slot {
+        Slot::Q | Slot::V => Choice::Shared(DType::F16),
+        Slot::K => Choice::Dense(DType::Q8_0),
+        Slot::O => Choice::LowRank(DType::BF16, 5),
+        Slot::Gate => Choice::Dense(DType::Q4_0),
+        Slot::Up => Choice::LowRank(DType::Q8_0, 32),
+        Slot::Down => Choice::LowRank(DType::F16, 3),
+    };
+    model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
+}
+
+impl Model {
+    /// Writes the model; the errors of the plan are a sixteenth times the index of the slot.
+    pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
+        let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
+        sections.extend_from_slice(extra);
+        let mut writer = HtzWriter::create(path, self.manifest.clone(), sections, false)?;
+        for (role, bytes) in &self.data {
+            writer.write_tensor(*role, bytes)?;
+        }
+        writer.finish(|plan| {
+            for (index, slot) in plan.slots.iter_mut().enumerate() {
+                slot.error = Some(index as f64 / 16.0);
+            }
+        })
+    }
+
+    /// The bytes of the written model.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.bytes_with(&[])
+    }
+
+    /// The bytes of the written model with more sections than the tokenizer.
+    pub fn bytes_with(&self, extra: &[Section]) -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        let path = folder.path().join("model.htz");
+        self.write(&path, extra).expect("the model is valid");
+        std::fs::read(&path).expect("the model was written")
+    }
+}
+
+/// Where the manifest of an artifact ends.
+pub fn data_offset(file: &[u8]) -> usize {
+    let length = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
+    HEADER_BYTES + length as usize
+}
+
+/// Makes the digest of a header right that a test has changed.
+pub fn reseal_header(file: &mut [u8]) {
+    let digest = Digest::of(&file[..96]);
+    file[96..128].copy_from_slice(&digest.0);
+}
+
+/// Makes the digests of the manifest and of the header right.
+pub fn reseal(file: &mut [u8]) {
+    let digest = Digest::of(&file[HEADER_BYTES..data_offset(file)]);
+    file[40..72].copy_from_slice(&digest.0);
+    reseal_header(file);
+}
+
+/// The manifest of an artifact as JSON.
+pub fn json(file: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(&file[HEADER_BYTES..data_offset(file)]).expect("the manifest is JSON")
+}
+
+/// Replaces the manifest by another that fits its room, and makes all digests of header and
+/// manifest right; `false` where it does not fit.
+pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
+    let end = data_offset(file);
+    let room = &mut file[HEADER_BYTES..end];
+    if text.len() > room.len() {
+        return false;
+    }
+    room.fill(b' ');
+    room[..text.len()].copy_from_slice(text);
+    reseal(file);
+    true
+}
+
+/// An artifact whose manifest was changed by `change`, with right digests.
+pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
+    let mut file = file.to_vec();
+    let mut value = json(&file);
+    change(&mut value);
+    assert!(put_manifest(&mut file, value.to_string().as_bytes()));
+    file
+}

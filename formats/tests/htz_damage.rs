@@ -1,0 +1,127 @@
+//! Files that were damaged: any change to an artifact is found, and no cut file opens.
+
+mod htz_common;
+
+use htc_formats::htz::{Htz, HtzError, Section};
+use htz_common::{data_offset, json, mixed};
+
+/// What finds that a file is not what was written.
+fn found(file: &[u8]) -> Option<HtzError> {
+    match Htz::parse(&file) {
+        Err(fault) => Some(fault),
+        Ok(htz) => htz.verify_all(|_| {}).err(),
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found_wherever_it_is() {
+    let extra = Section::new("notes", false, b"raw, since it is short").unwrap();
+    let mut file = mixed().bytes_with(&[extra]);
+    assert!(found(&file).is_none());
+    for at in 0..file.len() {
+        let bit = 1 << (at % 8);
+        file[at] ^= bit;
+        assert!(found(&file).is_some(), "byte {at} of {}", file.len());
+        file[at] ^= bit;
+    }
+    assert!(found(&file).is_none());
+}
+
+#[test]
+fn a_flipped_bit_is_reported_as_what_it_damaged() {
+    let mut file = mixed().bytes();
+    let manifest = json(&file);
+    let place = |table: &str, index: usize| {
+        let entry = &manifest[table][index];
+        let get = |key: &str| entry[key].as_u64().unwrap() as usize;
+        (get("offset"), get("length"))
+    };
+    let mut flipped = |at: usize| {
+        file[at] ^= 0x10;
+        let fault = found(&file).unwrap();
+        file[at] ^= 0x10;
+        fault
+    };
+    assert!(matches!(flipped(0), HtzError::Magic { .. }));
+    for at in (8..128).chain([40, 96]) {
+        assert!(matches!(flipped(at), HtzError::HeaderDigest { .. }), "{at}");
+    }
+    let end = data_offset(&mixed().bytes());
+    // The first and the last byte of the manifest; the last is a space.
+    for at in [128, end - 1] {
+        assert!(matches!(flipped(at), HtzError::ManifestDigest { .. }));
+    }
+    // The seventh tensor, and the padding behind it.
+    let (offset, length) = place("tensors", 7);
+    assert_ne!(length % 256, 0);
+    for at in [offset, offset + length - 1] {
+        let fault = flipped(at);
+        assert!(
+            matches!(&fault, HtzError::ItemDigest { item, .. } if item == "tensor layers.0.o.a")
+        );
+    }
+    let at = offset + length;
+    match flipped(at) {
+        HtzError::Padding { offset, found } => assert_eq!((offset, found), (at as u64, 0x10)),
+        other => panic!("{other}"),
+    }
+    let (offset, _) = place("sections", 0);
+    let fault = flipped(offset);
+    assert!(matches!(&fault, HtzError::ItemDigest { item, .. } if item == "section tokenizer"));
+}
+
+#[test]
+fn verification_reports_every_damaged_item() {
+    let mut file = mixed().bytes();
+    let manifest = json(&file);
+    for index in [3, 5] {
+        let offset = manifest["tensors"][index]["offset"].as_u64().unwrap();
+        file[offset as usize] ^= 1;
+    }
+    let htz = Htz::parse(&file).unwrap();
+    let (mut damaged, mut bytes) = (Vec::new(), 0);
+    let first = htz.verify_all(|item| {
+        bytes += item.bytes;
+        if item.fault.is_some() {
+            damaged.push(item.item.to_owned());
+        }
+    });
+    assert_eq!(
+        damaged,
+        ["tensor layers.0.qkv.basis", "tensor layers.0.k.weight"]
+    );
+    assert!(first.unwrap_err().to_string().contains("qkv.basis"));
+    assert_eq!(bytes, (file.len() - data_offset(&file)) as u64);
+}
+
+#[test]
+fn a_damaged_tokenizer_is_not_used() {
+    let mut file = mixed().bytes();
+    *file.last_mut().unwrap() ^= 1;
+    let htz = Htz::parse(&file).unwrap();
+    assert!(matches!(htz.vocabulary(), Err(HtzError::ItemDigest { .. })));
+}
+
+#[test]
+fn a_file_cut_at_any_length_is_refused() {
+    let file = mixed().bytes();
+    for length in 0..file.len() {
+        match Htz::parse(&&file[..length]) {
+            Err(HtzError::Truncated(_)) => assert!(length < 128),
+            Err(HtzError::FileLength { expected, found }) => {
+                assert_eq!((expected, found), (file.len() as u64, length as u64));
+            }
+            other => panic!("{length} bytes: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_end_are_refused() {
+    let mut file = mixed().bytes();
+    file.push(0);
+    assert!(matches!(
+        Htz::parse(&file),
+        Err(HtzError::FileLength { .. })
+    ));
+}

@@ -1,0 +1,645 @@
+//! Files whose digests are right and whose contents are wrong: made by a careless or hostile
+//! writer. Each test is named after the fault.
+
+mod htz_common;
+
+use htc_formats::DType;
+use htc_formats::htz::{Htz, HtzError, Section};
+use htc_formats::model::Slot;
+use htc_formats::vocab::VocabularyError;
+use htz_common::{Choice, forged, hyper, json, mixed, model, put_manifest, reseal, reseal_header};
+use serde_json::{Value, json};
+
+/// Refuses the mixed artifact after `change` and returns the message, which is one line.
+fn refused(change: impl FnOnce(&mut Value)) -> (HtzError, String) {
+    let file = forged(&mixed().bytes(), change);
+    let fault = Htz::parse(&file).expect_err("the fault is found");
+    let message = fault.to_string();
+    assert!(!message.contains('\n'), "{message}");
+    (fault, message)
+}
+
+/// Asserts that a change is refused with a fault of this variant whose message holds the texts.
+macro_rules! refuses {
+    ($variant:pat, $texts:expr, $change:expr) => {{
+        let (fault, message) = refused($change);
+        assert!(matches!(fault, $variant), "{message}");
+        for text in $texts {
+            assert!(message.contains(text), "{text:?} in {message:?}");
+        }
+    }};
+}
+
+/// Index in the mixed artifact's table.
+fn index(role: &str) -> usize {
+    let json = json(&mixed().bytes());
+    let table = json["tensors"].as_array().unwrap();
+    table
+        .iter()
+        .position(|entry| entry["role"] == role)
+        .unwrap()
+}
+
+fn header(change: impl FnOnce(&mut [u8])) -> HtzError {
+    let mut file = mixed().bytes();
+    change(&mut file);
+    reseal_header(&mut file);
+    Htz::parse(&file).expect_err("the fault is found")
+}
+
+// The header.
+
+#[test]
+fn another_kind_of_file() {
+    for text in [&b"GGUF\x03\0\0\0"[..], b"\x89PNG\r\n\x1a\n", b"PK", b"\n"] {
+        let fault = Htz::parse(&text).unwrap_err();
+        assert!(matches!(fault, HtzError::Magic { .. }), "{fault}");
+        assert!(!fault.to_string().contains('\n'));
+    }
+    assert!(matches!(Htz::parse(&&b""[..]), Err(HtzError::Truncated(_))));
+}
+
+#[test]
+fn another_major_version() {
+    for (major, byte) in [(0, 0), (2, 2)] {
+        let fault = header(|file| file[8] = byte);
+        assert!(matches!(fault, HtzError::Major { supported: 1, found } if found == major));
+    }
+}
+
+#[test]
+fn impossible_fields_of_the_header() {
+    for (at, value, name) in [
+        (12, 129, "length of the header"),
+        (16, 136, "offset of the manifest"),
+        (24, 1, "length of the manifest"),
+        (24, 128 + 256 * 100_000, "length of the manifest"),
+        (24, 128 + 256 * 1000, "length of the manifest"),
+        (72, 1, "reserved byte"),
+        (88, 1, "reserved byte"),
+    ] {
+        let fault = header(|file| file[at..at + 4].copy_from_slice(&i32::to_le_bytes(value)));
+        assert!(
+            matches!(fault, HtzError::Header { field, .. } if field == name),
+            "{fault}"
+        );
+    }
+    let fault = header(|file| file[31] = 0xff);
+    assert!(matches!(fault, HtzError::Header { .. }), "{fault}");
+    let fault = header(|file| file[39] = 0xff);
+    assert!(matches!(fault, HtzError::FileLength { .. }), "{fault}");
+}
+
+// The manifest as text.
+
+#[test]
+fn a_manifest_that_is_no_json_object() {
+    let file = mixed().bytes();
+    for text in [
+        &b""[..],
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b"{} {}",
+        b"\"\xff\"",
+        b"{\"requires\":[],\"sections\":[],\"x\":\"\xff\"}",
+        &b"[".repeat(5000),
+        &b"{\"x\":".repeat(1000),
+    ] {
+        let mut file = file.clone();
+        assert!(put_manifest(&mut file, text));
+        let fault = Htz::parse(&file).unwrap_err();
+        assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
+        assert!(!fault.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn something_other_than_spaces_behind_the_manifest() {
+    let mut file = mixed().bytes();
+    let end = htz_common::data_offset(&file);
+    file[end - 1] = b'\n';
+    reseal(&mut file);
+    let fault = Htz::parse(&file).unwrap_err();
+    assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
+}
+
+#[test]
+fn a_key_that_is_missing_or_twice_or_of_another_type() {
+    for key in [
+        "requires",
+        "hyper",
+        "tensors",
+        "sections",
+        "plan",
+        "provenance",
+    ] {
+        refuses!(HtzError::ManifestSyntax { .. }, [key], |json| {
+            json.as_object_mut().unwrap().remove(key);
+        });
+        refuses!(HtzError::ManifestSyntax { .. }, [""], |json| json[key] =
+            7.into());
+    }
+    let file = mixed().bytes();
+    let text = json(&file).to_string();
+    let twice = format!("{{\"requires\":[],{}", &text[1..]);
+    let mut file = file;
+    assert!(put_manifest(&mut file, twice.as_bytes()));
+    assert!(matches!(
+        Htz::parse(&file),
+        Err(HtzError::ManifestSyntax { .. })
+    ));
+}
+
+#[test]
+fn numbers_that_do_not_fit() {
+    for value in [json!(-1), json!(1.5), json!(1e300), json!("1"), Value::Null] {
+        refuses!(HtzError::ManifestSyntax { .. }, [""], |json| {
+            json["tensors"][0]["rows"] = value;
+        });
+    }
+    refuses!(HtzError::ManifestSyntax { .. }, [""], |json| {
+        json["hyper"]["norm_epsilon"] = Value::Null;
+    });
+}
+
+#[test]
+fn a_name_that_is_no_name() {
+    for (key, value) in [
+        ("role", json!("layers.00.q.weight")),
+        ("role", json!("lm_head\n")),
+        ("dtype", json!("q3_k")),
+        ("sha256", json!("00")),
+    ] {
+        refuses!(HtzError::ManifestSyntax { .. }, [""], |json| {
+            json["tensors"][0][key] = value;
+        });
+    }
+}
+
+#[test]
+fn a_feature_or_a_required_section_that_is_unknown() {
+    refuses!(
+        HtzError::Unsupported { .. },
+        ["format 1.0", "\"bias\"", "update htc"],
+        |json| json["requires"] = json!(["bias"])
+    );
+    // The feature is named even where it changes how the rest is written.
+    refuses!(HtzError::Unsupported { .. }, ["\"bias\""], |json| {
+        json["requires"] = json!(["bias"]);
+        json["tensors"] = json!({});
+    });
+    let file = mixed().bytes_with(&[Section::new("signature", false, b"x").unwrap()]);
+    let file = forged(&file, |json| json["sections"][1]["required"] = true.into());
+    let fault = Htz::parse(&file).unwrap_err();
+    assert!(matches!(&fault, HtzError::Unsupported { feature, .. } if feature == "signature"));
+}
+
+// Hyper-parameters.
+
+#[test]
+fn impossible_hyper_parameters() {
+    for (key, value) in [
+        ("layers", json!(0)),
+        ("layers", json!(u64::MAX)),
+        ("heads", json!(u64::MAX)),
+        ("heads", json!(1 << 20)),
+        ("kv_heads", json!(3)),
+        ("rope_dimensions", json!(7)),
+        ("rope_dimensions", json!(18)),
+        ("norm_epsilon", json!(0.0)),
+        ("norm_epsilon", json!(1e60)),
+    ] {
+        refuses!(HtzError::Hyper(_), [""], |json| json["hyper"][key] = value);
+    }
+}
+
+#[test]
+fn more_layers_than_tensors() {
+    refuses!(
+        HtzError::TensorOrder { .. },
+        ["output_norm", "layers.1.attention_norm"],
+        |json| json["hyper"]["layers"] = 4096.into()
+    );
+}
+
+// The tensor table.
+
+#[test]
+fn a_tensor_that_is_missing() {
+    for entry in json(&mixed().bytes())["tensors"].as_array().unwrap() {
+        let role = entry["role"].as_str().unwrap();
+        // Both may be absent.
+        if ["rope_factors", "output"].contains(&role) {
+            continue;
+        }
+        let at = index(role);
+        refuses!(HtzError::TensorOrder { .. }, [""], |json| {
+            json["tensors"].as_array_mut().unwrap().remove(at);
+        });
+    }
+}
+
+#[test]
+fn a_tensor_that_is_there_twice() {
+    for at in 0..17 {
+        refuses!(
+            HtzError::TensorOrder { .. } | HtzError::Tensor { .. },
+            [""],
+            |json| {
+                let table = json["tensors"].as_array_mut().unwrap();
+                let again = table[at].clone();
+                table.insert(at, again);
+            }
+        );
+    }
+}
+
+#[test]
+fn tensors_out_of_order() {
+    for at in 0..16 {
+        refuses!(HtzError::TensorOrder { .. }, [""], |json| {
+            json["tensors"].as_array_mut().unwrap().swap(at, at + 1);
+        });
+    }
+}
+
+#[test]
+fn a_layer_that_does_not_exist() {
+    refuses!(
+        HtzError::TensorOrder { .. },
+        ["layers.7.k.weight", "layers.0.k.weight"],
+        |json| json["tensors"][index("layers.0.k.weight")]["role"] = "layers.7.k.weight".into()
+    );
+}
+
+#[test]
+fn a_slot_that_is_both_dense_and_factored() {
+    refuses!(
+        HtzError::TensorOrder { .. },
+        ["layers.0.o.a", "layers.0.o.weight"],
+        |json| {
+            let table = json["tensors"].as_array_mut().unwrap();
+            let mut dense = table[index("layers.0.k.weight")].clone();
+            dense["role"] = "layers.0.o.weight".into();
+            table.insert(index("layers.0.o.b") + 1, dense);
+        }
+    );
+}
+
+#[test]
+fn a_projected_slot_without_a_basis() {
+    refuses!(
+        HtzError::TensorOrder { .. },
+        ["layers.0.q.projected"],
+        |json| {
+            let at = index("layers.0.qkv.basis");
+            json["tensors"].as_array_mut().unwrap().remove(at);
+        }
+    );
+}
+
+#[test]
+fn a_basis_that_no_slot_uses() {
+    let choose = |_, _: Slot| Choice::Dense(DType::F32);
+    let file = model(hyper(1), false, None, (DType::F32, 1), choose).bytes();
+    let file = forged(&file, |json| {
+        let table = json["tensors"].as_array_mut().unwrap();
+        let mut basis = table[1].clone();
+        basis["role"] = "layers.0.qkv.basis".into();
+        table.insert(2, basis);
+    });
+    let fault = Htz::parse(&file).unwrap_err();
+    assert!(matches!(&fault, HtzError::Tensor { property, .. } if property.contains("use it")));
+}
+
+#[test]
+fn ranks_that_do_not_agree() {
+    for (role, key, value) in [
+        ("layers.0.o.b", "cols", 4),
+        ("layers.0.o.a", "rows", 4),
+        ("layers.0.v.projected", "cols", 5),
+        ("layers.0.qkv.basis", "rows", 5),
+    ] {
+        refuses!(HtzError::Tensor { .. }, ["shape", "expected"], |json| {
+            let entry = &mut json["tensors"][index(role)];
+            let length = entry["length"].as_u64().unwrap() / entry[key].as_u64().unwrap();
+            entry[key] = value.into();
+            entry["length"] = (length * value).into();
+        });
+    }
+}
+
+#[test]
+fn a_rank_above_what_the_matrix_has() {
+    let mut model = mixed();
+    let down = index("layers.0.down.a");
+    model.manifest.tensors[down].rows = 33;
+    model.manifest.tensors[down + 1].cols = 33;
+    let fault = model.write(&tempfile::tempdir().unwrap().path().join("x"), &[]);
+    assert!(matches!(
+        fault,
+        Err(HtzError::Tensor {
+            property: "rank",
+            ..
+        })
+    ));
+    model.manifest.tensors[down].rows = 65;
+    let fault = model.write(&tempfile::tempdir().unwrap().path().join("x"), &[]);
+    assert!(matches!(
+        fault,
+        Err(HtzError::Tensor {
+            property: "shape",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_shape_that_contradicts_the_hyper_parameters() {
+    // As many bytes as before, so that the shape alone is wrong.
+    for (role, rows, cols) in [
+        ("token_embedding", 6, 64),
+        ("rope_factors", 2, 4),
+        ("layers.0.attention_norm", 2, 16),
+        ("layers.0.gate.weight", 32, 64),
+        ("output_norm", 32, 1),
+    ] {
+        refuses!(HtzError::Tensor { .. }, [role, "shape"], |json| {
+            let entry = &mut json["tensors"][index(role)];
+            entry["rows"] = rows.into();
+            entry["cols"] = cols.into();
+        });
+    }
+}
+
+#[test]
+fn sides_that_are_zero_or_huge() {
+    for value in [0, u64::MAX, 1 << 40] {
+        refuses!(HtzError::Tensor { .. }, ["number of rows"], |json| {
+            json["tensors"][index("layers.0.qkv.basis")]["rows"] = value.into();
+        });
+        refuses!(HtzError::Tensor { .. }, ["number of columns"], |json| {
+            json["tensors"][index("layers.0.qkv.basis")]["cols"] = value.into();
+        });
+    }
+}
+
+#[test]
+fn a_length_that_contradicts_the_shape() {
+    for value in [0, 1, u64::MAX] {
+        refuses!(
+            HtzError::Tensor { .. },
+            ["layers.0.o.a", "length"],
+            |json| {
+                json["tensors"][index("layers.0.o.a")]["length"] = value.into();
+            }
+        );
+    }
+}
+
+#[test]
+fn a_row_that_is_no_whole_number_of_blocks() {
+    refuses!(
+        HtzError::Tensor { .. },
+        ["q4_k", "multiple of 256"],
+        |json| {
+            json["tensors"][index("layers.0.k.weight")]["dtype"] = "q4_k".into();
+        }
+    );
+}
+
+#[test]
+fn a_norm_in_a_block_format() {
+    refuses!(
+        HtzError::Tensor { .. },
+        ["output_norm", "q8_0", "f32"],
+        |json| {
+            let entry = &mut json["tensors"][index("output_norm")];
+            entry["dtype"] = "q8_0".into();
+            entry["length"] = 34.into();
+        }
+    );
+}
+
+#[test]
+fn a_name_that_is_too_long() {
+    refuses!(
+        HtzError::Tensor { .. },
+        ["length of the name", "255"],
+        |json| {
+            json["tensors"][0]["name"] = "x".repeat(256).into();
+        }
+    );
+}
+
+// Places.
+
+#[test]
+fn a_tensor_that_is_misaligned_overlaps_or_leaves_a_gap() {
+    let offset = json(&mixed().bytes())["tensors"][5]["offset"]
+        .as_u64()
+        .unwrap();
+    for wrong in [
+        offset + 1,
+        offset - 256,
+        offset + 256,
+        0,
+        128,
+        u64::MAX,
+        u64::MAX - 255,
+    ] {
+        refuses!(
+            HtzError::Tensor { .. },
+            ["layers.0.k.weight", "offset"],
+            |json| {
+                json["tensors"][5]["offset"] = wrong.into();
+            }
+        );
+    }
+}
+
+#[test]
+fn a_section_that_is_misplaced_or_overlaps_the_end() {
+    let entry = json(&mixed().bytes())["sections"][0].clone();
+    let offset = entry["offset"].as_u64().unwrap();
+    for wrong in [offset + 1, offset - 256, offset + 256, u64::MAX] {
+        refuses!(HtzError::Section { .. }, ["tokenizer", "offset"], |json| {
+            json["sections"][0]["offset"] = wrong.into();
+        });
+    }
+    let length = entry["length"].as_u64().unwrap();
+    for wrong in [length - 1, length + 1] {
+        refuses!(HtzError::FileLength { .. }, [""], |json| {
+            json["sections"][0]["length"] = wrong.into();
+        });
+    }
+    refuses!(HtzError::Section { .. }, ["one that fits"], |json| {
+        json["sections"][0]["length"] = u64::MAX.into();
+    });
+    refuses!(HtzError::FileLength { .. }, [""], |json| json["sections"] =
+        json!([]));
+}
+
+// The plan.
+
+#[test]
+fn a_plan_that_contradicts_the_tensors() {
+    for (key, value) in [
+        ("layer", json!(1)),
+        ("slot", json!("v")),
+        ("form", json!("dense")),
+        ("rank", json!(null)),
+        ("rank", json!(7)),
+        ("rows", json!(33)),
+        ("cols", json!(33)),
+        ("parameters_before", json!(0)),
+        ("parameters_after", json!(0)),
+        ("bytes_after", json!(0)),
+        ("error", json!(-0.5)),
+    ] {
+        refuses!(HtzError::Plan { .. }, ["layers.0.q"], |json| {
+            json["plan"]["slots"][0][key] = value;
+        });
+    }
+    for (key, value) in [
+        ("layer", json!(1)),
+        ("group", json!("gate_up")),
+        ("rank", json!(5)),
+        ("parameters", json!(0)),
+        ("bytes", json!(0)),
+    ] {
+        refuses!(HtzError::Plan { .. }, ["layers.0.qkv"], |json| {
+            json["plan"]["bases"][0][key] = value;
+        });
+    }
+    for key in ["slots", "bases"] {
+        refuses!(HtzError::Plan { .. }, [key], |json| json["plan"][key] =
+            json!([]));
+    }
+    for budget in [
+        json!({"rank": 0}),
+        json!({"ratio": 0.0}),
+        json!({"ratio": -1.0}),
+    ] {
+        refuses!(HtzError::Plan { .. }, [""], |json| json["plan"]["budget"] =
+            budget);
+    }
+}
+
+// Sections.
+
+#[test]
+fn a_section_without_a_name_or_with_one_that_is_taken() {
+    let extra = [
+        Section::new("one", false, b"1").unwrap(),
+        Section::new("two", false, b"2").unwrap(),
+    ];
+    let file = mixed().bytes_with(&extra);
+    for name in ["", "one", &"x".repeat(256)] {
+        let file = forged(&file, |json| json["sections"][2]["name"] = name.into());
+        let fault = Htz::parse(&file).unwrap_err();
+        assert!(matches!(fault, HtzError::Section { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_section_that_announces_too_much() {
+    for value in [1_u64 << 29, u64::MAX] {
+        refuses!(
+            HtzError::Section { .. },
+            ["decoded length", "at most"],
+            |json| {
+                json["sections"][0]["decoded_length"] = value.into();
+            }
+        );
+    }
+    refuses!(HtzError::Section { .. }, ["decoded length"], |json| {
+        json["sections"][0]["encoding"] = "raw".into();
+    });
+}
+
+/// The mixed artifact with another decoded length of its tokenizer.
+fn announced(change: impl Fn(u64) -> u64) -> HtzError {
+    let file = forged(&mixed().bytes(), |json| {
+        let length = &mut json["sections"][0]["decoded_length"];
+        *length = change(length.as_u64().unwrap()).into();
+    });
+    Htz::parse(&file).unwrap().vocabulary().unwrap_err()
+}
+
+#[test]
+fn a_section_that_decodes_to_more_or_less_than_announced() {
+    for wrong in [announced(|n| n - 1), announced(|n| n + 1), announced(|_| 0)] {
+        assert!(
+            matches!(
+                wrong,
+                HtzError::Section {
+                    property: "content",
+                    ..
+                }
+            ),
+            "{wrong}"
+        );
+    }
+}
+
+#[test]
+fn a_tokenizer_that_is_no_zstd_frame_or_no_vocabulary() {
+    let (file, manifest) = (mixed().bytes(), json(&mixed().bytes()));
+    let entry = &manifest["sections"][0];
+    let offset = entry["offset"].as_u64().unwrap() as usize;
+    let length = entry["length"].as_u64().unwrap() as usize;
+    // Garbage with a right digest; then the same garbage stored raw.
+    let mut file = file;
+    file[offset..].fill(b'{');
+    let digest = htc_formats::htz::Digest::of(&file[offset..]).to_string();
+    let file = forged(&file, |json| json["sections"][0]["sha256"] = digest.into());
+    let fault = Htz::parse(&file).unwrap().vocabulary().unwrap_err();
+    assert!(
+        matches!(
+            fault,
+            HtzError::Section {
+                property: "content",
+                ..
+            }
+        ),
+        "{fault}"
+    );
+    let file = forged(&file, |json| {
+        json["sections"][0]["encoding"] = "raw".into();
+        json["sections"][0]["decoded_length"] = length.into();
+    });
+    let fault = Htz::parse(&file).unwrap().vocabulary().unwrap_err();
+    assert!(fault.to_string().contains("a vocabulary"), "{fault}");
+}
+
+#[test]
+fn a_tokenizer_that_is_absent_or_of_another_size() {
+    let mut model = mixed();
+    model.vocabulary = htz_common::vocabulary(13);
+    let path = tempfile::tempdir().unwrap().path().join("x");
+    assert!(matches!(
+        model.write(&path, &[]),
+        Err(HtzError::Vocabulary(VocabularyError::Rows {
+            tokens: 13,
+            rows: 12
+        }))
+    ));
+    model.vocabulary.scores.pop();
+    assert!(matches!(
+        model.write(&path, &[]),
+        Err(HtzError::Vocabulary(VocabularyError::Length { .. }))
+    ));
+    let extra = [Section::new("other", false, b"x").unwrap()];
+    let file = forged(&mixed().bytes_with(&extra), |json| {
+        json["sections"][0]["name"] = "else".into();
+        json["sections"][0]["required"] = false.into();
+    });
+    let fault = Htz::parse(&file).unwrap().vocabulary().unwrap_err();
+    assert!(matches!(
+        fault,
+        HtzError::Vocabulary(VocabularyError::Absent)
+    ));
+}

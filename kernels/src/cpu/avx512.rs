@@ -1,0 +1,246 @@
+//! The version for x86-64 with AVX-512 (F, BW, DQ, VL).
+//!
+//! Four-bit formats look their numbers up: `vpermps` picks one of sixteen by the low four bits of
+//! each lane and ignores the rest, so that a nibble needs no mask, and the sixteen entries are
+//! already scaled. Five bits take two registers of entries.
+
+use std::arch::x86_64::*;
+
+use htc_formats::DType;
+
+use super::blocks::{format_kernels, kernel_table, padded, part, six_bit_scales};
+use super::kernels::Kernels;
+use super::lanes;
+use crate::matrix::Matrix;
+
+kernel_table!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+    "x86-64-v4",
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+);
+
+macro_rules! avx512 {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+            $item
+        )*
+    };
+}
+
+macro_rules! formats {
+    ($(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
+        $(format_kernels!(
+            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
+            $module, $bytes, $len, $unpack
+        );)*
+    };
+}
+
+formats! {
+    (f32, 128, 32, unpack_f32),
+    (f16, 64, 32, unpack_f16),
+    (bf16, 64, 32, unpack_bf16),
+    (q8_0, 34, 32, unpack_q8_0),
+    (q4_0, 18, 32, unpack_q4_0),
+    (q4_k, 144, 256, unpack_q4_k),
+    (q5_k, 176, 256, unpack_q5_k),
+    (q6_k, 210, 256, unpack_q6_k),
+}
+
+/// Numbers in a register.
+const LANES: usize = 16;
+
+avx512! {
+    fn zero() -> __m512 {
+        _mm512_setzero_ps()
+    }
+
+    fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+
+    fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+
+    fn sum(a: __m512) -> f32 {
+        _mm512_reduce_add_ps(a)
+    }
+
+    fn load(x: &[f32; LANES]) -> __m512 {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+
+    fn store(x: &mut [f32; LANES], value: __m512) {
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm512_storeu_ps(x.as_mut_ptr(), value) }
+    }
+
+    fn load_128(bytes: &[u8; 16]) -> __m128i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+    }
+
+    fn load_256(bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    fn load_512(bytes: &[u8; 64]) -> __m512i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    /// An f16 in every lane.
+    fn half(bytes: &[u8; 2]) -> __m512 {
+        _mm512_cvtph_ps(_mm256_set1_epi16(i16::from_le_bytes(*bytes)))
+    }
+
+    fn signed(bytes: __m128i) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+    }
+
+    /// 0, 1, ... 15.
+    fn iota() -> __m512 {
+        _mm512_setr_ps(
+            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+        )
+    }
+
+    /// Lane `i` of `x` in every lane.
+    fn lane(x: __m512, i: usize) -> __m512 {
+        _mm512_permutexvar_ps(_mm512_set1_epi32(i as i32), x)
+    }
+
+    /// The eight scales and then the eight minima of a q4_k or q5_k block.
+    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> __m512 {
+        let six_bits = six_bit_scales(packed).cast_signed();
+        let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);
+        let supers = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*supers)));
+        let pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        let supers = _mm512_permutexvar_ps(pick, _mm512_castps128_ps512(supers));
+        _mm512_mul_ps(supers, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)))
+    }
+
+    fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
+        for i in 0..2 {
+            each(i, _mm512_castsi512_ps(load_512(part(b, i * 64))));
+        }
+    }
+
+    fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+        for i in 0..2 {
+            each(i, _mm512_cvtph_ps(load_256(part(b, i * 32))));
+        }
+    }
+
+    fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+        for i in 0..2 {
+            let wide = _mm512_cvtepu16_epi32(load_256(part(b, i * 32)));
+            each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
+        }
+    }
+
+    fn unpack_q8_0<F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
+        let d = half(part(b, 0));
+        for i in 0..2 {
+            each(i, _mm512_mul_ps(signed(load_128(part(b, 2 + i * 16))), d));
+        }
+    }
+
+    fn unpack_q4_0<F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
+        let centred = _mm512_sub_ps(iota(), _mm512_set1_ps(8.0));
+        let entries = _mm512_mul_ps(centred, half(part(b, 0)));
+        let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 2)));
+        each(0, _mm512_permutexvar_ps(nibbles, entries));
+        each(1, _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(nibbles), entries));
+    }
+
+    fn unpack_q4_k<F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
+        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        for pair in 0..4 {
+            let entries = |j: usize| {
+                _mm512_sub_ps(_mm512_mul_ps(iota(), lane(scales, j)), lane(scales, j + 8))
+            };
+            let (low, high) = (entries(2 * pair), entries(2 * pair + 1));
+            let nibbles = [
+                _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32))),
+                _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32 + 16))),
+            ];
+            for i in 0..2 {
+                each(pair * 4 + i, _mm512_permutexvar_ps(nibbles[i], low));
+            }
+            for i in 0..2 {
+                let nibbles = _mm512_srli_epi32::<4>(nibbles[i]);
+                each(pair * 4 + 2 + i, _mm512_permutexvar_ps(nibbles, high));
+            }
+        }
+    }
+
+    fn unpack_q5_k<F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
+        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        let upper = _mm512_add_ps(iota(), _mm512_set1_ps(16.0));
+        let high_bits = [
+            _mm512_cvtepu8_epi32(load_128(part(b, 16))),
+            _mm512_cvtepu8_epi32(load_128(part(b, 32))),
+        ];
+        for j in 0..8 {
+            let (d, m) = (lane(scales, j), lane(scales, j + 8));
+            let entries = [
+                _mm512_sub_ps(_mm512_mul_ps(iota(), d), m),
+                _mm512_sub_ps(_mm512_mul_ps(upper, d), m),
+            ];
+            for i in 0..2 {
+                let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
+                let nibbles = _mm512_srlv_epi32(nibbles, _mm512_set1_epi32(j as i32 % 2 * 4));
+                // Bit j of the high bits comes to stand at bit 4.
+                let high = _mm512_rolv_epi32(high_bits[i], _mm512_set1_epi32((36 - j as i32) % 32));
+                let mask = _mm512_set1_epi32(15);
+                let index = _mm512_ternarylogic_epi32::<0xE4>(nibbles, high, mask);
+                each(j * 2 + i, _mm512_permutex2var_ps(entries[0], index, entries[1]));
+            }
+        }
+    }
+
+    fn unpack_q6_k<F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
+        let scales = _mm512_mul_ps(half(part(b, 208)), signed(load_128(part(b, 192))));
+        for half in 0..2 {
+            let low = load_512(part(b, half * 64));
+            let high = load_256(part(b, 128 + half * 32));
+            // Quarters 0 and 1 in the two halves of a register, 2 and 3 two bits further up.
+            let high = _mm512_inserti64x4::<1>(
+                _mm512_castsi256_si512(high),
+                _mm256_srli_epi16::<2>(high),
+            );
+            let mask = _mm512_set1_epi8(0x0F);
+            let field = _mm512_set1_epi8(0x30);
+            let quarters = [
+                (low, _mm512_slli_epi16::<4>(high)),
+                (_mm512_srli_epi16::<4>(low), high),
+            ];
+            for (pair, (low, high)) in quarters.into_iter().enumerate() {
+                let q = _mm512_or_si512(_mm512_and_si512(low, mask), _mm512_and_si512(high, field));
+                let q = _mm512_sub_epi8(q, _mm512_set1_epi8(32));
+                let parts = [
+                    _mm512_castsi512_si128(q),
+                    _mm512_extracti32x4_epi32::<1>(q),
+                    _mm512_extracti32x4_epi32::<2>(q),
+                    _mm512_extracti32x4_epi32::<3>(q),
+                ];
+                for (i, q) in parts.into_iter().enumerate() {
+                    let index = half * 8 + pair * 4 + i;
+                    each(index, _mm512_mul_ps(lane(scales, index), signed(q)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What the versions for wide registers have in common: the walk over rows and blocks.
+//!
+//! An instruction set brings a register type, a few operations on it and, per format, a function
+//! that unpacks a block into registers of decoded numbers. The macros here make of these the
+//! decoder and the product with one vector, so that both see the same numbers.
+
+/// `N` bytes from `at` on.
+#[inline(always)]
+pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    let (parts, _) = bytes[at..at + N].as_chunks::<N>();
+    &parts[0]
+}
+
+/// The sub-block scales and minima of a q4_k or q5_k block, six bits each, as the sixteen bytes
+/// `[scale 0..8, minimum 0..8]`, lowest first.
+#[inline(always)]
+pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
+    let word = |at: usize| u32::from_le_bytes(*part(packed, at));
+    let (a, b, c) = (word(0), word(4), word(8));
+    let scales_low = a & 0x3f3f_3f3f;
+    let mins_low = b & 0x3f3f_3f3f;
+    let scales_high = (c & 0x0f0f_0f0f) | ((a >> 2) & 0x3030_3030);
+    let mins_high = ((c >> 4) & 0x0f0f_0f0f) | ((b >> 2) & 0x3030_3030);
+    u128::from(scales_low)
+        | u128::from(scales_high) << 32
+        | u128::from(mins_low) << 64
+        | u128::from(mins_high) << 96
+}
+
+/// The decoder and the product of one format, in a module of its own.
+///
+/// The functions avoid the standard library's combinators: those are compiled without the
+/// instruction set and would not be inlined around a closure that needs it.
+///
+/// `$unpack(block, each)` calls `each(i, numbers)` for every register `i` of the block in order.
+macro_rules! format_kernels {
+    ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
+        mod $module {
+            use super::*;
+
+            /// Rows handled together, so that a part of `x` is read once for all of them.
+            const ROWS: usize = 4;
+
+            #[target_feature(enable = $features)]
+            pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
+                let (blocks, rest) = bytes.as_chunks::<$bytes>();
+                let (numbers, out_rest) = out.as_chunks_mut::<$len>();
+                for (block, numbers) in blocks.iter().zip(numbers) {
+                    let numbers = numbers.as_chunks_mut::<LANES>().0;
+                    $unpack(block, |i, w| store(&mut numbers[i], w));
+                }
+                if !rest.is_empty() {
+                    let mut numbers = [0.0; $len];
+                    let parts = numbers.as_chunks_mut::<LANES>().0;
+                    $unpack(&padded(rest), |i, w| store(&mut parts[i], w));
+                    out_rest.copy_from_slice(&numbers[..out_rest.len()]);
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+                let (groups, last) = y.as_chunks_mut::<ROWS>();
+                let count = groups.len();
+                for (g, y) in groups.iter_mut().enumerate() {
+                    let mut group = [&[] as &[u8]; ROWS];
+                    for (r, row) in group.iter_mut().enumerate() {
+                        *row = w.row(g * ROWS + r);
+                    }
+                    *y = rows(group, x);
+                }
+                for (i, y) in last.iter_mut().enumerate() {
+                    [*y] = rows([w.row(count * ROWS + i)], x);
+                }
+            }
+
+            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32]) -> [f32; R] {
+                let (x_blocks, x_rest) = x.as_chunks::<$len>();
+                let count = x_blocks.len();
+                let mut blocks = [&[] as &[[u8; $bytes]]; R];
+                for r in 0..R {
+                    blocks[r] = &rows[r].as_chunks::<$bytes>().0[..count];
+                }
+                let mut sums = [[zero(); 2]; R];
+                for (b, x) in x_blocks.iter().enumerate() {
+                    let x = x.as_chunks::<LANES>().0;
+                    for r in 0..R {
+                        let sums = &mut sums[r];
+                        $unpack(&blocks[r][b], |i, w| {
+                            sums[i % 2] = fma(w, load(&x[i]), sums[i % 2]);
+                        });
+                    }
+                }
+                if !x_rest.is_empty() {
+                    let mut numbers = [0.0; $len];
+                    numbers[..x_rest.len()].copy_from_slice(x_rest);
+                    let x = numbers.as_chunks::<LANES>().0;
+                    for r in 0..R {
+                        let sums = &mut sums[r];
+                        $unpack(&padded(&rows[r][count * $bytes..]), |i, w| {
+                            sums[i % 2] = fma(w, load(&x[i]), sums[i % 2]);
+                        });
+                    }
+                }
+                let mut results = [0.0; R];
+                for r in 0..R {
+                    results[r] = sum(add(sums[r][0], sums[r][1]));
+                }
+                results
+            }
+        }
+    };
+}
+pub(super) use format_kernels;
+
+/// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
+/// the kernels take 32 at a time.
+#[inline(always)]
+pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut block = [0; N];
+    block[..bytes.len()].copy_from_slice(bytes);
+    block
+}
+
+/// The table of kernels of an instruction set and its `matvec` and `decode`.
+///
+/// Expects the modules that [`format_kernels`] makes for every format.
+macro_rules! kernel_table {
+    ($features:literal, $name:literal, $detected:expr) => {
+        /// The table, where the processor has the instructions.
+        pub(super) fn kernels() -> Option<&'static Kernels> {
+            $detected.then_some(&KERNELS)
+        }
+
+        /// Private, so that [`kernels`] is the only way to the functions below: each calls code
+        /// that needs the instructions.
+        static KERNELS: Kernels = Kernels {
+            name: $name,
+            matvec: |w, x, y| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe {
+                    match w.dtype() {
+                        DType::F32 => f32::matvec(w, x, y),
+                        DType::F16 => f16::matvec(w, x, y),
+                        DType::BF16 => bf16::matvec(w, x, y),
+                        DType::Q8_0 => q8_0::matvec(w, x, y),
+                        DType::Q4_0 => q4_0::matvec(w, x, y),
+                        DType::Q4K => q4_k::matvec(w, x, y),
+                        DType::Q5K => q5_k::matvec(w, x, y),
+                        DType::Q6K => q6_k::matvec(w, x, y),
+                    }
+                }
+            },
+            decode: |dtype, bytes, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe {
+                    match dtype {
+                        DType::F32 => f32::decode(bytes, out),
+                        DType::F16 => f16::decode(bytes, out),
+                        DType::BF16 => bf16::decode(bytes, out),
+                        DType::Q8_0 => q8_0::decode(bytes, out),
+                        DType::Q4_0 => q4_0::decode(bytes, out),
+                        DType::Q4K => q4_k::decode(bytes, out),
+                        DType::Q5K => q5_k::decode(bytes, out),
+                        DType::Q6K => q6_k::decode(bytes, out),
+                    }
+                }
+            },
+            rms_norm: |x, weight, eps, out| {
+                #[target_feature(enable = $features)]
+                fn version(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+                    lanes::rms_norm::<true>(x, weight, eps, out);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x, weight, eps, out) }
+            },
+            rope: |head, cos, sin| {
+                #[target_feature(enable = $features)]
+                fn version(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+                    lanes::rope::<true>(head, cos, sin);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(head, cos, sin) }
+            },
+            silu_mul: |gate, up| {
+                #[target_feature(enable = $features)]
+                fn version(gate: &mut [f32], up: &[f32]) {
+                    lanes::silu_mul::<true>(gate, up);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(gate, up) }
+            },
+            add_assign: |x, y| {
+                #[target_feature(enable = $features)]
+                fn version(x: &mut [f32], y: &[f32]) {
+                    lanes::add_assign::<true>(x, y);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x, y) }
+            },
+            max: |x| {
+                #[target_feature(enable = $features)]
+                fn version(x: &[f32]) -> f32 {
+                    lanes::max::<true>(x)
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x) }
+            },
+            exp_sum: |x, max| {
+                #[target_feature(enable = $features)]
+                fn version(x: &mut [f32], max: f32) -> f32 {
+                    lanes::exp_sum::<true>(x, max)
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x, max) }
+            },
+            scale: |x, factor| {
+                #[target_feature(enable = $features)]
+                fn version(x: &mut [f32], factor: f32) {
+                    lanes::scale::<true>(x, factor);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x, factor) }
+            },
+            scores: |q, keys, scale, scores| {
+                #[target_feature(enable = $features)]
+                fn version(q: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
+                    lanes::scores::<true>(q, keys, scale, scores);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(q, keys, scale, scores) }
+            },
+            weighted_sum: |weights, values, out| {
+                #[target_feature(enable = $features)]
+                fn version(weights: &[f32], values: &[f32], out: &mut [f32]) {
+                    lanes::weighted_sum::<true>(weights, values, out);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(weights, values, out) }
+            },
+        };
+    };
+}
+pub(super) use kernel_table;

@@ -1,0 +1,121 @@
+//! Norms, activations and the rotary embedding.
+
+use super::kernels::{self, Kernels};
+use crate::error::{ShapeError, expect, expect_rope, expect_rows};
+use crate::pool::Pool;
+
+/// Numbers in one task of an elementwise kernel; fewer are not worth a fork.
+const TASK: usize = 16 << 10;
+
+/// `out = x / sqrt(mean(x²) + eps) * weight` for every row of `x [n, width]`, where `width` is the
+/// length of `weight`.
+///
+/// # Errors
+/// When `x` is not a whole number of rows or `out` is not as long as `x`.
+pub fn rms_norm(
+    pool: &Pool,
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) -> Result<(), ShapeError> {
+    rms_norm_with(kernels::detected(), pool, x, weight, eps, out)
+}
+
+pub(super) fn rms_norm_with(
+    kernels: &Kernels,
+    pool: &Pool,
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) -> Result<(), ShapeError> {
+    let width = weight.len();
+    expect_rows("x (numbers, a multiple of the width)", width, x.len())?;
+    expect("out (numbers)", x.len(), out.len())?;
+    if width == 0 {
+        return Ok(());
+    }
+    let task = (TASK / width).max(1) * width;
+    pool.chunks_mut(out, task, |index, out| {
+        let x = &x[index * task..][..out.len()];
+        for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            (kernels.rms_norm)(x, weight, eps, out);
+        }
+    });
+    Ok(())
+}
+
+/// Turns the pairs `(2i, 2i + 1)` of every head of `x [heads, head_size]` by the angles whose
+/// cosines and sines are given, `i < cos.len()`; what lies beyond stays.
+///
+/// # Errors
+/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
+/// fit in a head.
+pub fn rope_adjacent(
+    x: &mut [f32],
+    head_size: usize,
+    cos: &[f32],
+    sin: &[f32],
+) -> Result<(), ShapeError> {
+    rope_adjacent_with(kernels::detected(), x, head_size, cos, sin)
+}
+
+pub(super) fn rope_adjacent_with(
+    kernels: &Kernels,
+    x: &mut [f32],
+    head_size: usize,
+    cos: &[f32],
+    sin: &[f32],
+) -> Result<(), ShapeError> {
+    expect_rope(x.len(), head_size, cos.len(), sin.len())?;
+    for head in x.chunks_exact_mut(head_size.max(1)) {
+        (kernels.rope)(head, cos, sin);
+    }
+    Ok(())
+}
+
+/// `gate = gate / (1 + exp(-gate)) * up`, with the exponential's relative error below 3e-7.
+///
+/// # Errors
+/// When the lengths differ.
+pub fn silu_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
+    silu_mul_with(kernels::detected(), pool, gate, up)
+}
+
+pub(super) fn silu_mul_with(
+    kernels: &Kernels,
+    pool: &Pool,
+    gate: &mut [f32],
+    up: &[f32],
+) -> Result<(), ShapeError> {
+    expect("up (numbers)", gate.len(), up.len())?;
+    pool.chunks_mut(gate, TASK, |index, gate| {
+        (kernels.silu_mul)(gate, &up[index * TASK..][..gate.len()]);
+    });
+    Ok(())
+}
+
+/// `x += y`.
+///
+/// # Errors
+/// When the lengths differ.
+pub fn add_assign(pool: &Pool, x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
+    expect("y (numbers)", x.len(), y.len())?;
+    let kernels = kernels::detected();
+    pool.chunks_mut(x, TASK, |index, x| {
+        (kernels.add_assign)(x, &y[index * TASK..][..x.len()]);
+    });
+    Ok(())
+}
+
+/// `x = exp(x) / Σ exp(x)`, with the maximum taken out first. An empty slice stays empty.
+pub fn softmax_in_place(x: &mut [f32]) {
+    softmax_with(kernels::detected(), x);
+}
+
+pub(super) fn softmax_with(kernels: &Kernels, x: &mut [f32]) {
+    let max = (kernels.max)(x);
+    let sum = (kernels.exp_sum)(x, max);
+    (kernels.scale)(x, 1.0 / sum);
+}

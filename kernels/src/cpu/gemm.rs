@@ -1,0 +1,164 @@
+//! Products of dense `f32` matrices on one thread: a checked face over the `gemm` crate.
+//!
+//! All `unsafe` of the dense products is in this file.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::pool::Pool;
+
+/// A matrix to read: element `(i, j)` at `i * row_stride + j * col_stride`.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    data: &'a [f32],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a> View<'a> {
+    /// The rows of a row-major matrix that lie `stride` apart.
+    pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
+        assert!(last_element(rows, cols, stride, 1) < data.len() || rows * cols == 0);
+        View {
+            data,
+            rows,
+            cols,
+            row_stride: stride,
+            col_stride: 1,
+        }
+    }
+
+    /// Rows and columns exchanged.
+    pub fn transposed(self) -> Self {
+        View {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..self
+        }
+    }
+}
+
+/// Where the last element of a matrix that is not empty lies.
+fn last_element(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> usize {
+    rows.saturating_sub(1)
+        .saturating_mul(row_stride)
+        .saturating_add(cols.saturating_sub(1).saturating_mul(col_stride))
+}
+
+/// A row-major matrix to write, whose rows lie `stride` apart.
+pub(super) struct Target<'a> {
+    base: *mut f32,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    numbers: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> Target<'a> {
+    /// `data` as `[rows, cols]`.
+    pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Self {
+        assert!(rows.saturating_mul(cols) <= data.len());
+        Target {
+            base: data.as_mut_ptr(),
+            rows,
+            cols,
+            stride: cols,
+            numbers: PhantomData,
+        }
+    }
+
+    /// One row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.rows);
+        // SAFETY: the target owns `cols` numbers from `row * stride` on, by its constructors.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.cols) }
+    }
+
+    /// `self = factor * a b`, or `self += factor * a b`.
+    pub fn multiply(&mut self, a: View<'_>, b: View<'_>, factor: f32, accumulate: bool) {
+        assert!(a.rows == self.rows && b.cols == self.cols && a.cols == b.rows);
+        if self.rows == 0 || self.cols == 0 {
+            return;
+        }
+        // SAFETY: the target owns its elements and the views borrow theirs, all checked against
+        // the lengths of their slices when they were made; the shapes agree by the assertion;
+        // a target cannot overlap a view, for it holds its slice mutably.
+        unsafe {
+            ::gemm::gemm(
+                self.rows,
+                self.cols,
+                a.cols,
+                self.base,
+                1,
+                self.stride as isize,
+                accumulate,
+                a.data.as_ptr(),
+                a.col_stride as isize,
+                a.row_stride as isize,
+                b.data.as_ptr(),
+                b.col_stride as isize,
+                b.row_stride as isize,
+                1.0,
+                factor,
+                false,
+                false,
+                false,
+                ::gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
+/// Cuts the columns of `y [rows, cols]` into panels of `width` and calls `f` with the first
+/// column of each, the panel, and working memory of its own of `scratch.len() / threads` numbers.
+pub(super) fn for_each_panel(
+    pool: &Pool,
+    y: &mut [f32],
+    shape: [usize; 2],
+    width: usize,
+    scratch: &mut [f32],
+    f: impl Fn(usize, Target<'_>, &mut [f32]) + Sync,
+) {
+    struct Base(*mut f32);
+    // SAFETY: the pointer is only used to hand disjoint panels to the tasks below.
+    unsafe impl Sync for Base {}
+    impl Base {
+        /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
+        fn get(&self) -> *mut f32 {
+            self.0
+        }
+    }
+
+    let [rows, cols] = shape;
+    assert!(rows.saturating_mul(cols) <= y.len() && width > 0);
+    let panels = cols.div_ceil(width);
+    let base = Base(y.as_mut_ptr());
+    let next = AtomicUsize::new(0);
+    // Each thread's part of the working memory serves panel after panel.
+    let part = scratch.len() / pool.threads();
+    let scratch = &mut scratch[..part * pool.threads()];
+    pool.chunks_mut(scratch, part, |_, scratch| {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= panels {
+                break;
+            }
+            let first = index * width;
+            let panel = Target {
+                // SAFETY: `first < cols`, inside `y` or at its end where `rows` is 0.
+                base: unsafe { base.get().add(first.min(rows * cols)) },
+                rows,
+                cols: width.min(cols - first),
+                stride: cols,
+                numbers: PhantomData,
+            };
+            // The counter gives every index once, so that no two panels share a column, and `y` is
+            // borrowed mutably until all of them are done.
+            f(first, panel, scratch);
+        }
+    });
+}

@@ -1,0 +1,55 @@
+//! The table of inner kernels and the choice between its versions.
+
+use std::sync::OnceLock;
+
+use htc_formats::DType;
+
+use super::plain;
+use crate::matrix::Matrix;
+
+/// What one instruction set offers: each kernel runs on one thread, over shapes its caller has
+/// checked.
+pub(crate) struct Kernels {
+    /// As [`instruction_set`](super::instruction_set).
+    pub name: &'static str,
+    /// `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on nothing but that row and `x`.
+    pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
+    /// Whole blocks to numbers, bit for bit as the scalar decoder.
+    pub decode: fn(DType, &[u8], &mut [f32]),
+    /// `x`, `weight` and `out` of one row, and `eps`.
+    pub rms_norm: fn(&[f32], &[f32], f32, &mut [f32]),
+    /// One head and its cosines and sines.
+    pub rope: fn(&mut [f32], &[f32], &[f32]),
+    /// `gate`, `up`.
+    pub silu_mul: fn(&mut [f32], &[f32]),
+    /// `x += y`.
+    pub add_assign: fn(&mut [f32], &[f32]),
+    /// The largest number; `-inf` of none.
+    pub max: fn(&[f32]) -> f32,
+    /// `x = exp(x - max)`; the sum of the results.
+    pub exp_sum: fn(&mut [f32], f32) -> f32,
+    /// `x *= factor`.
+    pub scale: fn(&mut [f32], f32),
+    /// `scores[p] = scale * q · keys[p]`; `keys [scores.len(), q.len()]`.
+    pub scores: fn(&[f32], &[f32], f32, &mut [f32]),
+    /// `out += Σ weights[p] values[p]`; `values [weights.len(), out.len()]`.
+    pub weighted_sum: fn(&[f32], &[f32], &mut [f32]),
+}
+
+/// The best table this processor can run.
+pub(crate) fn detected() -> &'static Kernels {
+    static CHOICE: OnceLock<&'static Kernels> = OnceLock::new();
+    CHOICE.get_or_init(|| available()[0])
+}
+
+/// Every table this processor can run, the best first.
+pub(crate) fn available() -> Vec<&'static Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    let wide = [super::avx512::kernels(), super::avx2::kernels()];
+    #[cfg(not(target_arch = "x86_64"))]
+    let wide = [];
+    wide.into_iter()
+        .flatten()
+        .chain([&plain::KERNELS])
+        .collect()
+}

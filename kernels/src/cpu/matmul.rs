@@ -1,0 +1,68 @@
+//! Products of a stored matrix and many vectors.
+
+use super::gemm::{View, for_each_panel};
+use super::kernels::{self, Kernels};
+use super::matvec::{Product, matvec_many_with};
+use super::scratch::Scratch;
+use crate::error::{ShapeError, expect, product};
+use crate::matrix::Matrix;
+use crate::pool::Pool;
+
+/// Rows of `W` that one task decodes and multiplies.
+const PANEL_ROWS: usize = 96;
+
+/// Columns decoded at a time, a multiple of every block length: a panel of them fits the
+/// second-level cache beside what the product itself packs.
+const PANEL_COLS: usize = 512;
+
+/// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
+///
+/// # Errors
+/// When `x` or `y` has another length.
+pub fn matmul(
+    pool: &Pool,
+    w: Matrix<'_>,
+    n: usize,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), ShapeError> {
+    matmul_with(kernels::detected(), pool, w, n, x, y, scratch)
+}
+
+pub(super) fn matmul_with(
+    kernels: &Kernels,
+    pool: &Pool,
+    w: Matrix<'_>,
+    n: usize,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), ShapeError> {
+    expect("x (numbers)", product("x (numbers)", &[n, w.cols()])?, x.len())?;
+    expect("y (numbers)", product("y (numbers)", &[n, w.rows()])?, y.len())?;
+    if n == 1 {
+        return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
+    }
+    let cols = w.cols();
+    let dtype = w.dtype();
+    let scratch = scratch.take(PANEL_ROWS * PANEL_COLS * pool.threads());
+    for_each_panel(pool, y, [n, w.rows()], PANEL_ROWS, scratch, |first, mut panel, scratch| {
+        if cols == 0 {
+            (0..n).for_each(|t| panel.row_mut(t).fill(0.0));
+        }
+        let rows = PANEL_ROWS.min(w.rows() - first);
+        for start in (0..cols).step_by(PANEL_COLS) {
+            let count = PANEL_COLS.min(cols - start);
+            let at = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
+            for (i, out) in scratch.chunks_exact_mut(count).take(rows).enumerate() {
+                let bytes = &w.row(first + i)[at(start)..at(start + count)];
+                (kernels.decode)(dtype, bytes, out);
+            }
+            let x = View::new(&x[start..], n, count, cols);
+            let w = View::new(scratch, rows, count, count);
+            panel.multiply(x, w.transposed(), 1.0, start > 0);
+        }
+    });
+    Ok(())
+}

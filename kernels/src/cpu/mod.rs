@@ -1,0 +1,40 @@
+//! The kernels of a forward pass on the processor.
+//!
+//! The instruction set is found once, at the first call; [`instruction_set`] names it. Every
+//! function checks its shapes before it writes. Products of one vector
+//! ([`matvec`], [`matvec_many`]) decode the weights in registers; products of many
+//! ([`matmul`]) decode panels of rows and multiply them with the `gemm` crate.
+
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
+mod elementwise;
+mod gemm;
+mod kernels;
+mod kv;
+mod lanes;
+mod matmul;
+mod matvec;
+mod plain;
+mod scratch;
+#[cfg(test)]
+mod tests;
+
+pub use attention::{attention_decode, attention_prefill};
+pub use elementwise::{add_assign, rms_norm, rope_adjacent, silu_mul, softmax_in_place};
+pub use kv::KvView;
+pub use matmul::matmul;
+pub use matvec::{Product, embed, matvec, matvec_many};
+pub use scratch::Scratch;
+
+/// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64` or
+/// `baseline`.
+pub fn instruction_set() -> &'static str {
+    kernels::detected().name
+}
+
+pub(crate) use plain::decode as decode_row;

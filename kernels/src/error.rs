@@ -1,0 +1,76 @@
+//! The one way a kernel refuses its arguments.
+
+use thiserror::Error;
+
+/// An argument whose size does not fit the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{what}: expected {expected}, found {found}")]
+pub struct ShapeError {
+    /// The argument and its unit, for example `"x (numbers)"`.
+    pub what: &'static str,
+    /// What the other arguments ask for.
+    pub expected: usize,
+    /// What was given.
+    pub found: usize,
+}
+
+/// `Ok` when `found == expected`.
+pub(crate) fn expect(what: &'static str, expected: usize, found: usize) -> Result<(), ShapeError> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ShapeError {
+            what,
+            expected,
+            found,
+        })
+    }
+}
+
+/// The product of `factors`, or an error that no slice can satisfy where it does not fit.
+pub(crate) fn product(what: &'static str, factors: &[usize]) -> Result<usize, ShapeError> {
+    factors
+        .iter()
+        .try_fold(1usize, |product, &factor| product.checked_mul(factor))
+        .ok_or(ShapeError {
+            what,
+            expected: usize::MAX,
+            found: 0,
+        })
+}
+
+/// `Ok` when `found` is a whole number of rows of `width`.
+pub(crate) fn expect_rows(
+    what: &'static str,
+    width: usize,
+    found: usize,
+) -> Result<(), ShapeError> {
+    match found.checked_rem(width) {
+        Some(0) => Ok(()),
+        None if found == 0 => Ok(()),
+        _ => Err(ShapeError {
+            what,
+            expected: width,
+            found,
+        }),
+    }
+}
+
+/// The shapes of a rotary embedding.
+pub(crate) fn expect_rope(
+    numbers: usize,
+    head_size: usize,
+    cos: usize,
+    sin: usize,
+) -> Result<(), ShapeError> {
+    expect_rows("x (numbers, a multiple of the head size)", head_size, numbers)?;
+    expect("sin (pairs)", cos, sin)?;
+    if cos > head_size / 2 {
+        return Err(ShapeError {
+            what: "cos (pairs, at most)",
+            expected: head_size / 2,
+            found: cos,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Arithmetic on buffers, no model in sight.
+//!
+//! * [`Matrix`]: a view of a stored matrix in any [`DType`](htc_formats::DType);
+//! * [`Pool`]: a fixed number of threads that split one piece of work and join again;
+//! * [`cpu`]: the kernels a forward pass calls, chosen for the processor at run time;
+//! * [`reference`]: the same operations in plain Rust with double-precision sums, the oracle
+//!   of every other implementation.
+//!
+//! Numbers are `f32`, arrays are row-major and the last index is contiguous. A kernel checks
+//! every shape it is given and returns [`ShapeError`] before it writes anything. A result
+//! depends on the instruction set but never on the number of threads.
+
+pub mod cpu;
+mod error;
+mod matrix;
+mod pool;
+pub mod reference;
+
+pub use error::ShapeError;
+pub use matrix::Matrix;
+pub use pool::{Pool, PoolError};

@@ -1,0 +1,209 @@
+//! A stored matrix as a view of bytes.
+
+use htc_formats::DType;
+
+use crate::error::{ShapeError, expect};
+
+/// A view of a stored matrix `W` of shape `[rows, cols]`, used as `y = W x`.
+///
+/// A row is a whole number of blocks of [`dtype`](Matrix::dtype); rows lie one after another,
+/// or further apart where the view is a [prefix of columns](Matrix::first_cols) of a wider
+/// matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    row_bytes: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Matrix<'a> {
+    /// A matrix over exactly the bytes of its rows.
+    ///
+    /// # Errors
+    /// When `cols` is not a whole number of blocks or `bytes` has another length than
+    /// `rows * dtype.row_bytes(cols)`.
+    pub fn new(
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+        bytes: &'a [u8],
+    ) -> Result<Self, ShapeError> {
+        let Some(row_bytes) = dtype.row_bytes(cols) else {
+            return Err(not_whole_blocks(dtype, cols));
+        };
+        let Some(expected) = dtype.matrix_bytes(rows, cols) else {
+            return Err(ShapeError {
+                what: "matrix (bytes)",
+                expected: usize::MAX,
+                found: bytes.len(),
+            });
+        };
+        expect("matrix (bytes)", expected, bytes.len())?;
+        Ok(Matrix {
+            dtype,
+            rows,
+            cols,
+            stride: row_bytes,
+            row_bytes,
+            bytes,
+        })
+    }
+
+    /// How the numbers are stored.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Number of rows, the length of `y`.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns, the length of `x`.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The bytes of one row.
+    ///
+    /// # Panics
+    /// When `row >= rows()`, as indexing does.
+    pub fn row(&self, row: usize) -> &'a [u8] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let start = row * self.stride;
+        &self.bytes[start..start + self.row_bytes]
+    }
+
+    /// Bytes of a row, without what lies between rows.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The first `rows` rows: a factor `A` of `W ≈ B A` at a smaller rank.
+    ///
+    /// # Errors
+    /// When there are fewer rows.
+    pub fn first_rows(self, rows: usize) -> Result<Self, ShapeError> {
+        self.row_range(0, rows)
+    }
+
+    /// `count` rows from row `first` on.
+    ///
+    /// # Errors
+    /// When there are fewer rows than `first + count`.
+    pub fn row_range(self, first: usize, count: usize) -> Result<Self, ShapeError> {
+        let fits = first
+            .checked_add(count)
+            .is_some_and(|end| end <= self.rows);
+        if !fits {
+            return Err(ShapeError {
+                what: "matrix (rows, at most)",
+                expected: self.rows,
+                found: first.saturating_add(count),
+            });
+        }
+        let bytes = match count {
+            0 => &[],
+            _ => {
+                let start = first * self.stride;
+                &self.bytes[start..start + (count - 1) * self.stride + self.row_bytes]
+            }
+        };
+        Ok(Matrix {
+            rows: count,
+            bytes,
+            ..self
+        })
+    }
+
+    /// The first `cols` columns: a factor `B` of `W ≈ B A` at a smaller rank.
+    ///
+    /// # Errors
+    /// When there are fewer columns or `cols` is not a whole number of blocks.
+    pub fn first_cols(self, cols: usize) -> Result<Self, ShapeError> {
+        if cols > self.cols {
+            return Err(ShapeError {
+                what: "matrix (columns, at most)",
+                expected: self.cols,
+                found: cols,
+            });
+        }
+        let Some(row_bytes) = self.dtype.row_bytes(cols) else {
+            return Err(not_whole_blocks(self.dtype, cols));
+        };
+        let bytes = match self.rows {
+            0 => &[],
+            rows => &self.bytes[..(rows - 1) * self.stride + row_bytes],
+        };
+        Ok(Matrix {
+            cols,
+            row_bytes,
+            bytes,
+            ..self
+        })
+    }
+}
+
+fn not_whole_blocks(dtype: DType, cols: usize) -> ShapeError {
+    let block = dtype.block_len();
+    ShapeError {
+        what: "matrix (columns, a multiple of the block)",
+        expected: (cols / block).saturating_add(1).saturating_mul(block),
+        found: cols,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_rows_and_columns_keep_the_stride() {
+        let bytes: Vec<u8> = (0..4 * 68).map(|b| b as u8).collect();
+        let w = Matrix::new(DType::Q8_0, 4, 64, &bytes).unwrap();
+        assert_eq!((w.rows(), w.cols(), w.dtype()), (4, 64, DType::Q8_0));
+        assert_eq!(w.row(3), &bytes[3 * 68..]);
+        let left = w.first_cols(32).unwrap();
+        assert_eq!(left.row(2), &bytes[2 * 68..2 * 68 + 34]);
+        assert_eq!(left.row(3), &bytes[3 * 68..3 * 68 + 34]);
+        let corner = left.first_rows(2).unwrap();
+        assert_eq!((corner.rows(), corner.cols()), (2, 32));
+        assert_eq!(corner.row(1), &bytes[68..68 + 34]);
+        let middle = left.row_range(1, 2).unwrap();
+        assert_eq!(middle.row(0), &bytes[68..68 + 34]);
+        assert_eq!(middle.row(1), &bytes[2 * 68..2 * 68 + 34]);
+        let none = w.first_rows(0).unwrap().first_cols(32).unwrap();
+        assert_eq!((none.rows(), none.cols()), (0, 32));
+        assert_eq!(w.first_cols(0).unwrap().row(3), &[] as &[u8]);
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let bytes = [0u8; 68];
+        assert_eq!(
+            Matrix::new(DType::Q8_0, 1, 63, &bytes).unwrap_err(),
+            ShapeError {
+                what: "matrix (columns, a multiple of the block)",
+                expected: 64,
+                found: 63
+            }
+        );
+        assert_eq!(
+            Matrix::new(DType::Q8_0, 2, 64, &bytes).unwrap_err(),
+            ShapeError {
+                what: "matrix (bytes)",
+                expected: 136,
+                found: 68
+            }
+        );
+        assert!(Matrix::new(DType::F32, usize::MAX, 2, &bytes).is_err());
+        let w = Matrix::new(DType::Q8_0, 1, 64, &bytes).unwrap();
+        assert!(w.first_rows(2).is_err());
+        assert!(w.row_range(1, usize::MAX).is_err());
+        assert!(w.first_cols(96).is_err());
+        assert!(w.first_cols(33).is_err());
+    }
+}

@@ -1,0 +1,447 @@
+//! Fork-join over a fixed number of threads.
+//!
+//! A forward pass of a small model forks and joins some fifty times in a few hundred
+//! microseconds, so that the workers wait for the next piece of work by spinning and only go
+//! to sleep when none came for a while. Tasks are taken one at a time from a counter: a core
+//! that is busy with something else takes fewer of them, and a worker that has not woken when
+//! the last task is taken is not waited for.
+//!
+//! All `unsafe` of the fork-join is in this file.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// How long a worker spins before it sleeps: longer than what lies between two kernels of a
+/// decoding step, short enough not to heat an idle machine.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Pauses between two looks at the clock while spinning.
+const PAUSES_PER_LOOK: usize = 64;
+
+/// Upper bound on the threads of a pool.
+const MAX_THREADS: usize = 1024;
+
+/// Why a [`Pool`] could not be made.
+#[derive(Debug, Error)]
+pub enum PoolError {
+    /// The number of threads is zero or absurd.
+    #[error("threads: expected 1 to {MAX_THREADS}, found {found}; ask for a number in that range")]
+    Threads {
+        /// The number asked for.
+        found: usize,
+    },
+    /// The system refused a thread.
+    #[error("cannot start worker thread {index}: {source}; ask for fewer threads")]
+    Spawn {
+        /// Which worker, from 1.
+        index: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A fixed number of threads, the caller's included, that split one piece of work at a time.
+///
+/// A pool of one thread has no workers and runs everything in the caller. A [`run`](Pool::run)
+/// inside a task, or from a second thread while one is in progress, is executed by its caller
+/// alone.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("threads", &self.threads())
+            .finish()
+    }
+}
+
+/// A value on cache lines of its own, so that one thread's counter does not slow another's.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// The piece of work in progress.
+struct Job {
+    /// Calls the closure; valid from the opening of the job to the leaving of its last worker.
+    task: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+/// Bits of [`Shared::state`]: the workers inside the job, whether it may be entered, whether the
+/// pool is closing, and above them the number of the job.
+const INSIDE: u64 = 0xFFFF;
+const OPEN: u64 = 1 << 16;
+const CLOSING: u64 = 1 << 17;
+const NEXT_JOB: u64 = 1 << 18;
+
+struct Shared {
+    state: Line<AtomicU64>,
+    next: Line<AtomicUsize>,
+    busy: Line<AtomicBool>,
+    sleepers: AtomicUsize,
+    job: UnsafeCell<Job>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: `job` is the only field that is not Sync by itself. It is written only by the thread
+// that holds `busy`, before it sets OPEN with Release and never while OPEN is set or a worker is
+// INSIDE; it is read by a worker only after it has counted itself INSIDE, with Acquire, in a
+// state that was OPEN. The closure behind it is Sync.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is dereferenced only while the caller of `run` keeps it alive.
+unsafe impl Send for Shared {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool of `threads` threads, of which one is whoever calls [`run`](Pool::run).
+    ///
+    /// # Errors
+    /// When `threads` is 0 or above 1024, or the system refuses a thread.
+    pub fn new(threads: usize) -> Result<Pool, PoolError> {
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(PoolError::Threads { found: threads });
+        }
+        const NOTHING: &(dyn Fn(usize) + Sync) = &|_| ();
+        let mut pool = Pool {
+            shared: Arc::new(Shared {
+                state: Line(AtomicU64::new(0)),
+                next: Line(AtomicUsize::new(0)),
+                busy: Line(AtomicBool::new(false)),
+                sleepers: AtomicUsize::new(0),
+                job: UnsafeCell::new(Job {
+                    task: NOTHING,
+                    tasks: 0,
+                }),
+                panic: Mutex::new(None),
+                sleep: Mutex::new(()),
+                wake: Condvar::new(),
+            }),
+            workers: Vec::with_capacity(threads - 1),
+        };
+        for index in 1..threads {
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new()
+                .name(format!("htc-{index}"))
+                .spawn(move || shared.work())
+                .map_err(|source| PoolError::Spawn { index, source })?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Threads that take part in a [`run`](Pool::run), the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `f` once with every number below `tasks`, on all threads, and returns when all calls
+    /// have returned. The order is unspecified.
+    ///
+    /// # Panics
+    /// When a call panics, with that panic, after every call in progress has ended; calls not
+    /// begun by then are left out.
+    pub fn run(&self, tasks: usize, f: impl Fn(usize) + Sync) {
+        let alone = self.workers.is_empty() || tasks < 2;
+        if alone || self.shared.busy.0.swap(true, Ordering::Acquire) {
+            (0..tasks).for_each(f);
+            return;
+        }
+        self.shared.fork_join(tasks, &f);
+    }
+
+    /// Cuts `data` into chunks of `chunk` numbers, the last one shorter where it does not come
+    /// out even, and calls `f` with the index of each chunk and the chunk, on all threads.
+    /// A `chunk` of 0 counts as 1.
+    ///
+    /// # Panics
+    /// As [`run`](Pool::run).
+    pub fn chunks_mut<T: Send>(
+        &self,
+        data: &mut [T],
+        chunk: usize,
+        f: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        struct Base<T>(*mut T);
+        // SAFETY: the pointer is only used to hand each part of a slice of Send values to one task.
+        unsafe impl<T: Send> Sync for Base<T> {}
+        impl<T> Base<T> {
+            /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
+            fn get(&self) -> *mut T {
+                self.0
+            }
+        }
+
+        let chunk = chunk.max(1);
+        let len = data.len();
+        let base = Base(data.as_mut_ptr());
+        self.run(len.div_ceil(chunk), |index| {
+            let start = index * chunk;
+            let count = chunk.min(len - start);
+            // SAFETY: `run` calls with every index below the number of chunks exactly once, so that
+            // `start < len`, the range lies inside `data` and no two calls share an element; `data`
+            // is borrowed mutably until `run` has returned, which is after the last call.
+            let part = unsafe { std::slice::from_raw_parts_mut(base.get().add(start), count) };
+            f(index, part);
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.state.0.fetch_or(CLOSING, Ordering::SeqCst);
+        drop(lock(&self.shared.sleep));
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches what its tasks throw, so that joining it cannot fail.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The caller's side of a job; the caller holds `busy`.
+    fn fork_join(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: the lifetime is forgotten only until this function returns, and no worker
+        // touches the closure after the wait below: entering is closed and nobody is inside.
+        let task: *const (dyn Fn(usize) + Sync) = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
+        };
+        // SAFETY: `busy` is held and the last job was closed and left, see the impl of Sync.
+        unsafe { *self.job.get() = Job { task, tasks } };
+        self.next.0.store(0, Ordering::Relaxed);
+        let state = self.state.0.load(Ordering::Relaxed);
+        self.state
+            .0
+            .store((state & !OPEN).wrapping_add(NEXT_JOB) | OPEN, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.sleep));
+            self.wake.notify_all();
+        }
+
+        self.take_tasks(tasks, f);
+
+        self.state.0.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0usize;
+        while self.state.0.load(Ordering::Acquire) & INSIDE != 0 {
+            spins += 1;
+            // Where there are more threads than cores the worker may need this one.
+            if spins.is_multiple_of(512) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        let panic = lock(&self.panic).take();
+        self.busy.0.store(false, Ordering::Release);
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Takes tasks until none is left; keeps the first panic for the caller of `run`.
+    fn take_tasks(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let index = self.next.0.fetch_add(1, Ordering::Relaxed);
+                if index >= tasks {
+                    break;
+                }
+                f(index);
+            }
+        }));
+        if let Err(payload) = outcome {
+            self.next.0.store(tasks, Ordering::Relaxed);
+            lock(&self.panic).get_or_insert(payload);
+        }
+    }
+
+    /// The life of a worker.
+    fn work(&self) {
+        let mut last = 0;
+        while let Some(state) = self.wait_for_job(last) {
+            last = state / NEXT_JOB;
+            let entered = self
+                .state
+                .0
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+                    (state & OPEN != 0).then(|| state + 1)
+                });
+            let Ok(state) = entered else { continue };
+            last = state / NEXT_JOB;
+            // SAFETY: this worker is counted INSIDE an open job, see the impl of Sync; the closure
+            // lives until the caller has seen it leave.
+            let (f, tasks) = unsafe {
+                let job = &*self.job.get();
+                (&*job.task, job.tasks)
+            };
+            self.take_tasks(tasks, f);
+            self.state.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Waits for an open job other than `last`; `None` when the pool closes.
+    fn wait_for_job(&self, last: u64) -> Option<u64> {
+        let ready = |state: u64| state & OPEN != 0 && state / NEXT_JOB != last;
+        let begin = Instant::now();
+        loop {
+            for _ in 0..PAUSES_PER_LOOK {
+                let state = self.state.0.load(Ordering::Acquire);
+                if state & CLOSING != 0 {
+                    return None;
+                }
+                if ready(state) {
+                    return Some(state);
+                }
+                std::hint::spin_loop();
+            }
+            if begin.elapsed() > SPIN {
+                break;
+            }
+        }
+        let mut guard = lock(&self.sleep);
+        // Either the caller of `run` sees this sleeper and notifies, for which it needs the lock
+        // that is held from here to the wait, or the load below sees its job: both are SeqCst.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let found = loop {
+            let state = self.state.0.load(Ordering::SeqCst);
+            if state & CLOSING != 0 {
+                break None;
+            }
+            if ready(state) {
+                break Some(state);
+            }
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_over_many_dispatches() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads).unwrap();
+            assert_eq!(pool.threads(), threads);
+            let sum = AtomicUsize::new(0);
+            for round in 0..20_000 {
+                let tasks = round % 7;
+                pool.run(tasks, |i| {
+                    sum.fetch_add(i + 1, Ordering::Relaxed);
+                });
+                let expected = tasks * (tasks + 1) / 2;
+                assert_eq!(sum.swap(0, Ordering::Relaxed), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_wake_and_help() {
+        let pool = Pool::new(2).unwrap();
+        for _ in 0..5 {
+            std::thread::sleep(10 * SPIN);
+            let threads = Mutex::new(std::collections::HashSet::new());
+            pool.run(2, |_| {
+                lock(&threads).insert(std::thread::current().id());
+                let begin = Instant::now();
+                // Hold the task until the other thread has come too, or clearly does not.
+                while lock(&threads).len() < 2 && begin.elapsed() < Duration::from_secs(10) {
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(threads.into_inner().unwrap().len(), 2);
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_slice_without_overlap() {
+        let pool = Pool::new(3).unwrap();
+        for (len, chunk) in [(0, 4), (1, 4), (4, 4), (10, 4), (1000, 1), (5, 0), (3, 100)] {
+            let mut data = vec![0u32; len];
+            pool.chunks_mut(&mut data, chunk, |index, part| {
+                for value in part {
+                    *value += index as u32 + 1;
+                }
+            });
+            let expected: Vec<u32> = (0..len).map(|i| (i / chunk.max(1)) as u32 + 1).collect();
+            assert_eq!(data, expected);
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(2).unwrap();
+        for _ in 0..50 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(100, |i| {
+                    if i == 37 {
+                        std::panic::resume_unwind(Box::new("task 37"));
+                    }
+                });
+            }));
+            assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"task 37"));
+            let count = AtomicUsize::new(0);
+            pool.run(100, |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(count.into_inner(), 100);
+        }
+    }
+
+    #[test]
+    fn a_run_inside_a_task_and_from_two_threads_is_complete() {
+        let pool = Pool::new(2).unwrap();
+        let count = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.run(5, |_| {
+                            pool.run(5, |_| {
+                                count.fetch_add(1, Ordering::Relaxed);
+                            });
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 2 * 200 * 25);
+    }
+
+    #[test]
+    fn absurd_numbers_of_threads_are_refused() {
+        assert!(matches!(Pool::new(0), Err(PoolError::Threads { found: 0 })));
+        assert!(Pool::new(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn dropping_an_idle_and_a_fresh_pool_ends_its_workers() {
+        for threads in [1, 2, 5] {
+            drop(Pool::new(threads).unwrap());
+            let pool = Pool::new(threads).unwrap();
+            pool.run(10, |_| ());
+            std::thread::sleep(3 * SPIN);
+            drop(pool);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What can go wrong between a path and a token.
+
+use htc_formats::block::BlockError;
+use htc_formats::model::Role;
+use htc_formats::source::SourceError;
+use htc_kernels::ShapeError;
+use thiserror::Error;
+
+/// Why a model cannot be opened or bound.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The file is missing, damaged or of a kind that is not supported.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A tensor that the architecture needs is not there.
+    #[error("tensor {0} is missing; the file is incomplete, make it again")]
+    Missing(Role),
+    /// The bytes of a tensor do not decode.
+    #[error("tensor {tensor}: {source}")]
+    Block {
+        /// Name of the tensor.
+        tensor: String,
+        /// What the decoder says.
+        source: BlockError,
+    },
+}
+
+/// Why a forward pass fails.
+#[derive(Debug, Error)]
+pub enum ExecError {
+    /// Buffers and matrices do not fit together.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A token outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocabulary}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Tokens in the vocabulary.
+        vocabulary: usize,
+    },
+    /// More tokens at once than a batch holds.
+    #[error("{found} tokens in one batch, at most {limit} are allowed")]
+    Batch {
+        /// Tokens given.
+        found: usize,
+        /// [`crate::exec::BATCH`].
+        limit: usize,
+    },
+    /// A rank fraction outside (0, 1].
+    #[error("rank fraction {0} is not above 0 and at most 1")]
+    RankFraction(f32),
+    /// Logits asked for rows that the last batch does not have.
+    #[error("logits of rows {start}..{end} asked for, the last batch has {rows}")]
+    Rows {
+        /// First row.
+        start: usize,
+        /// One past the last row.
+        end: usize,
+        /// Rows of the last batch.
+        rows: usize,
+    },
+    /// Infinity or NaN where a number is needed.
+    #[error(
+        "the logits at position {position} are not finite: a tensor of the model holds NaN or infinite \
+         numbers, or overflows; check the file with its author's digest"
+    )]
+    NotFinite {
+        /// Position in the sequence.
+        position: usize,
+    },
+}

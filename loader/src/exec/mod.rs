@@ -1,0 +1,283 @@
+//! The forward pass: one for prefill (many positions at once) and decode (one position).
+
+mod project;
+
+use htc_kernels::{Pool, cpu};
+
+use crate::error::ExecError;
+use crate::kv::KvCache;
+use crate::linear::RankFraction;
+use crate::model::Model;
+use project::{Output, Workspace, project};
+
+/// Positions that one call of [`Session::forward`] takes at most; bounds the buffers.
+pub const BATCH: usize = 512;
+
+/// A sequence being read or written by a model.
+pub struct Session<'m> {
+    model: &'m Model,
+    pool: &'m Pool,
+    kv: KvCache,
+    rank: RankFraction,
+    buffers: Buffers,
+    /// Rows of the last batch.
+    rows: usize,
+}
+
+/// Activations of one batch, row by row; they only ever grow.
+#[derive(Default)]
+struct Buffers {
+    /// Residual stream `[n, width]`; after the forward pass, normed for the output.
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    attended: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    /// What a block adds to the residual stream.
+    delta: Vec<f32>,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    logits: Vec<f32>,
+    workspace: Workspace,
+}
+
+impl<'m> Session<'m> {
+    /// An empty sequence.
+    pub fn new(model: &'m Model, pool: &'m Pool) -> Self {
+        Session {
+            model,
+            pool,
+            kv: KvCache::new(model.hyper()),
+            rank: RankFraction::FULL,
+            buffers: Buffers::default(),
+            rows: 0,
+        }
+    }
+
+    /// The model that is executed.
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Positions read so far.
+    pub fn position(&self) -> usize {
+        self.kv.len()
+    }
+
+    /// The KV cache.
+    pub fn kv(&self) -> &KvCache {
+        &self.kv
+    }
+
+    /// Uses the leading share of every factorised slot's rank from now on.
+    pub fn set_rank_fraction(&mut self, rank: RankFraction) {
+        self.rank = rank;
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        self.kv.truncate(0);
+        self.rows = 0;
+    }
+
+    /// Reads `tokens` (at most [`BATCH`]) after what was read before.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
+    /// then as before.
+    pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        let hyper = self.model.hyper();
+        if tokens.len() > BATCH {
+            return Err(ExecError::Batch {
+                found: tokens.len(),
+                limit: BATCH,
+            });
+        }
+        if let Some(&token) = tokens
+            .iter()
+            .find(|&&token| token as usize >= hyper.vocabulary)
+        {
+            return Err(ExecError::Token {
+                token,
+                vocabulary: hyper.vocabulary,
+            });
+        }
+        self.kv.reserve(tokens.len());
+        self.blocks(tokens)?;
+        self.kv.advance(tokens.len());
+        self.rows = tokens.len();
+        Ok(())
+    }
+
+    fn blocks(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        let (model, pool, hyper) = (self.model, self.pool, self.model.hyper());
+        let (n, width, start) = (tokens.len(), hyper.width, self.kv.len());
+        let q_width = hyper.heads * hyper.head_size;
+        let kv_width = hyper.kv_heads * hyper.head_size;
+        let scale = 1.0 / (hyper.head_size as f32).sqrt();
+        let buffers = &mut self.buffers;
+        buffers.resize(n, width, q_width, kv_width, hyper.ffn);
+        buffers.rotate_from(start, n, &model.rope_frequencies);
+
+        let embedding = model.embedding.matrix()?;
+        for (row, &token) in buffers.x.chunks_exact_mut(width).zip(tokens) {
+            cpu::embed(embedding, token as usize, row)?;
+        }
+        for (index, layer) in model.layers.iter().enumerate() {
+            let b = &mut *buffers;
+            let norm = |x: &[f32], weight: &[f32], out: &mut [f32]| {
+                cpu::rms_norm(pool, x, weight, hyper.norm_epsilon, out)
+            };
+            norm(&b.x, &layer.attention_norm, &mut b.normed)?;
+            project(
+                pool,
+                n,
+                &b.normed,
+                layer.qkv_basis.as_ref(),
+                self.rank,
+                &mut [
+                    Output::new(&layer.q, &mut b.q),
+                    Output::new(&layer.k, &mut b.k),
+                    Output::new(&layer.v, &mut b.v),
+                ],
+                &mut b.workspace,
+            )?;
+            let half = model.rope_frequencies.len();
+            for row in 0..n {
+                let (cos, sin) = (&b.cos[row * half..][..half], &b.sin[row * half..][..half]);
+                let q = &mut b.q[row * q_width..][..q_width];
+                cpu::rope_adjacent(q, hyper.head_size, cos, sin)?;
+                let k = &mut b.k[row * kv_width..][..kv_width];
+                cpu::rope_adjacent(k, hyper.head_size, cos, sin)?;
+            }
+            self.kv.append(index, &b.k, &b.v);
+            let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
+            let out = &mut b.attended;
+            if n == 1 {
+                cpu::attention_decode(pool, &b.q, &kv, start + 1, scale, scratch, out)?;
+            } else {
+                cpu::attention_prefill(pool, &b.q, n, start, &kv, scale, scratch, out)?;
+            }
+            project(
+                pool,
+                n,
+                &b.attended,
+                None,
+                self.rank,
+                &mut [Output::new(&layer.o, &mut b.delta)],
+                &mut b.workspace,
+            )?;
+            cpu::add_assign(pool, &mut b.x, &b.delta)?;
+
+            norm(&b.x, &layer.ffn_norm, &mut b.normed)?;
+            project(
+                pool,
+                n,
+                &b.normed,
+                layer.gate_up_basis.as_ref(),
+                self.rank,
+                &mut [
+                    Output::new(&layer.gate, &mut b.gate),
+                    Output::new(&layer.up, &mut b.up),
+                ],
+                &mut b.workspace,
+            )?;
+            cpu::silu_mul(pool, &mut b.gate, &b.up)?;
+            project(
+                pool,
+                n,
+                &b.gate,
+                None,
+                self.rank,
+                &mut [Output::new(&layer.down, &mut b.delta)],
+                &mut b.workspace,
+            )?;
+            cpu::add_assign(pool, &mut b.x, &b.delta)?;
+        }
+        std::mem::swap(&mut buffers.x, &mut buffers.normed);
+        cpu::rms_norm(
+            pool,
+            &buffers.normed,
+            &model.output_norm,
+            hyper.norm_epsilon,
+            &mut buffers.x,
+        )
+        .map_err(ExecError::from)
+    }
+
+    /// Logits `[end - start, vocabulary]` of rows of the last batch.
+    ///
+    /// # Errors
+    /// [`ExecError::Rows`] where the last batch does not have them.
+    pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
+        let hyper = self.model.hyper();
+        if start > end || end > self.rows {
+            return Err(ExecError::Rows {
+                start,
+                end,
+                rows: self.rows,
+            });
+        }
+        let n = end - start;
+        let Buffers {
+            x,
+            logits,
+            workspace,
+            ..
+        } = &mut self.buffers;
+        logits.resize(n * hyper.vocabulary, 0.0);
+        let x = &x[start * hyper.width..end * hyper.width];
+        workspace.multiply(self.pool, self.model.output.matrix()?, n, x, logits)?;
+        Ok(logits)
+    }
+
+    /// Logits `[vocabulary]` after the last token read.
+    ///
+    /// # Errors
+    /// [`ExecError::Rows`] where nothing was read.
+    pub fn last_logits(&mut self) -> Result<&[f32], ExecError> {
+        match self.rows {
+            0 => Err(ExecError::Rows {
+                start: 0,
+                end: 1,
+                rows: 0,
+            }),
+            rows => self.logits(rows - 1, rows),
+        }
+    }
+}
+
+impl Buffers {
+    fn resize(&mut self, n: usize, width: usize, q_width: usize, kv_width: usize, ffn: usize) {
+        for (buffer, row) in [
+            (&mut self.x, width),
+            (&mut self.normed, width),
+            (&mut self.delta, width),
+            (&mut self.q, q_width),
+            (&mut self.attended, q_width),
+            (&mut self.k, kv_width),
+            (&mut self.v, kv_width),
+            (&mut self.gate, ffn),
+            (&mut self.up, ffn),
+        ] {
+            buffer.resize(n * row, 0.0);
+        }
+    }
+
+    /// Cosines and sines `[n, frequencies]` of the positions from `start` on. The angles are
+    /// float64: at position 100,000 a float32 angle is off by 0.004 radians.
+    fn rotate_from(&mut self, start: usize, n: usize, frequencies: &[f64]) {
+        self.cos.clear();
+        self.sin.clear();
+        for position in start..start + n {
+            for &frequency in frequencies {
+                let (sin, cos) = (position as f64 * frequency).sin_cos();
+                self.cos.push(cos as f32);
+                self.sin.push(sin as f32);
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The KV cache: what attention remembers of earlier positions.
+
+use htc_formats::model::HyperParameters;
+use htc_kernels::ShapeError;
+use htc_kernels::cpu::KvView;
+
+/// Positions there is room for at first; the room doubles when it is used up.
+const FIRST_CAPACITY: usize = 256;
+
+/// Keys (after rotation) and values of every position, in full, float32.
+///
+/// Per layer and per side one buffer `[kv_heads, capacity, head_size]`, which grows with the
+/// sequence: a long context costs memory only when it is used.
+pub struct KvCache {
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+    kv_heads: usize,
+    head_size: usize,
+    capacity: usize,
+    length: usize,
+}
+
+impl KvCache {
+    /// An empty cache for a model's shapes.
+    pub fn new(hyper: &HyperParameters) -> Self {
+        KvCache {
+            keys: vec![Vec::new(); hyper.layers],
+            values: vec![Vec::new(); hyper.layers],
+            kv_heads: hyper.kv_heads,
+            head_size: hyper.head_size,
+            capacity: 0,
+            length: 0,
+        }
+    }
+
+    /// Positions held.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether no position is held.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Forgets every position from `length` on; the memory is kept for what follows.
+    pub fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+
+    /// Makes room for `n` more positions in every layer.
+    pub(crate) fn reserve(&mut self, n: usize) {
+        let needed = self.length + n;
+        if needed <= self.capacity {
+            return;
+        }
+        let capacity = needed.max(2 * self.capacity).max(FIRST_CAPACITY);
+        let (old, new) = (self.capacity * self.head_size, capacity * self.head_size);
+        let used = self.length * self.head_size;
+        for buffer in self.keys.iter_mut().chain(&mut self.values) {
+            let mut larger = vec![0.0; self.kv_heads * new];
+            for head in 0..self.kv_heads {
+                larger[head * new..][..used].copy_from_slice(&buffer[head * old..][..used]);
+            }
+            *buffer = larger;
+        }
+        self.capacity = capacity;
+    }
+
+    /// Writes rows `[n, kv_heads, head_size]` of one layer behind the positions held;
+    /// [`KvCache::advance`] counts them once all layers have theirs.
+    pub(crate) fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) {
+        let (size, stride) = (self.head_size, self.capacity * self.head_size);
+        for (rows, buffer) in [
+            (keys, &mut self.keys[layer]),
+            (values, &mut self.values[layer]),
+        ] {
+            for (row, heads) in rows.chunks_exact(self.kv_heads * size).enumerate() {
+                let at = (self.length + row) * size;
+                for (head, vector) in heads.chunks_exact(size).enumerate() {
+                    buffer[head * stride + at..][..size].copy_from_slice(vector);
+                }
+            }
+        }
+    }
+
+    /// Counts `n` positions that every layer has appended.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.length += n;
+    }
+
+    /// What a layer holds, as attention reads it.
+    pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
+        KvView::new(
+            &self.keys[layer],
+            &self.values[layer],
+            self.kv_heads,
+            self.head_size,
+            self.capacity,
+        )
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        let numbers = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::len).sum::<usize>();
+        (numbers(&self.keys) + numbers(&self.values)) * size_of::<f32>()
+    }
+}

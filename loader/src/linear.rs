@@ -1,0 +1,94 @@
+//! A linear slot in any of its stored forms, usable at any rank up to its own.
+
+use htc_kernels::Matrix;
+
+use crate::error::ExecError;
+use crate::tensor::Tensor;
+
+/// `y = W x` of one slot.
+#[derive(Clone)]
+pub enum Linear {
+    /// `W [out, in]` as it is.
+    Dense(Tensor),
+    /// `W ≈ B A`.
+    LowRank {
+        /// `A [rank, in]`, components in decreasing order of importance.
+        a: Tensor,
+        /// `B [out, rank]`.
+        b: Tensor,
+    },
+    /// `W ≈ W̃ Pᵀ` with the basis `Pᵀ` of the slot's group, applied once for the group.
+    SharedBasis {
+        /// `W̃ [out, rank]`.
+        projected: Tensor,
+    },
+}
+
+impl Linear {
+    /// Rows of the dense matrix.
+    pub fn outputs(&self) -> usize {
+        match self {
+            Linear::Dense(w) => w.rows(),
+            Linear::LowRank { b, .. } => b.rows(),
+            Linear::SharedBasis { projected } => projected.rows(),
+        }
+    }
+
+    /// Components stored; `None` for a dense slot.
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            Linear::Dense(_) => None,
+            Linear::LowRank { a, .. } => Some(a.rows()),
+            Linear::SharedBasis { projected } => Some(projected.cols()),
+        }
+    }
+}
+
+/// A share of each slot's rank, in (0, 1].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankFraction(f32);
+
+impl RankFraction {
+    /// Every slot at its own rank.
+    pub const FULL: RankFraction = RankFraction(1.0);
+
+    /// # Errors
+    /// [`ExecError::RankFraction`] outside (0, 1].
+    pub fn new(fraction: f32) -> Result<Self, ExecError> {
+        if fraction > 0.0 && fraction <= 1.0 {
+            Ok(RankFraction(fraction))
+        } else {
+            Err(ExecError::RankFraction(fraction))
+        }
+    }
+
+    /// The number of leading components used of a slot with `rank` of them: at least one.
+    pub fn of(self, rank: usize) -> usize {
+        ((self.0 * rank as f32).round() as usize).clamp(1.min(rank), rank)
+    }
+}
+
+/// Two stages of a factorised slot, cut to the rank in use.
+///
+/// The second factor's rows are whole blocks, so the inner vector is computed up to the next
+/// block boundary and the components beyond the rank in use are set to zero.
+pub(crate) struct Cut<'a> {
+    /// First stage, `[padded, in]`.
+    pub first: Matrix<'a>,
+    /// Components in use; those up to `first.rows()` are to be zeroed.
+    pub rank: usize,
+}
+
+/// Leading components of a first factor.
+pub(crate) fn cut_first<'a>(
+    first: &'a Tensor,
+    fraction: RankFraction,
+    second_block: usize,
+) -> Result<Cut<'a>, ExecError> {
+    let rank = fraction.of(first.rows());
+    let padded = rank.next_multiple_of(second_block).min(first.rows());
+    Ok(Cut {
+        first: first.matrix()?.first_rows(padded)?,
+        rank,
+    })
+}

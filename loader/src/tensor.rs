@@ -1,0 +1,84 @@
+//! A tensor that lies in a mapped file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_formats::map::MappedFile;
+use htc_formats::source::{ModelFile, ModelTensor};
+use htc_kernels::Matrix;
+
+use crate::error::{ExecError, LoadError};
+
+/// A matrix `[rows, cols]` used where it lies in the file; cloning shares the mapping.
+#[derive(Clone)]
+pub struct Tensor {
+    map: Arc<MappedFile>,
+    range: Range<usize>,
+    name: String,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+}
+
+impl Tensor {
+    pub(crate) fn new(file: &ModelFile, tensor: &ModelTensor) -> Self {
+        Tensor {
+            map: Arc::clone(&file.map),
+            range: tensor.range.clone(),
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            rows: tensor.rows,
+            cols: tensor.cols,
+        }
+    }
+
+    /// Name in the file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Rows: outputs of a linear map.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of a linear map.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes in the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[self.range.clone()]
+    }
+
+    /// The view that kernels work on.
+    ///
+    /// # Errors
+    /// Never for a tensor of a [`ModelFile`], whose shapes were validated.
+    pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
+        Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
+    }
+
+    /// The numbers as float32, row by row.
+    ///
+    /// # Errors
+    /// [`LoadError::Block`] where the bytes do not decode.
+    pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
+        let mut values = vec![0.0; self.rows * self.cols];
+        block::decode(self.dtype, self.bytes(), &mut values).map_err(|source| {
+            LoadError::Block {
+                tensor: self.name.clone(),
+                source,
+            }
+        })?;
+        Ok(values)
+    }
+}

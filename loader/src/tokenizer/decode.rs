@@ -1,0 +1,103 @@
+//! Token ids to text, one token at a time and never half a character.
+
+use htc_formats::vocab::TokenKind;
+
+use super::{SPACE, Tokenizer, byte_value};
+
+/// Decodes a sequence of tokens as they come.
+///
+/// Bytes of byte tokens wait until they make a character; bytes that cannot become one are
+/// replaced by U+FFFD, one for each maximal prefix of a character (Unicode 16, section 3.9, as
+/// [`String::from_utf8_lossy`]). Control and unknown tokens, and ids outside the vocabulary, have
+/// no text.
+#[derive(Clone, Debug)]
+pub struct StreamDecoder<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Beginning of a character that is not complete; at most three bytes.
+    pending: Vec<u8>,
+    /// Whether the space that encoding put before the text has still to be taken away.
+    strip: bool,
+}
+
+impl<'a> StreamDecoder<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
+        let strip = tokenizer.vocabulary.add_space_prefix;
+        Self { tokenizer, pending: Vec::new(), strip }
+    }
+
+    /// The text that `token` completes; empty while a character is incomplete.
+    pub fn push(&mut self, token: u32) -> String {
+        let mut text = String::new();
+        self.push_to(token, &mut text);
+        text
+    }
+
+    /// What remains at the end: U+FFFD if the last character never became complete.
+    pub fn finish(mut self) -> String {
+        let mut text = String::new();
+        self.flush(&mut text);
+        text
+    }
+
+    pub(super) fn push_to(&mut self, token: u32, text: &mut String) {
+        let tokenizer = self.tokenizer;
+        let (Some(piece), Some(kind)) = (tokenizer.piece(token), tokenizer.kind(token)) else {
+            return;
+        };
+        match kind {
+            // No text, so that the space after BOS is still the first of the text.
+            TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => return,
+            TokenKind::Byte => {
+                if let Some(byte) = byte_value(piece) {
+                    self.pending.push(byte);
+                    self.take_complete(text);
+                }
+            }
+            // Encoding puts no space before a user-defined token, and matches it as it is written.
+            TokenKind::UserDefined => {
+                self.flush(text);
+                text.push_str(piece);
+            }
+            TokenKind::Normal => {
+                self.flush(text);
+                let piece = if self.strip { piece.strip_prefix(SPACE).unwrap_or(piece) } else { piece };
+                for (i, word) in piece.split(SPACE).enumerate() {
+                    if i > 0 {
+                        text.push(' ');
+                    }
+                    text.push_str(word);
+                }
+            }
+        }
+        self.strip = false;
+    }
+
+    /// Moves what is certain from `pending` to `text`: complete characters and bytes that no
+    /// further byte can turn into one.
+    fn take_complete(&mut self, text: &mut String) {
+        let mut taken = 0;
+        for chunk in self.pending.utf8_chunks() {
+            text.push_str(chunk.valid());
+            taken += chunk.valid().len();
+            let incomplete = taken + chunk.invalid().len() == self.pending.len()
+                && may_continue(chunk.invalid());
+            if !chunk.invalid().is_empty() && !incomplete {
+                text.push(char::REPLACEMENT_CHARACTER);
+                taken += chunk.invalid().len();
+            }
+        }
+        self.pending.drain(..taken);
+    }
+
+    /// Writes `pending` as it stands: no further byte will come.
+    fn flush(&mut self, text: &mut String) {
+        text.push_str(&String::from_utf8_lossy(&self.pending));
+        self.pending.clear();
+    }
+}
+
+/// Whether `bytes` begin a character that further bytes can complete.
+fn may_continue(bytes: &[u8]) -> bool {
+    // A truncated character is the one error for which the standard library reports no length.
+    matches!(std::str::from_utf8(bytes), Err(error) if error.valid_up_to() == 0 && error.error_len().is_none())
+}

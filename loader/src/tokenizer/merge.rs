@@ -1,0 +1,206 @@
+//! Joining characters into tokens, the best score first.
+//!
+//! Two characters that stand side by side in no token of the vocabulary are never joined,
+//! whatever surrounds them. The text is cut at every such place and the parts are merged one by
+//! one: the result is the same, since no choice in one part depends on another, and the queue
+//! stays as short as a word.
+
+use std::collections::HashMap;
+
+use htc_formats::vocab::{TokenKind, Vocabulary};
+
+use super::TokenizerError;
+use super::queue::{Pair, PairQueue};
+
+/// No token, no symbol.
+const NONE: u32 = u32::MAX;
+
+/// Positions in a part are 32-bit. A part that does not fit is cut; it would take a text of more
+/// than 4 GiB without any place to cut it.
+const MAX_PART: usize = u32::MAX as usize - 4;
+
+/// The tables that merging looks things up in.
+#[derive(Clone, Debug)]
+pub(super) struct Merger {
+    /// Id of every non-empty text.
+    ids: HashMap<Box<str>, u32>,
+    /// Rank of every token by score, 0 the best; the same for the same score.
+    ranks: Vec<u32>,
+    /// Every two characters that stand side by side in some token, and the token that consists of
+    /// just them, or `NONE`.
+    neighbours: HashMap<(char, char), u32>,
+    /// Length of the longest token in bytes.
+    longest: usize,
+    /// Token of every byte, or `NONE`.
+    bytes: Box<[u32; 256]>,
+    /// Stands for a character that is neither a token nor has all its bytes; `NONE` if every byte
+    /// has a token.
+    unknown: u32,
+}
+
+impl Merger {
+    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
+        let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
+        let mut neighbours = HashMap::new();
+        for (id, text) in (0..).zip(&vocabulary.tokens) {
+            // An empty text never occurs; several tokens may have it.
+            if text.is_empty() {
+                continue;
+            }
+            if let Some(first) = ids.insert(Box::from(text.as_str()), id) {
+                return Err(TokenizerError::Duplicate { first, second: id, text: text.clone() });
+            }
+            let mut pairs = text.chars().zip(text.chars().skip(1));
+            if let (Some(pair), None) = (pairs.next(), pairs.next()) {
+                neighbours.insert(pair, id);
+                continue;
+            }
+            for pair in text.chars().zip(text.chars().skip(1)) {
+                neighbours.entry(pair).or_insert(NONE);
+            }
+        }
+
+        let mut bytes = Box::new([NONE; 256]);
+        for (byte, token) in (0u8..=255).zip(bytes.iter_mut()) {
+            if let Some(&id) = ids.get(format!("<0x{byte:02X}>").as_str()) {
+                *token = id;
+            }
+        }
+        let unknown = vocabulary.unknown.or_else(|| {
+            let mut kinds = (0..).zip(&vocabulary.kinds);
+            kinds.find(|&(_, &kind)| kind == TokenKind::Unknown).map(|(id, _)| id)
+        });
+        if unknown.is_none() && bytes.contains(&NONE) {
+            return Err(TokenizerError::SpecialMissing {
+                role: "unknown",
+                reason: "lacks tokens for some bytes",
+            });
+        }
+        Ok(Self {
+            longest: vocabulary.tokens.iter().map(String::len).max().unwrap_or(0),
+            ranks: ranks(&vocabulary.scores),
+            ids,
+            neighbours,
+            bytes,
+            unknown: unknown.unwrap_or(NONE),
+        })
+    }
+
+    /// Buffers for encoding with these tables.
+    pub(super) fn start(&self) -> Merging<'_> {
+        Merging { tables: self, symbols: Vec::new(), queue: PairQueue::new() }
+    }
+
+    fn id(&self, text: &str) -> Option<u32> {
+        if text.len() <= self.longest { self.ids.get(text).copied() } else { None }
+    }
+
+    fn push_symbol(&self, symbol: &str, ids: &mut Vec<u32>) {
+        if let Some(id) = self.id(symbol) {
+            ids.push(id);
+        } else if symbol.bytes().all(|byte| self.bytes[byte as usize] != NONE) {
+            ids.extend(symbol.bytes().map(|byte| self.bytes[byte as usize]));
+        } else if ids.last() != Some(&self.unknown) {
+            ids.push(self.unknown);
+        }
+    }
+}
+
+/// A run of characters, one or a token; found by the position of its first byte in the part. The
+/// next one starts where it ends.
+#[derive(Clone, Copy, Debug)]
+struct Symbol {
+    /// Bytes; 0 at a position where no symbol starts.
+    len: u32,
+    /// Position of the one before; `NONE` for the first.
+    previous: u32,
+}
+
+/// Encoding in progress: the buffers of one part, used again for the next.
+#[derive(Debug)]
+pub(super) struct Merging<'a> {
+    tables: &'a Merger,
+    /// By position in the part.
+    symbols: Vec<Symbol>,
+    queue: PairQueue,
+}
+
+impl Merging<'_> {
+    /// Appends the tokens of `text`, whose spaces are U+2581 already.
+    pub(super) fn encode(&mut self, text: &str, ids: &mut Vec<u32>) {
+        let mut start = 0;
+        let mut before: Option<char> = None;
+        for (at, character) in text.char_indices() {
+            let len = character.len_utf8();
+            let joint = before.and_then(|b| self.tables.neighbours.get(&(b, character)).copied());
+            if joint.is_none() || at + len - start > MAX_PART {
+                self.finish_part(&text[start..at], ids);
+                start = at;
+                before = None;
+            }
+            let position = (at - start) as u32;
+            let previous = before.map_or(NONE, |before| position - before.len_utf8() as u32);
+            if let Some(token) = joint.filter(|&token| token != NONE && previous != NONE) {
+                let rank = self.tables.ranks[token as usize];
+                let len = position - previous + len as u32;
+                self.queue.push(Pair { rank, left: previous, len });
+            }
+            self.symbols.push(Symbol { len: len as u32, previous });
+            self.symbols.resize(position as usize + len, Symbol { len: 0, previous: NONE });
+            before = Some(character);
+        }
+        self.finish_part(&text[start..], ids);
+    }
+
+    /// Merges the symbols of one part, appends its tokens and leaves the buffers empty.
+    fn finish_part(&mut self, part: &str, ids: &mut Vec<u32>) {
+        let end = part.len() as u32;
+        while let Some(Pair { left, len, .. }) = self.queue.pop() {
+            let Symbol { len: left_len, previous } = self.symbols[left as usize];
+            // Symbols only ever grow, or vanish into the one before. So the pair is as it was
+            // found exactly if the left one is there and both have the same length together.
+            let right = left + left_len;
+            if left_len == 0 || right == end || left_len + self.symbols[right as usize].len != len {
+                continue;
+            }
+            self.symbols[left as usize].len = len;
+            self.symbols[right as usize].len = 0;
+            let next = left + len;
+            if next != end {
+                self.symbols[next as usize].previous = left;
+                self.offer(part, left, next + self.symbols[next as usize].len);
+            }
+            if previous != NONE {
+                self.offer(part, previous, next);
+            }
+        }
+        let mut start = 0;
+        while start < part.len() {
+            let len = self.symbols[start].len as usize;
+            self.tables.push_symbol(&part[start..start + len], ids);
+            start += len;
+        }
+        self.symbols.clear();
+    }
+
+    /// Queues the two symbols that start at `left` and end at `end` if together they are a token.
+    fn offer(&mut self, part: &str, left: u32, end: u32) {
+        if let Some(token) = self.tables.id(&part[left as usize..end as usize]) {
+            let rank = self.tables.ranks[token as usize];
+            self.queue.push(Pair { rank, left, len: end - left });
+        }
+    }
+}
+
+/// Dense ranks of scores, the greatest 0.
+fn ranks(scores: &[f32]) -> Vec<u32> {
+    let mut order = Vec::from_iter(0..scores.len());
+    // Negative zero has to tie with zero, which a total order would not do.
+    let score = |index: usize| scores[index] + 0.0;
+    order.sort_unstable_by(|&a, &b| score(b).total_cmp(&score(a)));
+    let mut ranks = vec![0; scores.len()];
+    for two in order.windows(2) {
+        ranks[two[1]] = ranks[two[0]] + u32::from(score(two[0]) != score(two[1]));
+    }
+    ranks
+}

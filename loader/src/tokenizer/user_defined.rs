@@ -1,0 +1,155 @@
+//! Cutting a text at its user-defined tokens.
+//!
+//! The longest token is looked for first, everywhere, left to right; then the next one in what is
+//! left of the text, and so on. All occurrences are found in one pass by the automaton of Aho &
+//! Corasick (1975), so that the time does not grow with the number of tokens.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+const NONE: u32 = u32::MAX;
+
+/// A piece of text between user-defined tokens, or one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fragment<'a> {
+    /// Text to be merged; not empty.
+    Text(&'a str),
+    /// A user-defined token.
+    Token(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    parent: u32,
+    /// The byte that leads here from the parent.
+    byte: u8,
+    /// Bytes from the root.
+    depth: u32,
+    /// Node of the longest proper suffix that is in the trie.
+    suffix: u32,
+    /// Node of the longest token that ends here: this one, or one on the way along the suffixes.
+    longest: u32,
+    /// Token of exactly this text, or `NONE`.
+    token: u32,
+}
+
+/// The automaton over all user-defined tokens of a vocabulary.
+#[derive(Clone, Debug)]
+pub(super) struct UserDefined {
+    nodes: Vec<Node>,
+    edges: HashMap<(u32, u8), u32>,
+}
+
+/// An occurrence; the greatest is the next to be considered.
+type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
+
+impl UserDefined {
+    /// Ids and texts, ids ascending, texts distinct. Empty texts occur nowhere.
+    pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
+        let root = Node { parent: 0, byte: 0, depth: 0, suffix: 0, longest: NONE, token: NONE };
+        let mut automaton = Self { nodes: vec![root], edges: HashMap::new() };
+        for (id, text) in tokens.filter(|(_, text)| !text.is_empty()) {
+            let mut node = 0;
+            for byte in text.bytes() {
+                node = automaton.child(node, byte);
+            }
+            automaton.nodes[node as usize].token = id;
+        }
+        automaton.link();
+        automaton
+    }
+
+    /// The node that `byte` leads to from `node`, made if there is none.
+    fn child(&mut self, node: u32, byte: u8) -> u32 {
+        let new = self.nodes.len() as u32;
+        let child = *self.edges.entry((node, byte)).or_insert(new);
+        if child == new {
+            let depth = self.nodes[node as usize].depth + 1;
+            let leaf = Node { parent: node, byte, depth, suffix: 0, longest: NONE, token: NONE };
+            self.nodes.push(leaf);
+        }
+        child
+    }
+
+    /// Sets the suffix links, the shorter nodes first because the longer ones build on them.
+    fn link(&mut self) {
+        let mut order = Vec::from_iter(1..self.nodes.len() as u32);
+        order.sort_by_key(|&node| self.nodes[node as usize].depth);
+        for index in order {
+            let node = self.nodes[index as usize];
+            let suffix = if node.parent == 0 {
+                0
+            } else {
+                self.step(self.nodes[node.parent as usize].suffix, node.byte)
+            };
+            let longest =
+                if node.token == NONE { self.nodes[suffix as usize].longest } else { index };
+            self.nodes[index as usize] = Node { suffix, longest, ..node };
+        }
+    }
+
+    /// The longest suffix of `state` and `byte` that is in the trie.
+    fn step(&self, mut state: u32, byte: u8) -> u32 {
+        loop {
+            if let Some(&next) = self.edges.get(&(state, byte)) {
+                return next;
+            }
+            if state == 0 {
+                return 0;
+            }
+            state = self.nodes[state as usize].suffix;
+        }
+    }
+
+    /// The fragments of `text`, in order.
+    pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
+        let mut fragments = Vec::new();
+        let mut done = 0;
+        for (start, (end, token)) in self.choose(text) {
+            if start > done {
+                fragments.push(Fragment::Text(&text[done..start]));
+            }
+            fragments.push(Fragment::Token(token));
+            done = end;
+        }
+        if done < text.len() {
+            fragments.push(Fragment::Text(&text[done..]));
+        }
+        fragments
+    }
+
+    /// Start, end and token of the occurrences that the text is cut at.
+    fn choose(&self, text: &str) -> BTreeMap<usize, (usize, u32)> {
+        let mut chosen = BTreeMap::new();
+        if self.edges.is_empty() {
+            return chosen;
+        }
+        let mut queue = BinaryHeap::new();
+        let mut state = 0;
+        for (at, byte) in text.bytes().enumerate() {
+            state = self.step(state, byte);
+            queue.extend(self.occurrence(self.nodes[state as usize].longest, at + 1));
+        }
+        while let Some((len, Reverse(token), Reverse(start), node)) = queue.pop() {
+            let end = start + len as usize;
+            let before = chosen.range(..end).next_back().map_or(0, |(_, &(end, _))| end);
+            if before <= start {
+                chosen.insert(start, (end, token));
+            } else if before < end {
+                // What ends here reaches into a chosen token; a shorter one may not.
+                let mut shorter = node;
+                while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before {
+                    let suffix = self.nodes[shorter as usize].suffix;
+                    shorter = self.nodes[suffix as usize].longest;
+                }
+                queue.extend(self.occurrence(shorter, end));
+            }
+        }
+        chosen
+    }
+
+    fn occurrence(&self, node: u32, end: usize) -> Option<Occurrence> {
+        let Node { depth, token, .. } = *self.nodes.get(node as usize)?;
+        Some((depth, Reverse(token), Reverse(end - depth as usize), node))
+    }
+}

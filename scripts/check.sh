@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# What must hold beside the tests: format, lints, documentation, direction of dependencies, licences.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+echo "== format"
+cargo fmt --all --check
+
+echo "== clippy"
+cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+echo "== documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --quiet
+
+echo "== direction of dependencies: formats <- kernels <- loader <- compiler"
+must_not_depend() {
+  local crate=$1 found
+  shift
+  for other in "$@"; do
+    found=$(cargo tree --locked -p "$crate" -e normal,build --prefix none --format '{p}' | grep -E "^$other v" || true)
+    if [ -n "$found" ]; then
+      echo "$crate depends on $other" >&2
+      exit 1
+    fi
+  done
+}
+must_not_depend htc-formats htc-kernels htc-loader htc faer
+must_not_depend htc-kernels htc-loader htc faer
+must_not_depend htc-loader htc faer ndarray ndarray-linalg openblas-src clap indicatif
+
+echo "== licences, bans, sources"
+if ! cargo deny --version >/dev/null 2>&1; then
+  cargo install cargo-deny --locked
+fi
+cargo deny --locked check licenses bans sources

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# usage: demo.sh HTC ASSETS OUT
+# Compiles the demo model, measures the artifact against its source, and lets the artifact write.
+set -euo pipefail
+htc=$1 assets=$2 out=$3
+model=$assets/reference-7m-f16.gguf
+artifact=$out/reference-7m.htz
+mkdir -p "$out"
+
+echo "== compile $model"
+"$htc" compile "$model" -o "$artifact" --force --report "$out/report.json"
+
+echo
+echo "== verify"
+"$htc" verify "$artifact"
+
+echo
+echo "== measure the artifact against its source, on The Time Machine"
+"$htc" eval "$artifact" --text "$assets/time_machine.txt" --reference "$model"
+
+echo
+echo "== let the artifact write"
+prompt="It was a dark night, and the old man"
+echo "$prompt ..."
+"$htc" run "$artifact" -p "$prompt" -n 120 --seed 7
+
+echo
+ls -l "$model" "$artifact" "$out/report.json"

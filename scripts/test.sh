@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds everything once and runs every test: with cargo-nextest where it is installed, else with
+# cargo's own runner. The suites drive the binary that is built here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --locked --workspace
+if cargo nextest --version >/dev/null 2>&1; then
+  cargo nextest run --release --locked --workspace --no-fail-fast
+  cargo test --release --locked --workspace --doc --quiet
+else
+  echo "cargo-nextest is not installed: running the same tests with cargo test"
+  cargo test --release --locked --workspace --no-fail-fast
+fi
