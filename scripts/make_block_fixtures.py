@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Makes formats/tests/fixtures/: blocks with the values that gguf-py gives them.
+"""Makes formats/tests/fixtures/: blocks with the values that gguf-py gives them, and GGUF files.
 
     pip install gguf==0.19 numpy
     python3 scripts/make_block_fixtures.py
 
 `decode_TYPE.bin` are blocks and `decode_TYPE.f32` their numbers by gguf-py's numpy decoders;
-`encode_TYPE.f32` are numbers and `encode_TYPE.bin` their blocks by its encoders. Everything is
-little-endian. The random numbers are seeded: running the script again changes nothing.
+`encode_TYPE.f32` are numbers and `encode_TYPE.bin` their blocks by its encoders. `every_type.gguf` has
+metadata of every type and tensors of several, `tiny_llama.gguf` is a whole model, both by gguf-py's
+writer. Everything is little-endian. The random numbers are seeded: running the script again changes nothing.
 """
 
 import pathlib
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as T
+from gguf import GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES, GGUFValueType as V
+from gguf.constants import GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "formats" / "tests" / "fixtures"
@@ -62,6 +65,93 @@ def encoded(kind, values):
         write(f"encode_{name}.bin", quantize(values, kind))
 
 
+def every_type():
+    writer = GGUFWriter(OUT / "every_type.gguf", "llama")
+    writer.add_custom_alignment(64)
+    for kind, value in [
+        (V.UINT8, 200),
+        (V.INT8, -100),
+        (V.UINT16, 60000),
+        (V.INT16, -30000),
+        (V.UINT32, 4000000000),
+        (V.INT32, -2000000000),
+        (V.FLOAT32, 0.5),
+        (V.BOOL, True),
+        (V.STRING, "gr\u00fc\u00dfe"),
+        (V.UINT64, 2**63),
+        (V.INT64, -(2**62)),
+        (V.FLOAT64, 1e300),
+    ]:
+        writer.add_key_value(f"one.{kind.name.lower()}", value, kind)
+    writer.add_array("list.int32", [1, -2, 3])
+    writer.add_array("list.float32", [0.5, -0.25])
+    writer.add_array("list.bool", [True, False, True])
+    writer.add_array("list.string", ["a", "", "\u2581b"])
+    writer.add_array("list.list", [[1, 2], [3]])
+    floats = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    writer.add_tensor("f32", floats)
+    writer.add_tensor("f16", floats.astype(np.float16))
+    writer.add_tensor("i32", np.arange(5, dtype=np.int32))
+    for kind in [T.Q8_0, T.Q4_0, T.Q5_1]:
+        rows = np.arange(128, dtype=np.float32).reshape(2, 64)
+        writer.add_tensor(kind.name.lower(), quantize(rows, kind), raw_dtype=kind)
+    finish(writer)
+
+
+def tiny_llama():
+    width, heads, kv_heads, ffn, tokens = 32, 4, 2, 64, 6
+    writer = GGUFWriter(OUT / "tiny_llama.gguf", "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(1)
+    writer.add_context_length(16)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(width // heads)
+    writer.add_value_length(width // heads)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(5e5)
+    writer.add_rope_dimension_count(width // heads)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", "<0x41>", "\u2581a", "b"])
+    writer.add_token_scores([0.0, 0.0, 0.0, 0.0, -1.0, -2.0])
+    writer.add_token_types([2, 3, 3, 6, 1, 1])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_space_prefix(False)
+
+    def matrix(name, rows, cols):
+        values = RNG.standard_normal((rows, cols)).astype(np.float32)
+        writer.add_tensor(name, quantize(values, T.Q8_0), raw_dtype=T.Q8_0)
+
+    matrix("token_embd.weight", tokens, width)
+    matrix("output.weight", tokens, width)
+    writer.add_tensor("output_norm.weight", np.ones(width, dtype=np.float32))
+    writer.add_tensor("rope_freqs.weight", np.ones(width // heads // 2, dtype=np.float32))
+    for name in ["attn_norm", "ffn_norm"]:
+        writer.add_tensor(f"blk.0.{name}.weight", np.ones(width, dtype=np.float32))
+    kv = width // heads * kv_heads
+    for name, rows, cols in [
+        ("attn_q", width, width),
+        ("attn_k", kv, width),
+        ("attn_v", kv, width),
+        ("attn_output", width, width),
+        ("ffn_gate", ffn, width),
+        ("ffn_up", ffn, width),
+        ("ffn_down", width, ffn),
+    ]:
+        matrix(f"blk.0.{name}.weight", rows, cols)
+    finish(writer)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     decoded(T.Q8_0, blocks(T.Q8_0, 24, [0]))
@@ -102,6 +192,9 @@ def main():
     rows[-5] = -rows[-4]
     rows[-6, 7] = 65519 * 127.0
     encoded(T.Q8_0, rows.astype(np.float32))
+
+    every_type()
+    tiny_llama()
 
 
 if __name__ == "__main__":

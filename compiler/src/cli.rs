@@ -46,7 +46,7 @@ pub struct CompileArgs {
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
-    #[arg(long, value_enum, default_value = "gp")]
+    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
     pub method: MethodArg,
     /// Rank of every selected slot; `full` stores lossless factors, whatever their size
     #[arg(long, value_name = "N|full", conflicts_with = "ratio", allow_negative_numbers = true)]

@@ -64,6 +64,9 @@ impl Dim {
     }
 }
 
+const REQUIRED: bool = true;
+const OPTIONAL: bool = false;
+
 const fn model(name: &'static str, role: Role, rows: Dim, cols: Dim, required: bool) -> TensorRule {
     TensorRule {
         name,
@@ -93,91 +96,24 @@ const fn dense(layer: usize, slot: Slot) -> Role {
 }
 
 /// Llama 1 to 3, Mistral and whatever else is converted under this name.
+#[rustfmt::skip] // A table: one rule per line.
 static LLAMA: Architecture = Architecture {
     name: "llama",
     rules: &[
-        model(
-            "token_embd.weight",
-            Role::TokenEmbedding,
-            Dim::Vocabulary,
-            Dim::Width,
-            true,
-        ),
-        model(
-            "rope_freqs.weight",
-            Role::RopeFactors,
-            Dim::One,
-            Dim::RotaryPairs,
-            false,
-        ),
-        block(
-            "blk.{}.attn_norm.weight",
-            |layer| Role::AttentionNorm { layer },
-            Dim::One,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.attn_q.weight",
-            |l| dense(l, Slot::Q),
-            Dim::Queries,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.attn_k.weight",
-            |l| dense(l, Slot::K),
-            Dim::KeysValues,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.attn_v.weight",
-            |l| dense(l, Slot::V),
-            Dim::KeysValues,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.attn_output.weight",
-            |l| dense(l, Slot::O),
-            Dim::Width,
-            Dim::Queries,
-        ),
-        block(
-            "blk.{}.ffn_norm.weight",
-            |layer| Role::FfnNorm { layer },
-            Dim::One,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.ffn_gate.weight",
-            |l| dense(l, Slot::Gate),
-            Dim::Ffn,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.ffn_up.weight",
-            |l| dense(l, Slot::Up),
-            Dim::Ffn,
-            Dim::Width,
-        ),
-        block(
-            "blk.{}.ffn_down.weight",
-            |l| dense(l, Slot::Down),
-            Dim::Width,
-            Dim::Ffn,
-        ),
-        model(
-            "output_norm.weight",
-            Role::OutputNorm,
-            Dim::One,
-            Dim::Width,
-            true,
-        ),
-        model(
-            "output.weight",
-            Role::Output,
-            Dim::Vocabulary,
-            Dim::Width,
-            false,
-        ),
+        model("token_embd.weight", Role::TokenEmbedding, Dim::Vocabulary, Dim::Width, REQUIRED),
+        model("rope_freqs.weight", Role::RopeFactors, Dim::One, Dim::RotaryPairs, OPTIONAL),
+        block("blk.{}.attn_norm.weight", |layer| Role::AttentionNorm { layer }, Dim::One, Dim::Width),
+        block("blk.{}.attn_q.weight", |layer| dense(layer, Slot::Q), Dim::Queries, Dim::Width),
+        block("blk.{}.attn_k.weight", |layer| dense(layer, Slot::K), Dim::KeysValues, Dim::Width),
+        block("blk.{}.attn_v.weight", |layer| dense(layer, Slot::V), Dim::KeysValues, Dim::Width),
+        block("blk.{}.attn_output.weight", |layer| dense(layer, Slot::O), Dim::Width, Dim::Queries),
+        block("blk.{}.ffn_norm.weight", |layer| Role::FfnNorm { layer }, Dim::One, Dim::Width),
+        block("blk.{}.ffn_gate.weight", |layer| dense(layer, Slot::Gate), Dim::Ffn, Dim::Width),
+        block("blk.{}.ffn_up.weight", |layer| dense(layer, Slot::Up), Dim::Ffn, Dim::Width),
+        block("blk.{}.ffn_down.weight", |layer| dense(layer, Slot::Down), Dim::Width, Dim::Ffn),
+        model("output_norm.weight", Role::OutputNorm, Dim::One, Dim::Width, REQUIRED),
+        // Absent where the model ties it to the embedding.
+        model("output.weight", Role::Output, Dim::Vocabulary, Dim::Width, OPTIONAL),
     ],
 };
 

@@ -75,7 +75,7 @@ impl DType {
     /// Bytes of a row of `cols` numbers; `None` when `cols` is not a whole number of blocks
     /// or the product does not fit.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
-        if cols % self.block_len() != 0 {
+        if !cols.is_multiple_of(self.block_len()) {
             return None;
         }
         (cols / self.block_len()).checked_mul(self.block_bytes())

@@ -142,7 +142,7 @@ impl Part {
 pub enum Role {
     /// `[vocabulary, width]`.
     TokenEmbedding,
-    /// `[1, head_size / 2]`: divisors of the rotary frequencies.
+    /// `[1, rope_dimensions / 2]`: divisors of the rotary frequencies.
     RopeFactors,
     /// `[1, width]`.
     AttentionNorm {
@@ -392,6 +392,36 @@ mod tests {
         for role in roles {
             assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
         }
+    }
+
+    #[test]
+    fn heads_side_by_side_are_bounded() {
+        let good = HyperParameters {
+            architecture: "llama".to_owned(),
+            name: None,
+            vocabulary: 32,
+            context: 32,
+            width: 64,
+            layers: 1,
+            heads: 4,
+            kv_heads: 2,
+            head_size: 16,
+            ffn: 128,
+            norm_epsilon: 1e-5,
+            rope_theta: 1e4,
+            rope_dimensions: 16,
+            rope_linear_scale: 1.0,
+        };
+        assert_eq!(good.check(), Ok(()));
+        let bad = HyperParameters {
+            heads: limits::MAX_WIDTH,
+            kv_heads: 1,
+            head_size: limits::MAX_WIDTH,
+            ..good
+        };
+        let error = bad.check().unwrap_err();
+        assert_eq!(error.name, "head_size");
+        assert!(!error.to_string().contains('\n'));
     }
 
     #[test]

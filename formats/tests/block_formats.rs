@@ -1,5 +1,11 @@
 //! Block formats against the values of gguf-py (`scripts/make_block_fixtures.py`).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its helpers"
+)]
+
 use std::path::Path;
 
 use htc_formats::DType;

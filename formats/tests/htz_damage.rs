@@ -1,5 +1,12 @@
 //! Files that were damaged: any change to an artifact is found, and no cut file opens.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
 mod htz_common;
 
 use htc_formats::htz::{Htz, HtzError, Section};

@@ -1,6 +1,13 @@
 //! Files whose digests are right and whose contents are wrong: made by a careless or hostile
 //! writer. Each test is named after the fault.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
 mod htz_common;
 
 use htc_formats::DType;
@@ -209,7 +216,6 @@ fn impossible_hyper_parameters() {
         ("rope_dimensions", json!(7)),
         ("rope_dimensions", json!(18)),
         ("norm_epsilon", json!(0.0)),
-        ("norm_epsilon", json!(1e60)),
     ] {
         refuses!(HtzError::Hyper(_), [""], |json| json["hyper"][key] = value);
     }
@@ -278,7 +284,7 @@ fn a_layer_that_does_not_exist() {
 fn a_slot_that_is_both_dense_and_factored() {
     refuses!(
         HtzError::TensorOrder { .. },
-        ["layers.0.o.a", "layers.0.o.weight"],
+        ["layers.0.ffn_norm", "layers.0.o.weight"],
         |json| {
             let table = json["tensors"].as_array_mut().unwrap();
             let mut dense = table[index("layers.0.k.weight")].clone();

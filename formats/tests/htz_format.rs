@@ -1,5 +1,12 @@
 //! The format itself: round trips, the golden artifact, versions, layout.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
 mod htz_common;
 
 use std::path::{Path, PathBuf};

@@ -106,3 +106,63 @@ impl KvCache {
         (numbers(&self.keys) + numbers(&self.values)) * size_of::<f32>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hyper() -> HyperParameters {
+        HyperParameters {
+            architecture: "llama".into(),
+            name: None,
+            vocabulary: 8,
+            context: 4096,
+            width: 8,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            head_size: 2,
+            ffn: 16,
+            norm_epsilon: 1e-5,
+            rope_theta: 10000.0,
+            rope_dimensions: 2,
+            rope_linear_scale: 1.0,
+        }
+    }
+
+    /// A number that names layer, side, position, head and dimension.
+    fn number(layer: usize, side: usize, position: usize, head: usize, dimension: usize) -> f32 {
+        ((((layer * 2 + side) * 1000 + position) * 2 + head) * 2 + dimension) as f32
+    }
+
+    #[test]
+    fn what_is_appended_stays_where_it_is_when_the_cache_grows() {
+        let mut cache = KvCache::new(&hyper());
+        for n in [1, 3, 250, 1, 10, 300] {
+            cache.reserve(n);
+            let start = cache.len();
+            for layer in 0..2 {
+                let rows = |side: usize| -> Vec<f32> {
+                    (0..n * 4)
+                        .map(|i| number(layer, side, start + i / 4, i / 2 % 2, i % 2))
+                        .collect()
+                };
+                cache.append(layer, &rows(0), &rows(1));
+            }
+            cache.advance(n);
+        }
+        assert_eq!(cache.len(), 565);
+        cache.truncate(500);
+        for layer in 0..2 {
+            let view = cache.view(layer).unwrap();
+            for head in 0..2 {
+                let (keys, values) = view.head(head);
+                for i in 0..cache.len() * 2 {
+                    assert_eq!(keys[i], number(layer, 0, i / 2, head, i % 2));
+                    assert_eq!(values[i], number(layer, 1, i / 2, head, i % 2));
+                }
+            }
+        }
+        assert!(cache.bytes() >= 2 * 2 * 565 * 4 * 4);
+    }
+}

@@ -92,3 +92,20 @@ pub(crate) fn cut_first<'a>(
         rank,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_keeps_at_least_one_component_and_never_more_than_there_are() {
+        assert_eq!(RankFraction::FULL.of(96), 96);
+        let quarter = RankFraction::new(0.25).unwrap();
+        assert_eq!(quarter.of(96), 24);
+        assert_eq!(quarter.of(1), 1);
+        assert_eq!(quarter.of(0), 0);
+        for fraction in [0.0, -1.0, 1.01, f32::NAN] {
+            assert!(RankFraction::new(fraction).is_err());
+        }
+    }
+}

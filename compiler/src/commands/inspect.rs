@@ -10,10 +10,10 @@ use serde_json::{Map, json};
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::cli::FileArgs;
-use crate::report::bytes_for_people;
+use crate::report::{bytes_for_people, notes};
 
 /// Characters of a metadata text shown to people.
-const SHOWN: usize = 60;
+const SHOWN: usize = 120;
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     match (open_container(&args.file)?, args.json) {
@@ -192,12 +192,11 @@ fn show_htz(path: &Path, artifact: &Htz) {
             Form::SharedBasis => "shared basis",
         };
         eprintln!(
-            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}  {}",
+            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
             s.layer,
             s.slot.name(),
             bytes_for_people(s.bytes_before),
             bytes_for_people(s.bytes_after),
-            s.note.as_deref().map(shorten).unwrap_or_default()
         );
     }
     for b in &plan.bases {
@@ -208,6 +207,9 @@ fn show_htz(path: &Path, artifact: &Htz) {
             b.rank,
             bytes_for_people(b.bytes)
         );
+    }
+    for note in notes(plan) {
+        eprintln!("  note: {}", shorten(&note));
     }
     eprintln!("\ntensors");
     for t in &manifest.tensors {

@@ -17,7 +17,6 @@
 //! gives each a slot of its own: the decompositions themselves gain little from a second core.
 
 mod basis;
-pub mod unit;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
@@ -28,6 +27,7 @@ mod openblas;
 mod panels;
 #[cfg(test)]
 mod tests;
+pub mod unit;
 
 use faer::{Mat, MatMut};
 

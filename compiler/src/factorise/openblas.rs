@@ -1,1 +1,117 @@
+//! Eigen- and singular vectors by OpenBLAS, the alternative to `faer` under the feature `openblas`.
+//!
+//! The library is the system's and is told to use one thread, as everything here does. A build of
+//! OpenBLAS that does not know the processor falls back to slow code without a word; then
+//! `OPENBLAS_CORETYPE`, set before the program starts, names a processor that it knows.
+//!
+//! This file is the only place of this crate's factorisations that calls foreign code.
 
+use std::ffi::{c_char, c_int};
+use std::sync::Once;
+
+use faer::{Mat, MatMut, MatRef};
+use ndarray::{Array2, ShapeBuilder};
+use ndarray_linalg::{JobSvd, SVDDCInto};
+
+use super::{FactoriseError, Leading};
+
+/// The `k` leading eigenvectors of the symmetric matrix whose lower triangle is that of `matrix`
+/// (LAPACK `dsyevd`; `ndarray-linalg` offers only the slower `dsyev`).
+pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    let n = matrix.nrows();
+    let mut vectors = packed(matrix.as_ref());
+    let mut values = vec![0.0; n];
+    divide_and_conquer(&mut vectors, &mut values)?;
+    // LAPACK orders them increasing.
+    let columns = MatRef::from_column_major_slice(&vectors, n, n);
+    Ok(Leading {
+        values: values.into_iter().rev().collect(),
+        vectors: Mat::from_fn(n, k, |i, j| columns[(i, n - 1 - j)]),
+    })
+}
+
+/// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
+pub(super) fn right_singular(tall: Mat<f64>, k: usize) -> Result<Leading, FactoriseError> {
+    one_thread();
+    let (m, n) = tall.shape();
+    let failed = FactoriseError::NoConvergence { order: n };
+    let array =
+        Array2::from_shape_vec((m, n).f(), packed(tall.as_ref())).map_err(|_| failed.clone())?;
+    drop(tall);
+    match array.svddc_into(JobSvd::Some) {
+        Ok((_, values, Some(vt))) => Ok(Leading {
+            values: values.to_vec(),
+            vectors: Mat::from_fn(n, k, |i, j| vt[(j, i)]),
+        }),
+        _ => Err(failed),
+    }
+}
+
+/// Column-major without gaps between the columns.
+fn packed(matrix: MatRef<'_, f64>) -> Vec<f64> {
+    let (m, n) = matrix.shape();
+    let mut out = vec![0.0; m * n];
+    MatMut::from_column_major_slice_mut(&mut out, m, n).copy_from(matrix);
+    out
+}
+
+/// Replaces the symmetric `matrix`, column-major of order `values.len()`, by its eigenvectors, in
+/// increasing order of the eigenvalues written to `values`.
+fn divide_and_conquer(matrix: &mut [f64], values: &mut [f64]) -> Result<(), FactoriseError> {
+    let order = values.len();
+    let failed = FactoriseError::NoConvergence { order };
+    let n = c_int::try_from(order).map_err(|_| failed.clone())?;
+    if n == 0 || matrix.len() != order * order {
+        return Err(failed);
+    }
+    one_thread();
+    let (with_vectors, lower) = (b'V' as c_char, b'L' as c_char);
+    let mut call = |work: &mut [f64], iwork: &mut [c_int], query: bool| -> Option<c_int> {
+        let length = |len: usize| c_int::try_from(len).ok();
+        let (lwork, liwork) = if query {
+            (-1, -1)
+        } else {
+            (length(work.len())?, length(iwork.len())?)
+        };
+        let mut info = 0;
+        // SAFETY: matrix holds n x n and values n numbers, checked above; work and iwork hold as
+        // many numbers as lwork and liwork say, or at least one each in a query, which
+        // writes nothing else; all pointers are of live, distinct buffers.
+        unsafe {
+            lapack_sys::dsyevd_(
+                &with_vectors,
+                &lower,
+                &n,
+                matrix.as_mut_ptr(),
+                &n,
+                values.as_mut_ptr(),
+                work.as_mut_ptr(),
+                &lwork,
+                iwork.as_mut_ptr(),
+                &liwork,
+                &mut info,
+            );
+        }
+        Some(info)
+    };
+    let (mut work, mut iwork) = ([0.0], [0]);
+    if call(&mut work, &mut iwork, true) != Some(0) {
+        return Err(failed);
+    }
+    let mut work = vec![0.0; work[0] as usize];
+    let mut iwork = vec![0; usize::try_from(iwork[0]).unwrap_or(0)];
+    match call(&mut work, &mut iwork, false) {
+        Some(0) => Ok(()),
+        _ => Err(failed),
+    }
+}
+
+/// Tells the library to compute on the calling thread.
+fn one_thread() {
+    // SAFETY: the function takes an int and is part of every build of OpenBLAS.
+    unsafe extern "C" {
+        safe fn openblas_set_num_threads(threads: c_int);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| openblas_set_num_threads(1));
+}

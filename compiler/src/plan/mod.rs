@@ -343,7 +343,7 @@ fn unit(
         let dtype = factor_type_for(asked, cols);
         if dtype != asked {
             notes.push(format!(
-                "{what} is stored in {dtype}: its rows of {cols} numbers are not whole {asked} blocks of {}",
+                "{what} in {dtype} instead of {asked}: rows of {cols} numbers are not whole blocks of {}",
                 asked.block_len()
             ));
         }
@@ -357,8 +357,8 @@ fn unit(
         },
         Method::SharedBasis => Form::SharedBasis {
             rank,
-            basis: fit("the basis", kind.cols),
-            projected: fit("the projected weights", rank),
+            basis: fit("basis", kind.cols),
+            projected: fit("projected weights", rank),
         },
     };
     let mut unit = UnitPlan {

@@ -39,11 +39,15 @@ fn a_ratio_is_met_from_below_to_the_granularity() {
                 let kinds = kinds(&hyper, &request).unwrap();
                 let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
                 assert!(plan.ratio() <= ratio, "{ratio} {}", plan.ratio());
-                // Some kind below its share cannot take one more granule.
+                // The slack is less than the largest step; what one kind cannot take because it
+                // would outgrow its dense form, the others cannot make up for.
                 let dense: u64 = kinds.iter().map(Kind::dense).sum();
                 let largest = kinds.iter().map(|k| k.cost(granule)).max().unwrap();
-                let slack = largest as f64 / dense as f64;
-                assert!(plan.ratio() > ratio - slack - 1e-9, "{ratio} {}", plan.ratio());
+                let slack = kinds.len() as f64 * largest as f64 / dense as f64;
+                assert!(plan.ratio() > ratio - slack, "{ratio} {}", plan.ratio());
+                for unit in &plan.units {
+                    assert!(unit.parameters_after() <= unit.parameters_before());
+                }
             }
         }
     }

@@ -7,8 +7,9 @@ use super::{Kind, PlanError, granularity};
 /// Ranks by kind, so that the total meets `ratio` from below to the granularity.
 ///
 /// Every kind starts at one granule; then the kind with the lowest ratio of its own gets one
-/// more, as long as the total allows it and its own ratio is below the one asked for. What
-/// rounding leaves over is thus spent again instead of being lost.
+/// more, as long as the total allows it, its own ratio is below the one asked for, and it does
+/// not get more parameters than its dense form has. What rounding leaves over is thus spent
+/// again instead of being lost.
 pub(super) fn allocate(
     kinds: &[Kind],
     ratio: f64,
@@ -40,6 +41,7 @@ pub(super) fn allocate(
                 let (kind, rank) = (&kinds[i], ranks[i]);
                 let step = kind.cost(granules[i]);
                 rank + granules[i] <= kind.limit
+                    && kind.cost(rank + granules[i]) <= kind.dense()
                     && spent + step <= budget
                     && (kind.cost(rank) as f64) < ratio * kind.dense() as f64
             })

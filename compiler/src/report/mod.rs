@@ -8,6 +8,7 @@ use htc_formats::source::ModelFile;
 use serde::Serialize;
 
 use crate::pipeline::{Options, Times};
+use crate::plan::Budget;
 
 /// The result of a compilation.
 #[derive(Clone, Debug, Serialize)]
@@ -110,6 +111,16 @@ impl Report {
             after: others + bases + sum(&|s| s.parameters_after, chosen),
         };
         let selected_parameters = counted(&options.request.slots, 0);
+        let ratio = selected_parameters.after as f64 / selected_parameters.before as f64;
+        let mut notes = notes(&plan);
+        if let Budget::Ratio(asked) = options.request.budget
+            && ratio > asked
+        {
+            notes.push(format!(
+                "the ratio is {ratio:.3}, {asked} was asked for: slots were kept dense because their \
+                 factors would take more bytes; a smaller --ratio or --factor-type makes them pay"
+            ));
+        }
         let seconds = |d: std::time::Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         Report {
             source: name(&options.input),
@@ -121,9 +132,9 @@ impl Report {
             },
             parameters: counted(&Slot::ALL, others),
             selected_parameters,
-            ratio: selected_parameters.after as f64 / selected_parameters.before as f64,
+            ratio,
             slots: Slot::ALL.iter().map(|&s| summarise(&plan, s)).collect(),
-            notes: notes(&plan),
+            notes,
             plan,
             threads: options.threads,
             seconds: Seconds {
@@ -156,24 +167,29 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     }
 }
 
-/// The notes of all slots, equal ones together with the slots and layers they are about.
-fn notes(plan: &PlanRecord) -> Vec<String> {
-    let mut said: Vec<(Slot, &str, usize)> = Vec::new();
+/// The notes of all slots, each said once with the slots it is about.
+pub fn notes(plan: &PlanRecord) -> Vec<String> {
+    let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
     for record in &plan.slots {
         if let Some(note) = &record.note {
-            match said
-                .iter_mut()
-                .find(|(slot, text, _)| *slot == record.slot && text == note)
-            {
-                Some((_, _, layers)) => *layers += 1,
-                None => said.push((record.slot, note, 1)),
+            let (_, slots, count) = match said.iter().position(|(text, ..)| text == note) {
+                Some(known) => &mut said[known],
+                None => {
+                    said.push((note, Vec::new(), 0));
+                    let last = said.len() - 1;
+                    &mut said[last]
+                }
+            };
+            *count += 1;
+            if !slots.contains(&record.slot) {
+                slots.push(record.slot);
             }
         }
     }
     said.into_iter()
-        .map(|(slot, note, layers)| {
-            let s = if layers == 1 { "" } else { "s" };
-            format!("{slot} ({layers} layer{s}): {note}")
+        .map(|(note, slots, count)| {
+            let names: Vec<_> = slots.iter().map(|s| s.name()).collect();
+            format!("{} ({count} slots): {note}", names.join(", "))
         })
         .collect()
 }

@@ -37,23 +37,25 @@ pub(super) fn encode_q8_0(values: &[f32], out: &mut [u8]) -> Result<(), BlockErr
     let (values, _) = values.as_chunks::<LEN>();
     let (blocks, _) = out.as_chunks_mut::<34>();
     for (number, (values, block)) in values.iter().zip(blocks).enumerate() {
-        if let Some(at) = values
-            .iter()
-            .position(|v| v.is_nan() || v.abs() >= Q8_0_LIMIT)
-        {
+        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        let magnitude = |value: &f32| value.abs().to_bits();
+        let largest = values.iter().map(magnitude).fold(0, u32::max);
+        if largest >= Q8_0_LIMIT.to_bits() {
+            let refused = |value| magnitude(value) >= Q8_0_LIMIT.to_bits();
+            let at = values.iter().position(refused).unwrap_or_default();
             return Err(BlockError::NoCode {
                 dtype: DType::Q8_0,
                 index: number * LEN + at,
                 value: values[at],
             });
         }
-        encode_q8_0_block(values, block);
+        encode_q8_0_block(values, f32::from_bits(largest), block);
     }
     Ok(())
 }
 
-fn encode_q8_0_block(values: &[f32; LEN], block: &mut [u8; 34]) {
-    let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+/// `largest` is the largest magnitude among `values`.
+fn encode_q8_0_block(values: &[f32; LEN], largest: f32, block: &mut [u8; 34]) {
     let d = largest / 127.0;
     // A scale whose reciprocal is infinite is 0 as an f16: the codes do not matter then.
     let inverse = match 1.0 / d {
@@ -63,8 +65,12 @@ fn encode_q8_0_block(values: &[f32; LEN], block: &mut [u8; 34]) {
     let (head, codes) = block.split_at_mut(2);
     head.copy_from_slice(&f16::from_f32(d).to_le_bytes());
     for (code, value) in codes.iter_mut().zip(values) {
-        // Rounds half away from zero; in range, because |value · inverse| is 127 and a rounding
-        // error at most.
-        *code = (value * inverse).round() as i8 as u8;
+        // Rounds half away from zero as `f32::round` does, in operations that vectorise. The
+        // magnitude is 127 and a rounding error at most.
+        let scaled = value * inverse;
+        let whole = scaled.abs() as i32;
+        let up = i32::from(scaled.abs() - whole as f32 >= 0.5);
+        let magnitude = (whole + up) as i8;
+        *code = if scaled < 0.0 { -magnitude } else { magnitude } as u8;
     }
 }

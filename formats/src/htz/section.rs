@@ -155,3 +155,93 @@ fn syntax(error: serde_json::Error) -> HtzError {
         found: one_line(&error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(data: &[u8]) -> Section {
+        Section::new("test", false, data).unwrap()
+    }
+
+    fn content_error(entry: &SectionEntry, bytes: &[u8]) -> String {
+        match decode(entry, bytes) {
+            Err(error @ HtzError::Section { .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn data_survive_either_encoding() {
+        for (data, encoding) in [
+            (&b""[..], Encoding::Raw),
+            (b"x", Encoding::Raw),
+            (&b"abc".repeat(1000), Encoding::Zstd),
+            // 1 MiB is free to be compressed by any factor.
+            (&vec![7; 1 << 20], Encoding::Zstd),
+            // Zeros shrink further than a reader would believe.
+            (&vec![0; 8 << 20], Encoding::Raw),
+        ] {
+            let section = section(data);
+            assert_eq!(section.entry().encoding, encoding);
+            assert_eq!(section.entry().length, section.bytes().len() as u64);
+            assert_eq!(section.entry().decoded_length, data.len() as u64);
+            assert_eq!(section.entry().sha256, Digest::of(section.bytes()));
+            assert!(decode(section.entry(), section.bytes()).unwrap() == data);
+        }
+    }
+
+    #[test]
+    fn bytes_behind_the_frame_are_refused() {
+        let section = section(&b"abc".repeat(1000));
+        let mut bytes = section.bytes().to_vec();
+        bytes.push(0);
+        let error = content_error(section.entry(), &bytes);
+        assert!(error.contains("1 bytes behind it"), "{error}");
+        // A second frame is no part of the first.
+        bytes.pop();
+        bytes.extend_from_slice(section.bytes());
+        content_error(section.entry(), &bytes);
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_is_refused() {
+        let section = section(&b"abc".repeat(1000));
+        for length in 0..section.bytes().len() {
+            content_error(section.entry(), &section.bytes()[..length]);
+        }
+    }
+
+    #[test]
+    fn a_frame_with_a_huge_window_is_refused() {
+        // RFC 8878: magic, a frame header without content size, a window of 2^27 bytes, and one
+        // last raw block of one byte.
+        let mut frame = vec![
+            0x28,
+            0xb5,
+            0x2f,
+            0xfd,
+            0x00,
+            17 << 3,
+            0x09,
+            0x00,
+            0x00,
+            b'x',
+        ];
+        let mut entry = section(b"").entry().clone();
+        entry.encoding = Encoding::Zstd;
+        entry.decoded_length = 1;
+        let error = content_error(&entry, &frame);
+        assert!(error.contains("memory"), "{error}");
+        // A window of 2^10 bytes is fine.
+        frame[5] = 0;
+        assert_eq!(decode(&entry, &frame).unwrap(), b"x");
+    }
+
+    #[test]
+    fn more_than_a_section_can_hold_is_refused() {
+        let data = vec![0; MAX_SECTION_BYTES as usize + 1];
+        let error = Section::new("test", false, &data).unwrap_err().to_string();
+        assert!(error.contains("length is 268435457"), "{error}");
+    }
+}

@@ -51,8 +51,8 @@ impl HtzWriter {
         let mut manifest = draft;
         let header = lay_out(&mut manifest, &sections)?;
         let (folder, name) = destination(path, overwrite)?;
-        let file = tempfile(&folder, &name)?;
-        let mut writer = HtzWriter {
+        let file = tempfile(&folder, &name, header.file_length)?;
+        Ok(HtzWriter {
             path: path.to_owned(),
             folder,
             overwrite,
@@ -60,13 +60,10 @@ impl HtzWriter {
             manifest,
             sections,
             header,
+            // Leaves room for header and manifest: they are known last.
             end: header.data_offset(),
             turn: 0,
-        };
-        // Room for header and manifest: they are known last.
-        let start = SeekFrom::Start(writer.end);
-        writer.io("write", |file| file.seek(start))?;
-        Ok(writer)
+        })
     }
 
     /// The file as long as it is incomplete, for whoever must remove it when the program is
@@ -157,15 +154,19 @@ impl HtzWriter {
         self.publish()
     }
 
-    /// Writes `bytes` at `offset`, after zeros from where the file ends.
+    /// Writes `bytes` at `offset`, after zeros from where the file ends. May be tried again
+    /// where it fails.
     fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), HtzError> {
         const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
         let padding = &ZEROS[..(offset - self.end) as usize];
-        self.end = offset + bytes.len() as u64;
+        let start = SeekFrom::Start(self.end);
         self.io("write", |file| {
+            file.seek(start)?;
             file.write_all(padding)?;
             file.write_all(bytes)
-        })
+        })?;
+        self.end = offset + bytes.len() as u64;
+        Ok(())
     }
 
     fn io<T>(
@@ -174,30 +175,19 @@ impl HtzWriter {
         act: impl FnOnce(&mut File) -> io::Result<T>,
     ) -> Result<T, HtzError> {
         let result = act(self.file.as_file_mut());
-        result.map_err(|source| self.failed(action, source))
-    }
-
-    fn failed(&self, action: &'static str, source: io::Error) -> HtzError {
-        let path = self.path.clone();
-        match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HtzError::DiskFull {
-                path,
-                needed: self.header.file_length,
-            },
-            _ => HtzError::Io {
-                action,
-                path,
-                source,
-            },
-        }
+        result.map_err(|source| failure(action, &self.path, self.header.file_length, source))
     }
 
     /// Gives the complete file its name.
     fn publish(self) -> Result<(), HtzError> {
         let HtzWriter {
-            path, folder, file, ..
+            path,
+            folder,
+            file,
+            overwrite,
+            ..
         } = self;
-        let renamed = if self.overwrite {
+        let renamed = if overwrite {
             file.persist(&path)
         } else {
             file.persist_noclobber(&path)
@@ -334,7 +324,7 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, String), HtzErr
     }
 }
 
-fn tempfile(folder: &Path, name: &str) -> Result<NamedTempFile, HtzError> {
+fn tempfile(folder: &Path, name: &str, needed: u64) -> Result<NamedTempFile, HtzError> {
     let mut builder = tempfile::Builder::new();
     let prefix = format!(".{name}.partial-");
     builder.prefix(&prefix);
@@ -348,12 +338,42 @@ fn tempfile(folder: &Path, name: &str) -> Result<NamedTempFile, HtzError> {
         .map_err(|source| match source.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
                 path: folder.to_owned(),
-                source,
+                // Without the temporary name, which would only confuse.
+                source: source.kind().into(),
             },
-            _ => HtzError::Io {
-                action: "create a file in",
-                path: folder.to_owned(),
-                source,
-            },
+            _ => failure("create a file in", folder, needed, source),
         })
+}
+
+/// What the system said of an action on `path`, for an artifact of `needed` bytes.
+fn failure(action: &'static str, path: &Path, needed: u64, source: io::Error) -> HtzError {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HtzError::DiskFull { path, needed },
+        _ => HtzError::Io {
+            action,
+            path,
+            source,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_its_remedy() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let error = failure("write", Path::new("x.htz"), 12345, kind.into());
+            let text = error.to_string();
+            assert!(matches!(error, HtzError::DiskFull { .. }));
+            assert_eq!(
+                text,
+                "no space left for x.htz (12345 bytes); free some or choose another disk"
+            );
+        }
+        let error = failure("write", Path::new("x.htz"), 1, ErrorKind::TimedOut.into());
+        assert_eq!(error.to_string(), "cannot write x.htz: timed out");
+    }
 }

@@ -4,7 +4,9 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
-use super::blocks::{format_kernels, kernel_table, padded, part, six_bit_scales};
+use super::blocks::{
+    SEGMENT, format_kernels, in_memory, kernel_table, padded, part, six_bit_scales, tile_kernels,
+};
 use super::kernels::Kernels;
 use super::lanes;
 use crate::matrix::Matrix;
@@ -44,8 +46,14 @@ formats! {
     (q6_k, 210, 256, unpack_q6_k),
 }
 
+tile_kernels!("avx2,fma,f16c", __m256);
+
 /// Numbers in a register.
 const LANES: usize = 8;
+/// See [`tile_kernels`].
+const CHAINS: usize = 2;
+const TILE_ROWS: usize = 4;
+const TILE_VECTORS: usize = 3;
 
 avx2! {
     fn zero() -> __m256 {
@@ -82,7 +90,7 @@ avx2! {
 
     fn load_128(bytes: &[u8; 16]) -> __m128i {
         // SAFETY: the array has the bytes that are read.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+        unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
     fn load_256(bytes: &[u8; 32]) -> __m256i {
@@ -93,6 +101,15 @@ avx2! {
     /// An f16 in every lane.
     fn half(bytes: &[u8; 2]) -> __m256 {
         _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
+    }
+
+    /// `q * d - m`, rounded twice where `EXACT`.
+    fn scaled<const EXACT: bool>(q: __m256, d: __m256, m: __m256) -> __m256 {
+        if EXACT {
+            _mm256_sub_ps(_mm256_mul_ps(q, d), m)
+        } else {
+            _mm256_fmsub_ps(q, d, m)
+        }
     }
 
     /// The lower eight bytes as numbers.
@@ -125,36 +142,36 @@ avx2! {
             let bytes = load_64(part(&six_bits, i * 8));
             store(numbers, _mm256_mul_ps(half(part(supers, i * 2)), unsigned(bytes)));
         }
-        numbers
+        [in_memory(numbers[0]), in_memory(numbers[1])]
     }
 
-    fn unpack_f32<F: FnMut(usize, __m256)>(b: &[u8; 128], mut each: F) {
+    fn unpack_f32<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 128], mut each: F) {
         for i in 0..4 {
             each(i, _mm256_castsi256_ps(load_256(part(b, i * 32))));
         }
     }
 
-    fn unpack_f16<F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
+    fn unpack_f16<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
             each(i, _mm256_cvtph_ps(load_128(part(b, i * 16))));
         }
     }
 
-    fn unpack_bf16<F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
+    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
             let wide = _mm256_cvtepu16_epi32(load_128(part(b, i * 16)));
             each(i, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)));
         }
     }
 
-    fn unpack_q8_0<F: FnMut(usize, __m256)>(b: &[u8; 34], mut each: F) {
+    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 34], mut each: F) {
         let d = half(part(b, 0));
         for i in 0..4 {
             each(i, _mm256_mul_ps(signed(load_64(part(b, 2 + i * 8))), d));
         }
     }
 
-    fn unpack_q4_0<F: FnMut(usize, __m256)>(b: &[u8; 18], mut each: F) {
+    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 18], mut each: F) {
         let d = half(part(b, 0));
         let bytes = load_128(part(b, 2));
         let mask = _mm_set1_epi8(15);
@@ -166,7 +183,7 @@ avx2! {
         }
     }
 
-    fn unpack_q4_k<F: FnMut(usize, __m256)>(b: &[u8; 144], mut each: F) {
+    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 144], mut each: F) {
         let [scales, mins] = scales_and_mins(part(b, 0), part(b, 4));
         let mask = _mm256_set1_epi8(15);
         for pair in 0..4 {
@@ -176,13 +193,13 @@ avx2! {
                 let j = pair * 2 + j;
                 let (d, m) = (_mm256_set1_ps(scales[j]), _mm256_set1_ps(mins[j]));
                 for (i, q) in eights(_mm256_and_si256(q, mask)).into_iter().enumerate() {
-                    each(j * 4 + i, _mm256_sub_ps(_mm256_mul_ps(d, unsigned(q)), m));
+                    each(j * 4 + i, scaled::<EXACT>(unsigned(q), d, m));
                 }
             }
         }
     }
 
-    fn unpack_q5_k<F: FnMut(usize, __m256)>(b: &[u8; 176], mut each: F) {
+    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 176], mut each: F) {
         let [scales, mins] = scales_and_mins(part(b, 0), part(b, 4));
         let high_bits = load_256(part(b, 16));
         for j in 0..8 {
@@ -194,17 +211,18 @@ avx2! {
             let q = _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)));
             let (d, m) = (_mm256_set1_ps(scales[j]), _mm256_set1_ps(mins[j]));
             for (i, q) in eights(q).into_iter().enumerate() {
-                each(j * 4 + i, _mm256_sub_ps(_mm256_mul_ps(d, unsigned(q)), m));
+                each(j * 4 + i, scaled::<EXACT>(unsigned(q), d, m));
             }
         }
     }
 
-    fn unpack_q6_k<F: FnMut(usize, __m256)>(b: &[u8; 210], mut each: F) {
+    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 210], mut each: F) {
         let d = half(part(b, 208));
         let mut scales = [[0.0; 8]; 2];
         for (i, scales) in scales.iter_mut().enumerate() {
             store(scales, _mm256_mul_ps(d, signed(load_64(part(b, 192 + i * 8)))));
         }
+        let scales = [in_memory(scales[0]), in_memory(scales[1])];
         let scales = scales.as_flattened();
         for half in 0..2 {
             let low = [load_256(part(b, half * 64)), load_256(part(b, half * 64 + 32))];

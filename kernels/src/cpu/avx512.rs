@@ -8,7 +8,9 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
-use super::blocks::{format_kernels, kernel_table, padded, part, six_bit_scales};
+use super::blocks::{
+    SEGMENT, format_kernels, in_memory, kernel_table, padded, part, six_bit_scales, tile_kernels,
+};
 use super::kernels::Kernels;
 use super::lanes;
 use crate::matrix::Matrix;
@@ -55,8 +57,14 @@ formats! {
     (q6_k, 210, 256, unpack_q6_k),
 }
 
+tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
+
 /// Numbers in a register.
 const LANES: usize = 16;
+/// See [`tile_kernels`].
+const CHAINS: usize = 4;
+const TILE_ROWS: usize = 8;
+const TILE_VECTORS: usize = 3;
 
 avx512! {
     fn zero() -> __m512 {
@@ -86,8 +94,9 @@ avx512! {
     }
 
     fn load_128(bytes: &[u8; 16]) -> __m128i {
+        // Not `loadu`, which the compiler may cut in two.
         // SAFETY: the array has the bytes that are read.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+        unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
     fn load_256(bytes: &[u8; 32]) -> __m256i {
@@ -100,9 +109,20 @@ avx512! {
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
-    /// An f16 in every lane.
-    fn half(bytes: &[u8; 2]) -> __m512 {
-        _mm512_cvtph_ps(_mm256_set1_epi16(i16::from_le_bytes(*bytes)))
+    /// The first f16 in every lane. Converted from memory, which spares a shuffle.
+    fn half(bytes: &[u8; 8]) -> __m512 {
+        let halves = _mm_cvtsi64_si128(i64::from_le_bytes(*bytes));
+        _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
+    }
+
+    /// `q * d - m`, rounded twice where `EXACT`.
+    fn scaled<const EXACT: bool>(q: __m512, d: f32, m: f32) -> __m512 {
+        let (d, m) = (_mm512_set1_ps(d), _mm512_set1_ps(m));
+        if EXACT {
+            _mm512_sub_ps(_mm512_mul_ps(q, d), m)
+        } else {
+            _mm512_fmsub_ps(q, d, m)
+        }
     }
 
     fn signed(bytes: __m128i) -> __m512 {
@@ -116,48 +136,45 @@ avx512! {
         )
     }
 
-    /// Lane `i` of `x` in every lane.
-    fn lane(x: __m512, i: usize) -> __m512 {
-        _mm512_permutexvar_ps(_mm512_set1_epi32(i as i32), x)
-    }
-
     /// The eight scales and then the eight minima of a q4_k or q5_k block.
-    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> __m512 {
+    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; LANES] {
         let six_bits = six_bit_scales(packed).cast_signed();
         let bytes = _mm_set_epi64x((six_bits >> 64) as i64, six_bits as i64);
         let supers = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*supers)));
         let pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
         let supers = _mm512_permutexvar_ps(pick, _mm512_castps128_ps512(supers));
-        _mm512_mul_ps(supers, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)))
+        let mut numbers = [0.0; LANES];
+        store(&mut numbers, _mm512_mul_ps(supers, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))));
+        in_memory(numbers)
     }
 
-    fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
+    fn unpack_f32<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
         for i in 0..2 {
             each(i, _mm512_castsi512_ps(load_512(part(b, i * 64))));
         }
     }
 
-    fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+    fn unpack_f16<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
             each(i, _mm512_cvtph_ps(load_256(part(b, i * 32))));
         }
     }
 
-    fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
             let wide = _mm512_cvtepu16_epi32(load_256(part(b, i * 32)));
             each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
         }
     }
 
-    fn unpack_q8_0<F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
+    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
         let d = half(part(b, 0));
         for i in 0..2 {
             each(i, _mm512_mul_ps(signed(load_128(part(b, 2 + i * 16))), d));
         }
     }
 
-    fn unpack_q4_0<F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
+    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
         let centred = _mm512_sub_ps(iota(), _mm512_set1_ps(8.0));
         let entries = _mm512_mul_ps(centred, half(part(b, 0)));
         let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 2)));
@@ -165,13 +182,12 @@ avx512! {
         each(1, _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(nibbles), entries));
     }
 
-    fn unpack_q4_k<F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
+    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         for pair in 0..4 {
-            let entries = |j: usize| {
-                _mm512_sub_ps(_mm512_mul_ps(iota(), lane(scales, j)), lane(scales, j + 8))
-            };
-            let (low, high) = (entries(2 * pair), entries(2 * pair + 1));
+            let j = pair * 2;
+            let low = scaled::<EXACT>(iota(), scales[j], scales[j + 8]);
+            let high = scaled::<EXACT>(iota(), scales[j + 1], scales[j + 9]);
             let nibbles = [
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32))),
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32 + 16))),
@@ -186,7 +202,7 @@ avx512! {
         }
     }
 
-    fn unpack_q5_k<F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
+    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         let upper = _mm512_add_ps(iota(), _mm512_set1_ps(16.0));
         let high_bits = [
@@ -194,10 +210,9 @@ avx512! {
             _mm512_cvtepu8_epi32(load_128(part(b, 32))),
         ];
         for j in 0..8 {
-            let (d, m) = (lane(scales, j), lane(scales, j + 8));
             let entries = [
-                _mm512_sub_ps(_mm512_mul_ps(iota(), d), m),
-                _mm512_sub_ps(_mm512_mul_ps(upper, d), m),
+                scaled::<EXACT>(iota(), scales[j], scales[j + 8]),
+                scaled::<EXACT>(upper, scales[j], scales[j + 8]),
             ];
             for i in 0..2 {
                 let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
@@ -211,8 +226,11 @@ avx512! {
         }
     }
 
-    fn unpack_q6_k<F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
-        let scales = _mm512_mul_ps(half(part(b, 208)), signed(load_128(part(b, 192))));
+    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
+        let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*part(b, 208))))));
+        let mut scales = [0.0; LANES];
+        store(&mut scales, _mm512_mul_ps(_mm512_set1_ps(d), signed(load_128(part(b, 192)))));
+        let scales = in_memory(scales);
         for half in 0..2 {
             let low = load_512(part(b, half * 64));
             let high = load_256(part(b, 128 + half * 32));
@@ -238,7 +256,7 @@ avx512! {
                 ];
                 for (i, q) in parts.into_iter().enumerate() {
                     let index = half * 8 + pair * 4 + i;
-                    each(index, _mm512_mul_ps(lane(scales, index), signed(q)));
+                    each(index, _mm512_mul_ps(_mm512_set1_ps(scales[index]), signed(q)));
                 }
             }
         }

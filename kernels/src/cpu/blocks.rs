@@ -32,7 +32,9 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
 /// The functions avoid the standard library's combinators: those are compiled without the
 /// instruction set and would not be inlined around a closure that needs it.
 ///
-/// `$unpack(block, each)` calls `each(i, numbers)` for every register `i` of the block in order.
+/// `$unpack::<EXACT, _>(block, each)` calls `each(i, numbers)` for every register `i` of the block
+/// in order. Where `EXACT`, the numbers are rounded as the scalar decoder rounds them; a product
+/// does without, where a fused multiply-add is cheaper.
 macro_rules! format_kernels {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
         mod $module {
@@ -47,12 +49,12 @@ macro_rules! format_kernels {
                 let (numbers, out_rest) = out.as_chunks_mut::<$len>();
                 for (block, numbers) in blocks.iter().zip(numbers) {
                     let numbers = numbers.as_chunks_mut::<LANES>().0;
-                    $unpack(block, |i, w| store(&mut numbers[i], w));
+                    $unpack::<true, _>(block, |i, w| store(&mut numbers[i], w));
                 }
                 if !rest.is_empty() {
                     let mut numbers = [0.0; $len];
                     let parts = numbers.as_chunks_mut::<LANES>().0;
-                    $unpack(&padded(rest), |i, w| store(&mut parts[i], w));
+                    $unpack::<true, _>(&padded(rest), |i, w| store(&mut parts[i], w));
                     out_rest.copy_from_slice(&numbers[..out_rest.len()]);
                 }
             }
@@ -83,13 +85,13 @@ macro_rules! format_kernels {
                 for r in 0..R {
                     blocks[r] = &rows[r].as_chunks::<$bytes>().0[..count];
                 }
-                let mut sums = [[zero(); 2]; R];
+                let mut sums = [[zero(); CHAINS]; R];
                 for (b, x) in x_blocks.iter().enumerate() {
                     let x = x.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
-                        $unpack(&blocks[r][b], |i, w| {
-                            sums[i % 2] = fma(w, load(&x[i]), sums[i % 2]);
+                        $unpack::<false, _>(&blocks[r][b], |i, w| {
+                            sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
                 }
@@ -99,14 +101,14 @@ macro_rules! format_kernels {
                     let x = numbers.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
-                        $unpack(&padded(&rows[r][count * $bytes..]), |i, w| {
-                            sums[i % 2] = fma(w, load(&x[i]), sums[i % 2]);
+                        $unpack::<false, _>(&padded(&rows[r][count * $bytes..]), |i, w| {
+                            sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
                 }
                 let mut results = [0.0; R];
                 for r in 0..R {
-                    results[r] = sum(add(sums[r][0], sums[r][1]));
+                    results[r] = sum_of_chains(sums[r]);
                 }
                 results
             }
@@ -124,6 +126,117 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     block
 }
 
+/// Columns of a row that [`tile_kernels`] decodes at a time, a multiple of every block length: eight
+/// rows of them fit the first-level cache.
+pub(super) const SEGMENT: usize = 512;
+
+/// The product of one row's chains of sums, and that of many rows with several vectors.
+///
+/// `CHAINS` is how many sums a row's product is spread over, so that it does not wait for one
+/// addition after the other. `TILE_ROWS` by `TILE_VECTORS` is what a product with several vectors
+/// handles together: as many as there are registers for their sums.
+macro_rules! tile_kernels {
+    ($features:literal, $vector:ty) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sum_of_chains(mut chains: [$vector; CHAINS]) -> f32 {
+            let mut count = CHAINS;
+            while count > 1 {
+                count /= 2;
+                for i in 0..count {
+                    chains[i] = add(chains[i], chains[i + count]);
+                }
+            }
+            sum(chains[0])
+        }
+
+        /// `y [rows, n] = W xᵀ` for `x [n, cols]`.
+        #[target_feature(enable = $features)]
+        fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
+            let whole = w.rows() / TILE_ROWS * TILE_ROWS;
+            for first in (0..whole).step_by(TILE_ROWS) {
+                few_rows::<TILE_ROWS>(w, first, n, x, &mut y[first * n..][..TILE_ROWS * n]);
+            }
+            for first in whole..w.rows() {
+                few_rows::<1>(w, first, n, x, &mut y[first * n..][..n]);
+            }
+        }
+
+        /// [`few`] for `R` rows from `first` on.
+        #[target_feature(enable = $features)]
+        fn few_rows<const R: usize>(
+            w: Matrix<'_>,
+            first: usize,
+            n: usize,
+            x: &[f32],
+            y: &mut [f32],
+        ) {
+            let (dtype, cols) = (w.dtype(), w.cols());
+            let bytes = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
+            let mut numbers = [[0.0; SEGMENT]; R];
+            let mut sums = vec![[zero(); R]; n];
+            for start in (0..cols).step_by(SEGMENT) {
+                let count = SEGMENT.min(cols - start);
+                for (r, numbers) in numbers.iter_mut().enumerate() {
+                    let row = &w.row(first + r)[bytes(start)..bytes(start + count)];
+                    decode(dtype, row, &mut numbers[..count]);
+                    numbers[count..].fill(0.0);
+                }
+                let mut t = 0;
+                let (tiles, rest) = sums.as_chunks_mut::<TILE_VECTORS>();
+                for sums in tiles {
+                    tile(&numbers, &x[t * cols + start..], cols, count, sums);
+                    t += TILE_VECTORS;
+                }
+                for sums in rest.as_chunks_mut::<1>().0 {
+                    tile(&numbers, &x[t * cols + start..], cols, count, sums);
+                    t += 1;
+                }
+            }
+            for (t, sums) in sums.iter().enumerate() {
+                for (r, sums) in sums.iter().enumerate() {
+                    y[r * n + t] = sum(*sums);
+                }
+            }
+        }
+
+        /// Adds the products of `count` columns of `R` rows and `T` vectors that lie `stride` apart.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn tile<const R: usize, const T: usize>(
+            rows: &[[f32; SEGMENT]; R],
+            x: &[f32],
+            stride: usize,
+            count: usize,
+            sums: &mut [[$vector; R]; T],
+        ) {
+            let steps = count / LANES;
+            let mut vectors = [&[] as &[[f32; LANES]]; T];
+            let mut last = [[0.0; LANES]; T];
+            for t in 0..T {
+                let (whole, rest) = x[t * stride..][..count].as_chunks::<LANES>();
+                vectors[t] = whole;
+                last[t][..rest.len()].copy_from_slice(rest);
+            }
+            let mut local = *sums;
+            for k in 0..count.div_ceil(LANES) {
+                let mut x = [zero(); T];
+                for t in 0..T {
+                    x[t] = load(if k < steps { &vectors[t][k] } else { &last[t] });
+                }
+                for r in 0..R {
+                    let w = load(&rows[r].as_chunks::<LANES>().0[k]);
+                    for t in 0..T {
+                        local[t][r] = fma(w, x[t], local[t][r]);
+                    }
+                }
+            }
+            *sums = local;
+        }
+    };
+}
+pub(super) use tile_kernels;
+
 /// The table of kernels of an instruction set and its `matvec` and `decode`.
 ///
 /// Expects the modules that [`format_kernels`] makes for every format.
@@ -132,6 +245,20 @@ macro_rules! kernel_table {
         /// The table, where the processor has the instructions.
         pub(super) fn kernels() -> Option<&'static Kernels> {
             $detected.then_some(&KERNELS)
+        }
+
+        #[target_feature(enable = $features)]
+        fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+            match dtype {
+                DType::F32 => f32::decode(bytes, out),
+                DType::F16 => f16::decode(bytes, out),
+                DType::BF16 => bf16::decode(bytes, out),
+                DType::Q8_0 => q8_0::decode(bytes, out),
+                DType::Q4_0 => q4_0::decode(bytes, out),
+                DType::Q4K => q4_k::decode(bytes, out),
+                DType::Q5K => q5_k::decode(bytes, out),
+                DType::Q6K => q6_k::decode(bytes, out),
+            }
         }
 
         /// Private, so that [`kernels`] is the only way to the functions below: each calls code
@@ -153,20 +280,13 @@ macro_rules! kernel_table {
                     }
                 }
             },
+            few: |w, n, x, y| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { few(w, n, x, y) }
+            },
             decode: |dtype, bytes, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe {
-                    match dtype {
-                        DType::F32 => f32::decode(bytes, out),
-                        DType::F16 => f16::decode(bytes, out),
-                        DType::BF16 => bf16::decode(bytes, out),
-                        DType::Q8_0 => q8_0::decode(bytes, out),
-                        DType::Q4_0 => q4_0::decode(bytes, out),
-                        DType::Q4K => q4_k::decode(bytes, out),
-                        DType::Q5K => q5_k::decode(bytes, out),
-                        DType::Q6K => q6_k::decode(bytes, out),
-                    }
-                }
+                unsafe { decode(dtype, bytes, out) }
             },
             rms_norm: |x, weight, eps, out| {
                 #[target_feature(enable = $features)]
@@ -244,3 +364,11 @@ macro_rules! kernel_table {
     };
 }
 pub(super) use kernel_table;
+
+/// The same numbers, in memory: reading one of them into every lane of a register then costs a
+/// load, where the compiler would otherwise shuffle the register they came from, and the shuffles
+/// are what these kernels wait for.
+#[inline(always)]
+pub(super) fn in_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {
+    std::hint::black_box(numbers)
+}

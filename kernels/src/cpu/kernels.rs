@@ -14,6 +14,8 @@ pub(crate) struct Kernels {
     pub name: &'static str,
     /// `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on nothing but that row and `x`.
     pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
+    /// `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
+    pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
     /// `x`, `weight` and `out` of one row, and `eps`.

@@ -2,7 +2,7 @@
 
 use super::gemm::{View, for_each_panel};
 use super::kernels::{self, Kernels};
-use super::matvec::{Product, matvec_many_with};
+use super::matvec::{Product, matvec_many_with, rows_per_task};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
@@ -14,6 +14,10 @@ const PANEL_ROWS: usize = 96;
 /// Columns decoded at a time, a multiple of every block length: a panel of them fits the
 /// second-level cache beside what the product itself packs.
 const PANEL_COLS: usize = 512;
+
+/// Up to this many vectors a product decodes rows into the first-level cache and multiplies them
+/// at once, which spares the packing of a dense product.
+pub(super) const FEW: usize = 32;
 
 /// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
 ///
@@ -44,6 +48,9 @@ pub(super) fn matmul_with(
     if n == 1 {
         return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
     }
+    if n <= std::env::var("FEW").ok().and_then(|v| v.parse().ok()).unwrap_or(FEW) {
+        return few(kernels, pool, w, n, x, y, scratch);
+    }
     let cols = w.cols();
     let dtype = w.dtype();
     let scratch = scratch.take(PANEL_ROWS * PANEL_COLS * pool.threads());
@@ -62,6 +69,34 @@ pub(super) fn matmul_with(
             let x = View::new(&x[start..], n, count, cols);
             let w = View::new(scratch, rows, count, count);
             panel.multiply(x, w.transposed(), 1.0, start > 0);
+        }
+    });
+    Ok(())
+}
+
+/// [`matmul`] for few vectors; the shapes have been checked.
+fn few(
+    kernels: &Kernels,
+    pool: &Pool,
+    w: Matrix<'_>,
+    n: usize,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), ShapeError> {
+    let width = rows_per_task(&w);
+    let scratch = scratch.take(width * n * pool.threads());
+    for_each_panel(pool, y, [n, w.rows()], width, scratch, |first, mut panel, scratch| {
+        let rows = width.min(w.rows() - first);
+        let Ok(w) = w.row_range(first, rows) else {
+            return;
+        };
+        let products = &mut scratch[..rows * n];
+        (kernels.few)(w, n, x, products);
+        for t in 0..n {
+            for (y, products) in panel.row_mut(t).iter_mut().zip(products.chunks_exact(n)) {
+                *y = products[t];
+            }
         }
     });
     Ok(())

@@ -40,8 +40,8 @@ const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=128 << 10;
 const TASKS_PER_PRODUCT: usize = 16;
 
 /// Rows of one task, a multiple of the rows a kernel handles together.
-fn rows_per_task(w: &Matrix<'_>) -> usize {
-    const ROWS: usize = 4;
+pub(super) fn rows_per_task(w: &Matrix<'_>) -> usize {
+    const ROWS: usize = 8;
     let bytes = (w.rows() * w.row_bytes() / TASKS_PER_PRODUCT)
         .clamp(*TASK_BYTES.start(), *TASK_BYTES.end());
     (bytes / w.row_bytes().max(1)).next_multiple_of(ROWS)

@@ -137,3 +137,42 @@ fn matvec_agrees_with_the_reference_on_any_number_of_threads() {
         }
     }
 }
+
+#[test]
+fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
+    let mut random = Random(3);
+    let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
+    let mut scratch = Scratch::new();
+    for dtype in DType::ALL {
+        for cols in [0, 1, 3, 4, 11].map(|blocks| blocks * dtype.block_len().max(19)) {
+            for (rows, n) in [(1, 2), (5, 3), (17, 4), (130, 7), (9, 32), (97, 33), (200, 70), (3, 0)] {
+                let bytes = random.matrix(dtype, rows, cols);
+                let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+                let x = random.numbers(n * cols);
+                let mut expected = vec![0.0; n * rows];
+                reference::matmul(w, n, &x, &mut expected).unwrap();
+                for k in available() {
+                    let results = pools.each_ref().map(|pool| {
+                        let mut y = vec![f32::NAN; n * rows];
+                        matmul::matmul_with(k, pool, w, n, &x, &mut y, &mut scratch).unwrap();
+                        y
+                    });
+                    for t in 0..n {
+                        let bounds = magnitudes(w, &x[t * cols..][..cols]);
+                        for i in 0..rows {
+                            let (found, expected) = (results[0][t * rows + i], expected[t * rows + i]);
+                            let error = f64::from(found - expected).abs();
+                            let name = k.name;
+                            assert!(
+                                error <= PRODUCT_ERROR * bounds[i],
+                                "{name} {dtype} {rows}x{cols} n {n} [{t}, {i}]: {found} for {expected}",
+                            );
+                        }
+                    }
+                    assert_eq!(results[0], results[1]);
+                    assert_eq!(results[0], results[2]);
+                }
+            }
+        }
+    }
+}

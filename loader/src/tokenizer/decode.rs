@@ -22,7 +22,11 @@ pub struct StreamDecoder<'a> {
 impl<'a> StreamDecoder<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         let strip = tokenizer.vocabulary.add_space_prefix;
-        Self { tokenizer, pending: Vec::new(), strip }
+        Self {
+            tokenizer,
+            pending: Vec::new(),
+            strip,
+        }
     }
 
     /// The text that `token` completes; empty while a character is incomplete.
@@ -60,7 +64,11 @@ impl<'a> StreamDecoder<'a> {
             }
             TokenKind::Normal => {
                 self.flush(text);
-                let piece = if self.strip { piece.strip_prefix(SPACE).unwrap_or(piece) } else { piece };
+                let piece = if self.strip {
+                    piece.strip_prefix(SPACE).unwrap_or(piece)
+                } else {
+                    piece
+                };
                 for (i, word) in piece.split(SPACE).enumerate() {
                     if i > 0 {
                         text.push(' ');

@@ -48,7 +48,11 @@ impl Merger {
                 continue;
             }
             if let Some(first) = ids.insert(Box::from(text.as_str()), id) {
-                return Err(TokenizerError::Duplicate { first, second: id, text: text.clone() });
+                return Err(TokenizerError::Duplicate {
+                    first,
+                    second: id,
+                    text: text.clone(),
+                });
             }
             let mut pairs = text.chars().zip(text.chars().skip(1));
             if let (Some(pair), None) = (pairs.next(), pairs.next()) {
@@ -68,7 +72,9 @@ impl Merger {
         }
         let unknown = vocabulary.unknown.or_else(|| {
             let mut kinds = (0..).zip(&vocabulary.kinds);
-            kinds.find(|&(_, &kind)| kind == TokenKind::Unknown).map(|(id, _)| id)
+            kinds
+                .find(|&(_, &kind)| kind == TokenKind::Unknown)
+                .map(|(id, _)| id)
         });
         if unknown.is_none() && bytes.contains(&NONE) {
             return Err(TokenizerError::SpecialMissing {
@@ -88,11 +94,19 @@ impl Merger {
 
     /// Buffers for encoding with these tables.
     pub(super) fn start(&self) -> Merging<'_> {
-        Merging { tables: self, symbols: Vec::new(), queue: PairQueue::new() }
+        Merging {
+            tables: self,
+            symbols: Vec::new(),
+            queue: PairQueue::new(),
+        }
     }
 
     fn id(&self, text: &str) -> Option<u32> {
-        if text.len() <= self.longest { self.ids.get(text).copied() } else { None }
+        if text.len() <= self.longest {
+            self.ids.get(text).copied()
+        } else {
+            None
+        }
     }
 
     fn push_symbol(&self, symbol: &str, ids: &mut Vec<u32>) {
@@ -143,10 +157,23 @@ impl Merging<'_> {
             if let Some(token) = joint.filter(|&token| token != NONE && previous != NONE) {
                 let rank = self.tables.ranks[token as usize];
                 let len = position - previous + len as u32;
-                self.queue.push(Pair { rank, left: previous, len });
+                self.queue.push(Pair {
+                    rank,
+                    left: previous,
+                    len,
+                });
             }
-            self.symbols.push(Symbol { len: len as u32, previous });
-            self.symbols.resize(position as usize + len, Symbol { len: 0, previous: NONE });
+            self.symbols.push(Symbol {
+                len: len as u32,
+                previous,
+            });
+            self.symbols.resize(
+                position as usize + len,
+                Symbol {
+                    len: 0,
+                    previous: NONE,
+                },
+            );
             before = Some(character);
         }
         self.finish_part(&text[start..], ids);
@@ -156,7 +183,10 @@ impl Merging<'_> {
     fn finish_part(&mut self, part: &str, ids: &mut Vec<u32>) {
         let end = part.len() as u32;
         while let Some(Pair { left, len, .. }) = self.queue.pop() {
-            let Symbol { len: left_len, previous } = self.symbols[left as usize];
+            let Symbol {
+                len: left_len,
+                previous,
+            } = self.symbols[left as usize];
             // Symbols only ever grow, or vanish into the one before. So the pair is as it was
             // found exactly if the left one is there and both have the same length together.
             let right = left + left_len;
@@ -187,7 +217,11 @@ impl Merging<'_> {
     fn offer(&mut self, part: &str, left: u32, end: u32) {
         if let Some(token) = self.tables.id(&part[left as usize..end as usize]) {
             let rank = self.tables.ranks[token as usize];
-            self.queue.push(Pair { rank, left, len: end - left });
+            self.queue.push(Pair {
+                rank,
+                left,
+                len: end - left,
+            });
         }
     }
 }

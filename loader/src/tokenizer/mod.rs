@@ -21,7 +21,7 @@ mod merge;
 mod queue;
 mod user_defined;
 
-use htc_formats::vocab::{TokenKind, Vocabulary};
+use htc_formats::vocab::{TokenKind, Vocabulary, VocabularyError};
 use thiserror::Error;
 
 pub use decode::StreamDecoder;
@@ -34,41 +34,12 @@ const SPACE: &str = "\u{2581}";
 /// Why a vocabulary cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TokenizerError {
-    /// Another algorithm than SentencePiece's.
-    #[error(
-        "tokenizer `{found}` is not supported, expected `llama` (SentencePiece); use a model with a SentencePiece vocabulary"
-    )]
-    Unsupported {
-        /// The kind the vocabulary names.
-        found: String,
-    },
-    /// A table of the vocabulary does not have one entry per token.
-    #[error(
-        "vocabulary has {found} {table} for {expected} tokens; convert the model again from its source"
-    )]
-    TableLength {
-        /// `scores` or `token types`.
-        table: &'static str,
-        /// Number of tokens.
-        expected: usize,
-        /// Number of entries.
-        found: usize,
-    },
-    /// A score that cannot be ordered.
-    #[error(
-        "token {token} `{text}` has score {score}, expected a finite number; convert the model again from its source"
-    )]
-    Score {
-        /// Id of the token.
-        token: u32,
-        /// Its text.
-        text: String,
-        /// Its score.
-        score: f32,
-    },
+    /// It is of another kind than `llama`, or its tables contradict each other.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
     /// Two ids for one text.
     #[error(
-        "tokens {first} and {second} both read `{text}`, expected distinct texts; convert the model again from its source"
+        "tokens {first} and {second} both read {text:?}, expected distinct texts; convert the model again from its source"
     )]
     Duplicate {
         /// The lower id.
@@ -80,7 +51,7 @@ pub enum TokenizerError {
     },
     /// A byte token that names no byte.
     #[error(
-        "byte token {token} reads `{text}`, expected `<0x00>` to `<0xFF>`; convert the model again from its source"
+        "byte token {token} reads {text:?}, expected \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
     )]
     ByteToken {
         /// Id of the token.
@@ -88,35 +59,27 @@ pub enum TokenizerError {
         /// Its text.
         text: String,
     },
-    /// A special token outside the vocabulary.
-    #[error(
-        "{role} token is {found}, but the vocabulary has {tokens} tokens; correct its id in the model file"
-    )]
-    SpecialOutOfRange {
-        /// `BOS`, `EOS` or `unknown`.
-        role: &'static str,
-        /// The id named.
-        found: u32,
-        /// Size of the vocabulary.
-        tokens: usize,
-    },
     /// A special token that encoding needs is not named.
-    #[error("vocabulary names no {role} token but {reason}; add its id to the model file")]
+    #[error("the vocabulary {reason} but names no {role} token; add its id to the model file")]
     SpecialMissing {
         /// `BOS`, `EOS` or `unknown`.
         role: &'static str,
         /// What it is needed for.
         reason: &'static str,
     },
-    /// More than ids and positions can count.
-    #[error("vocabulary has {found} {what}, expected at most 2^31; use a smaller vocabulary")]
-    TooLarge {
-        /// `tokens` or `bytes of text`.
-        what: &'static str,
-        /// How many.
+    /// More text in user-defined tokens than [`MAX_USER_DEFINED_BYTES`].
+    #[error(
+        "the user-defined tokens have {found} bytes of text, expected at most {MAX_USER_DEFINED_BYTES}; mark those that need not stay whole as normal"
+    )]
+    UserDefinedText {
+        /// How many bytes.
         found: usize,
     },
 }
+
+/// Bytes of all user-defined tokens together. The tables to find them take some fifty bytes for
+/// each; real vocabularies have a few thousand.
+pub const MAX_USER_DEFINED_BYTES: usize = 1 << 20;
 
 /// Whether [`Tokenizer::encode`] adds the special tokens of a whole sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +106,7 @@ impl Tokenizer {
     /// Builds the tables of a vocabulary.
     ///
     /// # Errors
-    /// The vocabulary is of another kind than `llama`, or contradicts itself; see
-    /// [`TokenizerError`].
+    /// [`TokenizerError`], whose variants are what is checked.
     pub fn new(vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         check(&vocabulary)?;
         let mut kinds = vocabulary.kinds.clone();
@@ -167,7 +129,13 @@ impl Tokenizer {
                 .map(|(id, text)| (id, text.as_str())),
         );
         let merger = Merger::new(&vocabulary)?;
-        Ok(Self { vocabulary, kinds, ends, user_defined, merger })
+        Ok(Self {
+            vocabulary,
+            kinds,
+            ends,
+            user_defined,
+            merger,
+        })
     }
 
     /// Token ids of `text`. Control tokens spelt in the text are text; user-defined tokens are
@@ -246,7 +214,10 @@ impl Tokenizer {
 
     /// Text of a token as the vocabulary writes it, spaces as U+2581; `None` for an id outside it.
     pub fn piece(&self, token: u32) -> Option<&str> {
-        self.vocabulary.tokens.get(token as usize).map(String::as_str)
+        self.vocabulary
+            .tokens
+            .get(token as usize)
+            .map(String::as_str)
     }
 
     /// The vocabulary.
@@ -264,50 +235,54 @@ impl Tokenizer {
 fn byte_value(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if hexadecimal { u8::from_str_radix(digits, 16).ok() } else { None }
+    if hexadecimal {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
 }
 
 /// Refuses what the rest of the module could not work with.
 fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
-    if vocabulary.model != "llama" {
-        return Err(TokenizerError::Unsupported { found: vocabulary.model.clone() });
-    }
-    let tokens = vocabulary.tokens.len();
-    let bytes = vocabulary.tokens.iter().map(String::len).sum();
-    for (what, found) in [("tokens", tokens), ("bytes of text", bytes)] {
-        if found > 1 << 31 {
-            return Err(TokenizerError::TooLarge { what, found });
-        }
-    }
-    for (table, found) in
-        [("scores", vocabulary.scores.len()), ("token types", vocabulary.kinds.len())]
-    {
-        if found != tokens {
-            return Err(TokenizerError::TableLength { table, expected: tokens, found });
-        }
-    }
-    for (role, id, reason) in [
-        ("BOS", vocabulary.bos, vocabulary.add_bos.then_some("asks for one before every text")),
-        ("EOS", vocabulary.eos, vocabulary.add_eos.then_some("asks for one after every text")),
-        ("unknown", vocabulary.unknown, None),
+    vocabulary.check()?;
+    let Vocabulary {
+        bos,
+        eos,
+        add_bos,
+        add_eos,
+        ..
+    } = *vocabulary;
+    for (role, missing, reason) in [
+        (
+            "BOS",
+            add_bos && bos.is_none(),
+            "asks for BOS before every text",
+        ),
+        (
+            "EOS",
+            add_eos && eos.is_none(),
+            "asks for EOS after every text",
+        ),
     ] {
-        match (id, reason) {
-            (Some(found), _) if found as usize >= tokens => {
-                return Err(TokenizerError::SpecialOutOfRange { role, found, tokens });
+        if missing {
+            return Err(TokenizerError::SpecialMissing { role, reason });
+        }
+    }
+    let mut found = 0;
+    for ((token, text), kind) in (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds) {
+        match kind {
+            TokenKind::Byte if byte_value(text).is_none() => {
+                return Err(TokenizerError::ByteToken {
+                    token,
+                    text: text.clone(),
+                });
             }
-            (None, Some(reason)) => return Err(TokenizerError::SpecialMissing { role, reason }),
+            TokenKind::UserDefined => found += text.len(),
             _ => {}
         }
     }
-    for ((id, text), (&score, &kind)) in
-        (0..).zip(&vocabulary.tokens).zip(vocabulary.scores.iter().zip(&vocabulary.kinds))
-    {
-        if !score.is_finite() {
-            return Err(TokenizerError::Score { token: id, text: text.clone(), score });
-        }
-        if kind == TokenKind::Byte && byte_value(text).is_none() {
-            return Err(TokenizerError::ByteToken { token: id, text: text.clone() });
-        }
+    if found > MAX_USER_DEFINED_BYTES {
+        return Err(TokenizerError::UserDefinedText { found });
     }
     Ok(())
 }

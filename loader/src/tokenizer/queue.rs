@@ -35,7 +35,10 @@ pub(super) struct PairQueue {
 
 impl PairQueue {
     pub(super) fn new() -> Self {
-        Self { heaps: vec![BinaryHeap::new(); HEAPS], occupied: [0; HEAPS.div_ceil(64)] }
+        Self {
+            heaps: vec![BinaryHeap::new(); HEAPS],
+            occupied: [0; HEAPS.div_ceil(64)],
+        }
     }
 
     pub(super) fn push(&mut self, pair: Pair) {
@@ -71,7 +74,10 @@ mod tests {
         let steps = (0..100_000).chain((17..32).flat_map(|bit| [(1u32 << bit) - 1, 1 << bit]));
         for rank in steps {
             let heap = heap_of(rank);
-            assert!(heap == previous || heap == previous + 1 || rank > 100_000, "rank {rank}");
+            assert!(
+                heap == previous || heap == previous + 1 || rank > 100_000,
+                "rank {rank}"
+            );
             assert!(heap >= previous, "rank {rank}");
             previous = heap;
         }

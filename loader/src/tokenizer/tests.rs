@@ -1,0 +1,382 @@
+use super::*;
+use proptest::prelude::*;
+
+fn vocabulary(tokens: &[(&str, f32, TokenKind)]) -> Vocabulary {
+    Vocabulary {
+        model: "llama".to_owned(),
+        tokens: tokens.iter().map(|&(text, ..)| text.to_owned()).collect(),
+        scores: tokens.iter().map(|&(_, score, _)| score).collect(),
+        kinds: tokens.iter().map(|&(.., kind)| kind).collect(),
+        bos: Some(1),
+        eos: Some(2),
+        unknown: Some(0),
+        add_bos: true,
+        add_eos: false,
+        add_space_prefix: true,
+    }
+}
+
+/// No byte tokens, so that everything but the letters is unknown.
+fn letters() -> Vocabulary {
+    vocabulary(&[
+        ("<unk>", 0.0, TokenKind::Unknown),
+        ("<s>", 0.0, TokenKind::Control),
+        ("</s>", 0.0, TokenKind::Control),
+        ("▁", 0.0, TokenKind::Normal),
+        ("a", 0.0, TokenKind::Normal),
+        ("b", 0.0, TokenKind::Normal),
+    ])
+}
+
+fn encode(vocabulary: Vocabulary, text: &str) -> Vec<u32> {
+    Tokenizer::new(vocabulary)
+        .unwrap()
+        .encode(text, AddSpecial::Nothing)
+}
+
+#[test]
+fn special_tokens_are_added_as_the_vocabulary_asks() {
+    for (add_bos, add_eos, expected) in [
+        (false, false, vec![3, 4]),
+        (true, false, vec![1, 3, 4]),
+        (false, true, vec![3, 4, 2]),
+        (true, true, vec![1, 3, 4, 2]),
+    ] {
+        let tokenizer = Tokenizer::new(Vocabulary {
+            add_bos,
+            add_eos,
+            ..letters()
+        })
+        .unwrap();
+        assert_eq!(tokenizer.encode("a", AddSpecial::AsVocabulary), expected);
+        assert_eq!(tokenizer.encode("a", AddSpecial::Nothing), [3, 4]);
+        assert_eq!(tokenizer.decode(&expected), "a");
+    }
+}
+
+/// The same as SentencePiece's own program gives for such a vocabulary.
+#[test]
+fn a_run_of_unknown_characters_is_one_unknown_token() {
+    assert_eq!(encode(letters(), "a日本b\n\na"), [3, 4, 0, 5, 0, 4]);
+    // Found by its kind where the vocabulary does not name it.
+    assert_eq!(
+        encode(
+            Vocabulary {
+                unknown: None,
+                ..letters()
+            },
+            "日"
+        ),
+        [3, 0]
+    );
+}
+
+/// A character with only some of its bytes in the vocabulary is unknown as a whole.
+#[test]
+fn half_a_character_is_unknown() {
+    let mut with_byte = letters();
+    for (text, byte) in [("<0xC3>", 6), ("<0x0A>", 7)] {
+        with_byte.tokens.push(text.to_owned());
+        with_byte.scores.push(0.0);
+        with_byte.kinds.push(TokenKind::Byte);
+        assert_eq!(with_byte.tokens.len(), byte + 1);
+    }
+    assert_eq!(encode(with_byte, "é\na"), [3, 0, 7, 4]);
+}
+
+/// Five characters that can be joined in several ways: the best score first, then the left-most.
+#[test]
+fn merges_follow_scores_then_positions() {
+    let merges = |ab: f32, ba: f32, aba: f32| {
+        let mut vocabulary = letters();
+        vocabulary.add_space_prefix = false;
+        for (text, score) in [("ab", ab), ("ba", ba), ("aba", aba)] {
+            vocabulary.tokens.push(text.to_owned());
+            vocabulary.scores.push(score);
+            vocabulary.kinds.push(TokenKind::Normal);
+        }
+        encode(vocabulary, "ababa")
+    };
+    // (ab)(ab)a, of which only the last two are a token together.
+    assert_eq!(merges(-1.0, -2.0, -3.0), [6, 8]);
+    // a(ba)(ba), of which only the first two are.
+    assert_eq!(merges(-2.0, -1.0, -3.0), [8, 7]);
+    // The left-most ab, which at once grows to aba, then ba.
+    assert_eq!(merges(-1.0, -1.0, 0.0), [8, 7]);
+    // Negative zero is no worse than zero: the left-most of the two.
+    assert_eq!(merges(-0.0, 0.0, -1.0), merges(0.0, 0.0, -1.0));
+}
+
+#[test]
+fn space_prefix_is_stripped_once_at_the_start() {
+    let tokenizer = Tokenizer::new(letters()).unwrap();
+    assert_eq!(tokenizer.decode(&[1, 3, 4, 3, 5]), "a b");
+    assert_eq!(tokenizer.decode(&[1, 2, 3, 3, 4]), " a");
+    assert_eq!(tokenizer.decode(&[4, 1, 3, 5]), "a b");
+    let without = Vocabulary {
+        add_space_prefix: false,
+        ..letters()
+    };
+    assert_eq!(Tokenizer::new(without).unwrap().decode(&[1, 3, 4]), " a");
+}
+
+#[test]
+fn bytes_wait_for_their_character() {
+    let mut tokens = vec![
+        ("<unk>", 0.0, TokenKind::Unknown),
+        ("a", 0.0, TokenKind::Normal),
+    ];
+    for byte in ["<0xF0>", "<0x9F>", "<0x9A>", "<0x80>"] {
+        tokens.push((byte, 0.0, TokenKind::Byte));
+    }
+    let tokenizer = Tokenizer::new(Vocabulary {
+        bos: None,
+        eos: None,
+        add_bos: false,
+        ..vocabulary(&tokens)
+    })
+    .unwrap();
+    let pieces = |ids: &[u32]| {
+        let mut decoder = tokenizer.decoder();
+        let mut pieces: Vec<_> = ids.iter().map(|&id| decoder.push(id)).collect();
+        pieces.push(decoder.finish());
+        pieces
+    };
+    assert_eq!(pieces(&[2, 3, 4, 5]), ["", "", "", "🚀", ""]);
+    // Another token makes it certain that the character will not be completed.
+    assert_eq!(pieces(&[2, 3, 1]), ["", "", "\u{FFFD}a", ""]);
+    assert_eq!(pieces(&[2, 3]), ["", "", "\u{FFFD}"]);
+    // So does a byte that cannot follow; it then begins a character itself.
+    assert_eq!(pieces(&[2, 2, 3, 4, 5]), ["", "\u{FFFD}", "", "", "🚀", ""]);
+    assert_eq!(pieces(&[3, 1]), ["\u{FFFD}", "a", ""]);
+    // A control or unknown token between the bytes is not there.
+    assert_eq!(pieces(&[2, 0, 3, 99, 4, 5]), ["", "", "", "", "", "🚀", ""]);
+}
+
+#[test]
+fn names_of_control_tokens() {
+    let tokenizer = Tokenizer::new(vocabulary(&[
+        ("<unk>", 0.0, TokenKind::Unknown),
+        ("<s>", 0.0, TokenKind::Control),
+        ("<end>", 0.0, TokenKind::Control),
+        ("<end_of_turn>", 0.0, TokenKind::UserDefined),
+        ("▁<PRE>", 0.0, TokenKind::Normal),
+        ("<b>", 0.0, TokenKind::UserDefined),
+    ]))
+    .unwrap();
+    let ends: Vec<_> = (0..9).filter(|&id| tokenizer.is_end(id)).collect();
+    assert_eq!(ends, [2, 3]);
+    assert_eq!(tokenizer.decode(&[3, 4, 5]), "<b>");
+    assert_eq!(
+        tokenizer.encode("<end_of_turn><b>", AddSpecial::Nothing),
+        [0, 5]
+    );
+}
+
+#[test]
+fn refusals_say_what_and_why() {
+    let normal = TokenKind::Normal;
+    let refuse = |vocabulary| Tokenizer::new(vocabulary).unwrap_err();
+
+    let error = refuse(Vocabulary {
+        model: "gpt2".to_owned(),
+        ..letters()
+    });
+    assert!(error.to_string().contains("gpt2"), "{error}");
+    let error = refuse(Vocabulary {
+        scores: vec![0.0],
+        ..letters()
+    });
+    assert!(matches!(error, TokenizerError::Vocabulary(_)), "{error}");
+    let error = refuse(Vocabulary {
+        bos: None,
+        ..letters()
+    });
+    assert!(
+        matches!(error, TokenizerError::SpecialMissing { role: "BOS", .. }),
+        "{error}"
+    );
+    let error = refuse(Vocabulary {
+        eos: None,
+        add_eos: true,
+        ..letters()
+    });
+    assert!(
+        matches!(error, TokenizerError::SpecialMissing { role: "EOS", .. }),
+        "{error}"
+    );
+
+    let twice = [("a", 0.0, normal), ("b", 0.0, normal), ("a", 0.0, normal)];
+    let error = refuse(vocabulary(&twice));
+    assert_eq!(
+        error,
+        TokenizerError::Duplicate {
+            first: 0,
+            second: 2,
+            text: "a".to_owned()
+        }
+    );
+
+    let no_unknown = [("a", 0.0, normal), ("b", 0.0, normal), ("c", 0.0, normal)];
+    let error = refuse(Vocabulary {
+        unknown: None,
+        ..vocabulary(&no_unknown)
+    });
+    assert!(
+        matches!(
+            error,
+            TokenizerError::SpecialMissing {
+                role: "unknown",
+                ..
+            }
+        ),
+        "{error}"
+    );
+
+    for text in ["<0x4>", "<0x+4>", "<0x4G>", "<0x041>", "A", ""] {
+        let byte = [
+            ("a", 0.0, normal),
+            ("b", 0.0, normal),
+            (text, 0.0, TokenKind::Byte),
+        ];
+        let error = refuse(vocabulary(&byte));
+        assert_eq!(
+            error,
+            TokenizerError::ByteToken {
+                token: 2,
+                text: text.to_owned()
+            }
+        );
+    }
+
+    let mut long = letters();
+    long.tokens[4] = "x".repeat(MAX_USER_DEFINED_BYTES + 1);
+    long.kinds[4] = TokenKind::UserDefined;
+    let found = MAX_USER_DEFINED_BYTES + 1;
+    assert_eq!(refuse(long), TokenizerError::UserDefinedText { found });
+}
+
+/// Several empty tokens are padding, not duplicates, and occur nowhere, even as user-defined.
+#[test]
+fn empty_tokens_are_ignored() {
+    let mut padded = letters();
+    for _ in 0..2 {
+        padded.tokens.push(String::new());
+        padded.scores.push(0.0);
+        padded.kinds.push(TokenKind::UserDefined);
+    }
+    assert_eq!(encode(padded, "ab"), [3, 4, 5]);
+}
+
+/// A text without any place to cut it, long enough that anything quadratic would not end.
+#[test]
+fn long_text_without_spaces() {
+    let mut vocabulary = letters();
+    for (text, score) in [("aa", -1.0), ("aaaa", -2.0), ("aab", -3.0)] {
+        vocabulary.tokens.push(text.to_owned());
+        vocabulary.scores.push(score);
+        vocabulary.kinds.push(TokenKind::Normal);
+    }
+    let text = "a".repeat(1 << 20);
+    let mut expected = vec![3];
+    expected.extend([7; 1 << 18]);
+    assert_eq!(encode(vocabulary, &text), expected);
+}
+
+/// The definition, at quadratic cost: join the best pair of all, the left-most of equals, until
+/// there is none.
+fn merge_naively(vocabulary: &Vocabulary, text: &str) -> Vec<u32> {
+    let id = |text: &str| vocabulary.tokens.iter().position(|token| token == text);
+    let mut symbols: Vec<String> = text.chars().map(String::from).collect();
+    loop {
+        let mut best: Option<(usize, f32)> = None;
+        for at in 1..symbols.len() {
+            if let Some(id) = id(&[symbols[at - 1].as_str(), &symbols[at]].concat()) {
+                let score = vocabulary.scores[id];
+                if best.is_none_or(|(_, best)| score > best) {
+                    best = Some((at, score));
+                }
+            }
+        }
+        let Some((at, _)) = best else { break };
+        let right = symbols.remove(at);
+        symbols[at - 1] += &right;
+    }
+    let mut ids = Vec::new();
+    for symbol in symbols {
+        match id(&symbol) {
+            Some(id) => ids.push(id as u32),
+            None if ids.last() != Some(&0) => ids.push(0),
+            None => {}
+        }
+    }
+    ids
+}
+
+/// Looks for each token by itself, the longest first, in every piece of text that is left.
+fn split_naively<'a>(tokens: &[String], text: &'a str) -> Vec<Fragment<'a>> {
+    let mut order: Vec<usize> = (0..tokens.len()).collect();
+    order.sort_by_key(|&id| std::cmp::Reverse(tokens[id].len()));
+    let mut fragments = vec![Fragment::Text(text)];
+    for id in order {
+        let mut cut = Vec::new();
+        for fragment in fragments {
+            let Fragment::Text(mut text) = fragment else {
+                cut.push(fragment);
+                continue;
+            };
+            while let Some(at) = text.find(&tokens[id]) {
+                cut.extend([Fragment::Text(&text[..at]), Fragment::Token(id as u32)]);
+                text = &text[at + tokens[id].len()..];
+            }
+            cut.push(Fragment::Text(text));
+        }
+        fragments = cut;
+    }
+    fragments.retain(|fragment| *fragment != Fragment::Text(""));
+    fragments
+}
+
+fn distinct(texts: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    texts
+        .into_iter()
+        .filter(|text| seen.insert(text.clone()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn merging_follows_its_definition(
+        texts in proptest::collection::vec(("[abé]{1,5}", -3i8..1), 0..25),
+        text in "[abéx]{0,40}",
+    ) {
+        let mut all: Vec<(&str, f32, TokenKind)> = vec![("<unk>", 0.0, TokenKind::Unknown)];
+        for (text, score) in &texts {
+            if all.iter().all(|token| token.0 != text) {
+                all.push((text, f32::from(*score), TokenKind::Normal));
+            }
+        }
+        let vocabulary = Vocabulary {
+            bos: None,
+            eos: None,
+            add_bos: false,
+            add_space_prefix: false,
+            ..vocabulary(&all)
+        };
+        let expected = merge_naively(&vocabulary, &text);
+        prop_assert_eq!(encode(vocabulary, &text), expected);
+    }
+
+    #[test]
+    fn user_defined_tokens_are_found_longest_first(
+        tokens in proptest::collection::vec("[ab<é]{1,6}", 0..12),
+        text in "[ab<é]{0,60}",
+    ) {
+        let tokens = distinct(tokens);
+        let automaton = UserDefined::new((0..).zip(tokens.iter().map(String::as_str)));
+        prop_assert_eq!(automaton.split(&text), split_naively(&tokens, &text));
+    }
+}

@@ -46,8 +46,18 @@ type Occurrence = (u32, Reverse<u32>, Reverse<usize>, u32);
 impl UserDefined {
     /// Ids and texts, ids ascending, texts distinct. Empty texts occur nowhere.
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
-        let root = Node { parent: 0, byte: 0, depth: 0, suffix: 0, longest: NONE, token: NONE };
-        let mut automaton = Self { nodes: vec![root], edges: HashMap::new() };
+        let root = Node {
+            parent: 0,
+            byte: 0,
+            depth: 0,
+            suffix: 0,
+            longest: NONE,
+            token: NONE,
+        };
+        let mut automaton = Self {
+            nodes: vec![root],
+            edges: HashMap::new(),
+        };
         for (id, text) in tokens.filter(|(_, text)| !text.is_empty()) {
             let mut node = 0;
             for byte in text.bytes() {
@@ -65,7 +75,14 @@ impl UserDefined {
         let child = *self.edges.entry((node, byte)).or_insert(new);
         if child == new {
             let depth = self.nodes[node as usize].depth + 1;
-            let leaf = Node { parent: node, byte, depth, suffix: 0, longest: NONE, token: NONE };
+            let leaf = Node {
+                parent: node,
+                byte,
+                depth,
+                suffix: 0,
+                longest: NONE,
+                token: NONE,
+            };
             self.nodes.push(leaf);
         }
         child
@@ -82,9 +99,16 @@ impl UserDefined {
             } else {
                 self.step(self.nodes[node.parent as usize].suffix, node.byte)
             };
-            let longest =
-                if node.token == NONE { self.nodes[suffix as usize].longest } else { index };
-            self.nodes[index as usize] = Node { suffix, longest, ..node };
+            let longest = if node.token == NONE {
+                self.nodes[suffix as usize].longest
+            } else {
+                index
+            };
+            self.nodes[index as usize] = Node {
+                suffix,
+                longest,
+                ..node
+            };
         }
     }
 
@@ -132,13 +156,17 @@ impl UserDefined {
         }
         while let Some((len, Reverse(token), Reverse(start), node)) = queue.pop() {
             let end = start + len as usize;
-            let before = chosen.range(..end).next_back().map_or(0, |(_, &(end, _))| end);
+            let before = chosen
+                .range(..end)
+                .next_back()
+                .map_or(0, |(_, &(end, _))| end);
             if before <= start {
                 chosen.insert(start, (end, token));
             } else if before < end {
                 // What ends here reaches into a chosen token; a shorter one may not.
                 let mut shorter = node;
-                while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before {
+                while shorter != NONE && self.nodes[shorter as usize].depth as usize > end - before
+                {
                     let suffix = self.nodes[shorter as usize].suffix;
                     shorter = self.nodes[suffix as usize].longest;
                 }

@@ -1,0 +1,153 @@
+//! The decompositions themselves: known spectra, residuals, orthogonality, for every backend.
+
+use faer::Mat;
+
+use super::super::decompose::{eigen, right_singular};
+use super::super::{FactoriseError, Leading};
+use super::{close, decreasing, norm, orthonormal, orthonormality};
+
+type Solver = fn(Mat<f64>, usize) -> Result<Leading, FactoriseError>;
+
+/// The backends in this build.
+const EIGEN: &[(&str, Solver)] = &[
+    ("faer", eigen),
+    #[cfg(feature = "openblas")]
+    ("openblas", super::super::openblas::eigen),
+];
+const RIGHT_SINGULAR: &[(&str, Solver)] = &[
+    ("faer", right_singular),
+    #[cfg(feature = "openblas")]
+    ("openblas", super::super::openblas::right_singular),
+];
+
+/// Spectra that are easy, graded, clustered, repeated, with zeros.
+fn spectra(n: usize) -> Vec<(&'static str, Vec<f64>)> {
+    let at = |i: usize| i as f64 / n as f64;
+    vec![
+        ("linear", (0..n).map(|i| 1.0 - at(i)).collect()),
+        (
+            "graded",
+            (0..n).map(|i| 10f64.powf(-14.0 * at(i))).collect(),
+        ),
+        (
+            "clustered",
+            (0..n)
+                .map(|i| 2f64.powi(-((8 * i / n) as i32)) * (1.0 + 1e-13 * i as f64))
+                .collect(),
+        ),
+        (
+            "repeated",
+            (0..n).map(|i| if 3 * i < n { 2.0 } else { 1.0 }).collect(),
+        ),
+        (
+            "deficient",
+            (0..n)
+                .map(|i| if 2 * i < n { 1.0 + at(i) } else { 0.0 })
+                .collect(),
+        ),
+        ("zero", vec![0.0; n]),
+    ]
+    .into_iter()
+    .map(|(name, mut values)| {
+        values.sort_by(|a, b| b.total_cmp(a));
+        (name, values)
+    })
+    .collect()
+}
+
+fn scaled_columns(m: &Mat<f64>, factors: &[f64]) -> Mat<f64> {
+    Mat::from_fn(m.nrows(), factors.len(), |i, j| m[(i, j)] * factors[j])
+}
+
+/// Only the lower triangle, to see that nothing else is read.
+fn lower(m: &Mat<f64>) -> Mat<f64> {
+    Mat::from_fn(m.nrows(), m.ncols(), |i, j| {
+        if i >= j { m[(i, j)] } else { f64::NAN }
+    })
+}
+
+/// Orders on both sides of the threshold of divide and conquer, which is 128.
+#[test]
+fn eigenpairs_satisfy_their_equation() {
+    for n in [1, 2, 17, 127, 128, 129, 300] {
+        let turn = orthonormal(n, n, 7);
+        for (name, spectrum) in spectra(n) {
+            let matrix = scaled_columns(&turn, &spectrum) * turn.transpose();
+            for scale in [1e-60, 1e-8, 1.0, 1e60] {
+                let matrix = Mat::from_fn(n, n, |i, j| matrix[(i, j)] * scale);
+                for (backend, solve) in EIGEN {
+                    let found = solve(lower(&matrix), n).unwrap();
+                    let v = &found.vectors;
+                    let residual = norm(&(&matrix * v - scaled_columns(v, &found.values)));
+                    let tolerance = 1e-14 * (n as f64).sqrt() * scale;
+                    assert!(
+                        residual <= 10.0 * tolerance,
+                        "{backend} {name} n = {n} scale {scale:e}: residual {residual:e}"
+                    );
+                    assert!(orthonormality(v) < 1e-13, "{backend} {name} n = {n}");
+                    assert!(found.values.windows(2).all(|w| w[0] >= w[1]));
+                    for (value, expected) in found.values.iter().zip(&spectrum) {
+                        close(*value, expected * scale, tolerance);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Shapes with and without a QR factorisation first.
+#[test]
+fn right_singular_vectors_satisfy_their_equation() {
+    for (m, n) in [
+        (1, 1),
+        (2, 1),
+        (130, 1),
+        (2, 2),
+        (127, 127),
+        (160, 129),
+        (161, 129),
+        (162, 129),
+        (400, 150),
+    ] {
+        let (left, right) = (orthonormal(m, n, 3), orthonormal(n, n, 5));
+        for (name, spectrum) in spectra(n) {
+            let matrix = scaled_columns(&left, &spectrum) * right.transpose();
+            for scale in [1e-35, 1.0, 1e35] {
+                let matrix = Mat::from_fn(m, n, |i, j| matrix[(i, j)] * scale);
+                for (backend, solve) in RIGHT_SINGULAR {
+                    let found = solve(matrix.clone(), n).unwrap();
+                    assert!(decreasing(&found.values));
+                    assert!(orthonormality(&found.vectors) < 1e-13, "{backend} {name}");
+                    // The columns of T V are orthogonal, with the singular values as norms.
+                    let product = &matrix * &found.vectors;
+                    let gram = product.transpose() * &product;
+                    for j in 0..n {
+                        close(found.values[j], spectrum[j] * scale, 5e-14 * scale);
+                        for i in 0..j {
+                            close(gram[(i, j)], 0.0, 1e-13 * scale * scale);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fewer_vectors_are_the_first_ones() {
+    for n in [20, 150] {
+        let matrix = orthonormal(n, n, 23);
+        let matrix = scaled_columns(&matrix, &spectra(n)[0].1) * matrix.transpose();
+        for solve in EIGEN.iter().chain(RIGHT_SINGULAR).map(|(_, solve)| solve) {
+            let all = solve(matrix.clone(), n).unwrap();
+            let some = solve(matrix.clone(), n / 3).unwrap();
+            assert_eq!(all.values, some.values);
+            for j in 0..n / 3 {
+                // The reflections are applied to more or fewer columns at a time.
+                for i in 0..n {
+                    close(some.vectors[(i, j)], all.vectors[(i, j)], 1e-14);
+                }
+            }
+        }
+    }
+}

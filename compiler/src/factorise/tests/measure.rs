@@ -1,0 +1,114 @@
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::super::{low_rank_error, shared_error, tail};
+use super::{Dense, close, matrix, norm};
+
+#[test]
+fn error_of_a_product_of_small_integers_is_exact() {
+    // W = B A + E with ‖E‖ = 5 and every number representable.
+    let b = [1.0f32, 0.0, 2.0, 1.0, 0.0, -1.0];
+    let a = [1.0f32, 2.0, 0.0, 1.0];
+    let product = [1.0f32, 2.0, 2.0, 5.0, 0.0, -1.0];
+    let mut w = Dense {
+        rows: 3,
+        cols: 2,
+        values: product.to_vec(),
+    };
+    assert_eq!(low_rank_error(w.weight(), &a, &b, 2), 0.0);
+    w.values[1] += 3.0;
+    w.values[4] -= 4.0;
+    let norm_squared: f32 = w.values.iter().map(|v| v * v).sum();
+    assert_eq!(
+        low_rank_error(w.weight(), &a, &b, 2),
+        5.0 / f64::from(norm_squared).sqrt()
+    );
+    assert_eq!(
+        shared_error(w.weight(), &a, &b, 2),
+        5.0 / f64::from(norm_squared).sqrt()
+    );
+}
+
+#[test]
+fn error_across_tiles_equals_the_plain_computation() {
+    for (m, n, r) in [(600, 530, 3), (513, 20, 40), (5, 1100, 2), (1, 1, 1)] {
+        let w = Dense::normal(m, n, 1);
+        let (a, b) = (Dense::normal(r, n, 2), Dense::normal(m, r, 3));
+        let expected = norm(&(w.f64() - b.f64() * a.f64())) / norm(&w.f64());
+        let found = low_rank_error(w.weight(), &a.values, &b.values, r);
+        close(found, expected, 1e-13 * expected);
+    }
+}
+
+#[test]
+fn error_without_a_norm_or_with_wrong_lengths() {
+    let zero = Dense::from_fn(2, 2, |_, _| 0.0);
+    assert_eq!(low_rank_error(zero.weight(), &[0.0; 2], &[1.0; 2], 1), 0.0);
+    assert_eq!(
+        low_rank_error(zero.weight(), &[1.0; 2], &[1.0; 2], 1),
+        f64::INFINITY
+    );
+    assert!(low_rank_error(zero.weight(), &[1.0; 3], &[1.0; 2], 1).is_nan());
+    assert!(low_rank_error(zero.weight(), &[1.0; 2], &[1.0; 2], usize::MAX).is_nan());
+}
+
+#[test]
+fn tail_of_a_pythagorean_triple() {
+    let s = [12.0, 4.0, 3.0];
+    close(tail(&s, 0), 1.0, 0.0);
+    close(tail(&s, 1), 5.0 / 13.0, 1e-16);
+    close(tail(&s, 2), 3.0 / 13.0, 1e-16);
+    assert_eq!(tail(&s, 3), 0.0);
+    assert_eq!(tail(&s, 4), 0.0);
+    assert_eq!(tail(&[0.0, 0.0], 1), 0.0);
+    assert_eq!(tail(&[], 0), 0.0);
+}
+
+/// The singular values of an 8B Llama and the tails that were published with them.
+#[test]
+fn tail_of_published_spectra_is_the_published_one() {
+    let shared = std::env::var_os("HTC_SHARED").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
+    let read = |name: &str| std::fs::read(shared.join("targets").join(name));
+    let (Ok(spectra), Ok(table)) = (read("spectra.safetensors"), read("ey_per_layer.csv")) else {
+        println!("skipped: no published spectra in {}", shared.display());
+        return;
+    };
+    let header = 8 + u64::from_le_bytes(spectra[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&spectra[8..header]).unwrap();
+    let singular_values = |name: &str| -> Vec<f64> {
+        let offsets: Vec<usize> =
+            serde_json::from_value(json[name]["data_offsets"].clone()).unwrap();
+        spectra[header + offsets[0]..header + offsets[1]]
+            .chunks_exact(4)
+            .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
+            .collect()
+    };
+    let table = String::from_utf8(table).unwrap();
+    let mut lines = table.lines();
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut compared = 0;
+    for line in lines {
+        let row: HashMap<&str, f64> = columns
+            .iter()
+            .copied()
+            .zip(line.split(',').map(|v| v.parse().unwrap()))
+            .collect();
+        for slot in ["Q", "K", "V"] {
+            let s = singular_values(&format!("layer{}.{slot}", row["layer"]));
+            let found = tail(&s, row["k"] as usize).powi(2);
+            close(found, row[format!("{slot}_ey").as_str()], 2e-6);
+            compared += 1;
+        }
+    }
+    assert!(compared >= 36);
+}
+
+#[test]
+fn helpers_agree() {
+    let w = Dense::normal(3, 4, 5);
+    assert_eq!(matrix(&w.values, 3, 4), w.f64());
+    assert_eq!(w.transpose().f64(), w.f64().transpose().to_owned());
+}

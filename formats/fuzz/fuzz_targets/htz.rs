@@ -1,0 +1,53 @@
+//! Opens, decodes and verifies arbitrary artifacts.
+//!
+//! Digests would stop a fuzzer at the door, so an input is also taken as the part of an artifact
+//! behind its header, with a header that is right: as many 256-byte units of manifest as the
+//! first byte says, then data.
+#![no_main]
+
+use htc_formats::htz::{ALIGNMENT, Digest, FORMAT_MAJOR, HEADER_BYTES, Htz, MAGIC};
+use libfuzzer_sys::fuzz_target;
+
+fn use_it(file: &[u8]) {
+    let Ok(htz) = Htz::parse(&file) else {
+        return;
+    };
+    for entry in &htz.manifest().tensors {
+        assert_eq!(htz.tensor_bytes(entry).len() as u64, entry.length);
+    }
+    for entry in &htz.manifest().sections {
+        let _ = htz.section(entry);
+    }
+    let _ = htz.vocabulary();
+    let _ = htz.verify_all(|_| {});
+}
+
+/// An artifact whose header and digests are right.
+fn with_header(units: u8, body: &[u8]) -> Vec<u8> {
+    let length = (usize::from(units) + 1) * ALIGNMENT as usize - HEADER_BYTES;
+    let mut manifest = body[..length.min(body.len())].to_vec();
+    manifest.resize(length, b' ');
+    let data = &body[length.min(body.len())..];
+    let mut file = MAGIC.to_vec();
+    file.extend_from_slice(&FORMAT_MAJOR.to_le_bytes());
+    file.extend_from_slice(&0_u16.to_le_bytes());
+    file.extend_from_slice(&(HEADER_BYTES as u32).to_le_bytes());
+    file.extend_from_slice(&(HEADER_BYTES as u64).to_le_bytes());
+    file.extend_from_slice(&(length as u64).to_le_bytes());
+    let file_length = HEADER_BYTES + length + data.len();
+    file.extend_from_slice(&(file_length as u64).to_le_bytes());
+    file.extend_from_slice(&Digest::of(&manifest).0);
+    file.resize(HEADER_BYTES - 32, 0);
+    let digest = Digest::of(&file);
+    file.extend_from_slice(&digest.0);
+    file.extend_from_slice(&manifest);
+    file.extend_from_slice(data);
+    file
+}
+
+fuzz_target!(|input: &[u8]| {
+    use_it(input);
+    if let Some((&units, body)) = input.split_first() {
+        use_it(&with_header(units, body));
+    }
+});

@@ -1,0 +1,572 @@
+//! What is wrong with a file is found, and named.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its helpers"
+)]
+
+mod gguf_common;
+
+use gguf_common::{Raw, model_metadata};
+use htc_formats::gguf::{Contents, GgmlType, Gguf, GgufError, OpenError};
+use htc_formats::limits;
+use htc_formats::map::MapError;
+use htc_formats::wire::WireError;
+
+fn error(bytes: &[u8]) -> GgufError {
+    let error = Contents::parse(bytes).unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
+}
+
+fn open_error(name: &str, contents: Option<&[u8]>) -> OpenError {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    if let Some(contents) = contents {
+        std::fs::write(&path, contents).unwrap();
+    }
+    let error = Gguf::open(&path).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(name) && !text.contains('\n'), "{text}");
+    error
+}
+
+/// A file with one 32-number tensor, for changes to its table.
+fn one_tensor() -> Raw {
+    let mut raw = Raw::new(3, 1, 0);
+    raw.tensor("t", &[32], GgmlType::F32.id(), 0);
+    raw
+}
+
+#[test]
+fn a_missing_file() {
+    let error = open_error("absent.gguf", None);
+    assert!(
+        matches!(error, OpenError::Map(MapError::Io { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_empty_file() {
+    let error = open_error("empty.gguf", Some(b""));
+    assert!(
+        matches!(error, OpenError::Map(MapError::Empty { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Gguf::open(folder.path()).unwrap_err();
+    assert!(
+        matches!(error, OpenError::Map(MapError::Folder { .. })),
+        "{error}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device() {
+    let error = Gguf::open("/dev/null").unwrap_err();
+    assert!(
+        matches!(error, OpenError::Map(MapError::NotAFile { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_of_something_else() {
+    let error = open_error("picture.gguf", Some(b"\x89PNG\r\n\x1a\n"));
+    let OpenError::Invalid { error, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        error,
+        GgufError::NotGguf {
+            found: b"\x89PNG".to_vec()
+        }
+    );
+    assert!(matches!(self::error(b""), GgufError::NotGguf { found } if found.is_empty()));
+    assert!(matches!(self::error(b"GG"), GgufError::NotGguf { found } if found == b"GG"));
+}
+
+#[test]
+fn other_versions() {
+    for found in [0, 1, 4, 99, u32::MAX] {
+        assert_eq!(
+            error(&Raw::new(found, 0, 0).bytes),
+            GgufError::Version { found }
+        );
+    }
+    for version in [2, 3] {
+        let contents = Contents::parse(&Raw::new(version, 0, 0).bytes).unwrap();
+        assert_eq!(contents.version(), version);
+    }
+}
+
+#[test]
+fn big_endian() {
+    for version in [1u32, 2, 3] {
+        let raw = Raw::new(version.swap_bytes(), 0, 0);
+        assert_eq!(error(&raw.bytes), GgufError::BigEndian);
+    }
+    assert_eq!(error(b"FUGG\0\0\0\x03"), GgufError::BigEndian);
+}
+
+#[test]
+fn every_truncation_of_a_model() {
+    let bytes = gguf_common::tiny_model();
+    // The tail behind the last tensor is padding, which may be missing.
+    let contents = Contents::parse(&bytes).unwrap();
+    let end = contents
+        .tensors()
+        .iter()
+        .map(|t| t.range.end)
+        .max()
+        .unwrap();
+    for length in 0..end {
+        match error(&bytes[..length]) {
+            GgufError::NotGguf { .. } => assert!(length < 4),
+            GgufError::Read {
+                error: WireError::Truncated { available, .. },
+                ..
+            } => {
+                assert!(available < length.max(1), "{length}");
+            }
+            GgufError::Count { .. } => assert!(length < contents.data_offset() as usize),
+            GgufError::BeyondEnd {
+                end, length: found, ..
+            } => {
+                assert!(found == length as u64 && end > found, "{length}");
+            }
+            other => panic!("at {length}: {other}"),
+        }
+    }
+    Contents::parse(&bytes[..end]).unwrap();
+}
+
+#[test]
+fn more_tensors_than_the_file_can_hold() {
+    let limit = limits::MAX_TENSORS;
+    for found in [1 << 60, u64::MAX, limit + 1] {
+        let expected = GgufError::Limit {
+            place: "tensors".to_owned(),
+            found,
+            limit,
+        };
+        assert_eq!(error(&Raw::new(3, found, 0).bytes), expected);
+    }
+    let mut raw = Raw::new(3, 3, 0);
+    raw.bytes.resize(raw.bytes.len() + 32 * 2 + 31, 0);
+    let expected = GgufError::Count {
+        place: "tensors".to_owned(),
+        found: 3,
+        possible: 2,
+    };
+    assert_eq!(error(&raw.bytes), expected);
+}
+
+#[test]
+fn more_metadata_than_the_file_can_hold() {
+    let limit = limits::MAX_METADATA_ENTRIES;
+    let place = || "metadata entries".to_owned();
+    for found in [1 << 60, u64::MAX, limit + 1] {
+        let expected = GgufError::Limit {
+            place: place(),
+            found,
+            limit,
+        };
+        assert_eq!(error(&Raw::new(3, 0, found).bytes), expected);
+    }
+    let expected = GgufError::Count {
+        place: place(),
+        found: 1,
+        possible: 0,
+    };
+    assert_eq!(error(&Raw::new(3, 0, 1).bytes), expected);
+}
+
+#[test]
+fn a_key_longer_than_the_file() {
+    let mut raw = Raw::new(3, 0, 1);
+    raw.u64(u64::MAX).u64(0).u64(0);
+    let found = error(&raw.bytes);
+    let GgufError::Read {
+        place,
+        error:
+            WireError::Truncated {
+                offset,
+                needed,
+                available,
+            },
+    } = found
+    else {
+        panic!("{found}")
+    };
+    assert_eq!((offset, needed, available), (32, u64::MAX, 16));
+    assert_eq!(place, "key of metadata entry 0");
+}
+
+#[test]
+fn a_key_and_a_name_beyond_the_limit() {
+    let mut raw = Raw::new(3, 0, 1);
+    raw.text(&"k".repeat(1 << 16)).u32(0).u8(1);
+    let limit = limits::MAX_KEY_BYTES;
+    assert!(
+        matches!(error(&raw.bytes), GgufError::Limit { found: 65536, limit: l, .. } if l == limit)
+    );
+    let mut raw = Raw::new(3, 1, 0);
+    raw.tensor(&"t".repeat(256), &[1], 0, 0);
+    assert!(matches!(
+        error(&raw.bytes),
+        GgufError::Limit {
+            found: 256,
+            limit: 255,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn text_that_is_not_utf8() {
+    let mut raw = Raw::new(3, 0, 1);
+    raw.u64(4).raw(b"k\xff\xfey").u32(0).u8(1);
+    let found = error(&raw.bytes);
+    assert!(
+        matches!(
+            found,
+            GgufError::Read {
+                error: WireError::NotUtf8 { offset: 32 },
+                ..
+            }
+        ),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_boolean_of_two() {
+    let mut raw = Raw::new(3, 0, 1);
+    raw.text("flag").u32(7).u8(2);
+    assert_eq!(
+        error(&raw.bytes),
+        GgufError::Read {
+            place: "metadata \"flag\"".to_owned(),
+            error: WireError::NotBool {
+                offset: 40,
+                found: 2
+            },
+        }
+    );
+}
+
+#[test]
+fn an_unknown_value_type() {
+    for found in [13, u32::MAX] {
+        let mut raw = Raw::new(3, 0, 1);
+        raw.text("k").u32(found).u64(0);
+        assert_eq!(
+            error(&raw.bytes),
+            GgufError::ValueType {
+                key: "k".to_owned(),
+                found
+            }
+        );
+        let mut raw = Raw::new(3, 0, 1);
+        raw.text("k").u32(9).u32(found).u64(0);
+        assert_eq!(
+            error(&raw.bytes),
+            GgufError::ValueType {
+                key: "k".to_owned(),
+                found
+            }
+        );
+    }
+}
+
+#[test]
+fn an_array_longer_than_the_file() {
+    for (kind, possible) in [(0, 64), (2, 32), (6, 16), (8, 8), (9, 5), (12, 8)] {
+        for found in [65, 1 << 60, u64::MAX] {
+            let mut raw = Raw::new(3, 0, 1);
+            raw.text("list").u32(9).u32(kind).u64(found).raw(&[0; 64]);
+            let place = "elements of metadata \"list\"".to_owned();
+            let expected = GgufError::Count {
+                place,
+                found,
+                possible,
+            };
+            assert_eq!(error(&raw.bytes), expected);
+        }
+    }
+}
+
+#[test]
+fn arrays_nested_fifty_thousand_levels_deep() {
+    let mut raw = Raw::new(3, 0, 1);
+    raw.text("deep").u32(9);
+    for _ in 0..50_000 {
+        raw.u32(9).u64(1);
+    }
+    raw.u32(0).u64(1).u8(1);
+    assert_eq!(
+        error(&raw.bytes),
+        GgufError::Nesting {
+            key: "deep".to_owned()
+        }
+    );
+}
+
+#[test]
+fn arrays_nested_to_the_limit_are_read() {
+    for (levels, ok) in [
+        (limits::MAX_ARRAY_DEPTH, true),
+        (limits::MAX_ARRAY_DEPTH + 1, false),
+    ] {
+        let mut raw = Raw::new(3, 0, 1);
+        raw.text("deep").u32(9);
+        for _ in 1..levels {
+            raw.u32(9).u64(1);
+        }
+        raw.u32(0).u64(1).u8(1);
+        assert_eq!(Contents::parse(&raw.bytes).is_ok(), ok, "{levels}");
+    }
+}
+
+#[test]
+fn a_key_twice() {
+    let mut raw = Raw::new(3, 0, 3);
+    raw.text("a")
+        .u32(0)
+        .u8(1)
+        .text("b")
+        .u32(0)
+        .u8(2)
+        .text("a")
+        .u32(4)
+        .u32(3);
+    assert_eq!(
+        error(&raw.bytes),
+        GgufError::DuplicateKey {
+            key: "a".to_owned()
+        }
+    );
+}
+
+#[test]
+fn alignments_that_are_none() {
+    for found in [0u64, 3, 24, limits::MAX_ALIGNMENT * 2, u64::MAX] {
+        let mut raw = Raw::new(3, 0, 1);
+        raw.text("general.alignment").u32(10).u64(found);
+        assert_eq!(error(&raw.bytes), GgufError::Alignment { found });
+    }
+    let mut raw = Raw::new(3, 0, 1);
+    raw.text("general.alignment").u32(8).text("32");
+    assert!(matches!(error(&raw.bytes), GgufError::WrongType { .. }));
+}
+
+#[test]
+fn a_tensor_name_twice() {
+    let mut raw = Raw::new(3, 2, 0);
+    raw.tensor("t", &[8], 0, 0)
+        .tensor("t", &[8], 0, 32)
+        .data(64);
+    assert_eq!(
+        error(&raw.bytes),
+        GgufError::DuplicateTensor {
+            tensor: "t".to_owned()
+        }
+    );
+}
+
+#[test]
+fn too_many_dimensions_or_none() {
+    for found in [0, 5, u32::MAX] {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.text("t").u32(found).raw(&[1; 64]);
+        let tensor = "t".to_owned();
+        assert_eq!(error(&raw.bytes), GgufError::Dimensions { tensor, found });
+    }
+}
+
+#[test]
+fn impossible_shapes() {
+    for dims in [
+        &[0][..],
+        &[32, 0],
+        &[u64::MAX, 2],
+        &[1 << 32, 1 << 32],
+        &[1 << 16, 1 << 16, 1 << 16, 1 << 16],
+        // The numbers fit and their bytes do not.
+        &[1 << 62, 2],
+    ] {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.tensor("t", dims, 0, 0).data(128);
+        let expected = GgufError::Shape {
+            tensor: "t".to_owned(),
+            dims: dims.to_vec(),
+        };
+        assert_eq!(error(&raw.bytes), expected);
+    }
+}
+
+#[test]
+fn an_unknown_type_of_tensor() {
+    for found in [4, 5, 42, 1000, u32::MAX] {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.tensor("t", &[32], found, 0).data(128);
+        let tensor = "t".to_owned();
+        assert_eq!(error(&raw.bytes), GgufError::UnknownType { tensor, found });
+    }
+}
+
+#[test]
+fn a_type_that_is_known_and_not_decoded_is_listed() {
+    for &kind in GgmlType::ALL {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.tensor("t", &[kind.block_len(), 3], kind.id(), 0);
+        raw.data(3 * kind.block_bytes() as usize);
+        let contents = Contents::parse(&raw.bytes).unwrap();
+        let tensor = contents.tensor("t").unwrap();
+        assert_eq!(tensor.range.len(), 3 * kind.block_bytes() as usize);
+        match kind.dtype() {
+            Some(dtype) => assert_eq!(tensor.dtype(), Ok(dtype)),
+            None => {
+                let error = tensor.dtype().unwrap_err();
+                let text = error.to_string();
+                assert!(
+                    text.contains(kind.name()) && text.contains("\"t\""),
+                    "{text}"
+                );
+                let tensor = "t".to_owned();
+                assert_eq!(
+                    error,
+                    GgufError::UnsupportedType {
+                        tensor,
+                        found: kind
+                    }
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_of_part_of_a_block() {
+    for (kind, row) in [
+        (GgmlType::Q8_0, 33),
+        (GgmlType::Q4_K, 128),
+        (GgmlType::MXFP4, 16),
+    ] {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.tensor("t", &[row, 256], kind.id(), 0).data(1 << 16);
+        let expected = GgufError::Row {
+            tensor: "t".to_owned(),
+            ggml_type: kind,
+            row,
+            block: kind.block_len(),
+        };
+        assert_eq!(error(&raw.bytes), expected);
+    }
+}
+
+#[test]
+fn an_offset_that_is_not_aligned() {
+    let mut raw = Raw::new(3, 1, 0);
+    raw.tensor("t", &[8], 0, 16).data(64);
+    let expected = GgufError::Misaligned {
+        tensor: "t".to_owned(),
+        offset: 16,
+        alignment: 32,
+    };
+    assert_eq!(error(&raw.bytes), expected);
+}
+
+#[test]
+fn data_beyond_the_end() {
+    let start = one_tensor().data(0).bytes.len() as u64;
+    let mut short = one_tensor();
+    short.data(127);
+    let (tensor, length) = ("t".to_owned(), start + 127);
+    let expected = GgufError::BeyondEnd {
+        tensor,
+        end: start + 128,
+        length,
+    };
+    assert_eq!(error(&short.bytes), expected);
+    for offset in [64, 1 << 40, u64::MAX - 31] {
+        let mut raw = Raw::new(3, 1, 0);
+        raw.tensor("t", &[32], 0, offset).data(128);
+        let (tensor, length) = ("t".to_owned(), start + 128);
+        let end = offset.saturating_add(start).saturating_add(128);
+        assert_eq!(
+            error(&raw.bytes),
+            GgufError::BeyondEnd {
+                tensor,
+                end,
+                length
+            }
+        );
+    }
+    one_tensor().data(128);
+}
+
+#[test]
+fn tensors_that_overlap() {
+    for (a, b, overlap) in [(0, 0, true), (0, 96, true), (96, 0, true), (0, 128, false)] {
+        let mut raw = Raw::new(3, 2, 0);
+        raw.tensor("a", &[32], 0, a)
+            .tensor("b", &[32], 0, b)
+            .data(256);
+        match Contents::parse(&raw.bytes) {
+            Ok(_) => assert!(!overlap, "{a} {b}"),
+            Err(GgufError::Overlap { first, second }) => {
+                let expected = if a <= b { ("a", "b") } else { ("b", "a") };
+                assert_eq!((first.as_str(), second.as_str()), expected);
+                assert!(overlap);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_key_of_another_type_names_key_expected_and_found() {
+    let mut raw = Raw::new(3, 0, 2);
+    raw.text("n").u32(5).u32(-3i32 as u32);
+    raw.text("s").u32(8).text("seven");
+    let contents = Contents::parse(&raw.bytes).unwrap();
+    for (found, words) in [
+        (
+            contents.required::<u64>("n").unwrap_err(),
+            ["\"n\"", "non-negative integer", "i32 -3"],
+        ),
+        (
+            contents.required::<bool>("s").unwrap_err(),
+            ["\"s\"", "boolean", "\"seven\""],
+        ),
+        (
+            contents.required::<&str>("x").unwrap_err(),
+            ["\"x\"", "missing", "string"],
+        ),
+    ] {
+        let text = found.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    }
+    assert_eq!(contents.optional::<f32>("x"), Ok(None));
+}
+
+#[test]
+fn metadata_of_a_model_alone_is_a_valid_file() {
+    let bytes = model_metadata().to_bytes().unwrap();
+    let contents = Contents::parse(&bytes).unwrap();
+    assert!(contents.tensors().is_empty());
+    // Without tensors the padding behind the table may be missing.
+    let mut raw = Raw::new(3, 0, 1);
+    raw.text("k").u32(0).u8(1);
+    let contents = Contents::parse(&raw.bytes).unwrap();
+    assert!(contents.data_offset() > raw.bytes.len() as u64);
+}

@@ -1,0 +1,553 @@
+//! Binding a GGUF file to an architecture, and its vocabulary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its helpers"
+)]
+
+mod gguf_common;
+
+use gguf_common::{FFN, LAYERS, WIDTH, add_tensors, model_metadata, model_tensors};
+use htc_formats::DType;
+use htc_formats::architecture::{BindError, bind};
+use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
+use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::source::{Container, ModelFile, SourceError};
+use htc_formats::vocab::{TokenKind, Vocabulary, VocabularyError};
+
+fn parsed(writer: &Writer<'_>) -> Contents {
+    Contents::parse(&writer.to_bytes().unwrap()).unwrap()
+}
+
+/// Binds the small model with one metadata entry more, or another value for one it has.
+fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
+    let original = parsed(&model_metadata());
+    let mut writer = Writer::new();
+    for (k, v) in original.metadata().iter().filter(|(k, _)| k != key) {
+        writer.metadata(k.as_str(), v.clone());
+    }
+    writer.metadata(key, value);
+    add_tensors(&mut writer, &model_tensors());
+    bind(&parsed(&writer)).map(|_| ())
+}
+
+fn refused_with(key: &str, value: Value) -> BindError {
+    let error = bound_with(key, value).unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
+}
+
+/// Binds the small model with changed tensors.
+fn bound_after(change: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<(), BindError> {
+    let mut tensors = model_tensors();
+    change(&mut tensors);
+    let mut writer = model_metadata();
+    add_tensors(&mut writer, &tensors);
+    bind(&parsed(&writer)).map(|_| ())
+}
+
+#[test]
+fn a_model_opens_in_the_order_of_execution() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, gguf_common::tiny_model()).unwrap();
+    let model = ModelFile::open_gguf(&path).unwrap();
+
+    assert_eq!(model.container, Container::Gguf { version: 3 });
+    let hyper = &model.hyper;
+    assert_eq!(hyper.architecture, "llama");
+    assert_eq!(hyper.name.as_deref(), Some("tiny"));
+    assert_eq!((hyper.vocabulary, hyper.width, hyper.ffn), (5, 8, 12));
+    assert_eq!((hyper.layers, hyper.context), (LAYERS, 64));
+    assert_eq!((hyper.heads, hyper.kv_heads, hyper.head_size), (4, 2, 2));
+    assert_eq!((hyper.norm_epsilon, hyper.rope_theta), (1e-5, 10_000.0));
+    assert_eq!((hyper.rope_dimensions, hyper.rope_linear_scale), (2, 1.0));
+
+    let mut expected = vec![Role::TokenEmbedding];
+    for layer in 0..LAYERS {
+        let linear = |slot| Role::Linear {
+            layer,
+            slot,
+            part: Part::Weight,
+        };
+        expected.push(Role::AttentionNorm { layer });
+        expected.extend([Slot::Q, Slot::K, Slot::V, Slot::O].map(linear));
+        expected.push(Role::FfnNorm { layer });
+        expected.extend([Slot::Gate, Slot::Up, Slot::Down].map(linear));
+    }
+    expected.push(Role::OutputNorm);
+    let roles: Vec<Role> = model.tensors.iter().map(|tensor| tensor.role).collect();
+    assert_eq!(roles, expected);
+
+    for tensor in &model.tensors {
+        if let Role::Linear { slot, .. } = tensor.role {
+            assert_eq!(
+                (tensor.rows, tensor.cols),
+                hyper.slot_shape(slot),
+                "{}",
+                tensor.role
+            );
+        }
+        assert_eq!(model.bytes(tensor).len(), 4 * tensor.rows * tensor.cols);
+    }
+    assert!(model.tensor(Role::Output).is_none());
+    assert_eq!(model.tensor(Role::OutputNorm).unwrap().rows, 1);
+    assert_eq!(model.vocabulary.as_ref().unwrap().tokens.len(), 5);
+}
+
+/// `scripts/make_block_fixtures.py` wrote the file with gguf-py.
+#[test]
+fn a_model_of_another_writer_binds() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/tiny_llama.gguf"
+    );
+    let model = ModelFile::open_gguf(path).unwrap();
+    let hyper = HyperParameters {
+        architecture: "llama".to_owned(),
+        name: Some("tiny".to_owned()),
+        vocabulary: 6,
+        context: 16,
+        width: 32,
+        layers: 1,
+        heads: 4,
+        kv_heads: 2,
+        head_size: 8,
+        ffn: 64,
+        norm_epsilon: 1e-6,
+        rope_theta: 5e5,
+        rope_dimensions: 8,
+        rope_linear_scale: 1.0,
+    };
+    assert_eq!(model.hyper, hyper);
+    assert_eq!(model.tensors.len(), 13);
+    let key = model
+        .tensor(Role::Linear {
+            layer: 0,
+            slot: Slot::K,
+            part: Part::Weight,
+        })
+        .unwrap();
+    assert_eq!((key.rows, key.cols, key.dtype), (16, 32, DType::Q8_0));
+    assert_eq!(model.bytes(key).len(), 16 * 34);
+    let vocabulary = model.vocabulary.unwrap();
+    assert_eq!(vocabulary.kinds[3], TokenKind::Byte);
+    assert!(!vocabulary.add_space_prefix);
+}
+
+#[test]
+fn optional_tensors_are_bound_where_they_are() {
+    bound_after(|tensors| {
+        tensors.push(("output.weight".to_owned(), vec![WIDTH, 5]));
+        tensors.push(("rope_freqs.weight".to_owned(), vec![1]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn every_missing_tensor_is_named() {
+    for at in 0..model_tensors().len() {
+        let name = model_tensors()[at].0.clone();
+        let error = bound_after(|tensors| drop(tensors.remove(at))).unwrap_err();
+        assert_eq!(error, BindError::MissingTensor { tensor: name });
+    }
+}
+
+#[test]
+fn every_tensor_of_another_shape_is_named() {
+    for at in 0..model_tensors().len() {
+        for dim in 0..model_tensors()[at].1.len() {
+            let (name, expected) = model_tensors()[at].clone();
+            // The rows of the embedding are what defines the vocabulary.
+            if name == "token_embd.weight" && dim == 1 {
+                continue;
+            }
+            let error = bound_after(|tensors| tensors[at].1[dim] += 1).unwrap_err();
+            let mut wrong = expected.clone();
+            wrong[dim] += 1;
+            match error {
+                BindError::TensorShape {
+                    tensor,
+                    found,
+                    expected: e,
+                } => {
+                    assert_eq!((tensor, found), (name, wrong));
+                    assert_eq!(e[..expected.len()], expected);
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transposed_matrix_is_refused() {
+    let at = model_tensors()
+        .iter()
+        .position(|(name, _)| name.contains("ffn_down"))
+        .unwrap();
+    let error = bound_after(|tensors| tensors[at].1.reverse()).unwrap_err();
+    assert!(matches!(
+        error,
+        BindError::TensorShape { expected, found, .. }
+            if expected == [FFN, WIDTH] && found == [WIDTH, FFN]
+    ));
+}
+
+#[test]
+fn dimensions_of_one_may_be_left_out() {
+    bound_after(|tensors| tensors[0].1.extend([1, 1])).unwrap();
+}
+
+#[test]
+fn a_bias_is_not_left_out_silently() {
+    let error = bound_after(|tensors| {
+        tensors.push(("blk.0.attn_q.bias".to_owned(), vec![8]));
+        tensors.push((format!("blk.{LAYERS}.attn_q.weight"), vec![8, 8]));
+    })
+    .unwrap_err();
+    assert_eq!(
+        error,
+        BindError::UnexpectedTensors {
+            architecture: "llama",
+            count: 2,
+            tensor: "blk.0.attn_q.bias".to_owned(),
+        }
+    );
+}
+
+#[test]
+fn other_architectures_are_refused_by_name() {
+    let error = refused_with("general.architecture", Value::String("gemma2".to_owned()));
+    assert_eq!(
+        error,
+        BindError::Architecture {
+            found: "gemma2".to_owned()
+        }
+    );
+    assert!(error.to_string().contains("supported: llama"), "{error}");
+}
+
+#[test]
+fn a_mixture_of_experts_is_refused() {
+    let error = refused_with("llama.expert_count", Value::U32(8));
+    assert_eq!(error, BindError::Experts { experts: 8 });
+    bound_with("llama.expert_count", Value::U32(0)).unwrap();
+}
+
+#[test]
+fn heads_per_layer_are_refused() {
+    for key in ["head_count", "head_count_kv"] {
+        let key = format!("llama.attention.{key}");
+        let error = refused_with(&key, Value::Array(Array::I32(vec![4, 4])));
+        assert!(
+            matches!(&error, BindError::Gguf(GgufError::WrongType { key: k, .. }) if *k == key),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn scalings_of_rope() {
+    let kind = |name: &str| ("llama.rope.scaling.type", Value::String(name.to_owned()));
+    let factor = |value| ("llama.rope.scaling.factor", Value::F32(value));
+    let legacy = |value| ("llama.rope.scale_linear", Value::F32(value));
+    for (entries, expected) in [
+        (vec![], 1.0),
+        (vec![kind("none")], 1.0),
+        (vec![kind("none"), factor(8.0)], 1.0),
+        (vec![kind("linear"), factor(4.0)], 4.0),
+        (vec![kind("linear")], 1.0),
+        (vec![factor(2.0)], 2.0),
+        (vec![factor(0.0)], 1.0),
+        (vec![legacy(2.0)], 2.0),
+        (vec![legacy(2.0), factor(4.0)], 4.0),
+    ] {
+        let mut writer = model_metadata();
+        for (key, value) in entries {
+            writer.metadata(key, value);
+        }
+        add_tensors(&mut writer, &model_tensors());
+        let (hyper, _) = bind(&parsed(&writer)).unwrap();
+        assert_eq!(hyper.rope_linear_scale, expected);
+    }
+    let (key, value) = kind("yarn");
+    assert_eq!(
+        refused_with(key, value),
+        BindError::RopeScaling {
+            found: "yarn".to_owned()
+        }
+    );
+}
+
+#[test]
+fn hyper_parameters_that_no_model_has() {
+    for (key, value, name) in [
+        ("block_count", Value::U32(0), "layers"),
+        ("block_count", Value::U32(u32::MAX), "layers"),
+        ("context_length", Value::U64(u64::MAX), "context"),
+        ("embedding_length", Value::U32(0), "width"),
+        ("attention.head_count", Value::U32(0), "heads"),
+        ("attention.head_count", Value::U32(3), "head_size"),
+        ("attention.head_count_kv", Value::U32(0), "kv_heads"),
+        ("attention.head_count_kv", Value::U32(3), "kv_heads"),
+        ("feed_forward_length", Value::U32(1 << 30), "ffn"),
+        ("rope.dimension_count", Value::U32(1), "rope_dimensions"),
+        ("rope.dimension_count", Value::U32(0), "rope_dimensions"),
+        ("rope.dimension_count", Value::U32(4), "rope_dimensions"),
+        ("rope.freq_base", Value::F32(f32::NAN), "rope_theta"),
+        ("rope.freq_base", Value::F32(0.0), "rope_theta"),
+        ("rope.scaling.factor", Value::F32(-2.0), "rope_linear_scale"),
+        (
+            "attention.layer_norm_rms_epsilon",
+            Value::F32(f32::INFINITY),
+            "norm_epsilon",
+        ),
+    ] {
+        let error = refused_with(&format!("llama.{key}"), value);
+        assert!(
+            matches!(&error, BindError::Hyper(e) if e.name == name),
+            "{key}: {error}"
+        );
+    }
+    let error = refused_with("llama.attention.key_length", Value::U32(4));
+    assert_eq!(error, BindError::HeadSizes { keys: 4, values: 2 });
+}
+
+#[test]
+fn missing_hyper_parameters_are_named() {
+    for key in [
+        "embedding_length",
+        "feed_forward_length",
+        "block_count",
+        "context_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ] {
+        let key = format!("llama.{key}");
+        let original = parsed(&model_metadata());
+        let mut writer = Writer::new();
+        for (k, v) in original.metadata().iter().filter(|(k, _)| *k != key) {
+            writer.metadata(k.as_str(), v.clone());
+        }
+        add_tensors(&mut writer, &model_tensors());
+        let error = bind(&parsed(&writer)).unwrap_err();
+        assert!(
+            matches!(&error, BindError::Gguf(GgufError::MissingKey { key: k, .. }) if *k == key),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_tensor_of_a_type_that_is_not_decoded_is_named() {
+    let tensors = model_tensors();
+    let zeros = [0; 4096];
+    let mut writer = model_metadata();
+    add_tensors(&mut writer, &tensors[..1]);
+    let (name, dims) = &tensors[1];
+    writer.tensor(name.as_str(), GgmlType::F64, dims, &zeros[..8 * 40]);
+    add_tensors(&mut writer, &tensors[2..]);
+    let error = bind(&parsed(&writer)).unwrap_err();
+    let expected = GgufError::UnsupportedType {
+        tensor: name.clone(),
+        found: GgmlType::F64,
+    };
+    assert_eq!(error, BindError::Gguf(expected));
+}
+
+#[test]
+fn errors_of_a_model_name_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vocabulary-only.gguf");
+    std::fs::write(&path, model_metadata().to_bytes().unwrap()).unwrap();
+    let error = ModelFile::open_gguf(&path).unwrap_err();
+    assert!(
+        error.to_string().contains("vocabulary-only.gguf"),
+        "{error}"
+    );
+    assert!(matches!(
+        error,
+        SourceError::Bind { error: BindError::MissingTensor { tensor }, .. }
+            if tensor == "token_embd.weight"
+    ));
+}
+
+#[test]
+fn a_vocabulary_of_another_size_than_the_embedding() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let mut tensors = model_tensors();
+    tensors[1].1[1] = 6;
+    let mut writer = model_metadata();
+    add_tensors(&mut writer, &tensors);
+    std::fs::write(&path, writer.to_bytes().unwrap()).unwrap();
+    let model = ModelFile::open_gguf(&path).unwrap();
+    assert_eq!(model.hyper.vocabulary, 6);
+    assert_eq!(
+        model.vocabulary,
+        Err(VocabularyError::Rows { tokens: 5, rows: 6 })
+    );
+}
+
+/// The small model's vocabulary with other entries; `None` takes one away.
+fn vocabulary_with(changes: &[(&str, Option<Value>)]) -> Result<Vocabulary, VocabularyError> {
+    let changes: Vec<(String, &Option<Value>)> = changes
+        .iter()
+        .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value))
+        .collect();
+    let original = parsed(&model_metadata());
+    let mut writer = Writer::new();
+    for (key, value) in original.metadata() {
+        if !changes.iter().any(|(k, _)| k == key) {
+            writer.metadata(key.as_str(), value.clone());
+        }
+    }
+    for (key, value) in changes {
+        if let Some(value) = value {
+            writer.metadata(key, value.clone());
+        }
+    }
+    let result = Vocabulary::from_gguf(&parsed(&writer));
+    if let Err(error) = &result {
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    result
+}
+
+#[test]
+fn a_vocabulary_has_the_defaults_of_sentence_piece() {
+    let vocabulary = vocabulary_with(&[]).unwrap();
+    assert_eq!(vocabulary.tokens[3], "\u{2581}");
+    assert_eq!(vocabulary.scores, [0.0, 0.0, 0.0, -1.0, -2.0]);
+    assert_eq!(
+        vocabulary.kinds[..2],
+        [TokenKind::Unknown, TokenKind::Control]
+    );
+    assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
+    assert_eq!(vocabulary.unknown, Some(0));
+    assert!(vocabulary.add_bos && !vocabulary.add_eos && vocabulary.add_space_prefix);
+    // A vocabulary too small for a default has no such token.
+    let one = Value::Array(Array::String(vec!["a".to_owned()]));
+    let vocabulary = vocabulary_with(&[
+        ("tokens", Some(one)),
+        ("scores", Some(Value::Array(Array::F32(vec![0.0])))),
+        ("token_type", None),
+    ])
+    .unwrap();
+    assert_eq!(
+        (vocabulary.bos, vocabulary.eos, vocabulary.unknown),
+        (None, None, Some(0))
+    );
+    assert_eq!(vocabulary.kinds, [TokenKind::Normal]);
+}
+
+#[test]
+fn a_vocabulary_says_what_it_states() {
+    let vocabulary = vocabulary_with(&[
+        ("bos_token_id", Some(Value::U32(4))),
+        ("eos_token_id", Some(Value::I32(3))),
+        ("unknown_token_id", Some(Value::U64(2))),
+        ("add_bos_token", Some(Value::Bool(false))),
+        ("add_eos_token", Some(Value::Bool(true))),
+        ("add_space_prefix", Some(Value::Bool(false))),
+    ])
+    .unwrap();
+    assert_eq!(
+        (vocabulary.bos, vocabulary.eos, vocabulary.unknown),
+        (Some(4), Some(3), Some(2))
+    );
+    assert!(!vocabulary.add_bos && vocabulary.add_eos && !vocabulary.add_space_prefix);
+}
+
+#[test]
+fn vocabularies_that_cannot_be_used() {
+    let scores = |list: &[f32]| Some(Value::Array(Array::F32(list.to_vec())));
+    let kinds = |list: &[i32]| Some(Value::Array(Array::I32(list.to_vec())));
+    let error = |change| vocabulary_with(&[change]).unwrap_err();
+
+    assert_eq!(error(("model", None)), VocabularyError::Absent);
+    let found = "gpt2".to_owned();
+    let value = Some(Value::String(found.clone()));
+    assert_eq!(error(("model", value)), VocabularyError::Model { found });
+
+    for (key, wrong) in [
+        ("tokens", None),
+        ("scores", None),
+        ("scores", kinds(&[0; 5])),
+    ] {
+        assert!(matches!(error((key, wrong)), VocabularyError::Metadata(_)));
+    }
+    let none = Some(Value::Array(Array::String(Vec::new())));
+    assert_eq!(error(("tokens", none)), VocabularyError::Size { found: 0 });
+    let (expected, found) = (5, 4);
+    assert_eq!(
+        error(("scores", scores(&[0.0; 4]))),
+        VocabularyError::Length {
+            what: "scores",
+            expected,
+            found
+        }
+    );
+    assert_eq!(
+        error(("token_type", kinds(&[1; 4]))),
+        VocabularyError::Length {
+            what: "token types",
+            expected,
+            found
+        }
+    );
+    let score = error(("scores", scores(&[0.0, 0.0, 0.0, f32::NEG_INFINITY, 0.0])));
+    assert_eq!(
+        score,
+        VocabularyError::Score {
+            token: 3,
+            found: f32::NEG_INFINITY
+        }
+    );
+    for found in [0, 7, -1, 257] {
+        assert_eq!(
+            error(("token_type", kinds(&[1, 1, found, 1, 1]))),
+            VocabularyError::Kind { token: 2, found }
+        );
+    }
+    for (key, which) in [
+        ("bos_token_id", "BOS"),
+        ("eos_token_id", "EOS"),
+        ("unknown_token_id", "unknown"),
+    ] {
+        let (id, tokens) = (5, 5);
+        let found = error((key, Some(Value::U32(id))));
+        assert_eq!(found, VocabularyError::Special { which, id, tokens });
+    }
+}
+
+#[test]
+fn a_vocabulary_from_elsewhere_is_checked_alike() {
+    let good = vocabulary_with(&[]).unwrap();
+    good.check().unwrap();
+    let json = serde_json::to_string(&good).unwrap();
+    assert_eq!(serde_json::from_str::<Vocabulary>(&json).unwrap(), good);
+    let checked = |change: fn(&mut Vocabulary)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        bad.check().unwrap_err()
+    };
+    assert!(matches!(
+        checked(|v| v.model.push('3')),
+        VocabularyError::Model { .. }
+    ));
+    assert!(matches!(
+        checked(|v| v.scores[1] = f32::NAN),
+        VocabularyError::Score { token: 1, .. }
+    ));
+    assert!(matches!(
+        checked(|v| v.kinds.truncate(2)),
+        VocabularyError::Length { found: 2, .. }
+    ));
+    assert!(matches!(
+        checked(|v| v.eos = Some(99)),
+        VocabularyError::Special { id: 99, .. }
+    ));
+}

@@ -1,0 +1,336 @@
+//! Writing: all or nothing, in order, the same bytes every time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod htz_common;
+
+use std::fs;
+use std::path::Path;
+
+use htc_formats::htz::{Htz, HtzError, HtzWriter, Section};
+use htc_formats::model::Role;
+use htz_common::{Model, mixed};
+
+fn begin(model: &Model, path: &Path, overwrite: bool) -> Result<HtzWriter, HtzError> {
+    let sections = vec![Section::tokenizer(&model.vocabulary)?];
+    HtzWriter::create(path, model.manifest.clone(), sections, overwrite)
+}
+
+fn write_all(writer: &mut HtzWriter, model: &Model) {
+    for (role, bytes) in &model.data {
+        writer.write_tensor(*role, bytes).unwrap();
+    }
+}
+
+/// Names in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn one_line(fault: &HtzError) -> String {
+    let text = fault.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
+
+#[test]
+fn the_same_model_gives_the_same_bytes() {
+    assert!(mixed().bytes() == mixed().bytes());
+}
+
+#[test]
+fn the_file_has_its_name_only_when_it_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    let model = mixed();
+    let mut writer = begin(&model, &path, false).unwrap();
+    let partial = writer.temp_path().to_owned();
+    let name = partial.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(name.starts_with(".model.htz.partial-"), "{name}");
+    assert_eq!(partial.parent(), Some(folder.path()));
+    write_all(&mut writer, &model);
+    assert_eq!(names(folder.path()), [name]);
+    let length = writer.file_length();
+    writer.finish(|_| {}).unwrap();
+    assert_eq!(names(folder.path()), ["model.htz"]);
+    assert_eq!(fs::metadata(&path).unwrap().len(), length);
+    let htz = Htz::open(&path).unwrap();
+    assert_eq!(htz.manifest().plan, model.manifest.plan);
+}
+
+#[test]
+fn nothing_is_left_of_a_writer_that_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = mixed();
+    let mut writer = begin(&model, &folder.path().join("model.htz"), false).unwrap();
+    write_all(&mut writer, &model);
+    drop(writer);
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn permissions_are_those_of_any_new_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    mixed().write(&path, &[]).unwrap();
+    let other = folder.path().join("other");
+    fs::write(&other, b"").unwrap();
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&other));
+}
+
+#[test]
+fn a_name_without_a_folder_is_in_the_current_one() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let path = Path::new(folder.path().file_name().unwrap()).join("model.htz");
+    mixed().write(&path, &[]).unwrap();
+    let name = format!("htz_writer_{}.htz", std::process::id());
+    mixed().write(Path::new(&name), &[]).unwrap();
+    fs::remove_file(&name).unwrap();
+}
+
+#[test]
+fn an_existing_file_is_kept_unless_it_may_be_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    fs::write(&path, b"precious").unwrap();
+    let model = mixed();
+    let fault = begin(&model, &path, false).unwrap_err();
+    assert!(matches!(&fault, HtzError::Exists { path: found } if *found == path));
+    assert!(one_line(&fault).contains("overwritten"));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+
+    let mut writer = begin(&model, &path, true).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    write_all(&mut writer, &model);
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    writer.finish(|_| {}).unwrap();
+    Htz::open(&path).unwrap();
+}
+
+#[test]
+fn a_file_that_appears_meanwhile_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    let model = mixed();
+    let mut writer = begin(&model, &path, false).unwrap();
+    write_all(&mut writer, &model);
+    fs::write(&path, b"precious").unwrap();
+    let fault = writer.finish(|_| {}).unwrap_err();
+    assert!(matches!(fault, HtzError::Exists { .. }), "{fault}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    assert_eq!(names(folder.path()), ["model.htz"]);
+}
+
+#[test]
+fn an_open_artifact_survives_its_replacement() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    let model = mixed();
+    model.write(&path, &[]).unwrap();
+    let open = Htz::open(&path).unwrap();
+    let mut writer = begin(&model, &path, true).unwrap();
+    for (role, bytes) in &model.data {
+        writer.write_tensor(*role, &vec![0; bytes.len()]).unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    open.verify_all(|_| {}).unwrap();
+}
+
+#[test]
+fn paths_that_cannot_be_an_artifact() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = mixed();
+    let refused = |path: &Path| begin(&model, path, true).unwrap_err();
+    let missing = folder.path().join("no/such/model.htz");
+    let fault = refused(&missing);
+    assert!(
+        matches!(&fault, HtzError::FolderMissing { path } if Some(path.as_path()) == missing.parent())
+    );
+    assert!(one_line(&fault).contains("create it first"));
+    for path in [
+        folder.path().to_owned(),
+        folder.path().join("model.htz/"),
+        folder.path().join(".."),
+        "/".into(),
+        "".into(),
+    ] {
+        let fault = refused(&path);
+        assert!(matches!(fault, HtzError::NotAFile { .. }), "{fault}");
+        one_line(&fault);
+    }
+    if cfg!(unix) {
+        let fault = refused(Path::new("/dev/null"));
+        assert!(matches!(fault, HtzError::NotAFile { .. }), "{fault}");
+    }
+    let fault = refused(&folder.path().join("x".repeat(300)));
+    assert!(matches!(fault, HtzError::Io { .. }), "{fault}");
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_may_not_be_written_to() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let set = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+    set(0o555);
+    let allowed = fs::write(folder.path().join("probe"), b"").is_ok();
+    let result = begin(&mixed(), &folder.path().join("model.htz"), false);
+    set(0o755);
+    if allowed {
+        println!("skipped: this user may write to any folder");
+        return;
+    }
+    let fault = result.unwrap_err();
+    assert!(matches!(fault, HtzError::NotWritable { .. }), "{fault}");
+    assert!(one_line(&fault).contains("choose another folder"));
+}
+
+#[test]
+fn tensors_come_in_the_order_of_the_draft() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    let model = mixed();
+    let mut writer = begin(&model, &path, false).unwrap();
+    assert_eq!(writer.turn().unwrap().role, Role::TokenEmbedding);
+    let fault = writer
+        .write_tensor(Role::OutputNorm, &[0; 128])
+        .unwrap_err();
+    assert_eq!(
+        one_line(&fault),
+        "wrote output_norm, but it is the turn of token_embedding"
+    );
+    let bytes = &model.data[0].1;
+    let fault = writer
+        .write_tensor(Role::TokenEmbedding, &bytes[1..])
+        .unwrap_err();
+    assert!(matches!(
+        fault,
+        HtzError::Tensor {
+            property: "length",
+            ..
+        }
+    ));
+    // Neither was written: the tensor may still come.
+    write_all(&mut writer, &model);
+    assert!(writer.turn().is_none());
+    let fault = writer.write_tensor(Role::Output, bytes).unwrap_err();
+    assert!(matches!(fault, HtzError::WrongTurn { .. }));
+    writer.finish(|_| {}).unwrap();
+    Htz::open(&path).unwrap().verify_all(|_| {}).unwrap();
+}
+
+#[test]
+fn a_tensor_that_was_never_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = mixed();
+    let mut writer = begin(&model, &folder.path().join("model.htz"), false).unwrap();
+    for (role, bytes) in &model.data[..16] {
+        writer.write_tensor(*role, bytes).unwrap();
+    }
+    let fault = writer.finish(|_| {}).unwrap_err();
+    assert_eq!(
+        one_line(&fault),
+        "wrote the end of the tensors, but it is the turn of output"
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+/// The fault of a model whose plan is completed by `measured`; nothing may be left of it.
+fn finished(measured: impl FnOnce(&mut htc_formats::htz::PlanRecord)) -> Result<(), HtzError> {
+    let folder = tempfile::tempdir().unwrap();
+    let model = mixed();
+    let mut writer = begin(&model, &folder.path().join("model.htz"), false).unwrap();
+    write_all(&mut writer, &model);
+    let result = writer.finish(measured);
+    assert_eq!(names(folder.path()).len(), usize::from(result.is_ok()));
+    result
+}
+
+#[test]
+fn errors_that_json_cannot_hold() {
+    for error in [f64::NAN, f64::INFINITY, -1.0] {
+        let fault = finished(|plan| plan.slots[2].error = Some(error)).unwrap_err();
+        assert!(one_line(&fault).contains("layers.0.v"), "{fault}");
+        assert!(matches!(fault, HtzError::Plan { .. }));
+    }
+    let mut model = mixed();
+    model.manifest.hyper.rope_theta = f32::NAN;
+    let path = tempfile::tempdir().unwrap().path().join("model.htz");
+    assert!(matches!(
+        begin(&model, &path, false),
+        Err(HtzError::Hyper(_))
+    ));
+}
+
+#[test]
+fn every_error_fits_the_room_reserved_for_it() {
+    // The longest decimal forms there are.
+    for error in [
+        f64::MAX,
+        f64::MIN_POSITIVE,
+        5e-324,
+        2.225_073_858_507_201_4e-308,
+        0.1 + 0.2,
+    ] {
+        finished(|plan| {
+            for slot in &mut plan.slots {
+                slot.error = Some(error);
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn more_than_errors_does_not_fit() {
+    let fault = finished(|plan| plan.slots[0].note = Some("x".repeat(5000))).unwrap_err();
+    assert!(matches!(fault, HtzError::ManifestRoom { .. }), "{fault}");
+}
+
+#[test]
+fn a_plan_that_is_changed_at_the_end_must_still_agree() {
+    let fault = finished(|plan| plan.slots[0].parameters_after = 1).unwrap_err();
+    assert!(matches!(fault, HtzError::Plan { .. }), "{fault}");
+}
+
+#[test]
+fn what_a_reader_would_refuse_is_not_begun() {
+    let path = tempfile::tempdir().unwrap().path().join("model.htz");
+    let mut model = mixed();
+    model.manifest.requires.push("bias".to_owned());
+    assert!(matches!(
+        begin(&model, &path, false),
+        Err(HtzError::Unsupported { .. })
+    ));
+    let model = mixed();
+    let extra = Section::new("signature", true, b"x").unwrap();
+    assert!(matches!(
+        model.write(&path, &[extra]),
+        Err(HtzError::Unsupported { .. })
+    ));
+    let twice = Section::tokenizer(&model.vocabulary).unwrap();
+    assert!(matches!(
+        model.write(&path, &[twice]),
+        Err(HtzError::Section { .. })
+    ));
+    let mut model = mixed();
+    model.manifest.tensors.swap(3, 4);
+    assert!(matches!(
+        begin(&model, &path, false),
+        Err(HtzError::TensorOrder { .. })
+    ));
+}

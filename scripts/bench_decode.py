@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Measures the speed of dense models in htc against llama.cpp on the same GGUF.
+
+    pip install numpy gguf==0.19
+    python3 scripts/make_random_model.py random-1b.gguf --shape 1b --type q8_0
+    python3 scripts/bench_decode.py assets/demo/reference-7m-f16.gguf random-1b.gguf --llama-cpp DIR
+
+Decode: tokens/s of --tokens forward passes of one token each behind a prompt of --depth tokens;
+both programs compute the same positions. Prefill: tokens/s of a prompt of --prompt tokens.
+
+The two programs run in turn, one pair after the other, alternating which comes first; the first
+pair is a warm-up and dropped. The ratio is the median over the pairs of htc's speed over
+llama.cpp's, its interval a 95 % percentile bootstrap over pairs with 10,000 samples. In every
+pair the bandwidth of reading memory is measured too (numpy, an array of --read-test MiB).
+
+What is unequal, all of it to llama.cpp's advantage: llama-bench computes once before it starts
+its clock (htc's prefill includes the first touch of every page of weights) and does nothing
+with the logits, where htc chooses a token and writes its text.
+"""
+
+import statistics
+
+import measuring as m
+
+
+def arguments():
+    parser = m.parser(__doc__, models="*", text=True, peer="required")
+    parser.add_argument("--threads", type=m.numbers(int, 1), default=[1, 2], metavar="LIST", help="[default: 1,2]")
+    parser.add_argument("--pairs", type=int, default=8, metavar="N", help="[default: 8]")
+    parser.add_argument("--depth", type=int, default=8, metavar="N", help="tokens before decoding [default: 8]")
+    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="tokens decoded [default: 128]")
+    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of prefill [default: 512]")
+    parser.add_argument(
+        "--read-test", type=int, default=2048, metavar="MIB", help="well above the cache [default: 2048]"
+    )
+    parser.add_argument(
+        "--peer-options",
+        default="",
+        metavar="TEXT",
+        help='more options for llama-bench, such as "--repack 0"',
+    )
+    return m.parse(parser)
+
+
+def tasks(options, model, prompts):
+    """What is measured: name, htc's speed at some threads, llama.cpp's."""
+    extra = options.peer_options.split()
+    return [
+        (
+            f"decode {options.tokens}",
+            lambda t: m.decode_speed(
+                options, model, prompts[options.depth], options.depth, options.tokens, t
+            ),
+            lambda t: options.peer.bench(
+                model, t, "-p", 0, "-n", options.tokens, "-d", options.depth, *extra
+            )[0],
+        ),
+        (
+            f"prefill {options.prompt}",
+            lambda t: m.prefill_speed(options, model, prompts[options.prompt], options.prompt, t),
+            lambda t: options.peer.bench(model, t, "-p", options.prompt, "-n", 0, *extra)[0],
+        ),
+    ]
+
+
+def main():
+    options = arguments()
+    read_test = m.ReadTest(options.read_test)
+    watch = m.Watch()
+    rows, results = [], []
+    with m.work_folder(None) as folder:
+        for model in options.models:
+            size = m.weight_bytes(options, model)
+            prompts = {n: m.prompt_file(options, model, n, folder) for n in (options.depth, options.prompt)}
+            for threads in options.threads:
+                for name, ours, theirs in tasks(options, model, prompts):
+                    pairs, bandwidth = [], []
+                    for turn in range(-1, options.pairs):
+                        m.say(f"{model.name}, {threads} threads, {name}: pair {turn + 1} of {options.pairs}")
+                        speeds = {}
+                        for program in m.rotated((ours, theirs), turn):
+                            speeds[program] = program(threads)
+                        bandwidth.append(read_test.gigabytes_per_second(threads))
+                        if turn >= 0:
+                            pairs.append((speeds[ours], speeds[theirs]))
+                    ratio = m.interval(pairs)
+                    htc, peer = (statistics.median(column) for column in zip(*pairs))
+                    read = statistics.median(bandwidth)
+                    decode = name.startswith("decode")
+                    rows.append(
+                        [
+                            f"{model.stem}, {threads} thread{'s' * (threads > 1)}, {name}",
+                            f"{htc:.1f}",
+                            f"{peer:.1f}",
+                            m.show_interval(ratio),
+                            f"{htc * size / 1e9:.1f}" if decode else "",
+                            f"{peer * size / 1e9:.1f}" if decode else "",
+                            f"{read:.1f}",
+                        ]
+                    )
+                    results.append(
+                        {
+                            "model": model.name,
+                            "weight_bytes": size,
+                            "threads": threads,
+                            "task": name,
+                            "pairs": pairs,
+                            "ratio": ratio,
+                            "read_test_gb_per_s": bandwidth,
+                        }
+                    )
+    heads = [
+        "model, threads, task",
+        "htc, tokens/s",
+        "llama.cpp, tokens/s",
+        "ratio (95 % interval)",
+        "htc, GB/s",
+        "llama.cpp, GB/s",
+        "read test, GB/s",
+    ]
+    notes = [
+        f"Medians of {options.pairs} interleaved pairs; GB/s are bytes of weights times tokens/s.",
+        f"Peer: {options.peer.describe(options.models[0])} {options.peer_options}".rstrip() + ".",
+    ]
+    m.finish(options, watch, rows, heads, notes, {"results": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+//! Looks into an artifact without the program under test.
+
+use std::ops::Range;
+use std::path::Path;
+
+use htc_formats::block;
+use htc_formats::htz::{HEADER_BYTES, Htz, Manifest};
+
+use crate::float64::Matrix;
+
+/// An artifact in memory.
+#[derive(Debug)]
+pub struct Artifact {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// What it says about itself.
+    pub manifest: Manifest,
+}
+
+impl Artifact {
+    /// Opens an artifact.
+    ///
+    /// # Panics
+    /// When it is not valid.
+    pub fn open(path: &Path) -> Artifact {
+        let bytes = std::fs::read(path).unwrap();
+        let manifest = Htz::parse(&bytes).unwrap().manifest().clone();
+        Artifact { bytes, manifest }
+    }
+
+    /// Whether it has a tensor of a role.
+    pub fn has(&self, role: &str) -> bool {
+        self.manifest
+            .tensors
+            .iter()
+            .any(|t| t.role.to_string() == role)
+    }
+
+    /// Where the bytes of a tensor are.
+    ///
+    /// # Panics
+    /// When there is none of that role.
+    #[track_caller]
+    pub fn place(&self, role: &str) -> Range<usize> {
+        let entry = self
+            .manifest
+            .tensors
+            .iter()
+            .find(|t| t.role.to_string() == role)
+            .unwrap_or_else(|| panic!("no tensor {role}"));
+        entry.offset as usize..(entry.offset + entry.length) as usize
+    }
+
+    /// Bytes of a tensor.
+    ///
+    /// # Panics
+    /// When there is none of that role.
+    #[track_caller]
+    pub fn stored(&self, role: &str) -> &[u8] {
+        &self.bytes[self.place(role)]
+    }
+
+    /// Numbers of a tensor.
+    ///
+    /// # Panics
+    /// When there is none of that role.
+    #[track_caller]
+    pub fn matrix(&self, role: &str) -> Matrix {
+        let bytes = self.stored(role);
+        let role = role.parse().unwrap();
+        let entry = self.manifest.tensor(role).unwrap();
+        let (rows, cols) = (entry.rows as usize, entry.cols as usize);
+        let mut values = vec![0.0; rows * cols];
+        block::decode(entry.dtype, bytes, &mut values).unwrap();
+        Matrix::new(rows, cols, &values)
+    }
+
+    /// The dense matrix that a slot's stored form stands for.
+    ///
+    /// # Panics
+    /// When the slot is in none of the three forms.
+    #[track_caller]
+    pub fn product(&self, layer: usize, slot: &str) -> Matrix {
+        let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
+        if self.has(&part("a")) {
+            return self.matrix(&part("b")).times(&self.matrix(&part("a")));
+        }
+        if self.has(&part("projected")) {
+            let group = match slot {
+                "q" | "k" | "v" => "qkv",
+                _ => "gate_up",
+            };
+            let basis = self.matrix(&format!("layers.{layer}.{group}.basis"));
+            return self.matrix(&part("projected")).times(&basis);
+        }
+        self.matrix(&part("weight"))
+    }
+
+    /// Where the manifest is.
+    pub fn manifest_place(&self) -> Range<usize> {
+        let start = self.manifest.tensors[0].offset as usize;
+        HEADER_BYTES..start
+    }
+
+    /// Where a section is.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    pub fn section_place(&self, name: &str) -> Range<usize> {
+        let entry = self.manifest.section(name).unwrap();
+        entry.offset as usize..(entry.offset + entry.length) as usize
+    }
+
+    /// The first byte between two items.
+    ///
+    /// # Panics
+    /// When all items follow each other without padding.
+    pub fn padding(&self) -> usize {
+        let tensors = &self.manifest.tensors;
+        let ends = tensors.iter().map(|t| t.offset + t.length);
+        let sections = self.manifest.sections.iter().map(|s| s.offset);
+        let starts = tensors.iter().skip(1).map(|t| t.offset).chain(sections);
+        let gap = ends.zip(starts).find(|(end, start)| end < start);
+        gap.unwrap().0 as usize
+    }
+}

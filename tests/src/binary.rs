@@ -1,0 +1,347 @@
+//! Runs the binary: arguments, limits and a deadline in, an [`Outcome`] out.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A run that takes longer is killed and fails its test.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Address space for runs on hostile files: what a small process with a few threads needs, and
+/// far below what the counts in such files ask for.
+pub const HOSTILE_MEMORY: u64 = 600 << 20;
+
+/// Deadline for runs on hostile files.
+pub const HOSTILE_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Where the binary is.
+///
+/// # Panics
+/// Where there is none, with the command that makes it.
+pub fn path() -> PathBuf {
+    let path = match std::env::var_os("HTC_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            // target/<profile>/deps/<test>: the binary is two levels up.
+            let test = std::env::current_exe().unwrap();
+            let profile = test.parent().and_then(Path::parent).unwrap();
+            profile.join("htc")
+        }
+    };
+    assert!(
+        path.is_file(),
+        "{} does not exist: build it with `cargo build --release` (and run the tests with \
+         --release), or name it in HTC_BIN",
+        path.display()
+    );
+    path
+}
+
+/// `htc!["compile", &input, "-o", &output]`: arguments of any type that is a string or a path.
+#[macro_export]
+macro_rules! htc {
+    ($($argument:expr),* $(,)?) => {
+        $crate::Htc::new()$(.arg($argument))*
+    };
+}
+
+/// A run of the binary that is about to happen.
+#[derive(Debug)]
+pub struct Htc {
+    arguments: Vec<OsString>,
+    input: Option<Vec<u8>>,
+    limits: Vec<String>,
+    deadline: Duration,
+    folder: Option<PathBuf>,
+    user: Option<u32>,
+    stdout: Option<Stdio>,
+}
+
+impl Default for Htc {
+    fn default() -> Self {
+        Htc::new()
+    }
+}
+
+impl Htc {
+    /// Without arguments; standard input is empty.
+    pub fn new() -> Self {
+        Htc {
+            arguments: Vec::new(),
+            input: None,
+            limits: Vec::new(),
+            deadline: DEADLINE,
+            folder: None,
+            user: None,
+            stdout: None,
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<T: AsRef<OsStr>>(self, arguments: impl IntoIterator<Item = T>) -> Self {
+        arguments.into_iter().fold(self, Htc::arg)
+    }
+
+    /// Pipes bytes into standard input.
+    #[must_use]
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.input = Some(bytes.into());
+        self
+    }
+
+    /// Sends standard output elsewhere.
+    #[must_use]
+    pub fn stdout(mut self, to: impl Into<Stdio>) -> Self {
+        self.stdout = Some(to.into());
+        self
+    }
+
+    /// Runs in a folder.
+    #[must_use]
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        self.folder = Some(folder.to_owned());
+        self
+    }
+
+    /// Runs as another user; only root may.
+    #[must_use]
+    pub fn as_user(mut self, id: u32) -> Self {
+        self.user = Some(id);
+        self
+    }
+
+    /// Another deadline than the usual one.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Bounds the address space: everything that is mapped or allocated.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.limits.push(format!("ulimit -v {}", bytes / 1024));
+        self
+    }
+
+    /// Bounds what is allocated; files mapped read-only do not count. (Linux's `RLIMIT_DATA`:
+    /// private writable memory of every origin.)
+    #[must_use]
+    pub fn allocations(mut self, bytes: u64) -> Self {
+        self.limits.push(format!("ulimit -d {}", bytes / 1024));
+        self
+    }
+
+    /// Lets writing fail behind so many blocks of a file (512 bytes or 1 KiB, as the shell
+    /// counts).
+    #[must_use]
+    pub fn file_blocks(mut self, blocks: u64) -> Self {
+        self.limits.push(format!("trap '' XFSZ; ulimit -f {blocks}"));
+        self
+    }
+
+    /// The bounds for files whose counts are absurd.
+    #[must_use]
+    pub fn hostile(self) -> Self {
+        self.memory(HOSTILE_MEMORY).deadline(HOSTILE_DEADLINE)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = if self.limits.is_empty() {
+            Command::new(path())
+        } else {
+            // Limits hold for the shell and for what it becomes.
+            let mut shell = Command::new("sh");
+            let script = format!("{} && exec \"$@\"", self.limits.join(" && "));
+            shell.arg("-c").arg(script).arg("sh").arg(path());
+            shell
+        };
+        command.args(&self.arguments);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command.env_remove("RUST_BACKTRACE");
+        command
+    }
+
+    /// Starts the program without waiting for it.
+    pub fn spawn(mut self) -> Child {
+        let mut command = self.command();
+        command
+            .stdin(Stdio::null())
+            .stdout(self.stdout.take().unwrap_or_else(Stdio::piped))
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Panics
+    /// When the deadline passes.
+    pub fn run(mut self) -> Outcome {
+        let mut command = self.command();
+        let shown = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(self.stdout.take().unwrap_or_else(Stdio::piped))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{shown}: {error}"));
+        let mut stdin = child.stdin.take().unwrap();
+        let input = self.input.take().unwrap_or_default();
+        // A program that does not read its input closes the pipe early.
+        let writer = thread::spawn(move || drop(stdin.write_all(&input)));
+        let stdout = read_all(child.stdout.take());
+        let stderr = read_all(child.stderr.take());
+        let status = wait(&mut child, self.deadline, &shown);
+        writer.join().unwrap();
+        Outcome {
+            command: shown,
+            status,
+            stdout: stdout.join().unwrap(),
+            stderr: String::from_utf8(stderr.join().unwrap()).expect("stderr is UTF-8"),
+        }
+    }
+}
+
+fn read_all(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            stream.read_to_end(&mut bytes).unwrap();
+        }
+        bytes
+    })
+}
+
+/// Waits for a program, or kills it at its deadline.
+///
+/// # Panics
+/// When the deadline passes.
+pub fn wait(child: &mut Child, deadline: Duration, what: &str) -> ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if started.elapsed() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{what}: not finished after {deadline:?}");
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What a run left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    command: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote for programs.
+    pub stdout: Vec<u8>,
+    /// What it wrote for people.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The exit code; `None` when a signal ended the program.
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    fn ended(&self) -> String {
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, signal) => format!("signal {signal:?}"),
+        }
+    }
+
+    /// Asserts success.
+    ///
+    /// # Panics
+    /// When the exit code is not 0.
+    #[track_caller]
+    #[must_use]
+    pub fn ok(self) -> Self {
+        assert!(
+            self.status.success() && !self.stderr.contains("panicked"),
+            "{}: {}\n{}",
+            self.command,
+            self.ended(),
+            self.stderr
+        );
+        self
+    }
+
+    /// Standard output as text.
+    ///
+    /// # Panics
+    /// When it is not UTF-8.
+    #[track_caller]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("stdout is UTF-8")
+    }
+
+    /// Asserts success and that standard output is one JSON value, nothing else.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        let outcome = self.ok();
+        serde_json::from_slice(&outcome.stdout).unwrap_or_else(|error| {
+            panic!(
+                "{}: stdout is no JSON: {error}\n{}",
+                outcome.command,
+                outcome.text()
+            )
+        })
+    }
+
+    /// Asserts failure with an exit code and one line on standard error that holds all of
+    /// `words`, upper or lower case; standard output stays empty.
+    ///
+    /// # Panics
+    /// When any of that is not so.
+    #[track_caller]
+    pub fn refused(&self, code: i32, words: &[&str]) {
+        let about = format!("{}: {}\n{}", self.command, self.ended(), self.stderr);
+        assert_eq!(self.status.code(), Some(code), "{about}");
+        assert!(!self.stderr.contains("panicked"), "panicked: {about}");
+        assert!(
+            self.stderr.trim_end().lines().count() == 1 && self.stderr.ends_with('\n'),
+            "not one line: {about}"
+        );
+        assert!(
+            !self.stderr.trim_end().contains(char::is_control),
+            "control characters in {about}"
+        );
+        let line = self.stderr.to_lowercase();
+        for word in words {
+            assert!(
+                line.contains(&word.to_lowercase()),
+                "{word:?} is missing from: {about}"
+            );
+        }
+        assert!(self.stdout.is_empty(), "stdout holds something: {about}");
+    }
+}

@@ -1,0 +1,332 @@
+//! A small llama model with fixed pseudo-random weights, written as GGUF.
+
+use htc_formats::gguf::{Array, GgmlType, Value, Writer};
+use htc_formats::{DType, block};
+
+/// SplitMix64 (Steele, Lea and Flood 2014): small, and the same everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator whose numbers depend on the seed alone.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+
+    /// Near a normal distribution with mean 0 and variance 1: the sum of twelve uniform numbers.
+    pub fn normal(&mut self) -> f32 {
+        let sum: u64 = (0..3)
+            .map(|_| {
+                let bits = self.bits();
+                (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum::<u64>()
+            })
+            .sum();
+        ((sum as f64 + 6.0) / 65536.0 - 6.0) as f32
+    }
+}
+
+/// What the model is to be. Every number may be changed before it is built.
+#[derive(Clone, Debug)]
+pub struct TinyModel {
+    /// Blocks.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_size: usize,
+    /// Width of the feed-forward layer.
+    pub ffn: usize,
+    /// Positions.
+    pub context: usize,
+    /// How matrices are stored; vectors are f32.
+    pub dtype: DType,
+    /// Whether there is an output matrix besides the embedding.
+    pub output: bool,
+    /// Seed of the weights.
+    pub seed: u64,
+    /// Metadata that replaces or joins the usual; `None` leaves an entry out.
+    pub metadata: Vec<(String, Option<Value>)>,
+}
+
+impl Default for TinyModel {
+    /// Two blocks of width 64 in f32; the feed-forward layer has no whole number of q8_0 blocks.
+    fn default() -> Self {
+        TinyModel {
+            layers: 2,
+            width: 64,
+            heads: 4,
+            kv_heads: 2,
+            head_size: 16,
+            ffn: 172,
+            context: 256,
+            dtype: DType::F32,
+            output: false,
+            seed: 1,
+            metadata: Vec::new(),
+        }
+    }
+}
+
+/// A tensor as it goes into the file.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: DType,
+    /// Rows; 1 for a vector.
+    pub rows: usize,
+    /// Length of a row.
+    pub cols: usize,
+    /// Its numbers.
+    pub values: Vec<f32>,
+}
+
+impl Tensor {
+    fn bytes(&self) -> Vec<u8> {
+        let length = self.dtype.matrix_bytes(self.rows, self.cols).unwrap();
+        let mut bytes = vec![0; length];
+        block::encode(self.dtype, &self.values, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn dims(&self) -> Vec<u64> {
+        match self.rows {
+            1 => vec![self.cols as u64],
+            rows => vec![self.cols as u64, rows as u64],
+        }
+    }
+}
+
+impl TinyModel {
+    /// Sets, replaces or (`None`) leaves out a metadata entry.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Option<Value>>) -> Self {
+        self.metadata.push((key.to_owned(), value.into()));
+        self
+    }
+
+    /// Rows and columns of a slot by its name in GGUF.
+    ///
+    /// # Panics
+    /// For another name.
+    pub fn shape(&self, slot: &str) -> (usize, usize) {
+        let (q, kv) = (self.heads * self.head_size, self.kv_heads * self.head_size);
+        match slot {
+            "attn_q" => (q, self.width),
+            "attn_k" | "attn_v" => (kv, self.width),
+            "attn_output" => (self.width, q),
+            "ffn_gate" | "ffn_up" => (self.ffn, self.width),
+            "ffn_down" => (self.width, self.ffn),
+            other => panic!("no slot {other}"),
+        }
+    }
+
+    /// The tensors in the order of the file.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        let mut random = Random::new(self.seed);
+        let mut tensors = Vec::new();
+        let mut matrix = |name: String, rows: usize, cols: usize, scale: f32, fading: bool| {
+            let values = (0..rows * cols)
+                .map(|i| {
+                    // Matrices whose columns fade have a spectrum that low rank can use.
+                    let col = (i % cols) as f32 / cols as f32;
+                    let fade = if fading { (-4.0 * col).exp() * 2.8 } else { 1.0 };
+                    random.normal() * scale * fade
+                })
+                .collect();
+            Tensor {
+                name,
+                dtype: self.dtype,
+                rows,
+                cols,
+                values,
+            }
+        };
+        let vocabulary = vocabulary().len();
+        tensors.push(matrix(
+            "token_embd.weight".into(),
+            vocabulary,
+            self.width,
+            0.25,
+            false,
+        ));
+        let mut norms = Random::new(self.seed ^ 0xff);
+        let mut norm = |name: String| Tensor {
+            name,
+            dtype: DType::F32,
+            rows: 1,
+            cols: self.width,
+            values: (0..self.width).map(|_| 1.0 + 0.1 * norms.normal()).collect(),
+        };
+        for layer in 0..self.layers {
+            tensors.push(norm(format!("blk.{layer}.attn_norm.weight")));
+            for slot in SLOTS {
+                if slot == "ffn_gate" {
+                    tensors.push(norm(format!("blk.{layer}.ffn_norm.weight")));
+                }
+                let (rows, cols) = self.shape(slot);
+                let scale = 1.0 / (cols as f32).sqrt();
+                tensors.push(matrix(
+                    format!("blk.{layer}.{slot}.weight"),
+                    rows,
+                    cols,
+                    scale,
+                    true,
+                ));
+            }
+        }
+        tensors.push(norm("output_norm.weight".into()));
+        if self.output {
+            tensors.push(matrix(
+                "output.weight".into(),
+                vocabulary,
+                self.width,
+                0.25,
+                false,
+            ));
+        }
+        tensors
+    }
+
+    /// The file.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.bytes_of(&self.tensors())
+    }
+
+    /// The file with other tensors than its own.
+    pub fn bytes_of(&self, tensors: &[Tensor]) -> Vec<u8> {
+        let data: Vec<Vec<u8>> = tensors.iter().map(Tensor::bytes).collect();
+        let mut writer = Writer::new();
+        for (key, value) in self.all_metadata() {
+            writer.metadata(key, value);
+        }
+        for (tensor, data) in tensors.iter().zip(&data) {
+            writer.tensor(&tensor.name, ggml_type(tensor.dtype), &tensor.dims(), data);
+        }
+        writer.to_bytes().unwrap()
+    }
+
+    /// A file that holds the metadata, the vocabulary among them, and no tensor.
+    pub fn vocabulary_only(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        for (key, value) in self.all_metadata() {
+            writer.metadata(key, value);
+        }
+        writer.to_bytes().unwrap()
+    }
+
+    fn all_metadata(&self) -> Vec<(String, Value)> {
+        let number = |n: usize| Value::U32(u32::try_from(n).unwrap());
+        let pieces = vocabulary();
+        let scores = (0..pieces.len())
+            .map(|id| -(id.saturating_sub(FIRST_PIECE) as f32))
+            .collect();
+        let kinds = (0..pieces.len() as i32)
+            .map(|id| match id {
+                0 => 2,
+                1 | 2 => 3,
+                3..259 => 6,
+                _ => 1,
+            })
+            .collect();
+        let text = |text: &str| Value::String(text.to_owned());
+        let mut entries: Vec<(String, Value)> = [
+            ("general.architecture", text("llama")),
+            ("general.name", text("tiny")),
+            ("llama.context_length", number(self.context)),
+            ("llama.embedding_length", number(self.width)),
+            ("llama.block_count", number(self.layers)),
+            ("llama.feed_forward_length", number(self.ffn)),
+            ("llama.attention.head_count", number(self.heads)),
+            ("llama.attention.head_count_kv", number(self.kv_heads)),
+            ("llama.attention.key_length", number(self.head_size)),
+            ("llama.attention.value_length", number(self.head_size)),
+            ("llama.rope.dimension_count", number(self.head_size)),
+            ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+            ("tokenizer.ggml.model", text("llama")),
+            ("tokenizer.ggml.tokens", Value::Array(Array::String(pieces))),
+            ("tokenizer.ggml.scores", Value::Array(Array::F32(scores))),
+            ("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds))),
+            ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+            ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+            ("tokenizer.ggml.unknown_token_id", Value::U32(0)),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
+        for (key, value) in &self.metadata {
+            entries.retain(|(other, _)| other != key);
+            entries.extend(value.clone().map(|value| (key.clone(), value)));
+        }
+        entries
+    }
+}
+
+/// The slots in the order of execution, as GGUF names them.
+pub const SLOTS: [&str; 7] = [
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+];
+
+/// The slots as the command line names them, in the same order.
+pub const SLOT_NAMES: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
+
+/// Id of the first piece that is neither special nor a byte.
+pub const FIRST_PIECE: usize = 259;
+
+/// Pieces in the order in which byte-pair encoding joins them, then single characters.
+const PIECES: [&str; 40] = [
+    "▁t", "he", "▁a", "in", "▁s", "▁the", "an", "at", "▁h", "nd", "▁and", "en", "▁c", "▁cat",
+    "▁sat", "on", "▁r", "ed", "▁then", "▁hat", "▁", "e", "t", "a", "o", "i", "n", "s", "r", "h",
+    "d", "l", "u", "c", "m", "g", "p", "w", ".", "\n",
+];
+
+/// Text of every token, by id: three special ones, 256 bytes, pieces.
+pub fn vocabulary() -> Vec<String> {
+    let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
+    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
+    let pieces = PIECES.map(str::to_owned);
+    special.into_iter().chain(bytes).chain(pieces).collect()
+}
+
+/// The id of a piece.
+///
+/// # Panics
+/// When the vocabulary does not have it.
+pub fn token(piece: &str) -> u32 {
+    let id = vocabulary().iter().position(|other| other == piece);
+    u32::try_from(id.unwrap()).unwrap()
+}
+
+/// ggml's name of a type.
+pub fn ggml_type(dtype: DType) -> GgmlType {
+    GgmlType::ALL
+        .iter()
+        .copied()
+        .find(|ggml| ggml.dtype() == Some(dtype))
+        .unwrap()
+}

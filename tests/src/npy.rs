@@ -1,0 +1,80 @@
+//! Reads NumPy's `.npy` files, as far as the reference values use the format.
+
+use std::path::Path;
+
+/// An array.
+#[derive(Debug)]
+pub struct Array {
+    /// Lengths, the slowest index first.
+    pub shape: Vec<usize>,
+    /// Type of the elements as NumPy writes it, for example `<f4`.
+    pub kind: String,
+    data: Vec<u8>,
+}
+
+impl Array {
+    /// Reads a file.
+    ///
+    /// # Panics
+    /// When it is no little-endian array in C order.
+    pub fn read(path: &Path) -> Array {
+        let bytes = std::fs::read(path).unwrap();
+        assert_eq!(&bytes[..6], b"\x93NUMPY", "{}", path.display());
+        let (start, length) = match bytes[6] {
+            1 => (10, usize::from(u16::from_le_bytes([bytes[8], bytes[9]]))),
+            _ => {
+                let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+                (12, length as usize)
+            }
+        };
+        let header = std::str::from_utf8(&bytes[start..start + length]).unwrap();
+        assert!(header.contains("'fortran_order': False"), "{header}");
+        let kind = between(header, "'descr': '", "'").to_owned();
+        let shape = between(header, "'shape': (", ")")
+            .split(',')
+            .filter_map(|number| number.trim().parse().ok())
+            .collect();
+        Array {
+            shape,
+            kind,
+            data: bytes[start + length..].to_vec(),
+        }
+    }
+
+    /// The elements of a `<f4` array.
+    ///
+    /// # Panics
+    /// When it is of another type.
+    pub fn f32(&self) -> Vec<f32> {
+        assert_eq!(self.kind, "<f4");
+        self.data
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+            .collect()
+    }
+
+    /// The elements of an `<i4` or `<i8` array of token ids.
+    ///
+    /// # Panics
+    /// When it is of another type or holds something else.
+    pub fn tokens(&self) -> Vec<u32> {
+        let size = match self.kind.as_str() {
+            "<i4" => 4,
+            "<i8" => 8,
+            other => panic!("token ids of type {other}"),
+        };
+        self.data
+            .chunks_exact(size)
+            .map(|bytes| {
+                assert!(bytes[4..].iter().all(|&byte| byte == 0));
+                u32::from_le_bytes(bytes[..4].try_into().unwrap())
+            })
+            .collect()
+    }
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let start = text.find(before).unwrap() + before.len();
+    let length = text[start..].find(after).unwrap();
+    &text[start..start + length]
+}

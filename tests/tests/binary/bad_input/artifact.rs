@@ -1,0 +1,258 @@
+//! Artifacts that are damaged, of another version, or lie.
+
+use std::path::PathBuf;
+
+use htc_formats::htz::{Digest, HEADER_BYTES};
+use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
+use htc_tests::raw::put_u64;
+use htc_tests::{Scratch, TinyModel, htc};
+use serde_json::{Value, json};
+
+use super::super::compile;
+use super::refused;
+
+struct Bad {
+    scratch: Scratch,
+    text: PathBuf,
+    artifact: Artifact,
+}
+
+impl Bad {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let text = scratch.file("text.txt", words(60));
+        let model = scratch.file("model.gguf", TinyModel::default().bytes());
+        let (path, _) = compile(&scratch, &model, "good.htz", &["--rank", "8"]);
+        let artifact = Artifact::open(&path);
+        Bad {
+            scratch,
+            text,
+            artifact,
+        }
+    }
+
+    /// Every command that opens artifacts refuses these bytes.
+    #[track_caller]
+    fn refused_by_all(&self, bytes: &[u8], words: &[&str]) {
+        let path = self.scratch.file("bad.htz", bytes);
+        let words = [&["bad.htz"], words].concat();
+        let output = self.scratch.path("out.htz");
+        for run in [
+            htc!["inspect", &path],
+            htc!["inspect", &path, "--json"],
+            htc!["verify", &path],
+            htc!["run", &path, "-p", "the", "-n", "2"],
+            htc!["eval", &path, "--text", &self.text, "--context", "16"],
+            htc!["tokenize", &path, "--text", &self.text, "--json"],
+            htc!["compile", &path, "-o", &output],
+        ] {
+            refused(run, 1, &words);
+        }
+        assert!(!output.exists());
+    }
+
+    /// The artifact with another manifest, all digests and lengths as they should be.
+    fn with_manifest(&self, change: impl FnOnce(&mut Value)) -> Vec<u8> {
+        let place = self.artifact.manifest_place();
+        let mut bytes = self.artifact.bytes.clone();
+        let mut manifest = serde_json::from_slice(&bytes[place.clone()]).unwrap();
+        change(&mut manifest);
+        let mut text = serde_json::to_vec(&manifest).unwrap();
+        assert!(text.len() <= place.len(), "no room for the change");
+        text.resize(place.len(), b' ');
+        bytes[place].copy_from_slice(&text);
+        self.sealed(bytes)
+    }
+
+    /// Both digests of the header made anew.
+    fn sealed(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let manifest = Digest::of(&bytes[self.artifact.manifest_place()]);
+        bytes[40..72].copy_from_slice(&manifest.0);
+        let header = Digest::of(&bytes[..96]);
+        bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
+        bytes
+    }
+}
+
+#[test]
+fn resealing_without_a_change_is_valid() {
+    let bad = Bad::new();
+    let path = bad.scratch.file("same.htz", bad.with_manifest(|_| ()));
+    htc!["verify", &path].run().ok();
+}
+
+#[test]
+fn flipped_bit_in_the_header() {
+    let bad = Bad::new();
+    for byte in [8, 16, 24, 32, 40, 72, 96, 127] {
+        let mut bytes = bad.artifact.bytes.clone();
+        bytes[byte] ^= 4;
+        bad.refused_by_all(&bytes, &["header", "damaged", "copy"]);
+    }
+}
+
+#[test]
+fn flipped_bit_in_the_manifest() {
+    let bad = Bad::new();
+    let place = bad.artifact.manifest_place();
+    for byte in [place.start, place.start + place.len() / 3, place.end - 1] {
+        let mut bytes = bad.artifact.bytes.clone();
+        bytes[byte] ^= 1;
+        bad.refused_by_all(&bytes, &["manifest", "damaged", "copy"]);
+    }
+}
+
+/// Opening reads no tensor; `verify` reads them all.
+#[test]
+fn flipped_bit_in_the_data() {
+    let bad = Bad::new();
+    let mut bytes = bad.artifact.bytes.clone();
+    bytes[bad.artifact.place("layers.0.up.a").start + 5] ^= 1;
+    let path = bad.scratch.file("bad.htz", &bytes);
+    refused(htc!["verify", &path], 1, &["bad.htz", "layers.0.up.a", "damaged", "copy"]);
+}
+
+#[test]
+fn flipped_bit_in_the_tokenizer() {
+    let bad = Bad::new();
+    let mut bytes = bad.artifact.bytes.clone();
+    bytes[bad.artifact.section_place("tokenizer").start + 20] ^= 1;
+    let path = bad.scratch.file("bad.htz", &bytes);
+    for run in [
+        htc!["verify", &path],
+        htc!["run", &path, "-p", "the", "-n", "2"],
+        htc!["eval", &path, "--text", &bad.text, "--context", "16"],
+        htc!["tokenize", &path, "--text", &bad.text],
+    ] {
+        refused(run, 1, &["bad.htz", "tokenizer", "damaged"]);
+    }
+}
+
+#[test]
+fn truncated_at_some_bytes() {
+    let bad = Bad::new();
+    let bytes = &bad.artifact.bytes;
+    let manifest = bad.artifact.manifest_place();
+    for cut in [8, 127, 128, manifest.end - 1, manifest.end, bytes.len() / 2, bytes.len() - 1] {
+        bad.refused_by_all(&bytes[..cut], &["copy"]);
+    }
+}
+
+#[test]
+fn truncated_anywhere() {
+    let bad = Bad::new();
+    let bytes = &bad.artifact.bytes;
+    let head = (1..128).chain((128..bytes.len()).step_by(bytes.len() / 100));
+    for cut in head {
+        let path = bad.scratch.file("bad.htz", &bytes[..cut]);
+        refused(htc!["inspect", &path], 1, &["bad.htz"]);
+    }
+}
+
+#[test]
+fn bytes_behind_the_end() {
+    let bad = Bad::new();
+    let mut bytes = bad.artifact.bytes.clone();
+    bytes.push(0);
+    let (found, expected) = (bytes.len().to_string(), (bytes.len() - 1).to_string());
+    bad.refused_by_all(&bytes, &[&found, &expected]);
+}
+
+#[test]
+fn newer_major_version() {
+    let bad = Bad::new();
+    for major in [0, 2, 255] {
+        let mut bytes = bad.artifact.bytes.clone();
+        bytes[8] = major;
+        let words = [&format!("{major}.x"), "1.x", "not supported", "htc"];
+        bad.refused_by_all(&bad.sealed(bytes), &words);
+    }
+}
+
+#[test]
+fn newer_minor_version_is_read() {
+    let bad = Bad::new();
+    let mut bytes = bad.artifact.bytes.clone();
+    bytes[10] = 9;
+    let path = bad.scratch.file("newer.htz", bad.sealed(bytes));
+    htc!["verify", &path].run().ok();
+    htc!["run", &path, "-p", "the", "-n", "2"].run().ok();
+}
+
+#[test]
+fn feature_of_a_newer_version() {
+    let bad = Bad::new();
+    let bytes = bad.with_manifest(|manifest| manifest["requires"] = json!(["telepathy"]));
+    bad.refused_by_all(&bytes, &["telepathy", "update"]);
+}
+
+/// A manifest that is what its digest says, but not what a manifest may be.
+#[test]
+fn manifest_that_lies() {
+    let bad = Bad::new();
+    type Change = fn(&mut Value);
+    let changes: [(Change, &[&str]); 12] = [
+        (|m| m["hyper"]["layers"] = json!(4000), &["tensor"]),
+        (|m| m["hyper"]["layers"] = json!(1_u64 << 60), &["layers"]),
+        (|m| m["hyper"]["width"] = json!(0), &["width"]),
+        (|m| m["hyper"]["norm_epsilon"] = json!(-1), &["norm_epsilon"]),
+        (|m| m["hyper"]["vocabulary"] = json!(300), &["token_embedding"]),
+        (|m| m["tensors"][0]["rows"] = json!(1_u64 << 62), &["token_embedding"]),
+        (|m| m["tensors"][3]["offset"] = json!(1_u64 << 62), &["offset"]),
+        (|m| m["tensors"][3]["offset"] = m["tensors"][2]["offset"].clone(), &["offset"]),
+        (|m| m["tensors"][3]["length"] = json!(7), &["length"]),
+        (|m| m["tensors"][2]["role"] = m["tensors"][1]["role"].clone(), &["tensor"]),
+        (|m| m["sections"] = json!([]), &["vocabulary"]),
+        (|m| m["plan"]["slots"] = json!([]), &["plan"]),
+    ];
+    for (change, words) in changes {
+        bad.refused_by_all(&bad.with_manifest(change), words);
+    }
+}
+
+#[test]
+fn manifest_that_is_no_json() {
+    let bad = Bad::new();
+    let place = bad.artifact.manifest_place();
+    let nested = "[".repeat(place.len());
+    let other = format!("{:<1$}", "\"a\n\u{1b}[2Jtext\"", place.len());
+    for text in [nested.as_bytes(), &other.as_bytes()[..place.len()]] {
+        let mut bytes = bad.artifact.bytes.clone();
+        bytes[place.clone()].copy_from_slice(text);
+        bad.refused_by_all(&bad.sealed(bytes), &["manifest"]);
+    }
+}
+
+#[test]
+fn absurd_lengths_in_the_header() {
+    let bad = Bad::new();
+    for (at, word) in [(16, "manifest"), (24, "manifest"), (32, "bytes")] {
+        for value in [0, 1 << 60, u64::MAX] {
+            let mut bytes = bad.artifact.bytes.clone();
+            put_u64(&mut bytes, at, value);
+            let header = Digest::of(&bytes[..96]);
+            bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
+            bad.refused_by_all(&bytes, &[word, &value.to_string()]);
+        }
+    }
+}
+
+/// The decoded tokenizer announced as larger than memory.
+#[test]
+fn absurd_length_of_a_section() {
+    let bad = Bad::new();
+    for length in [1_u64 << 40, 1 << 60] {
+        let bytes = bad.with_manifest(|m| m["sections"][0]["decoded_length"] = json!(length));
+        bad.refused_by_all(&bytes, &["tokenizer", &length.to_string()]);
+    }
+}
+
+#[test]
+fn compiling_an_artifact() {
+    let bad = Bad::new();
+    let input = bad.scratch.path("good.htz");
+    let output = bad.scratch.path("again.htz");
+    refused(htc!["compile", &input, "-o", &output], 1, &["good.htz", "artifact"]);
+    assert!(!output.exists());
+}

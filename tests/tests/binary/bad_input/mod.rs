@@ -1,0 +1,92 @@
+//! Bad input, one test per fault, named after it. Whatever is wrong: one line that names the
+//! file, the tensor or the option, and the remedy; no panic, nothing left behind, and no more
+//! memory than a small file deserves.
+
+mod artifact;
+mod container;
+mod model;
+mod options;
+mod output;
+mod text;
+
+use std::path::PathBuf;
+
+use htc_tests::material::words;
+use htc_tests::{Htc, Outcome, Scratch, htc};
+
+/// A folder with a model file that is bad in some way.
+struct BadModel {
+    scratch: Scratch,
+    model: PathBuf,
+    text: PathBuf,
+}
+
+impl BadModel {
+    fn new(bytes: impl AsRef<[u8]>) -> Self {
+        let scratch = Scratch::new();
+        let model = scratch.file("model.gguf", bytes);
+        let text = scratch.file("text.txt", words(60));
+        BadModel {
+            scratch,
+            model,
+            text,
+        }
+    }
+
+    fn inspect(&self) -> Outcome {
+        htc!["inspect", &self.model].hostile().run()
+    }
+
+    fn tokenize(&self) -> Outcome {
+        let run = htc!["tokenize", &self.model, "--text", &self.text, "--json"];
+        run.hostile().run()
+    }
+
+    fn run(&self) -> Outcome {
+        htc!["run", &self.model, "-p", "the", "-n", "4"].hostile().run()
+    }
+
+    fn eval(&self) -> Outcome {
+        let run = htc!["eval", &self.model, "--text", &self.text, "--context", "16"];
+        run.hostile().run()
+    }
+
+    fn compile(&self) -> Outcome {
+        self.compile_with(&[])
+    }
+
+    fn compile_with(&self, options: &[&str]) -> Outcome {
+        let output = self.scratch.path("out.htz");
+        let run = htc!["compile", &self.model, "-o", &output].args(options);
+        let outcome = run.hostile().run();
+        if outcome.code() != Some(0) {
+            self.scratch.holds_only(&["model.gguf", "text.txt"]);
+        }
+        outcome
+    }
+
+    /// The commands that need the model itself refuse it.
+    #[track_caller]
+    fn is_no_model(&self, words: &[&str]) {
+        let words = [&["model.gguf"], words].concat();
+        self.run().refused(1, &words);
+        self.eval().refused(1, &words);
+        self.compile().refused(1, &words);
+    }
+
+    /// Every command refuses it.
+    #[track_caller]
+    fn is_refused_by_all(&self, words: &[&str]) {
+        self.is_no_model(words);
+        let words = [&["model.gguf"], words].concat();
+        self.inspect().refused(1, &words);
+        htc!["inspect", &self.model, "--json"].hostile().run().refused(1, &words);
+        self.tokenize().refused(1, &words);
+    }
+}
+
+/// Asserts that a run fails with the exit code and says what is asked for.
+#[track_caller]
+fn refused(run: Htc, code: i32, words: &[&str]) {
+    run.hostile().run().refused(code, words);
+}

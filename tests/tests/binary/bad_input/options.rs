@@ -1,0 +1,112 @@
+//! Options that only the model shows to be impossible. The command line is the cause: exit
+//! code 2.
+
+use std::path::PathBuf;
+
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::refused;
+
+fn model() -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    (scratch, model)
+}
+
+#[test]
+fn rank_zero() {
+    let (scratch, model) = model();
+    let output = scratch.path("out.htz");
+    let run = htc!["compile", &model, "-o", &output, "--rank", "0"];
+    refused(run, 2, &["--rank", "at least 1"]);
+    scratch.holds_only(&["model.gguf"]);
+}
+
+/// The error says the largest rank, and that one is accepted.
+#[test]
+fn rank_larger_than_the_slot() {
+    let (scratch, model) = model();
+    let output = scratch.path("out.htz");
+    for (method, slots, rank, words, largest) in [
+        ("gp", "q,k,v,o,gate,up,down", "33", ["k", "32"], "32"),
+        ("gp", "q,o", "65", ["q", "64"], "64"),
+        ("gp", "down", "4000000000", ["down", "64"], "64"),
+        ("grc", "q,k,v", "65", ["64", "64"], "64"),
+    ] {
+        let with = |rank: &str| {
+            let run = htc!["compile", &model, "-o", &output, "--method", method];
+            run.args(["--slots", slots, "--force", "--rank", rank])
+        };
+        refused(with(rank), 2, &["--rank", rank, words[0], words[1]]);
+        scratch.holds_only(&["model.gguf"]);
+        with(largest).run().ok();
+        std::fs::remove_file(&output).unwrap();
+    }
+}
+
+#[test]
+fn ratio_out_of_range() {
+    let (scratch, model) = model();
+    let output = scratch.path("out.htz");
+    for ratio in ["0", "-0.1", "1.0001", "nan", "inf"] {
+        let run = htc!["compile", &model, "-o", &output, "--ratio", ratio];
+        refused(run, 2, &["--ratio", ratio]);
+    }
+    scratch.holds_only(&["model.gguf"]);
+}
+
+/// A ratio that no rank reaches: the error names the smallest possible one, which then works.
+#[test]
+fn ratio_impossibly_small() {
+    let (scratch, model) = model();
+    let output = scratch.path("out.htz");
+    for (method, factor_type) in [("gp", "q8_0"), ("gp", "f16"), ("grc", "f32")] {
+        let with = |ratio: &str| {
+            let run = htc!["compile", &model, "-o", &output, "--method", method];
+            run.args(["--factor-type", factor_type, "--ratio", ratio])
+        };
+        let outcome = with("0.001").run();
+        outcome.refused(2, &["--ratio", "0.001", "smallest"]);
+        scratch.holds_only(&["model.gguf"]);
+        let smallest = outcome
+            .stderr
+            .split_whitespace()
+            .map(|word| word.trim_matches([',', ';', '(', ')']))
+            .filter(|word| word.starts_with("0."))
+            .filter_map(|word| word.parse::<f64>().ok())
+            .find(|ratio| *ratio > 0.001);
+        let smallest = smallest.unwrap_or_else(|| panic!("no ratio in {}", outcome.stderr));
+        with(&smallest.to_string()).run().ok();
+        std::fs::remove_file(&output).unwrap();
+    }
+}
+
+#[test]
+fn shared_basis_for_a_slot_that_shares_nothing() {
+    let (scratch, model) = model();
+    let output = scratch.path("out.htz");
+    for slots in ["o", "q,k,v,down"] {
+        let run = htc!["compile", &model, "-o", &output, "--method", "grc", "--slots", slots];
+        refused(run, 2, &["--slots", "grc", "gp"]);
+    }
+    scratch.holds_only(&["model.gguf"]);
+}
+
+#[test]
+fn reference_with_another_vocabulary() {
+    let (scratch, model) = model();
+    let mut pieces = htc_tests::model::vocabulary();
+    pieces[280] = "another".to_owned();
+    let pieces = htc_formats::gguf::Array::String(pieces);
+    let other = TinyModel::default().with(
+        "tokenizer.ggml.tokens",
+        htc_formats::gguf::Value::Array(pieces),
+    );
+    let other = scratch.file("other.gguf", other.bytes());
+    let text = scratch.file("text.txt", htc_tests::material::words(60));
+    let run = htc!["eval", &model, "--text", &text, "--context", "16", "--reference", &other];
+    refused(run, 1, &["--reference", "vocabulary", "280"]);
+    let missing = scratch.path("missing.gguf");
+    let run = htc!["eval", &model, "--text", &text, "--reference", &missing];
+    refused(run, 1, &["missing.gguf", "no such file"]);
+}

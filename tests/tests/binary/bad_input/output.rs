@@ -1,0 +1,244 @@
+//! Where the artifact cannot be written: nothing is left under its name or beside it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use htc_tests::binary;
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::refused;
+
+fn model(scratch: &Scratch) -> PathBuf {
+    scratch.file("model.gguf", TinyModel::default().bytes())
+}
+
+#[test]
+fn output_folder_missing() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.path("no/such/folder/out.htz");
+    let words = ["no/such/folder", "does not exist", "create"];
+    refused(htc!["compile", &model, "-o", &output], 1, &words);
+    scratch.holds_only(&["model.gguf"]);
+}
+
+#[test]
+fn output_folder_is_a_file() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = model.join("out.htz");
+    refused(htc!["compile", &model, "-o", &output], 1, &["model.gguf"]);
+    scratch.holds_only(&["model.gguf"]);
+}
+
+/// Nobody may create files in /proc and /sys, root neither.
+#[test]
+fn output_folder_of_the_system() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    for folder in ["/proc", "/sys"] {
+        let output = format!("{folder}/out.htz");
+        refused(htc!["compile", &model, "-o", &output], 1, &[folder]);
+        assert!(!fs::exists(&output).unwrap());
+    }
+    scratch.holds_only(&["model.gguf"]);
+}
+
+#[test]
+fn output_folder_not_writable() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let model = model(&source);
+    let mode = |scratch: &Scratch, mode| {
+        fs::set_permissions(scratch.folder(), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&source, 0o755);
+    mode(&target, 0o555);
+    let output = target.path("out.htz");
+    let run = htc!["compile", &model, "-o", &output];
+    // Permissions do not bind root, who may act as somebody whom they do bind.
+    let root = fs::File::create(target.path("probe")).is_ok();
+    let run = match root {
+        true => run.as_user(65534),
+        false => run,
+    };
+    if root {
+        fs::remove_file(target.path("probe")).unwrap();
+        let mut probe = Command::new(binary::path());
+        std::os::unix::process::CommandExt::uid(&mut probe, 65534);
+        if probe.arg("--version").output().is_err() {
+            eprintln!("skipped: root binds no permissions, and nobody may not run the binary");
+            return;
+        }
+    }
+    let folder = target.folder().to_str().unwrap();
+    run.run().refused(1, &[folder, "written", "choose another"]);
+    mode(&target, 0o755);
+    target.holds_only(&[]);
+    source.holds_only(&["model.gguf"]);
+}
+
+/// A limit on the length of files: writing fails in the middle, as on a full disk.
+#[test]
+fn writing_fails_in_the_middle() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.path("out.htz");
+    for blocks in [0, 1, 40, 150] {
+        let run = htc!["compile", &model, "-o", &output, "--rank", "16"];
+        run.file_blocks(blocks).run().refused(1, &["out.htz"]);
+        scratch.holds_only(&["model.gguf"]);
+    }
+}
+
+/// A file system of 128 kB, where the system allows to make one.
+#[test]
+fn disk_full() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let disk = scratch.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let script = "mount -t tmpfs -o size=128k tmpfs \"$1\" || exit 77; shift; \
+                  \"$@\"; code=$?; ls -A \"$0\"; exit $code";
+    let output = disk.join("out.htz");
+    let run = Command::new("unshare")
+        .args(["-r", "-m", "sh", "-c", script])
+        .arg(&disk)
+        .arg(&disk)
+        .arg(binary::path())
+        .arg("compile")
+        .arg(&model)
+        .arg("-o")
+        .arg(&output)
+        .output();
+    let run = match run {
+        Ok(run) if !matches!(run.status.code(), Some(77)) && can_unshare() => run,
+        _ => {
+            eprintln!("skipped: no file system can be mounted here");
+            return;
+        }
+    };
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("out.htz") && said.contains("no space"), "{said}");
+    let left = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(left, "", "left on the full disk");
+}
+
+fn can_unshare() -> bool {
+    let run = Command::new("unshare").args(["-r", "-m", "true"]).output();
+    run.is_ok_and(|run| run.status.success())
+}
+
+#[test]
+fn output_exists() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.file("out.htz", "precious");
+    refused(htc!["compile", &model, "-o", &output], 1, &["out.htz", "exists", "--force"]);
+    assert_eq!(fs::read(&output).unwrap(), b"precious");
+    scratch.holds_only(&["model.gguf", "out.htz"]);
+}
+
+/// A compilation that fails leaves what `--force` would have replaced.
+#[test]
+fn failing_with_force_keeps_the_old_output() {
+    let scratch = Scratch::new();
+    let bytes = TinyModel::default().bytes();
+    let truncated = scratch.file("bad.gguf", &bytes[..bytes.len() / 2]);
+    let output = scratch.file("out.htz", "precious");
+    refused(htc!["compile", &truncated, "-o", &output, "--force"], 1, &["bad.gguf"]);
+    let good = model(&scratch);
+    let run = htc!["compile", &good, "-o", &output, "--force"];
+    run.file_blocks(40).run().refused(1, &["out.htz"]);
+    assert_eq!(fs::read(&output).unwrap(), b"precious");
+    scratch.holds_only(&["bad.gguf", "model.gguf", "out.htz"]);
+}
+
+#[test]
+fn output_equal_to_input() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let before = fs::read(&model).unwrap();
+    fs::create_dir(scratch.path("folder")).unwrap();
+    symlink(&model, scratch.path("link.htz")).unwrap();
+    let spelled = scratch.path("folder/../model.gguf");
+    for output in [&model, &spelled, &scratch.path("link.htz")] {
+        for force in [&[][..], &["--force"]] {
+            let run = htc!["compile", &model, "-o", output].args(force);
+            refused(run, 2, &["same file", "-o"]);
+        }
+    }
+    let relative = htc!["compile", "model.gguf", "-o", "./model.gguf", "--force"];
+    refused(relative.in_folder(scratch.folder()), 2, &["same file", "-o"]);
+    assert_eq!(fs::read(&model).unwrap(), before);
+    scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
+}
+
+#[test]
+fn output_is_a_folder() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    fs::create_dir(scratch.path("folder")).unwrap();
+    for output in ["folder", "folder/", "new/", ".", ".."] {
+        for force in [&[][..], &["--force"]] {
+            let run = htc!["compile", "model.gguf", "-o", output].args(force);
+            refused(run.in_folder(scratch.folder()), 1, &["folder"]);
+        }
+    }
+    scratch.holds_only(&["folder", "model.gguf"]);
+    assert!(model.exists());
+}
+
+#[test]
+fn output_is_a_device() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let run = htc!["compile", &model, "-o", "/dev/null", "--force"];
+    refused(run, 1, &["/dev/null"]);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}
+
+/// A name alone means the current folder.
+#[test]
+fn output_in_the_current_folder() {
+    let scratch = Scratch::new();
+    model(&scratch);
+    let run = htc!["compile", "model.gguf", "-o", "out.htz", "--rank", "8"];
+    run.in_folder(scratch.folder()).run().ok();
+    scratch.holds_only(&["model.gguf", "out.htz"]);
+}
+
+/// The report is written beside a complete artifact or refused before there is one.
+#[test]
+fn report_that_cannot_be_written() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.path("out.htz");
+    let report = scratch.path("no/report.json");
+    let run = htc!["compile", &model, "-o", &output, "--rank", "8", "--report", &report];
+    let outcome = run.run();
+    assert_eq!(outcome.code(), Some(1));
+    let last = outcome.stderr.trim_end().lines().last().unwrap_or_default();
+    assert!(last.contains("no/report.json"), "{}", outcome.stderr);
+    if output.exists() {
+        htc!["verify", &output].run().ok();
+    }
+}
+
+/// A slip of the hand must not cost the source model.
+#[test]
+fn report_equal_to_input_or_output() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let before = fs::read(&model).unwrap();
+    let output = scratch.path("out.htz");
+    for report in [&model, &output] {
+        let run = htc!["compile", &model, "-o", &output, "--rank", "8", "--report", report];
+        refused(run, 2, &["--report"]);
+        assert!(fs::read(&model).unwrap() == before, "the source is overwritten");
+        scratch.holds_only(&["model.gguf"]);
+    }
+}

@@ -1,0 +1,74 @@
+//! Texts and prompts that cannot be used.
+
+use std::path::PathBuf;
+
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::refused;
+
+fn model() -> (Scratch, PathBuf) {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    (scratch, model)
+}
+
+/// Every command that reads a text, on this one.
+fn readers(model: &PathBuf, text: &PathBuf) -> [Htc; 3] {
+    [
+        htc!["eval", model, "--text", text, "--context", "16"],
+        htc!["tokenize", model, "--text", text, "--json"],
+        htc!["run", model, "--prompt-file", text, "-n", "2"],
+    ]
+}
+
+#[test]
+fn text_shorter_than_a_window() {
+    let (scratch, model) = model();
+    for (text, context) in [(String::new(), "16"), (words(20), "128"), (words(100), "256")] {
+        let text = scratch.file("short.txt", text);
+        let run = htc!["eval", &model, "--text", &text, "--context", context, "--json"];
+        refused(run, 1, &["short.txt", context, "longer text", "--context"]);
+    }
+}
+
+#[test]
+fn missing_text() {
+    let (scratch, model) = model();
+    for run in readers(&model, &scratch.path("missing.txt")) {
+        refused(run, 1, &["missing.txt", "no such file"]);
+    }
+}
+
+#[test]
+fn text_that_is_a_folder() {
+    let (scratch, model) = model();
+    let folder = scratch.path("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for run in readers(&model, &folder) {
+        refused(run, 1, &["folder", "directory"]);
+    }
+}
+
+#[test]
+fn text_that_is_not_utf8() {
+    let (scratch, model) = model();
+    let mut bytes = words(60).into_bytes();
+    bytes[123] = 0xe9;
+    let text = scratch.file("latin1.txt", bytes);
+    for run in readers(&model, &text) {
+        refused(run, 1, &["latin1.txt", "UTF-8", "123"]);
+    }
+    let run = htc!["run", &model, "-n", "2"].stdin(&b"caf\xe9"[..]);
+    refused(run, 1, &["standard input", "UTF-8", "3"]);
+}
+
+/// A text without end is refused before it fills the memory.
+#[test]
+fn text_without_end() {
+    let (_scratch, model) = model();
+    let zero = PathBuf::from("/dev/zero");
+    let run = htc!["tokenize", &model, "--text", &zero, "--json"];
+    let outcome = run.memory(4 << 30).run();
+    outcome.refused(1, &["/dev/zero", "1073741824"]);
+}

@@ -1,0 +1,489 @@
+//! `htc compile`: what is asked for is what the artifact holds, and the report says so.
+
+use std::fs;
+
+use htc_formats::DType;
+use htc_formats::gguf::Contents;
+use htc_tests::artifact::Artifact;
+use htc_tests::material::{demo, shared, words};
+use htc_tests::model::{SLOT_NAMES, SLOTS};
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::{FACTOR_TYPES, METHODS, close, compile, eval, list, number, text};
+
+#[test]
+fn every_method_with_every_factor_type() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let words = scratch.file("words.txt", words(150));
+    for method in METHODS {
+        for factor_type in FACTOR_TYPES {
+            let options = ["--method", method, "--rank", "32", "--factor-type", factor_type];
+            let options = [&options[..], &["--slots", "q,gate,up", "--force"]].concat();
+            let (artifact, report) = compile(&scratch, &model, "model.htz", &options);
+            assert_eq!(text(&report, "/plan/method"), method);
+            assert_eq!(text(&report, "/plan/factor_type"), factor_type);
+            let factors = match method {
+                "gp" => ["layers.0.gate.a", "layers.1.up.b"],
+                _ => ["layers.0.gate_up.basis", "layers.1.up.projected"],
+            };
+            let manifest = Artifact::open(&artifact).manifest;
+            for factor in factors {
+                let entry = manifest.tensor(factor.parse().unwrap());
+                let entry = entry.unwrap_or_else(|| panic!("{method}: no {factor}"));
+                assert_eq!(entry.dtype.name(), factor_type, "{method}: {factor}");
+            }
+            htc!["verify", &artifact].run().ok();
+            let result = eval(&artifact, &words, &["--context", "64"]).run().json();
+            assert!(number(&result, "/perplexity") > 1.0);
+        }
+    }
+}
+
+#[test]
+fn without_options_the_demo_model_gets_smaller_and_stays_a_model() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    let artifact = scratch.path("small.htz");
+    let outcome = htc!["compile", &model, "-o", &artifact].run().ok();
+    assert!(outcome.stdout.is_empty(), "stdout is for programs");
+    let summary = outcome.stderr.to_lowercase();
+    for word in ["bytes", "parameters", "error", " s on "] {
+        assert!(summary.contains(word), "no {word:?} in the summary:\n{summary}");
+    }
+    for slot in SLOT_NAMES {
+        assert!(summary.contains(&format!("  {slot} ")), "no {slot} in:\n{summary}");
+    }
+    let bytes = |path| fs::metadata(path).unwrap().len();
+    assert!(bytes(&artifact) < bytes(&model) * 6 / 10);
+    let text = demo("time_machine.txt");
+    let reference = model.to_str().unwrap();
+    let result = eval(&artifact, &text, &["--chunks", "4", "--reference", reference])
+        .run()
+        .json();
+    let (found, before) = (
+        number(&result, "/perplexity"),
+        number(&result, "/reference_perplexity"),
+    );
+    assert!(found < 1.25 * before, "perplexity {found}, before {before}");
+    assert!(number(&result, "/top1") > 0.6);
+}
+
+/// The lossless setting: full rank and factors in f32.
+#[test]
+fn full_rank_equals_the_source() {
+    let scratch = Scratch::new();
+    let words = scratch.file("words.txt", words(400));
+    let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
+    let models = [
+        (tiny, words, ["--context", "128", "--chunks", "4"]),
+        (
+            demo("reference-7m-f16.gguf"),
+            demo("time_machine.txt"),
+            ["--context", "512", "--chunks", "4"],
+        ),
+    ];
+    for (model, text, protocol) in models {
+        for (method, slots) in [
+            ("gp", "q,k,v,o,gate,up,down"),
+            ("grc", "q,k,v"),
+            ("grc", "q,k,v,gate,up"),
+        ] {
+            let options = ["--method", method, "--slots", slots, "--force"];
+            let options = [&options[..], &["--rank", "full", "--factor-type", "f32"]].concat();
+            let (artifact, report) = compile(&scratch, &model, "full.htz", &options);
+            // Every selected slot really is factorised.
+            for record in list(&report, "/plan/slots") {
+                let selected = slots.split(',').any(|slot| slot == record["slot"]);
+                assert_eq!(record["form"] != "dense", selected, "{record}");
+                if selected {
+                    assert!(number(record, "/error") < 1e-5, "{record}");
+                }
+            }
+            let reference = ["--reference", model.to_str().unwrap()];
+            let options = [&protocol[..], &reference].concat();
+            let result = eval(&artifact, &text, &options).run().json();
+            let source = eval(&model, &text, &protocol).run().json();
+            for key in ["/perplexity", "/perplexity_all"] {
+                close(number(&result, key), number(&source, key), 1e-4);
+            }
+            assert!(number(&result, "/kl") < 1e-5, "{method}: {result}");
+        }
+    }
+}
+
+#[test]
+fn only_the_slots_asked_for_are_factorised() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let all = SLOT_NAMES.join(",");
+    for (method, slots) in [
+        ("gp", all.as_str()),
+        ("gp", "down"),
+        ("gp", "up,q"),
+        ("grc", "q,k,v"),
+        ("grc", "q,v"),
+        ("grc", "gate,up"),
+    ] {
+        let options = ["--method", method, "--slots", slots, "--rank", "8", "--force"];
+        let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+        let artifact = Artifact::open(&artifact);
+        for layer in 0..2 {
+            for slot in SLOT_NAMES {
+                let selected = slots.split(',').any(|s| s == slot);
+                let dense = artifact.has(&format!("layers.{layer}.{slot}.weight"));
+                assert_eq!(dense, !selected, "{method} {slots}: layer {layer}, {slot}");
+            }
+        }
+        for record in list(&report, "/plan/slots") {
+            let selected = slots.split(',').any(|s| s == record["slot"]);
+            let rank = record["rank"].as_u64();
+            assert_eq!(rank, selected.then_some(8), "{method} {slots}: {record}");
+        }
+    }
+}
+
+#[test]
+fn default_slots_are_all_for_gp_and_those_of_attention_input_for_grc() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    for (method, expected) in [("gp", &SLOT_NAMES[..]), ("grc", &["q", "k", "v"])] {
+        let options = ["--method", method, "--rank", "8"];
+        let (_, report) = compile(&scratch, &model, &format!("{method}.htz"), &options);
+        let factorised: Vec<&str> = list(&report, "/slots")
+            .iter()
+            .filter(|slot| slot["factorised"] == 2)
+            .map(|slot| slot["slot"].as_str().unwrap())
+            .collect();
+        assert_eq!(factorised, expected);
+    }
+}
+
+/// Parameters after over before on the selected slots, met from below: another step of the rank
+/// of any slot would not fit, so what is left of the budget is less than the dearest step.
+#[test]
+fn ratios_are_met_from_below() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel::default();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let parameters = |slot: &str| {
+        let (rows, cols) = tiny.shape(slot);
+        (rows * cols) as f64
+    };
+    for (method, slots, granule, factor_type) in [
+        ("gp", "q,k,v,o,gate,up,down", 8.0, "f16"),
+        ("gp", "q,k,v,o,gate,up,down", 32.0, "q8_0"),
+        ("gp", "gate,up,down", 8.0, "f32"),
+        ("grc", "q,k,v", 8.0, "f16"),
+        ("grc", "q,k,v,gate,up", 8.0, "bf16"),
+    ] {
+        let selected: Vec<&str> = SLOT_NAMES
+            .into_iter()
+            .zip(SLOTS)
+            .filter(|(name, _)| slots.split(',').any(|slot| slot == *name))
+            .map(|(_, slot)| slot)
+            .collect();
+        let dense: f64 = selected.iter().map(|slot| parameters(slot)).sum();
+        let step = |slots: &[&str]| {
+            let rows: usize = slots.iter().map(|slot| tiny.shape(slot).0).sum();
+            granule * (rows + tiny.shape(slots[0]).1) as f64
+        };
+        let dearest = match method {
+            "gp" => selected.iter().map(|slot| step(&[slot])).fold(0.0, f64::max),
+            _ => {
+                let groups = [&SLOTS[..3], &SLOTS[4..6]];
+                let chosen = groups.iter().filter(|group| selected.contains(&group[0]));
+                chosen.map(|group| step(group)).fold(0.0, f64::max)
+            }
+        };
+        for ratio in ["0.5", "0.75", "0.9", "1"] {
+            let options = ["--method", method, "--slots", slots, "--ratio", ratio];
+            let options = [&options[..], &["--factor-type", factor_type, "--force"]].concat();
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let about = format!("{method} {slots} {factor_type} {ratio}");
+            let asked: f64 = ratio.parse().unwrap();
+            let met = number(&report, "/ratio");
+            assert!(met <= asked, "{about}: {met}");
+            // Slots whose factors would be larger than themselves stay dense, with all their
+            // parameters; the rest is what the bound is about.
+            let kept = list(&report, "/slots")
+                .iter()
+                .any(|slot| slot["dense"] != 0 && slots.split(',').any(|s| s == slot["slot"]));
+            if !kept {
+                assert!(met > asked - dearest / dense, "{about}: only {met}");
+            }
+            // The figure is what the file really holds.
+            let manifest = Artifact::open(&artifact).manifest;
+            let held: u64 = manifest
+                .tensors
+                .iter()
+                .filter(|tensor| {
+                    let role = tensor.role.to_string();
+                    let of = |slot: &str| role.contains(&format!(".{slot}."));
+                    role.ends_with(".basis") || slots.split(',').any(of)
+                })
+                .map(|tensor| tensor.parameters())
+                .sum();
+            close(met, held as f64 / (2.0 * dense), 1e-12);
+        }
+    }
+}
+
+#[test]
+fn the_report_agrees_with_the_files() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let output = scratch.path("out.htz");
+    let report = scratch.path("report.json");
+    let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
+        .args(["--rank", "16", "--threads", "2"])
+        .run()
+        .ok();
+    assert!(outcome.stdout.is_empty(), "the report goes to its file");
+    scratch.holds_only(&["model.gguf", "out.htz", "report.json"]);
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    let bytes = |path| fs::metadata(path).unwrap().len() as f64;
+    assert_eq!(number(&report, "/bytes/before"), bytes(&model));
+    assert_eq!(number(&report, "/bytes/after"), bytes(&output));
+    assert_eq!(number(&report, "/threads"), 2.0);
+    assert!(number(&report, "/seconds/total") > 0.0);
+    let artifact = Artifact::open(&output);
+    let tensors = &artifact.manifest.tensors;
+    let held: u64 = tensors.iter().map(|tensor| tensor.parameters()).sum();
+    assert_eq!(number(&report, "/parameters/after"), held as f64);
+    let source = Contents::parse(&fs::read(&model).unwrap()).unwrap();
+    let there: u64 = source.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum();
+    assert_eq!(number(&report, "/parameters/before"), there as f64);
+    let plan = serde_json::to_value(&artifact.manifest.plan).unwrap();
+    assert_eq!(report["plan"], plan, "the report's plan is the artifact's");
+}
+
+#[test]
+fn the_report_on_standard_output_is_json_alone() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    for target in ["json", "-"] {
+        let output = scratch.path("out.htz");
+        let report = htc!["compile", &model, "-o", &output, "--report", target, "--force"]
+            .args(["--rank", "8"])
+            .run()
+            .json();
+        assert!(report.is_object());
+        scratch.holds_only(&["model.gguf", "out.htz"]);
+    }
+}
+
+#[test]
+fn the_artifact_alone_is_enough() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let words = scratch.file("words.txt", words(100));
+    let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "16"]);
+    fs::remove_file(&model).unwrap();
+    let moved = scratch.path("moved.htz");
+    fs::rename(&artifact, &moved).unwrap();
+    let outcome = htc!["run", &moved, "-p", "the cat", "-n", "8"].run().ok();
+    assert!(!outcome.stdout.is_empty());
+    eval(&moved, &words, &["--context", "32"]).run().json();
+    htc!["tokenize", &moved, "--text", &words, "--json"].run().json();
+    htc!["inspect", &moved, "--json"].run().json();
+    htc!["verify", &moved].run().ok();
+}
+
+#[test]
+fn the_same_request_gives_the_same_bytes() {
+    let scratch = Scratch::new();
+    let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
+    for model in [tiny, demo("reference-7m-f16.gguf")] {
+        for method in METHODS {
+            let mut first: Option<Vec<u8>> = None;
+            for threads in ["1", "2", "2", "5"] {
+                let options = ["--method", method, "--threads", threads, "--force"];
+                let options = [&options[..], &["--ratio", "0.8"]].concat();
+                let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
+                let bytes = fs::read(artifact).unwrap();
+                let first = first.get_or_insert_with(|| bytes.clone());
+                assert!(
+                    *first == bytes,
+                    "{}: {method} differs with {threads} threads",
+                    model.display()
+                );
+            }
+        }
+    }
+}
+
+/// Neither the name of the source nor that of the artifact nor the folder is in the bytes.
+#[test]
+fn names_and_folders_do_not_change_the_bytes() {
+    let (here, there) = (Scratch::new(), Scratch::new());
+    let bytes = TinyModel::default().bytes();
+    let (a, b) = (here.file("a.gguf", &bytes), there.file("other.gguf", &bytes));
+    let (a, _) = compile(&here, &a, "a.htz", &["--rank", "8"]);
+    let (b, _) = compile(&there, &b, "another name.htz", &["--rank", "8"]);
+    assert!(fs::read(a).unwrap() == fs::read(b).unwrap());
+}
+
+#[test]
+fn a_slot_that_would_grow_is_kept_dense_and_reported() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let output = scratch.path("out.htz");
+    let report = scratch.path("report.json");
+    // At rank 32, factors of [64, 64] in the source's own type are as large as the matrix, those
+    // of [32, 64] are larger, those of the feed-forward layer are smaller.
+    let outcome = htc!["compile", &model, "-o", &output, "--report", &report]
+        .args(["--rank", "32", "--factor-type", "f32"])
+        .run()
+        .ok();
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    let source = TinyModel::default();
+    let artifact = Artifact::open(&output);
+    for (name, slot) in SLOT_NAMES.into_iter().zip(SLOTS) {
+        let (rows, cols) = source.shape(slot);
+        let grows = 32 * (rows + cols) >= rows * cols;
+        assert_eq!(grows, name.len() == 1, "the example is as described");
+        assert_eq!(artifact.has(&format!("layers.1.{name}.weight")), grows, "{name}");
+        let notes = list(&report, "/notes");
+        let note = notes
+            .iter()
+            .map(|note| note.as_str().unwrap())
+            .find(|note| note.starts_with(name) && note.contains("dense"));
+        assert_eq!(note.is_some(), grows, "{name}: {notes:?}");
+        if let Some(note) = note {
+            assert!(outcome.stderr.contains(note), "not said: {note}");
+        }
+    }
+}
+
+#[test]
+fn a_factor_that_does_not_fit_blocks_is_reported() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let output = scratch.path("out.htz");
+    let outcome = htc!["compile", &model, "-o", &output, "--report", "json"]
+        .args(["--rank", "20", "--factor-type", "q8_0", "--slots", "q,down"])
+        .run();
+    let said = outcome.stderr.clone();
+    let report = outcome.json();
+    let artifact = Artifact::open(&output);
+    let dtype = |role: &str| artifact.manifest.tensor(role.parse().unwrap()).unwrap().dtype;
+    // Rows of 64 are whole blocks of 32; rows of 20 and of 172 are not.
+    assert_eq!(dtype("layers.0.q.a"), DType::Q8_0);
+    for role in ["layers.0.q.b", "layers.0.down.a", "layers.0.down.b"] {
+        assert_eq!(dtype(role), DType::F16, "{role}");
+    }
+    for slot in ["q", "down"] {
+        let note = list(&report, "/notes")
+            .iter()
+            .map(|note| note.as_str().unwrap())
+            .find(|note| note.starts_with(slot))
+            .unwrap_or_else(|| panic!("nothing is said of {slot}"));
+        assert!(note.contains("f16") && note.contains("20"), "{note}");
+        assert!(said.contains(note), "not said: {note}");
+    }
+}
+
+#[test]
+fn what_is_not_compressed_passes_through_unchanged() {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0] {
+        let scratch = Scratch::new();
+        let tiny = TinyModel {
+            ffn: 160,
+            dtype,
+            output: true,
+            ..TinyModel::default()
+        };
+        let model = scratch.file("model.gguf", tiny.bytes());
+        let options = ["--method", "grc", "--rank", "8"];
+        let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+        assert!(list(&report, "/slots")[0]["factorised"] == 2);
+        let artifact = Artifact::open(&artifact);
+        let bytes = fs::read(&model).unwrap();
+        let source = Contents::parse(&bytes).unwrap();
+        let mut passed = 0;
+        for entry in &artifact.manifest.tensors {
+            let Some(tensor) = source.tensor(&entry.name) else {
+                continue;
+            };
+            assert_eq!(entry.dtype, tensor.dtype().unwrap(), "{}", entry.name);
+            let stored = artifact.stored(&entry.role.to_string());
+            assert!(stored == &bytes[tensor.range.clone()], "{}: {}", dtype, entry.name);
+            passed += 1;
+        }
+        // Embedding, output, norms, and o, gate, up, down of two layers.
+        assert_eq!(passed, 3 + 2 * (2 + 4));
+    }
+}
+
+/// A compressed model of every type that a source may come in says what its source says.
+#[test]
+fn quantised_sources_are_compiled() {
+    let Some(folder) = shared("models/reference-7m") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    for kind in ["q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k"] {
+        let model = folder.join(format!("reference-7m-{kind}.gguf"));
+        let options = ["--rank", "full", "--factor-type", "f32", "--slots", "q,down"];
+        let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
+        let options = ["--chunks", "1", "--reference", model.to_str().unwrap()];
+        let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
+        close(number(&result, "/perplexity_ratio"), 1.0, 1e-3);
+        assert!(number(&result, "/kl") < 1e-3, "{kind}: {result}");
+    }
+}
+
+#[test]
+fn version_2_of_gguf_is_read() {
+    let scratch = Scratch::new();
+    let mut bytes = TinyModel::default().bytes();
+    let third = scratch.file("v3.gguf", &bytes);
+    htc_tests::raw::put_u32(&mut bytes, 4, 2);
+    let second = scratch.file("v2.gguf", &bytes);
+    let tensors = |path| {
+        let (artifact, _) = compile(&scratch, path, "out.htz", &["--rank", "8", "--force"]);
+        let manifest = Artifact::open(&artifact).manifest;
+        serde_json::to_value(&manifest.tensors).unwrap()
+    };
+    assert_eq!(tensors(&second), tensors(&third));
+}
+
+#[test]
+fn force_replaces_an_artifact() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let old = scratch.file("out.htz", "old");
+    let output = htc!["compile", &model, "-o", &old, "--rank", "8", "--force"];
+    output.run().ok();
+    htc!["verify", &old].run().ok();
+    scratch.holds_only(&["model.gguf", "out.htz"]);
+}
+
+/// A model of many layers compiles in the memory of its largest: what is allocated stays far
+/// below the size of the source, which is mapped.
+#[test]
+fn memory_stays_at_the_largest_layer() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 40,
+        width: 256,
+        heads: 8,
+        kv_heads: 8,
+        head_size: 32,
+        ffn: 768,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let size = fs::metadata(&model).unwrap().len();
+    let layer = size / 40;
+    assert!(size > 130_000_000, "{size}");
+    for method in METHODS {
+        let output = scratch.path(&format!("{method}.htz"));
+        htc!["compile", &model, "-o", &output, "--method", method]
+            .args(["--ratio", "0.5", "--factor-type", "f32", "--threads", "2"])
+            .allocations(12 * layer + (16 << 20))
+            .run()
+            .ok();
+    }
+}

@@ -1,0 +1,158 @@
+//! The mathematics, end to end: factors read back from the artifact are compared with float64
+//! computations made here.
+
+use htc_formats::DType;
+use htc_tests::artifact::Artifact;
+use htc_tests::float64::Matrix;
+use htc_tests::model::{SLOT_NAMES, SLOTS};
+use htc_tests::{Scratch, TinyModel};
+use serde_json::Value;
+
+use super::{FACTOR_TYPES, METHODS, close, compile, list, number};
+
+fn sources(tiny: &TinyModel) -> Vec<Matrix> {
+    let tensors = tiny.tensors();
+    SLOTS
+        .iter()
+        .map(|slot| {
+            let name = format!("blk.0.{slot}.weight");
+            let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
+            Matrix::new(tensor.rows, tensor.cols, &tensor.values)
+        })
+        .collect()
+}
+
+fn record<'a>(report: &'a Value, slot: &str) -> &'a Value {
+    let of = |record: &&Value| record["layer"] == 0 && record["slot"] == slot;
+    list(report, "/plan/slots").iter().find(of).unwrap()
+}
+
+/// The reported error is the distance of what is stored, in every type and form.
+#[test]
+fn reported_errors_are_those_of_the_stored_factors() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let sources = sources(&tiny);
+    for method in METHODS {
+        for factor_type in FACTOR_TYPES {
+            let options = ["--method", method, "--rank", "12", "--force"];
+            let options = [&options[..], &["--factor-type", factor_type]].concat();
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let artifact = Artifact::open(&artifact);
+            for (slot, source) in SLOT_NAMES.iter().zip(&sources) {
+                let record = record(&report, slot);
+                if record["form"] == "dense" {
+                    continue;
+                }
+                let expected = source.relative_distance(&artifact.product(0, slot));
+                close(number(record, "/error"), expected, 1e-5);
+            }
+        }
+    }
+}
+
+/// Eckart and Young: no matrix of rank r is nearer than the one without the smallest singular
+/// values. The squares of those are the smallest eigenvalues of `W Wᵀ` (or `Wᵀ W`).
+#[test]
+fn per_slot_errors_are_the_eckart_young_tail() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let sources = sources(&tiny);
+    for rank in [1, 8, 15] {
+        let shown = rank.to_string();
+        let options = ["--rank", &shown, "--factor-type", "f32", "--force"];
+        let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+        let artifact = Artifact::open(&artifact);
+        for (slot, source) in SLOT_NAMES.iter().zip(&sources) {
+            let gram = match source.rows < source.cols {
+                true => source.times(&source.transposed()),
+                false => source.transposed().times(source),
+            };
+            let tail: f64 = gram.eigen().0[rank..].iter().sum();
+            let expected = tail.sqrt() / source.norm();
+            close(number(record(&report, slot), "/error"), expected, 1e-5);
+            close(source.relative_distance(&artifact.product(0, slot)), expected, 1e-5);
+        }
+    }
+}
+
+/// The leading components of a factorisation are the best of their number.
+#[test]
+fn components_are_in_decreasing_order_of_importance() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let options = ["--rank", "12", "--factor-type", "f32"];
+    let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
+    let artifact = Artifact::open(&artifact);
+    for (slot, source) in SLOT_NAMES.iter().zip(&sources(&tiny)) {
+        let a = artifact.matrix(&format!("layers.0.{slot}.a"));
+        let b = artifact.matrix(&format!("layers.0.{slot}.b")).transposed();
+        let gram = source.transposed().times(source);
+        let eigenvalues = gram.eigen().0;
+        for rank in [1, 5, 12] {
+            let product = b.leading_rows(rank).transposed().times(&a.leading_rows(rank));
+            let tail: f64 = eigenvalues[rank..].iter().sum();
+            let expected = tail.sqrt() / source.norm();
+            close(source.relative_distance(&product), expected, 1e-5);
+        }
+    }
+}
+
+/// The shared basis holds the leading eigenvectors of the sum of `Wᵀ W / ‖W‖²`, and what is
+/// projected on it is `W P`.
+#[test]
+fn shared_bases_are_the_leading_eigenvectors() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let sources = sources(&tiny);
+    let rank = 16;
+    let options = ["--method", "grc", "--slots", "q,k,v,gate,up", "--rank", "16"];
+    let options = [&options[..], &["--factor-type", "f32"]].concat();
+    let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+    let artifact = Artifact::open(&artifact);
+    for (group, members) in [("qkv", 0..3), ("gate_up", 4..6)] {
+        let mut sum = Matrix::new(64, 64, &[0.0; 64 * 64]);
+        for source in &sources[members.clone()] {
+            let gram = source.transposed().times(source);
+            sum.add(source.norm().powi(-2), &gram);
+        }
+        let (eigenvalues, vectors) = sum.eigen();
+        assert!(eigenvalues[rank - 1] > 1.05 * eigenvalues[rank], "a gap at the rank");
+        let leading = vectors.leading_rows(rank);
+        let projector = leading.transposed().times(&leading);
+        let basis = artifact.matrix(&format!("layers.0.{group}.basis"));
+        let stored = basis.transposed().times(&basis);
+        assert!(projector.relative_distance(&stored) < 1e-5, "{group}");
+        // The sign is fixed: a column's largest entry is positive.
+        for row in basis.values.chunks_exact(64) {
+            let largest = row.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()));
+            assert!(largest.unwrap() > 0.0, "{group}");
+        }
+        for member in members {
+            let (slot, source) = (SLOT_NAMES[member], &sources[member]);
+            let expected = source.relative_distance(&source.times(&projector));
+            close(number(record(&report, slot), "/error"), expected, 1e-5);
+        }
+    }
+}
+
+/// With as many components as the input is wide, the projection is the identity.
+#[test]
+fn the_full_shared_basis_is_the_identity() {
+    let tiny = TinyModel {
+        dtype: DType::F16,
+        ..TinyModel::default()
+    };
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let options = ["--method", "grc", "--rank", "full", "--factor-type", "f32"];
+    let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
+    let basis = Artifact::open(&artifact).matrix("layers.0.qkv.basis");
+    let mut identity = Matrix::new(64, 64, &[0.0; 64 * 64]);
+    identity.values.iter_mut().step_by(65).for_each(|v| *v = 1.0);
+    assert!(identity.relative_distance(&basis.transposed().times(&basis)) < 1e-6);
+}

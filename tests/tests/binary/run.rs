@@ -1,0 +1,258 @@
+//! `htc run`: what is written, where it goes, and when it stops.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use htc_formats::gguf::Value;
+use htc_tests::binary::wait;
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::compile;
+
+/// A model that writes bytes and pieces in any order.
+fn tiny(scratch: &Scratch) -> PathBuf {
+    scratch.file("model.gguf", TinyModel::default().bytes())
+}
+
+fn written(run: Htc) -> Vec<u8> {
+    let outcome = run.run().ok();
+    assert!(outcome.stdout.len() > 1, "nothing is written");
+    outcome.stdout
+}
+
+#[test]
+fn greedy_is_deterministic_on_any_number_of_threads() {
+    let scratch = Scratch::new();
+    let tiny = tiny(&scratch);
+    let (artifact, _) = compile(&scratch, &tiny, "out.htz", &["--rank", "16"]);
+    for model in [tiny, artifact, demo("reference-7m-f16.gguf")] {
+        let greedy = |threads| {
+            let run = htc!["run", &model, "-p", "the cat sat on a", "-n", "48"];
+            written(run.args(["--temp", "0", "--ignore-eos", "--threads", threads]))
+        };
+        let first = greedy("1");
+        assert_eq!(first, greedy("1"), "{}", model.display());
+        assert_eq!(first, greedy("2"), "{}", model.display());
+    }
+}
+
+#[test]
+fn the_demo_model_writes_english() {
+    let model = demo("reference-7m-f16.gguf");
+    let run = htc!["run", &model, "-p", "He was the king of", "-n", "40", "--temp", "0"];
+    let outcome = run.run().ok();
+    let text = outcome.text();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.len() > 15, "{text}");
+    assert!(words.contains(&"the"), "{text}");
+    // The end: how much and how fast.
+    assert!(outcome.stderr.contains("40 tokens"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("tokens/s"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_seed_fixes_the_text() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let sample = |seed: &str, threads: &str| {
+        let run = htc!["run", &model, "-p", "the", "-n", "24", "--temp", "1", "--ignore-eos"];
+        written(run.args(["--seed", seed, "--threads", threads]))
+    };
+    let first = sample("7", "2");
+    assert_eq!(first, sample("7", "2"));
+    assert_eq!(first, sample("7", "1"));
+    assert_ne!(first, sample("8", "2"));
+    assert_ne!(first, sample("18446744073709551615", "2"));
+}
+
+#[test]
+fn one_candidate_is_greedy() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let with = |options: &[&str]| {
+        let run = htc!["run", &model, "-p", "the dog", "-n", "32", "--ignore-eos"];
+        written(run.args(options))
+    };
+    let greedy = with(&["--temp", "0"]);
+    assert_eq!(greedy, with(&["--temp", "1.5", "--top-k", "1", "--seed", "5"]));
+    assert_eq!(greedy, with(&["--temp", "1", "--top-p", "0.0001", "--top-k", "0"]));
+    assert_ne!(greedy, with(&["--temp", "2", "--top-k", "0", "--top-p", "1"]));
+}
+
+#[test]
+fn a_prompt_comes_from_the_command_line_a_file_or_a_pipe() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let prompt = "the cat and the red hat";
+    let file = scratch.file("prompt.txt", prompt);
+    let options = ["-n", "16", "--temp", "0", "--ignore-eos"];
+    let typed = written(htc!["run", &model, "-p", prompt].args(options));
+    let long = written(htc!["run", &model, "--prompt", prompt].args(options));
+    let from_file = written(htc!["run", &model, "--prompt-file", &file].args(options));
+    let piped = written(htc!["run", &model].args(options).stdin(prompt));
+    // As `echo` sends it.
+    let echoed = written(htc!["run", &model].args(options).stdin(format!("{prompt}\n")));
+    assert_eq!(typed, long);
+    assert_eq!(typed, from_file);
+    assert_eq!(typed, piped);
+    assert_eq!(typed, echoed);
+    let other = written(htc!["run", &model, "-p", "she ran in the sand"].args(options));
+    assert_ne!(typed, other, "the prompt matters");
+}
+
+#[test]
+fn an_empty_prompt_starts_from_bos() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let options = ["-n", "4", "--temp", "0", "--ignore-eos"];
+    let typed = written(htc!["run", &model, "-p", ""].args(options));
+    let piped = written(htc!["run", &model].args(options));
+    assert_eq!(typed, piped);
+}
+
+#[test]
+fn an_empty_prompt_without_bos_is_refused() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel::default().with("tokenizer.ggml.add_bos_token", Value::Bool(false));
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let outcome = htc!["run", &model, "-p", "", "-n", "4"].run();
+    outcome.refused(1, &["model.gguf", "prompt", "empty"]);
+}
+
+#[test]
+fn the_token_limit_is_met() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    for limit in [0, 1, 2, 17] {
+        let run = htc!["run", &model, "-p", "the", "-n", limit.to_string()];
+        let outcome = run.args(["--ignore-eos", "--temp", "0"]).run().ok();
+        let said = format!(" {limit} tokens");
+        assert!(outcome.stderr.contains(&said), "{}", outcome.stderr);
+    }
+    // A longer text begins as the shorter one does.
+    let greedy = |limit| {
+        let run = htc!["run", &model, "-p", "the", "-n", limit, "--ignore-eos", "--temp", "0"];
+        let text = String::from_utf8(written(run)).unwrap();
+        text.trim_end_matches(['\n', char::REPLACEMENT_CHARACTER]).to_owned()
+    };
+    assert!(greedy("40").starts_with(&greedy("20")));
+}
+
+#[test]
+fn writing_stops_where_the_context_ends() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        context: 24,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let run = htc!["run", &model, "-p", "the cat", "-n", "1000", "--ignore-eos"];
+    let outcome = run.run().ok();
+    assert!(outcome.stderr.contains("context"), "{}", outcome.stderr);
+    let run = htc!["run", &model, "-p", "the cat", "--ignore-eos"].run();
+    assert!(run.ok().stderr.contains("context"));
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_refused() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let prompt = "the cat ".repeat(200);
+    let outcome = htc!["run", &model, "-p", prompt, "-n", "4"].run();
+    outcome.refused(1, &["model.gguf", "256", "shorten"]);
+}
+
+#[test]
+fn what_is_streamed_is_whole_characters() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    for seed in 0..8 {
+        // Most tokens are single bytes, so most sequences are no UTF-8.
+        let run = htc!["run", &model, "-p", "häuser", "-n", "200", "--ignore-eos"];
+        let run = run.args(["--temp", "3", "--top-k", "0", "--top-p", "1"]);
+        let outcome = run.arg("--seed").arg(seed.to_string()).run().ok();
+        assert!(outcome.text().contains(char::REPLACEMENT_CHARACTER), "bytes are drawn");
+    }
+}
+
+/// The end-of-sequence token ends the text unless it is to be ignored.
+#[test]
+fn the_end_of_sequence_ends_the_text() {
+    let scratch = Scratch::new();
+    let greedy = |model: &PathBuf, options: &[&str]| {
+        let run = htc!["run", model, "-p", "the", "-n", "12", "--temp", "0"];
+        run.args(options).run().ok()
+    };
+    let model = tiny(&scratch);
+    // Whatever the model says first becomes its end.
+    let mut tiny = TinyModel::default();
+    let first = first_token(&model);
+    tiny = tiny.with("tokenizer.ggml.eos_token_id", Value::U32(first));
+    let model = scratch.file("ends.gguf", tiny.bytes());
+    let ended = greedy(&model, &[]);
+    assert_eq!(ended.text().trim(), "");
+    assert!(ended.stderr.contains(" 0 tokens"), "{}", ended.stderr);
+    let ignored = greedy(&model, &["--ignore-eos"]);
+    assert!(ignored.stderr.contains(" 12 tokens"), "{}", ignored.stderr);
+}
+
+fn first_token(model: &PathBuf) -> u32 {
+    use htc_loader::{Model, Pool, Session};
+    let model = Model::open(model).unwrap();
+    let pool = Pool::new(1).unwrap();
+    let mut session = Session::new(&model, &pool);
+    session.forward(&[1, htc_tests::model::token("▁the")]).unwrap();
+    let logits = session.last_logits().unwrap();
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+    best.unwrap() as u32
+}
+
+/// `| head`: the reader has seen enough.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let model = demo("reference-7m-f16.gguf");
+    let run = htc!["run", &model, "-p", "the", "-n", "400", "--ignore-eos"];
+    let mut child = run.spawn();
+    let mut first = [0; 4];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let status = wait(&mut child, Duration::from_secs(60), "htc run");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(status.success(), "{status}: {said}");
+    assert!(!said.contains("panicked") && !said.contains("error"), "{said}");
+}
+
+#[test]
+fn text_arrives_while_it_is_written() {
+    let model = demo("reference-7m-f16.gguf");
+    let run = htc!["run", &model, "-p", "the", "-n", "400", "--ignore-eos"];
+    let mut child = run.spawn();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut first = [0; 16];
+    stdout.read_exact(&mut first).unwrap();
+    let running = child.try_wait().unwrap().is_none();
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    assert!(wait(&mut child, Duration::from_secs(60), "htc run").success());
+    assert!(running, "the first characters came only with the last");
+    assert!(rest.len() > 300, "{}", rest.len());
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_a_failure() {
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
+        eprintln!("skipped: there is no /dev/full");
+        return;
+    };
+    let scratch = Scratch::new();
+    let model = tiny(&scratch);
+    let run = htc!["run", &model, "-p", "the", "-n", "8", "--ignore-eos"];
+    let outcome = run.stdout(full.try_clone().unwrap()).run();
+    outcome.refused(1, &["standard output", "space"]);
+    let outcome = htc!["inspect", &model, "--json"].stdout(full).run();
+    outcome.refused(1, &["standard output", "space"]);
+}
