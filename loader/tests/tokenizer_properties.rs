@@ -1,5 +1,7 @@
 //! What holds for every text and every sequence of ids.
 
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+
 use htc_formats::vocab::{TokenKind, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use proptest::prelude::*;

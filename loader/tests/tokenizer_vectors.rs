@@ -1,5 +1,7 @@
 //! The test strings that llama.cpp keeps beside its vocabularies.
 
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+
 use std::path::PathBuf;
 
 use htc_formats::gguf::Gguf;

@@ -195,6 +195,7 @@ impl Htc {
     ///
     /// # Panics
     /// When the deadline passes.
+    #[must_use]
     pub fn run(mut self) -> Outcome {
         let mut command = self.command();
         let shown = format!("{command:?}");
@@ -280,7 +281,6 @@ impl Outcome {
     /// # Panics
     /// When the exit code is not 0.
     #[track_caller]
-    #[must_use]
     pub fn ok(self) -> Self {
         assert!(
             self.status.success() && !self.stderr.contains("panicked"),

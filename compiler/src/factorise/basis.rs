@@ -3,7 +3,7 @@
 use faer::Mat;
 
 use super::panels::Panels;
-use super::{FactoriseError, Weight, backend, fix_signs};
+use super::{FactoriseError, Weight, backend, is_negative};
 
 /// How much each slot counts in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +101,11 @@ pub(super) fn basis_f64(
         }
     }
     let mut found = backend::eigen(gram, k)?;
-    fix_signs(found.vectors.as_mut());
+    for column in found.vectors.col_iter_mut() {
+        if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
+            column.iter_mut().for_each(|v| *v = -*v);
+        }
+    }
     // K has no negative eigenvalue; rounding may have made a zero one negative.
     found.values.iter_mut().for_each(|v| *v = v.max(0.0));
     Ok((found.vectors, found.values))

@@ -3,7 +3,7 @@
 use faer::{Mat, MatRef};
 
 use super::panels::Panels;
-use super::{FactoriseError, Leading, Weight, backend, fix_signs};
+use super::{FactoriseError, Leading, Weight, backend, is_negative};
 
 /// How [`low_rank`] finds the singular vectors of the smaller side, of order `q = min(out, in)`.
 ///
@@ -80,7 +80,7 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
     } else {
         backend::right_singular(tall.dense(), r)?
     };
-    let (a, b) = factors(&tall, vectors, &values);
+    let (a, b) = factors(&tall, vectors.as_ref(), &values);
     Ok(LowRank {
         a,
         b,
@@ -89,7 +89,7 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
 }
 
 /// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side.
-fn factors(tall: &Panels<'_>, mut x: Mat<f64>, values: &[f64]) -> (Vec<f32>, Vec<f32>) {
+fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, Vec<f32>) {
     let r = x.ncols();
     // The side that is multiplied out holds the singular values already and is divided by a
     // power of them. Those below the floor are noise on the Gram path; dividing by
@@ -105,27 +105,38 @@ fn factors(tall: &Panels<'_>, mut x: Mat<f64>, values: &[f64]) -> (Vec<f32>, Vec
             .collect()
     };
     if tall.transposed() {
-        // x = U. A = S^-t Uᵀ W, its rows the columns of W ᵀU.
-        let (on_b, on_a) = (powers(B_EXPONENT), powers(-B_EXPONENT));
-        let mut rows = Mat::<f64>::zeros(tall.long(), r);
-        tall.times(x.as_ref(), |start, panel| {
-            rows.as_mut()
+        // x = U, and the rows of A = S^-t Uᵀ W are the columns of WᵀU.
+        let mut product = Mat::<f64>::zeros(tall.long(), r);
+        tall.times(x, |start, panel| {
+            product
+                .as_mut()
                 .subrows_mut(start, panel.nrows())
                 .copy_from(panel);
         });
-        for (j, negated) in fix_signs(rows.as_mut()).into_iter().enumerate() {
-            if negated {
-                x.as_mut().col_mut(j).iter_mut().for_each(|v| *v = -*v);
-            }
-        }
-        (columns(rows.as_ref(), &on_a), rows_of(x.as_ref(), &on_b))
+        let mut a = columns(product.as_ref(), &powers(-B_EXPONENT));
+        let mut on_b = powers(B_EXPONENT);
+        fix_signs(&mut a, &mut on_b);
+        (a, rows(x, &on_b).collect())
     } else {
-        // x = V. B = W V S^(t-1).
-        let (on_b, on_a) = (powers(B_EXPONENT - 1.0), powers(1.0 - B_EXPONENT));
-        fix_signs(x.as_mut());
+        // x = V, and B = W V S^(t-1).
+        let mut a = columns(x, &powers(1.0 - B_EXPONENT));
+        let mut on_b = powers(B_EXPONENT - 1.0);
+        fix_signs(&mut a, &mut on_b);
         let mut b = Vec::with_capacity(tall.long() * r);
-        tall.times(x.as_ref(), |_, panel| b.extend(rows_of(panel, &on_b)));
-        (columns(x.as_ref(), &on_a), b)
+        tall.times(x, |_, panel| b.extend(rows(panel, &on_b)));
+        (a, b)
+    }
+}
+
+/// Makes the entry of largest magnitude of every row of `a [r, in]` positive and lets
+/// the `r` factors of the columns of `B` make up for it.
+fn fix_signs(a: &mut [f32], on_b: &mut [f64]) {
+    let width = a.len() / on_b.len();
+    for (row, factor) in a.chunks_exact_mut(width).zip(on_b) {
+        if is_negative(row.iter().copied()) {
+            row.iter_mut().for_each(|v| *v = -*v);
+            *factor = -*factor;
+        }
     }
 }
 
@@ -139,14 +150,10 @@ fn columns(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
 }
 
 /// Row-major, each column multiplied by its factor.
-fn rows_of(matrix: MatRef<'_, f64>, factors: &[f64]) -> Vec<f32> {
-    let mut out = Vec::with_capacity(matrix.nrows() * matrix.ncols());
-    for row in matrix.row_iter() {
-        out.extend(
-            row.iter()
-                .zip(factors)
-                .map(|(v, factor)| (v * factor) as f32),
-        );
-    }
-    out
+fn rows(matrix: MatRef<'_, f64>, factors: &[f64]) -> impl Iterator<Item = f32> {
+    matrix.row_iter().flat_map(move |row| {
+        row.iter()
+            .zip(factors)
+            .map(|(v, factor)| (v * factor) as f32)
+    })
 }

@@ -29,7 +29,7 @@ mod panels;
 mod tests;
 pub mod unit;
 
-use faer::{Mat, MatMut};
+use faer::Mat;
 
 #[cfg(not(feature = "openblas"))]
 use decompose as backend;
@@ -107,21 +107,15 @@ struct Leading {
     vectors: Mat<f64>,
 }
 
-/// Makes the entry of largest magnitude of every column positive; of equal ones
-/// the lowest index counts. Returns the columns that were negated.
-fn fix_signs(vectors: MatMut<'_, f64>) -> Vec<bool> {
-    vectors
-        .col_iter_mut()
-        .map(|column| {
-            let largest =
-                column.as_ref().iter().fold(
-                    0.0f64,
-                    |best, &v| if v.abs() > best.abs() { v } else { best },
-                );
-            if largest < 0.0 {
-                column.iter_mut().for_each(|v| *v = -*v);
-            }
-            largest < 0.0
-        })
-        .collect()
+/// Whether the entry of largest magnitude of a stored vector is negative; of equal ones the
+/// lowest index counts. Singular vectors are free in their sign, and this fixes it.
+///
+/// It is asked of the numbers as they are stored: entries that are equal but for the last bits of
+/// the float64 arithmetic are equal, whatever the backend made of those bits.
+fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
+    let largest = vector.into_iter().fold(
+        0.0f32,
+        |best, v| if v.abs() > best.abs() { v } else { best },
+    );
+    largest < 0.0
 }

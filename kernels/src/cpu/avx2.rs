@@ -5,7 +5,8 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::blocks::{
-    SEGMENT, format_kernels, in_memory, kernel_table, padded, part, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, format_kernels, in_memory, kernel_table, padded, padded_numbers, part, prefetch,
+    six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
 use super::lanes;

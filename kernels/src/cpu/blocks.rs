@@ -130,6 +130,18 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
 /// rows of them fit the first-level cache.
 pub(super) const SEGMENT: usize = 512;
 
+/// Numbers that no load of a register finds in two cache lines.
+#[repr(align(64))]
+pub(super) struct Aligned<T>(pub T);
+
+/// Asks for a cache line; an address that is not mapped does no harm.
+#[inline(always)]
+pub(super) fn prefetch(address: *const f32) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+}
+
 /// The product of one row's chains of sums, and that of many rows with several vectors.
 ///
 /// `CHAINS` is how many sums a row's product is spread over, so that it does not wait for one
@@ -173,7 +185,8 @@ macro_rules! tile_kernels {
         ) {
             let (dtype, cols) = (w.dtype(), w.cols());
             let bytes = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
-            let mut numbers = [[0.0; SEGMENT]; R];
+            let mut numbers = Aligned([[0.0; SEGMENT]; R]);
+            let numbers = &mut numbers.0;
             let mut sums = vec![[zero(); R]; n];
             for start in (0..cols).step_by(SEGMENT) {
                 let count = SEGMENT.min(cols - start);
@@ -185,11 +198,11 @@ macro_rules! tile_kernels {
                 let mut t = 0;
                 let (tiles, rest) = sums.as_chunks_mut::<TILE_VECTORS>();
                 for sums in tiles {
-                    tile(&numbers, &x[t * cols + start..], cols, count, sums);
+                    tile(numbers, &x[t * cols + start..], cols, count, sums);
                     t += TILE_VECTORS;
                 }
                 for sums in rest.as_chunks_mut::<1>().0 {
-                    tile(&numbers, &x[t * cols + start..], cols, count, sums);
+                    tile(numbers, &x[t * cols + start..], cols, count, sums);
                     t += 1;
                 }
             }
@@ -212,22 +225,34 @@ macro_rules! tile_kernels {
         ) {
             let steps = count / LANES;
             let mut vectors = [&[] as &[[f32; LANES]]; T];
-            let mut last = [[0.0; LANES]; T];
+            let mut numbers = [&[] as &[[f32; LANES]]; R];
             for t in 0..T {
-                let (whole, rest) = x[t * stride..][..count].as_chunks::<LANES>();
-                vectors[t] = whole;
-                last[t][..rest.len()].copy_from_slice(rest);
+                vectors[t] = &x[t * stride..][..count].as_chunks::<LANES>().0[..steps];
+            }
+            for r in 0..R {
+                numbers[r] = &rows[r].as_chunks::<LANES>().0[..steps];
             }
             let mut local = *sums;
-            for k in 0..count.div_ceil(LANES) {
+            for k in 0..steps {
                 let mut x = [zero(); T];
                 for t in 0..T {
-                    x[t] = load(if k < steps { &vectors[t][k] } else { &last[t] });
+                    x[t] = load(&vectors[t][k]);
+                    // The same place in the vectors of the next tile.
+                    prefetch(vectors[t][k].as_ptr().wrapping_add(T * stride));
                 }
                 for r in 0..R {
-                    let w = load(&rows[r].as_chunks::<LANES>().0[k]);
+                    let w = load(&numbers[r][k]);
                     for t in 0..T {
                         local[t][r] = fma(w, x[t], local[t][r]);
+                    }
+                }
+            }
+            if steps * LANES < count {
+                for t in 0..T {
+                    let x = load(&padded_numbers(&x[t * stride..][steps * LANES..count]));
+                    for r in 0..R {
+                        let w = load(&rows[r].as_chunks::<LANES>().0[steps]);
+                        local[t][r] = fma(w, x, local[t][r]);
                     }
                 }
             }
@@ -236,6 +261,14 @@ macro_rules! tile_kernels {
     };
 }
 pub(super) use tile_kernels;
+
+/// `numbers` with zeros after them.
+#[inline(always)]
+pub(super) fn padded_numbers<const N: usize>(numbers: &[f32]) -> [f32; N] {
+    let mut all = [0.0; N];
+    all[..numbers.len()].copy_from_slice(numbers);
+    all
+}
 
 /// The table of kernels of an instruction set and its `matvec` and `decode`.
 ///

@@ -13,7 +13,7 @@ const PANEL_ROWS: usize = 96;
 
 /// Columns decoded at a time, a multiple of every block length: a panel of them fits the
 /// second-level cache beside what the product itself packs.
-const PANEL_COLS: usize = 512;
+const PANEL_COLS: usize = 2048;
 
 /// Up to this many vectors a product decodes rows into the first-level cache and multiplies them
 /// at once, which spares the packing of a dense product.

@@ -229,12 +229,12 @@ impl Merging<'_> {
 /// Dense ranks of scores, the greatest 0.
 fn ranks(scores: &[f32]) -> Vec<u32> {
     let mut order = Vec::from_iter(0..scores.len());
-    // Negative zero has to tie with zero, which a total order would not do.
-    let score = |index: usize| scores[index] + 0.0;
-    order.sort_unstable_by(|&a, &b| score(b).total_cmp(&score(a)));
+    order.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]));
     let mut ranks = vec![0; scores.len()];
     for two in order.windows(2) {
-        ranks[two[1]] = ranks[two[0]] + u32::from(score(two[0]) != score(two[1]));
+        // Not by the order sorted by, in which negative zero is below zero: the two tie.
+        let lower = scores[two[1]] < scores[two[0]];
+        ranks[two[1]] = ranks[two[0]] + u32::from(lower);
     }
     ranks
 }

@@ -141,8 +141,7 @@ impl Tokenizer {
     /// Token ids of `text`. Control tokens spelt in the text are text; user-defined tokens are
     /// tokens.
     ///
-    /// Time is O(n log n) in the length of the text and O(n) between two characters that stand
-    /// side by side in no token.
+    /// Time is O(n log n) in the length of the text.
     pub fn encode(&self, text: &str, special: AddSpecial) -> Vec<u32> {
         let whole = special == AddSpecial::AsVocabulary;
         let mut ids = Vec::new();

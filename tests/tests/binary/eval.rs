@@ -232,7 +232,8 @@ mod llama_cpp {
         let case = cases.as_array().unwrap().iter().find(of).unwrap();
         let path = |key: &str| shared(case[key].as_str().unwrap()).unwrap();
         let (context, chunks) = (context.to_string(), case["chunks"].to_string());
-        let options = ["--context", &context, "--chunks", &chunks];
+        // The cases run side by side already.
+        let options = ["--context", &context, "--chunks", &chunks, "--threads", "1"];
         let result = eval(&path("model"), &path("text"), &options).run().json();
         let tolerance = number(case, "/tolerance");
         close(number(&result, "/perplexity"), number(case, "/perplexity"), tolerance);

@@ -1,7 +1,7 @@
 //! `htc run`: what is written, where it goes, and when it stops.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use htc_formats::gguf::Value;
@@ -198,7 +198,7 @@ fn the_end_of_sequence_ends_the_text() {
     assert!(ignored.stderr.contains(" 12 tokens"), "{}", ignored.stderr);
 }
 
-fn first_token(model: &PathBuf) -> u32 {
+fn first_token(model: &Path) -> u32 {
     use htc_loader::{Model, Pool, Session};
     let model = Model::open(model).unwrap();
     let pool = Pool::new(1).unwrap();

@@ -71,6 +71,20 @@ fn diagonal_weight_gives_unit_vectors_in_order() {
     assert_eq!(found.projected, [projected.concat()]);
 }
 
+/// The eigenvectors of `[[1, c], [c, 1]]` have entries of equal magnitude, up to rounding.
+#[test]
+fn of_equal_magnitudes_the_lowest_index_is_positive() {
+    for c in [-0.3, 0.3, 0.7] {
+        let w = Dense::from_fn(2, 2, |i, j| if i == j { 1.0 } else { c });
+        let found = shared_basis(&[w.weight()], 2, Equal).unwrap();
+        let half = 0.5f32.sqrt();
+        let second = if c > 0.0 { half } else { -half };
+        for (found, expected) in found.basis.iter().zip([half, second, half, -second]) {
+            close(f64::from(*found), f64::from(expected), 1e-7);
+        }
+    }
+}
+
 #[test]
 fn normalisation_saves_the_small_slot() {
     // The large slot reads inputs 0 and 1 evenly, the small one input 2 alone.

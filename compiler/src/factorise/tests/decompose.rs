@@ -151,3 +151,32 @@ fn fewer_vectors_are_the_first_ones() {
         }
     }
 }
+
+/// Distinct eigenvalues leave no freedom but the sign.
+#[cfg(feature = "openblas")]
+#[test]
+fn backends_agree() {
+    use super::super::is_negative;
+
+    for n in [5, 60, 200] {
+        let (left, right) = (orthonormal(2 * n, n, 29), orthonormal(n, n, 31));
+        let spectrum = &spectra(n)[0].1;
+        let tall = scaled_columns(&left, spectrum) * right.transpose();
+        let gram = tall.transpose() * &tall;
+        for (solvers, matrix) in [(EIGEN, &gram), (RIGHT_SINGULAR, &tall)] {
+            let [one, other] = [0, 1].map(|i| {
+                let mut found = solvers[i].1(matrix.clone(), n / 2).unwrap();
+                for column in found.vectors.col_iter_mut() {
+                    if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
+                        column.iter_mut().for_each(|v| *v = -*v);
+                    }
+                }
+                found
+            });
+            for (a, b) in one.values.iter().zip(&other.values) {
+                close(*a, *b, 1e-14);
+            }
+            assert!(norm(&(one.vectors - other.vectors)) < 1e-9);
+        }
+    }
+}

@@ -187,12 +187,22 @@ fn feature_of_a_newer_version() {
     bad.refused_by_all(&bytes, &["telepathy", "update"]);
 }
 
+#[test]
+fn absent_tokenizer() {
+    let bad = Bad::new();
+    let bytes = bad.with_manifest(|manifest| {
+        manifest["sections"][0]["name"] = json!("another");
+        manifest["sections"][0]["required"] = json!(false);
+    });
+    bad.refused_by_all(&bytes, &["vocabulary"]);
+}
+
 /// A manifest that is what its digest says, but not what a manifest may be.
 #[test]
 fn manifest_that_lies() {
     let bad = Bad::new();
     type Change = fn(&mut Value);
-    let changes: [(Change, &[&str]); 12] = [
+    let changes: [(Change, &[&str]); 13] = [
         (|m| m["hyper"]["layers"] = json!(4000), &["tensor"]),
         (|m| m["hyper"]["layers"] = json!(1_u64 << 60), &["layers"]),
         (|m| m["hyper"]["width"] = json!(0), &["width"]),
@@ -203,7 +213,8 @@ fn manifest_that_lies() {
         (|m| m["tensors"][3]["offset"] = m["tensors"][2]["offset"].clone(), &["offset"]),
         (|m| m["tensors"][3]["length"] = json!(7), &["length"]),
         (|m| m["tensors"][2]["role"] = m["tensors"][1]["role"].clone(), &["tensor"]),
-        (|m| m["sections"] = json!([]), &["vocabulary"]),
+        (|m| m["sections"] = json!([]), &["bytes"]),
+        (|m| m["sections"][0]["name"] = json!("another"), &["another", "update"]),
         (|m| m["plan"]["slots"] = json!([]), &["plan"]),
     ];
     for (change, words) in changes {
