@@ -16,9 +16,10 @@ A program that reads the file into memory and then computes needs about the sum 
 first token, warm; one that maps it needs less than that.
 
 Cold means that the system's page cache was dropped (/proc/sys/vm/drop_caches, as root) or,
-without the right to do so, that the file's own pages were (posix_fadvise); which one is said. The
-bytes that each program caused to be read from the disk are counted (ru_inblock) and show whether
-it worked. What a hypervisor or a disk keeps in memory of its own is beyond reach.
+without the right to do so, that the file's own pages were (posix_fadvise); which one is said. In
+the first case the programs themselves are read anew too, some ten MB. The bytes that each
+program caused to be read from the disk are counted (ru_inblock) and show whether it worked. What
+a hypervisor or a disk keeps in memory of its own is beyond reach.
 """
 
 import os
@@ -34,8 +35,8 @@ PROMPT = "Once upon a time"
 def arguments():
     parser = m.parser(__doc__)
     parser.add_argument("model", metavar="FILE.htz", type=m.pathlib.Path)
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="[default: 2]")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="[default: 5]")
+    parser.add_argument("--threads", type=m.count, default=2, metavar="N", help="[default: 2]")
+    parser.add_argument("--rounds", type=m.count, default=5, metavar="N", help="[default: 5]")
     options = m.parse(parser)
     if not options.model.is_file():
         parser.error(f"{options.model} is missing; --help tells how to make one")

@@ -34,13 +34,13 @@ def arguments():
     )
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--ratio", type=float, default=0.9, metavar="R", help="[default: 0.9]")
-    budget.add_argument("--rank", type=int, metavar="N")
+    budget.add_argument("--rank", type=m.count, metavar="N")
     parser.add_argument("--slots", metavar="LIST", help="[default: all for gp, q,k,v for grc]")
     parser.add_argument(
         "--floats", default="float32", metavar="LIST", help="numpy's arithmetic: float32,float64 [default: float32]"
     )
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of both [default: 2]")
-    parser.add_argument("--pairs", type=int, default=8, metavar="N", help="[default: 8]")
+    parser.add_argument("--threads", type=m.count, default=2, metavar="N", help="of both [default: 2]")
+    parser.add_argument("--pairs", type=m.count, default=8, metavar="N", help="[default: 8]")
     parser.add_argument("--folder", type=m.pathlib.Path, help="where both write [default: a temporary folder]")
     options = m.parse(parser)
     options.budget = ("--rank", options.rank) if options.rank else ("--ratio", options.ratio)

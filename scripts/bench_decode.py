@@ -26,12 +26,12 @@ import measuring as m
 def arguments():
     parser = m.parser(__doc__, models="*", text=True, peer="required")
     parser.add_argument("--threads", type=m.numbers(int, 1), default=[1, 2], metavar="LIST", help="[default: 1,2]")
-    parser.add_argument("--pairs", type=int, default=8, metavar="N", help="[default: 8]")
-    parser.add_argument("--depth", type=int, default=8, metavar="N", help="tokens before decoding [default: 8]")
-    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="tokens decoded [default: 128]")
-    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="tokens of prefill [default: 512]")
+    parser.add_argument("--pairs", type=m.count, default=8, metavar="N", help="[default: 8]")
+    parser.add_argument("--depth", type=m.count, default=8, metavar="N", help="tokens before decoding [default: 8]")
+    parser.add_argument("--tokens", type=m.count, default=128, metavar="N", help="tokens decoded [default: 128]")
+    parser.add_argument("--prompt", type=m.count, default=512, metavar="N", help="tokens of prefill [default: 512]")
     parser.add_argument(
-        "--read-test", type=int, default=2048, metavar="MIB", help="well above the cache [default: 2048]"
+        "--read-test", type=m.count, default=2048, metavar="MIB", help="well above the cache [default: 2048]"
     )
     parser.add_argument(
         "--peer-options",

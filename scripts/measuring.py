@@ -371,6 +371,13 @@ def parse(made):
     return options
 
 
+def count(text):
+    """An argument type: a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("a whole number of at least 1")
+    return int(text)
+
+
 def numbers(kind, least):
     """An argument type: a list of numbers with commas between them."""
 

@@ -42,12 +42,12 @@ def arguments():
         metavar="LIST",
         help="llama-quantize's types [default: Q8_0,Q6_K,Q5_K_S,Q4_K_S,Q4_0]",
     )
-    parser.add_argument("--context", type=int, default=512, metavar="N", help="[default: 512]")
-    parser.add_argument("--chunks", type=int, metavar="N", help="windows [default: the whole text]")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="[default: 2]")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of the speed [default: 5]")
-    parser.add_argument("--depth", type=int, default=8, metavar="N", help="tokens before decoding [default: 8]")
-    parser.add_argument("--tokens", type=int, default=128, metavar="N", help="tokens decoded [default: 128]")
+    parser.add_argument("--context", type=m.count, default=512, metavar="N", help="[default: 512]")
+    parser.add_argument("--chunks", type=m.count, metavar="N", help="windows [default: the whole text]")
+    parser.add_argument("--threads", type=m.count, default=2, metavar="N", help="[default: 2]")
+    parser.add_argument("--rounds", type=m.count, default=5, metavar="N", help="of the speed [default: 5]")
+    parser.add_argument("--depth", type=m.count, default=8, metavar="N", help="tokens before decoding [default: 8]")
+    parser.add_argument("--tokens", type=m.count, default=128, metavar="N", help="tokens decoded [default: 128]")
     parser.add_argument("--folder", type=m.pathlib.Path, help="where files are kept [default: nowhere]")
     return m.parse(parser)
 

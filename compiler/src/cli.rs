@@ -49,7 +49,12 @@ pub struct CompileArgs {
     #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
     pub method: MethodArg,
     /// Rank of every selected slot; `full` stores lossless factors, whatever their size
-    #[arg(long, value_name = "N|full", conflicts_with = "ratio", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N|full",
+        conflicts_with = "ratio",
+        allow_negative_numbers = true
+    )]
     pub rank: Option<RankArg>,
     /// Parameters after over before on the selected slots, met from below [default: 0.9]
     #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true)]
@@ -80,10 +85,10 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(long, value_name = "N", default_value_t = 512, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
     /// Windows to measure [default: all that the text holds]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
     /// Model to compare with: KL divergence from it, agreement of the likeliest token
     #[arg(long, value_name = "MODEL")]
@@ -108,19 +113,41 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Tokens to write at most [default: until the model ends or its context is full]
-    #[arg(short = 'n', value_name = "N")]
+    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true)]
     pub tokens: Option<usize>,
     /// Temperature; 0 always takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.8,
+        allow_negative_numbers = true,
+        value_parser = parse_temperature
+    )]
     pub temp: f32,
     /// Sample among the K likeliest tokens; 0 means all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
     pub top_k: usize,
     /// Sample among the likeliest tokens that together reach probability P
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.95,
+        allow_negative_numbers = true,
+        value_parser = parse_top_p
+    )]
     pub top_p: f32,
     /// Seed; the same seed gives the same text
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub seed: u64,
     /// Go on after the model's end-of-sequence token
     #[arg(long)]
@@ -157,7 +184,7 @@ pub struct TokenizeArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ThreadArgs {
     /// Threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
 
@@ -225,6 +252,20 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
         _ => Err("a ratio is a number above 0 and at most 1".into()),
+    }
+}
+
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
+        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
+    }
+}
+
+fn parse_top_p(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
+        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
     }
 }
 

@@ -37,7 +37,10 @@ pub fn install() {
         let removed = path.map(|path| (std::fs::remove_file(&path), path));
         match removed {
             Some((Err(error), path)) => {
-                eprintln!("\nhtc: interrupted; {} stays behind: {error}", path.display());
+                eprintln!(
+                    "\nhtc: interrupted; {} stays behind: {error}",
+                    path.display()
+                );
             }
             Some((Ok(()), _)) => eprintln!("\nhtc: interrupted; nothing was written"),
             None => eprintln!("\nhtc: interrupted"),

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         Ok(cli) => match commands::execute(cli.command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                eprintln!("htc: error: {failure}");
+                eprintln!("htc: error: {}", commands::bounded(&failure.to_string()));
                 ExitCode::from(failure.exit_code())
             }
         },
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
                 ExitCode::from(commands::USAGE)
             }
             _ => {
-                eprintln!("htc: {}", commands::one_line(&error.to_string()));
+                let message = commands::one_line(&error.to_string());
+                eprintln!("htc: {}", commands::bounded(&message));
                 ExitCode::from(commands::USAGE)
             }
         },

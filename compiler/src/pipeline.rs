@@ -11,6 +11,8 @@
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
 //! same source and the same request give the same bytes.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -97,10 +99,7 @@ pub enum CompileError {
 ///
 /// # Errors
 /// [`CompileError`]; nothing is left under the output's name then.
-pub fn compile(
-    options: &Options,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Report, CompileError> {
+pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
     let started = Instant::now();
 
     // Read.
@@ -125,13 +124,19 @@ pub fn compile(
             path: options.input.clone(),
             error: error.clone(),
         })?;
-    let manifest = seal::draft(&source, digest, &plan, &jobs);
+    let manifest = seal::draft(&source, digest, &plan);
     let mut record = manifest.plan.clone();
     let tokenizer = Section::tokenizer(vocabulary)?;
-    let mut writer =
-        HtzWriter::create(&options.output, manifest, vec![tokenizer], options.overwrite)?;
+    let mut writer = HtzWriter::create(
+        &options.output,
+        manifest,
+        vec![tokenizer],
+        options.overwrite,
+    )?;
     let unfinished = RemoveOnInterrupt::new(writer.temp_path().to_owned());
     progress(Event::Planned(jobs.len()));
+    // Tensors that are made but whose turn to be written has not come.
+    let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
     let of_source = |error| CompileError::Unit {
         path: options.input.clone(),
         error,
@@ -147,26 +152,33 @@ pub fn compile(
             }
             Job::Factorise(unit) => unit::factorise(&source, unit).map(Some).map_err(of_source),
         },
-        |index, factors| match (jobs[index], factors) {
-            (Job::Factorise(unit), Some(factors)) => {
-                for (shape, bytes) in unit::stored_shapes(unit).iter().zip(&factors.tensors) {
-                    writer.write_tensor(shape.role, bytes)?;
-                }
-                for (member, error) in unit.members.iter().zip(factors.errors) {
-                    let of = |s: &&mut SlotRecord| (s.layer, s.slot) == (unit.layer, member.slot);
-                    if let Some(slot) = record.slots.iter_mut().find(of) {
-                        slot.error = Some(error);
+        |index, factors| {
+            match (jobs[index], factors) {
+                (Job::Factorise(unit), Some(factors)) => {
+                    let roles = unit::stored_shapes(unit).into_iter().map(|s| s.role);
+                    ready.extend(roles.zip(factors.tensors.into_iter().map(Cow::Owned)));
+                    for (member, error) in unit.members.iter().zip(factors.errors) {
+                        let of =
+                            |s: &&mut SlotRecord| (s.layer, s.slot) == (unit.layer, member.slot);
+                        if let Some(slot) = record.slots.iter_mut().find(of) {
+                            slot.error = Some(error);
+                        }
                     }
+                    progress(Event::Done(&unit.label()));
                 }
-                progress(Event::Done(&unit.label()));
-                Ok(())
+                (Job::PassThrough(tensor), _) => {
+                    ready.insert(tensor.role, Cow::Borrowed(source.bytes(tensor)));
+                    progress(Event::Done(&tensor.name));
+                }
+                (Job::Factorise(_), None) => {}
             }
-            (Job::PassThrough(tensor), _) => {
-                writer.write_tensor(tensor.role, source.bytes(tensor))?;
-                progress(Event::Done(&tensor.name));
-                Ok(())
+            while let Some(role) = writer.turn().map(|entry| entry.role) {
+                match ready.remove(&role) {
+                    Some(bytes) => writer.write_tensor(role, &bytes)?,
+                    None => break,
+                }
             }
-            (Job::Factorise(_), None) => Ok(()),
+            Ok(())
         },
     )?;
     let factorised = started.elapsed();
@@ -212,7 +224,7 @@ fn open(options: &Options) -> Result<ModelFile, CompileError> {
 }
 
 /// Whether two paths lead to one file; a path that leads nowhere is no file's.
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     match (fs::canonicalize(a), fs::canonicalize(b)) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,

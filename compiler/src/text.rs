@@ -21,7 +21,9 @@ pub enum TextError {
         source: io::Error,
     },
     /// It is not UTF-8.
-    #[error("{path}: not UTF-8 text: byte {offset} begins no character; convert it to UTF-8 (iconv)")]
+    #[error(
+        "{path}: not UTF-8 text: byte {offset} begins no character; convert it to UTF-8 (iconv)"
+    )]
     NotUtf8 {
         /// The file.
         path: PathBuf,
@@ -78,8 +80,14 @@ mod tests {
     #[test]
     fn the_byte_that_breaks_the_text_is_named() {
         let error = read_from(&b"ab\xffcd"[..], Path::new("t")).unwrap_err();
-        assert!(matches!(error, TextError::NotUtf8 { offset: 2, .. }), "{error}");
-        assert_eq!(read_from("häuser".as_bytes(), Path::new("t")).unwrap(), "häuser");
+        assert!(
+            matches!(error, TextError::NotUtf8 { offset: 2, .. }),
+            "{error}"
+        );
+        assert_eq!(
+            read_from("häuser".as_bytes(), Path::new("t")).unwrap(),
+            "häuser"
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! the weights read per second by a product with one vector, for weights that fit the second-level
 //! cache, the third and none, each with the ratio to a loop that only reads the same bytes; then
 //! the arithmetic rate of products with several vectors and the cost of a fork-join.
-//! Every number is the median of interleaved rounds.
+//! Every number is the best of interleaved rounds, so that other work on the machine disturbs it
+//! little.
 
 use std::time::Instant;
 
@@ -14,6 +15,9 @@ use htc_kernels::{Matrix, Pool};
 
 /// Bytes of weights of the three cases.
 const SIZES: [(&str, usize); 3] = [("L2", 1 << 20), ("L3", 24 << 20), ("memory", 1 << 30)];
+
+/// Rounds of every measurement.
+const ROUNDS: usize = 8;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -42,13 +46,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let w = Matrix::new(dtype, rows, cols, &bytes[..rows * row])?;
                 let x = vec![0.5; cols];
                 let mut y = vec![0.0; rows];
-                let repeats = ((256 << 20) / size).clamp(1, 200);
+                let repeats = ((4 << 20) / size).max(1);
                 let (mut reads, mut products) = (Vec::new(), Vec::new());
-                for _ in 0..5 {
+                for _ in 0..ROUNDS {
                     reads.push(seconds(repeats, || read(&pool, &bytes[..rows * row])));
                     products.push(seconds(repeats, || cpu::matvec(&pool, w, &x, &mut y).is_ok()));
                 }
-                let (read, product) = (median(reads), median(products));
+                let (read, product) = (best(reads), best(products));
                 let rate = (rows * row) as f64 / product / 1e9;
                 line += &format!("  {dtype} {rate:.1} ({:.2})", read / product);
             }
@@ -66,13 +70,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];
             let mut y = vec![0.0; n * rows];
-            let times = (0..3).map(|_| {
-                seconds(if n < 16 { 8 } else { 1 }, || {
+            let times = (0..ROUNDS).map(|_| {
+                seconds(1, || {
                     cpu::matmul(&pool, w, n, &x, &mut y, &mut scratch).is_ok()
                 })
             });
             let flops = 2.0 * (n * rows * cols) as f64;
-            line += &format!("  {dtype} {:.0}", flops / median(times.collect()) / 1e9);
+            line += &format!("  {dtype} {:.0}", flops / best(times.collect()) / 1e9);
         }
         println!("{line}");
     }
@@ -81,7 +85,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Mean seconds of one call.
 fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
-    std::hint::black_box(f());
     let begin = Instant::now();
     for _ in 0..repeats {
         std::hint::black_box(f());
@@ -89,9 +92,8 @@ fn seconds<T>(repeats: usize, mut f: impl FnMut() -> T) -> f64 {
     begin.elapsed().as_secs_f64() / repeats as f64
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn best(values: Vec<f64>) -> f64 {
+    values.into_iter().fold(f64::MAX, f64::min)
 }
 
 /// Reads every byte and does next to nothing with it.

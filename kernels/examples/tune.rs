@@ -31,6 +31,34 @@ fn main() {
     let ft = || best(30, 1, || unsafe { fmas() }) / 120000.0;
     println!("zmm uops per ns {:.2}", 1e-9 / ft());
     let bytes = vec![0x2c_u8; 1 << 20];
+    if std::env::args().any(|a| a == "att") {
+        let mut scratch = cpu::Scratch::new();
+        for (heads, kvh, hs) in [(8, 4, 32), (8, 4, 16), (32, 8, 64), (32, 8, 128)] {
+            for len in [16, 64, 256, 2048] {
+                let kv = vec![0.1f32; kvh * len * hs];
+                let view = cpu::KvView::new(&kv, &kv, kvh, hs, len).unwrap();
+                let q = vec![0.1f32; heads * hs]; let mut out = q.clone();
+                let u = ft();
+                let s = best_cpu(50, || { for _ in 0..10 { cpu::attention_decode(&pool, &q, &view, len, 0.1, &mut scratch, &mut out).unwrap() } }) / 10.0;
+                let flop = (heads * hs * len * 2) as f64 / 16.0;
+                print!("  {heads}x{hs} len {len}: {:.1} us, {:.0}% of peak;", s * 1e6, 100.0 * flop * u / s);
+            }
+            let n = 512;
+            let kv = vec![0.1f32; kvh * n * hs];
+            let view = cpu::KvView::new(&kv, &kv, kvh, hs, n).unwrap();
+            let q = vec![0.1f32; n * heads * hs]; let mut out = q.clone();
+            let u = ft();
+            let s = best_cpu(10, || cpu::attention_prefill(&pool, &q, n, 0, &view, 0.1, &mut scratch, &mut out).unwrap());
+            let flop = (heads * hs * n * n) as f64 / 16.0;
+            println!(" prefill {n}: {:.0} us, {:.0}% of (causal) peak", s * 1e6, 100.0 * flop * u / s);
+        }
+        let mut g = vec![0.3f32; 8192]; let up = g.clone();
+        let s = best_cpu(200, || cpu::silu_mul(&pool, &mut g, &up).unwrap());
+        let s2 = best_cpu(200, || cpu::rms_norm(&pool, &up, &up, 1e-5, &mut g).unwrap());
+        let s3 = best_cpu(200, || cpu::softmax_in_place(&mut g));
+        println!("8192: silu {:.2} us, rms {:.2} us softmax {:.2} us", s * 1e6, s2 * 1e6, s3 * 1e6);
+        return;
+    }
     if std::env::args().any(|a| a == "mm") {
         let (rows, cols) = (1536, 2048);
         let bytes = vec![0x2c_u8; rows * cols * 4];

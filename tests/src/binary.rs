@@ -150,7 +150,8 @@ impl Htc {
     /// counts).
     #[must_use]
     pub fn file_blocks(mut self, blocks: u64) -> Self {
-        self.limits.push(format!("trap '' XFSZ; ulimit -f {blocks}"));
+        self.limits
+            .push(format!("trap '' XFSZ; ulimit -f {blocks}"));
         self
     }
 

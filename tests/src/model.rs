@@ -149,7 +149,11 @@ impl TinyModel {
                 .map(|i| {
                     // Matrices whose columns fade have a spectrum that low rank can use.
                     let col = (i % cols) as f32 / cols as f32;
-                    let fade = if fading { (-4.0 * col).exp() * 2.8 } else { 1.0 };
+                    let fade = if fading {
+                        (-4.0 * col).exp() * 2.8
+                    } else {
+                        1.0
+                    };
                     random.normal() * scale * fade
                 })
                 .collect();
@@ -175,7 +179,9 @@ impl TinyModel {
             dtype: DType::F32,
             rows: 1,
             cols: self.width,
-            values: (0..self.width).map(|_| 1.0 + 0.1 * norms.normal()).collect(),
+            values: (0..self.width)
+                .map(|_| 1.0 + 0.1 * norms.normal())
+                .collect(),
         };
         for layer in 0..self.layers {
             tensors.push(norm(format!("blk.{layer}.attn_norm.weight")));

@@ -41,7 +41,11 @@ fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;
     let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let variance = expected.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+    let variance = expected
+        .iter()
+        .map(|&v| (f64::from(v) - mean).powi(2))
+        .sum::<f64>()
+        / n;
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
     // NaN would be overlooked by `max`.
@@ -61,11 +65,17 @@ fn equals_transformers(name: &str) {
     let model = Model::open(&folder.join("model.gguf")).unwrap();
     assert_eq!(tokens.len(), 160);
     let vocabulary = model.hyper().vocabulary;
-    assert_eq!(expected.shape.iter().product::<usize>(), POSITIONS.len() * vocabulary);
+    assert_eq!(
+        expected.shape.iter().product::<usize>(),
+        POSITIONS.len() * vocabulary
+    );
     for threads in [1, 2] {
         for found in logits(&model, &tokens, &POSITIONS, threads) {
             let difference = largest_difference(&found, &expected.f32());
-            assert!(difference < 1e-3, "{name}, {threads} threads: {difference:.2e}");
+            assert!(
+                difference < 1e-3,
+                "{name}, {threads} threads: {difference:.2e}"
+            );
         }
     }
 }
@@ -107,7 +117,14 @@ fn full_rank_gives_the_logits_of_the_source() {
     let [expected, _] = logits(&Model::open(&path).unwrap(), &TOKENS, &positions, 2);
     for options in [
         &["--method", "gp", "--rank", "full"][..],
-        &["--method", "grc", "--rank", "full", "--slots", "q,k,v,gate,up"],
+        &[
+            "--method",
+            "grc",
+            "--rank",
+            "full",
+            "--slots",
+            "q,k,v,gate,up",
+        ],
     ] {
         let model = compiled(&scratch, &path, options[1], options);
         for found in logits(&model, &TOKENS, &positions, 2) {

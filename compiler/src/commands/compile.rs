@@ -39,6 +39,9 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         threads: args.threads.count(),
         overwrite: args.force,
     };
+    if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
+        check_report_path(path, &options)?;
+    }
     interrupt::install();
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}");
@@ -64,6 +67,22 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
 
 fn is_standard_output(path: &Path) -> bool {
     path == Path::new("json") || path == Path::new("-")
+}
+
+/// A slip of the hand must not cost the model.
+fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
+    let same = |other: &Path| path == other || pipeline::same_file(path, other);
+    let what = if same(&options.input) {
+        "the model"
+    } else if same(&options.output) {
+        "the artifact"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::ReportPath {
+        path: path.into(),
+        what,
+    })
 }
 
 fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {

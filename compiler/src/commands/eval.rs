@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, open_model, print_json, tokenizer_of};
 use crate::cli::EvalArgs;
-use crate::evaluate::{self, Evaluation, Protocol};
+use crate::evaluate::{self, EvaluateError, Evaluation, Protocol};
 use crate::text;
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
@@ -51,7 +51,10 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     );
     bar.finish_and_clear();
     let result = result.map_err(|error| Failure::Evaluate {
-        path: args.model.clone(),
+        path: match error {
+            EvaluateError::TextTooShort { .. } => args.text.clone(),
+            _ => args.model.clone(),
+        },
         error,
     })?;
     if args.json {

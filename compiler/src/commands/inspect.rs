@@ -234,7 +234,10 @@ fn show_hyper(h: &HyperParameters) {
     eprintln!(
         "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), ffn {}, vocabulary {}, context {}",
         shorten(&h.architecture),
-        h.name.as_deref().map(|n| format!(" {}", shorten(n))).unwrap_or_default(),
+        h.name
+            .as_deref()
+            .map(|n| format!(" {}", shorten(n)))
+            .unwrap_or_default(),
         h.layers,
         h.width,
         h.heads,

@@ -82,6 +82,8 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
+    #[error("--report {}: {what} is the same file; give another name", path.display())]
+    ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("standard output: {0}")]
@@ -94,8 +96,8 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Compile(CompileError::Plan(_) | CompileError::SameFile(_))
-            | Failure::Sampling(SamplingError::Temperature { .. } | SamplingError::TopP { .. })
-            | Failure::NoPrompt => USAGE,
+            | Failure::NoPrompt
+            | Failure::ReportPath { .. } => USAGE,
             _ => FAILURE,
         }
     }
@@ -147,6 +149,20 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
     } else {
         Ok(Opened::Gguf(Gguf::open(path)?))
     }
+}
+
+/// A message that fits a screen: a name of a hostile file may be of any length. The beginning
+/// says what is wrong, the end what to do.
+pub fn bounded(message: &str) -> String {
+    const HEAD: usize = 700;
+    const TAIL: usize = 300;
+    let length = message.chars().count();
+    if length <= HEAD + TAIL {
+        return message.to_owned();
+    }
+    let head = message.chars().take(HEAD);
+    let tail = message.chars().skip(length - TAIL);
+    head.chain(" … ".chars()).chain(tail).collect()
 }
 
 fn open_model(path: &Path) -> Result<Model, Failure> {
@@ -204,5 +220,14 @@ mod tests {
             one_line(message),
             "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
         );
+    }
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        assert_eq!(super::bounded("short"), "short");
+        let long = format!("what {} remedy", "ü".repeat(60_000));
+        let bounded = super::bounded(&long);
+        assert!(bounded.starts_with("what ") && bounded.ends_with(" remedy"));
+        assert!(bounded.chars().count() < 1100);
     }
 }

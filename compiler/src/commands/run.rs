@@ -76,7 +76,7 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
 
 fn in_words(summary: &Summary) -> String {
     let decode = match summary.decode_speed() {
-        Some(speed) => format!("{speed:.1} tokens/s"),
+        Some(speed) => format!("{speed:.2} tokens/s"),
         None => "too few to time".into(),
     };
     let stop = match summary.stop {
@@ -86,7 +86,7 @@ fn in_words(summary: &Summary) -> String {
         Stop::Receiver => "output closed",
     };
     format!(
-        "prompt: {} tokens, {:.1} tokens/s; written: {} tokens, {decode} ({stop})",
+        "prompt: {} tokens, {:.2} tokens/s; written: {} tokens, {decode} ({stop})",
         summary.prompt_tokens,
         summary.prefill_speed(),
         summary.tokens,

@@ -16,7 +16,9 @@ struct Tokens {
 pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
     // A GGUF is not bound to an architecture here: one that holds a vocabulary only will do.
     let vocabulary = match open_container(&args.model)? {
-        Opened::Htz(artifact) => artifact.vocabulary()?,
+        Opened::Htz(artifact) => artifact
+            .vocabulary()
+            .map_err(|fault| fault.in_file(&args.model))?,
         Opened::Gguf(gguf) => {
             Vocabulary::from_gguf(&gguf).map_err(|error| Failure::Vocabulary {
                 path: args.model.clone(),
@@ -34,7 +36,10 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         return print_json(&Tokens { tokens });
     }
     for &token in &tokens {
-        eprintln!("{token:>8}  {:?}", tokenizer.piece(token).unwrap_or_default());
+        eprintln!(
+            "{token:>8}  {:?}",
+            tokenizer.piece(token).unwrap_or_default()
+        );
     }
     eprintln!("{} tokens", tokens.len());
     Ok(())

@@ -77,7 +77,7 @@ pub struct Distance {
 pub enum EvaluateError {
     /// Not one window.
     #[error(
-        "the text has {found} tokens, one window needs {needed}; give a longer text or a --context of at \
+        "{found} tokens, one window needs {needed}; give a longer text or a --context of at \
          most {found}"
     )]
     TextTooShort {
@@ -271,7 +271,9 @@ fn same_vocabulary(
     let (ours, theirs) = (tokenizer.vocabulary(), other_tokenizer.vocabulary());
     let what = if rows != other_rows {
         format!("{rows} tokens against {other_rows}")
-    } else if let Some(id) = (0..ours.tokens.len()).find(|&i| ours.tokens.get(i) != theirs.tokens.get(i)) {
+    } else if let Some(id) =
+        (0..ours.tokens.len()).find(|&i| ours.tokens.get(i) != theirs.tokens.get(i))
+    {
         format!("token {id} is another text")
     } else {
         return Ok(());

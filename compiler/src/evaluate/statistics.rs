@@ -111,7 +111,10 @@ mod tests {
         let score = compare(&q, &p, 1);
         let expected = 0.5 * 2.0_f64.ln() + 0.25 * 0.5_f64.ln();
         let (divergence, agrees) = score.distance.unwrap();
-        assert!((divergence - expected).abs() < 1e-5, "{divergence} {expected}");
+        assert!(
+            (divergence - expected).abs() < 1e-5,
+            "{divergence} {expected}"
+        );
         assert!(!agrees);
         assert!((score.loss - 2.0_f64.ln()).abs() < 1e-5);
         assert!((score.reference_loss - 4.0_f64.ln()).abs() < 1e-5);
@@ -123,6 +126,10 @@ mod tests {
     fn what_is_not_finite_shows() {
         assert!(!score(&[f32::NAN, 1.0], 1).loss.is_finite());
         assert!(!score(&[f32::INFINITY, 1.0], 1).loss.is_finite());
-        assert!(!score(&[f32::NEG_INFINITY, f32::NEG_INFINITY], 1).loss.is_finite());
+        assert!(
+            !score(&[f32::NEG_INFINITY, f32::NEG_INFINITY], 1)
+                .loss
+                .is_finite()
+        );
     }
 }

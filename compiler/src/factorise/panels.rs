@@ -77,13 +77,11 @@ impl<'a> Panels<'a> {
     /// `T X [long, r]` for `X [short, r]`, one panel of rows at a time:
     /// `visit(first row, rows)`.
     pub fn times(&self, x: MatRef<'_, f64>, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
-        // Transposed, so that the numbers of a row are adjacent.
-        let mut product = Mat::<f64>::zeros(x.ncols(), PANEL.min(self.long()));
+        let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), x.ncols());
         self.for_each(|start, panel| {
-            let mut columns = product.as_mut().subcols_mut(0, panel.nrows());
-            let (left, right) = (x.transpose(), panel.transpose());
-            matmul(columns.as_mut(), Accum::Replace, left, right, 1.0, Par::Seq);
-            visit(start, columns.as_ref().transpose());
+            let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
+            matmul(rows.as_mut(), Accum::Replace, panel, x, 1.0, Par::Seq);
+            visit(start, rows.as_ref());
         });
     }
 

@@ -54,6 +54,14 @@ pub enum UnitError {
         /// Why.
         source: FactoriseError,
     },
+    /// A factor does not fit the type it is to be stored in.
+    #[error("tensor {tensor}: its factors exceed the range of {dtype}; use --factor-type f32 or bf16")]
+    Overflow {
+        /// Name in the source.
+        tensor: String,
+        /// The type.
+        dtype: DType,
+    },
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
@@ -153,6 +161,12 @@ pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitErr
         block::encode(dtype, values, &mut bytes).map_err(codec)?;
         let mut decoded = vec![0.0; values.len()];
         block::decode(dtype, &bytes, &mut decoded).map_err(codec)?;
+        if decoded.iter().any(|v| !v.is_finite()) {
+            return Err(UnitError::Overflow {
+                tensor: name(index),
+                dtype,
+            });
+        }
         tensors.push(bytes);
         Ok(decoded)
     };

@@ -125,7 +125,11 @@ fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
     .unwrap();
     for unit in &plan.units {
         assert_eq!(unit.form, Form::Dense);
-        assert!(unit.notes[0].starts_with("kept dense: rank "), "{:?}", unit.notes);
+        assert!(
+            unit.notes[0].starts_with("kept dense: rank "),
+            "{:?}",
+            unit.notes
+        );
         assert_eq!(unit.bytes_after(), unit.bytes_before());
     }
     assert_eq!(plan.ratio(), 1.0);

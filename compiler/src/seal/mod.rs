@@ -42,17 +42,38 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
         .collect()
 }
 
-/// The tensors that the steps write, in their order.
-fn entries(source: &ModelFile, jobs: &[Job]) -> Vec<TensorEntry> {
+/// The tensors of the artifact in the order of execution. A unit's tensors may have others
+/// between them: with Q and V sharing a basis, K stands where it always does.
+fn entries(source: &ModelFile, plan: &Plan) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
-    for job in jobs {
-        match job {
-            Job::PassThrough(t) => {
-                entries.push(TensorEntry::new(&t.name, t.role, t.dtype, t.rows, t.cols));
+    for tensor in &source.tensors {
+        let unit = match tensor.role {
+            Role::Linear { layer, slot, .. } => plan
+                .unit_of(layer, slot)
+                .filter(|unit| unit.form != Form::Dense)
+                .map(|unit| (unit, slot)),
+            _ => None,
+        };
+        match unit {
+            None => entries.push(TensorEntry::new(
+                &tensor.name,
+                tensor.role,
+                tensor.dtype,
+                tensor.rows,
+                tensor.cols,
+            )),
+            Some((unit, slot)) => {
+                let first = unit.members[0].slot == slot;
+                let mine = |role: Role| match role {
+                    Role::Linear { slot: own, .. } => own == slot,
+                    _ => first,
+                };
+                let shapes = stored_shapes(unit).into_iter().filter(|s| mine(s.role));
+                entries.extend(shapes.map(|s| {
+                    let name = factor_name(source, s.role);
+                    TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
+                }));
             }
-            Job::Factorise(unit) => entries.extend(stored_shapes(unit).into_iter().map(|s| {
-                TensorEntry::new(factor_name(source, s.role), s.role, s.dtype, s.rows, s.cols)
-            })),
         }
     }
     entries
@@ -72,22 +93,20 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     let text = role.to_string();
     let part = text.rsplit('.').next().unwrap_or_default();
     match source.tensor(weight) {
-        Some(t) => format!("{}.{part}", t.name.strip_suffix(".weight").unwrap_or(&t.name)),
+        Some(t) => format!(
+            "{}.{part}",
+            t.name.strip_suffix(".weight").unwrap_or(&t.name)
+        ),
         None => text,
     }
 }
 
 /// Everything about the artifact that is known before the first factor is.
-pub fn draft(
-    source: &ModelFile,
-    source_sha256: Digest,
-    plan: &Plan,
-    jobs: &[Job],
-) -> Manifest {
+pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest {
     Manifest {
         requires: Vec::new(),
         hyper: source.hyper.clone(),
-        tensors: entries(source, jobs),
+        tensors: entries(source, plan),
         sections: Vec::new(),
         plan: record(source, plan),
         provenance: Provenance {
@@ -121,7 +140,10 @@ fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
                     group,
                     rank: shape.rows,
                     parameters: shape.rows as u64 * shape.cols as u64,
-                    bytes: shape.dtype.matrix_bytes(shape.rows, shape.cols).unwrap_or(0) as u64,
+                    bytes: shape
+                        .dtype
+                        .matrix_bytes(shape.rows, shape.cols)
+                        .unwrap_or(0) as u64,
                 });
             }
         }

@@ -195,7 +195,7 @@ pub enum HtzError {
         needed: u64,
     },
     /// There is a file already.
-    #[error("{} exists already; choose another name or allow it to be overwritten", path.display())]
+    #[error("{} exists already; choose another name or allow overwriting (--force)", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
@@ -255,7 +255,7 @@ impl HtzError {
     }
 
     /// Names the file the fault was found in.
-    pub(super) fn in_file(self, path: &Path) -> HtzError {
+    pub fn in_file(self, path: &Path) -> HtzError {
         HtzError::InFile {
             path: path.to_owned(),
             fault: Box::new(self),

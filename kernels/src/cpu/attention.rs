@@ -1,6 +1,6 @@
 //! Causal attention with grouped heads.
 
-use super::gemm::{Target, View};
+use super::gemm::{Target, View, for_each_block};
 use super::kernels::{self, Kernels};
 use super::kv::KvView;
 use super::scratch::Scratch;
@@ -148,53 +148,47 @@ pub(super) fn attention_prefill_with(
     let group = heads / kv.kv_heads();
     let task_scratch = QUERIES * (KEYS + size);
     let scratch = scratch.take(task_scratch * pool.threads());
-    // `out` seen as [n, heads * size] is cut into panels of one head each.
-    super::gemm::for_each_panel(
+    // `out` seen as [n, heads * size] is cut into blocks of some queries of one head.
+    for_each_block(
         pool,
         out,
         [n, heads * size],
-        size,
+        [QUERIES, size],
         scratch,
-        |first, mut panel, scratch| {
-            let head = first / size;
+        |[start, column], mut out, scratch| {
+            let head = column / size;
             let (keys, values) = kv.head(head / group);
+            let rows = QUERIES.min(n - start);
+            let q = View::new(&q[start * heads * size + column..], rows, size, heads * size);
             let (scores, sums) = scratch.split_at_mut(QUERIES * KEYS);
-            for start in (0..n).step_by(QUERIES) {
-                let rows = QUERIES.min(n - start);
-                let q = View::new(&q[(start * heads + head) * size..], rows, size, heads * size);
-                let mut max = [f32::NEG_INFINITY; QUERIES];
-                let mut total = [0.0; QUERIES];
-                sums[..rows * size].fill(0.0);
-                // Positions that the last query of the block sees.
-                let seen = position + start + rows;
-                for tile in (0..seen).step_by(KEYS) {
-                    let cols = KEYS.min(seen - tile);
-                    let k = View::new(&keys[tile * size..], cols, size, size);
-                    let mut target = Target::new(scores, rows, cols);
-                    target.multiply(q, k.transposed(), scale, false);
-                    for row in 0..rows {
-                        let visible = (position + start + row + 1).saturating_sub(tile).min(cols);
-                        let (scores, masked) = target.row_mut(row).split_at_mut(visible);
-                        let new_max = max[row].max((kernels.max)(scores));
-                        let shrink = if visible == 0 {
-                            1.0
-                        } else {
-                            (max[row] - new_max).exp()
-                        };
-                        total[row] = total[row] * shrink + (kernels.exp_sum)(scores, new_max);
-                        masked.fill(0.0);
-                        max[row] = new_max;
-                        (kernels.scale)(&mut sums[row * size..][..size], shrink);
-                    }
-                    let p = View::new(scores, rows, cols, cols);
-                    let v = View::new(&values[tile * size..], cols, size, size);
-                    Target::new(sums, rows, size).multiply(p, v, 1.0, true);
-                }
+            let mut max = [f32::NEG_INFINITY; QUERIES];
+            let mut total = [0.0; QUERIES];
+            sums[..rows * size].fill(0.0);
+            // Positions that the last query of the block sees.
+            let seen = position + start + rows;
+            for tile in (0..seen).step_by(KEYS) {
+                let cols = KEYS.min(seen - tile);
+                let k = View::new(&keys[tile * size..], cols, size, size);
+                let mut target = Target::new(scores, rows, cols);
+                target.multiply(q, k.transposed(), scale, false);
                 for row in 0..rows {
-                    let out = panel.row_mut(start + row);
-                    out.copy_from_slice(&sums[row * size..][..size]);
-                    (kernels.scale)(out, 1.0 / total[row]);
+                    let visible = (position + start + row + 1).saturating_sub(tile).min(cols);
+                    let (scores, masked) = target.row_mut(row).split_at_mut(visible);
+                    masked.fill(0.0);
+                    let new_max = max[row].max((kernels.max)(scores));
+                    let shrink = (max[row] - new_max).exp();
+                    max[row] = new_max;
+                    total[row] = total[row] * shrink + (kernels.exp_sum)(scores, new_max);
+                    (kernels.scale)(&mut sums[row * size..][..size], shrink);
                 }
+                let p = View::new(scores, rows, cols, cols);
+                let v = View::new(&values[tile * size..], cols, size, size);
+                Target::new(sums, rows, size).multiply(p, v, 1.0, true);
+            }
+            for row in 0..rows {
+                let out = out.row_mut(row);
+                out.copy_from_slice(&sums[row * size..][..size]);
+                (kernels.scale)(out, 1.0 / total[row]);
             }
         },
     );

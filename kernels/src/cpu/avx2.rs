@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::blocks::{
-    Aligned, SEGMENT, format_kernels, in_memory, kernel_table, padded, padded_numbers, part, prefetch,
+    Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part, prefetch,
     six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
@@ -49,6 +49,8 @@ formats! {
 
 tile_kernels!("avx2,fma,f16c", __m256);
 
+attention_kernels!("avx2,fma,f16c", __m256);
+
 /// Numbers in a register.
 const LANES: usize = 8;
 /// See [`tile_kernels`].
@@ -69,10 +71,26 @@ avx2! {
         _mm256_fmadd_ps(a, b, c)
     }
 
-    fn sum(a: __m256) -> f32 {
-        let a = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
-        let a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-        _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)))
+    fn broadcast(x: f32) -> __m256 {
+        _mm256_set1_ps(x)
+    }
+
+    /// The sum of the lanes of each.
+    fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+        let mut numbers = [0.0; 4];
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
+        numbers
+    }
+
+    /// Up to a register of numbers, and zeros.
+    fn load_first(x: &[f32]) -> __m256 {
+        let count = _mm256_set1_epi32(x.len().min(LANES) as i32);
+        let mask = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        // SAFETY: only lanes below the length are read.
+        unsafe { _mm256_maskload_ps(x.as_ptr(), mask) }
     }
 
     fn load(x: &[f32; LANES]) -> __m256 {

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::blocks::{
-    Aligned, SEGMENT, format_kernels, in_memory, kernel_table, padded, padded_numbers, part, prefetch,
+    Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part, prefetch,
     six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
@@ -60,6 +60,8 @@ formats! {
 
 tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
 
+attention_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
+
 /// Numbers in a register.
 const LANES: usize = 16;
 /// See [`tile_kernels`].
@@ -80,8 +82,31 @@ avx512! {
         _mm512_fmadd_ps(a, b, c)
     }
 
-    fn sum(a: __m512) -> f32 {
-        _mm512_reduce_add_ps(a)
+    fn broadcast(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+
+    /// The sum of the lanes of each.
+    fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
+        let mut halves = [_mm256_setzero_ps(); 4];
+        for i in 0..4 {
+            let high = _mm512_extractf32x8_ps::<1>(a[i]);
+            halves[i] = _mm256_add_ps(_mm512_castps512_ps256(a[i]), high);
+        }
+        let [a, b, c, d] = halves;
+        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+        let mut numbers = [0.0; 4];
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
+        numbers
+    }
+
+    /// Up to a register of numbers, and zeros.
+    fn load_first(x: &[f32]) -> __m512 {
+        let mask = ((1u32 << x.len().min(LANES)) - 1) as u16;
+        // SAFETY: only lanes below the length are read.
+        unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
     }
 
     fn load(x: &[f32; LANES]) -> __m512 {

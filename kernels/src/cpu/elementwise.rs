@@ -101,8 +101,16 @@ pub(super) fn silu_mul_with(
 /// # Errors
 /// When the lengths differ.
 pub fn add_assign(pool: &Pool, x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
+    add_assign_with(kernels::detected(), pool, x, y)
+}
+
+pub(super) fn add_assign_with(
+    kernels: &Kernels,
+    pool: &Pool,
+    x: &mut [f32],
+    y: &[f32],
+) -> Result<(), ShapeError> {
     expect("y (numbers)", x.len(), y.len())?;
-    let kernels = kernels::detected();
     pool.chunks_mut(x, TASK, |index, x| {
         (kernels.add_assign)(x, &y[index * TASK..][..x.len()]);
     });

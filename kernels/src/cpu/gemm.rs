@@ -113,18 +113,19 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Cuts the columns of `y [rows, cols]` into panels of `width` and calls `f` with the first
-/// column of each, the panel, and working memory of its own of `scratch.len() / threads` numbers.
-pub(super) fn for_each_panel(
+/// Cuts `y [rows, cols]` into blocks of `block` rows and columns, the last ones smaller, and calls
+/// `f` with the first row and column of each, the block, and working memory of its own of
+/// `scratch.len() / threads` numbers. Blocks further down begin first.
+pub(super) fn for_each_block(
     pool: &Pool,
     y: &mut [f32],
-    shape: [usize; 2],
-    width: usize,
+    [rows, cols]: [usize; 2],
+    [height, width]: [usize; 2],
     scratch: &mut [f32],
-    f: impl Fn(usize, Target<'_>, &mut [f32]) + Sync,
+    f: impl Fn([usize; 2], Target<'_>, &mut [f32]) + Sync,
 ) {
     struct Base(*mut f32);
-    // SAFETY: the pointer is only used to hand disjoint panels to the tasks below.
+    // SAFETY: the pointer is only used to hand disjoint blocks to the tasks below.
     unsafe impl Sync for Base {}
     impl Base {
         /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
@@ -133,32 +134,33 @@ pub(super) fn for_each_panel(
         }
     }
 
-    let [rows, cols] = shape;
-    assert!(rows.saturating_mul(cols) <= y.len() && width > 0);
-    let panels = cols.div_ceil(width);
+    assert!(rows.saturating_mul(cols) <= y.len() && height > 0 && width > 0);
+    let across = cols.div_ceil(width);
+    let blocks = rows.div_ceil(height) * across;
     let base = Base(y.as_mut_ptr());
     let next = AtomicUsize::new(0);
-    // Each thread's part of the working memory serves panel after panel.
+    // Each thread's part of the working memory serves block after block.
     let part = scratch.len() / pool.threads();
     let scratch = &mut scratch[..part * pool.threads()];
     pool.chunks_mut(scratch, part, |_, scratch| {
         loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= panels {
+            let taken = next.fetch_add(1, Ordering::Relaxed);
+            if taken >= blocks {
                 break;
             }
-            let first = index * width;
-            let panel = Target {
-                // SAFETY: `first < cols`, inside `y` or at its end where `rows` is 0.
-                base: unsafe { base.get().add(first.min(rows * cols)) },
-                rows,
-                cols: width.min(cols - first),
+            let index = blocks - 1 - taken;
+            let (row, col) = (index / across * height, index % across * width);
+            let block = Target {
+                // SAFETY: `row < rows` and `col < cols`, so that the element lies in `y`; the
+                // counter gives every index once, so that no two blocks share an element, and `y`
+                // is borrowed mutably until all of them are done.
+                base: unsafe { base.get().add(row * cols + col) },
+                rows: height.min(rows - row),
+                cols: width.min(cols - col),
                 stride: cols,
                 numbers: PhantomData,
             };
-            // The counter gives every index once, so that no two panels share a column, and `y` is
-            // borrowed mutably until all of them are done.
-            f(first, panel, scratch);
+            f([row, col], block, scratch);
         }
     });
 }

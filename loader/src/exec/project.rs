@@ -112,8 +112,16 @@ pub(super) fn project(
     }
     for ((output, cut), inner) in outputs.iter_mut().zip(&own).zip(&mut inners) {
         match (output.linear, cut) {
-            (Linear::Dense(w), _) => products.push(Product { w: w.matrix()?, x, y: &mut *output.y }),
-            (Linear::LowRank { .. }, Some(cut)) => products.push(Product { w: cut.first, x, y: &mut **inner }),
+            (Linear::Dense(w), _) => products.push(Product {
+                w: w.matrix()?,
+                x,
+                y: &mut *output.y,
+            }),
+            (Linear::LowRank { .. }, Some(cut)) => products.push(Product {
+                w: cut.first,
+                x,
+                y: &mut **inner,
+            }),
             _ => {}
         }
     }
@@ -138,11 +146,19 @@ pub(super) fn project(
             Linear::LowRank { b, .. } => {
                 let cols = inner.len() / n;
                 let w = b.matrix()?.first_cols(cols)?;
-                products.push(Product { w, x: inner, y: &mut *output.y });
+                products.push(Product {
+                    w,
+                    x: inner,
+                    y: &mut *output.y,
+                });
             }
             Linear::SharedBasis { projected } => {
                 let w = projected.matrix()?.first_cols(shared_rows)?;
-                products.push(Product { w, x: shared_inner, y: &mut *output.y });
+                products.push(Product {
+                    w,
+                    x: shared_inner,
+                    y: &mut *output.y,
+                });
             }
         }
     }

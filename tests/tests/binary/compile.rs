@@ -18,7 +18,14 @@ fn every_method_with_every_factor_type() {
     let words = scratch.file("words.txt", words(150));
     for method in METHODS {
         for factor_type in FACTOR_TYPES {
-            let options = ["--method", method, "--rank", "32", "--factor-type", factor_type];
+            let options = [
+                "--method",
+                method,
+                "--rank",
+                "32",
+                "--factor-type",
+                factor_type,
+            ];
             let options = [&options[..], &["--slots", "q,gate,up", "--force"]].concat();
             let (artifact, report) = compile(&scratch, &model, "model.htz", &options);
             assert_eq!(text(&report, "/plan/method"), method);
@@ -49,18 +56,28 @@ fn without_options_the_demo_model_gets_smaller_and_stays_a_model() {
     assert!(outcome.stdout.is_empty(), "stdout is for programs");
     let summary = outcome.stderr.to_lowercase();
     for word in ["bytes", "parameters", "error", " s on "] {
-        assert!(summary.contains(word), "no {word:?} in the summary:\n{summary}");
+        assert!(
+            summary.contains(word),
+            "no {word:?} in the summary:\n{summary}"
+        );
     }
     for slot in SLOT_NAMES {
-        assert!(summary.contains(&format!("  {slot} ")), "no {slot} in:\n{summary}");
+        assert!(
+            summary.contains(&format!("  {slot} ")),
+            "no {slot} in:\n{summary}"
+        );
     }
     let bytes = |path| fs::metadata(path).unwrap().len();
     assert!(bytes(&artifact) < bytes(&model) * 6 / 10);
     let text = demo("time_machine.txt");
     let reference = model.to_str().unwrap();
-    let result = eval(&artifact, &text, &["--chunks", "4", "--reference", reference])
-        .run()
-        .json();
+    let result = eval(
+        &artifact,
+        &text,
+        &["--chunks", "4", "--reference", reference],
+    )
+    .run()
+    .json();
     let (found, before) = (
         number(&result, "/perplexity"),
         number(&result, "/reference_perplexity"),
@@ -125,7 +142,9 @@ fn only_the_slots_asked_for_are_factorised() {
         ("grc", "q,v"),
         ("grc", "gate,up"),
     ] {
-        let options = ["--method", method, "--slots", slots, "--rank", "8", "--force"];
+        let options = [
+            "--method", method, "--slots", slots, "--rank", "8", "--force",
+        ];
         let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
         let artifact = Artifact::open(&artifact);
         for layer in 0..2 {
@@ -189,7 +208,10 @@ fn ratios_are_met_from_below() {
             granule * (rows + tiny.shape(slots[0]).1) as f64
         };
         let dearest = match method {
-            "gp" => selected.iter().map(|slot| step(&[slot])).fold(0.0, f64::max),
+            "gp" => selected
+                .iter()
+                .map(|slot| step(&[slot]))
+                .fold(0.0, f64::max),
             _ => {
                 let groups = [&SLOTS[..3], &SLOTS[4..6]];
                 let chosen = groups.iter().filter(|group| selected.contains(&group[0]));
@@ -252,7 +274,11 @@ fn the_report_agrees_with_the_files() {
     let held: u64 = tensors.iter().map(|tensor| tensor.parameters()).sum();
     assert_eq!(number(&report, "/parameters/after"), held as f64);
     let source = Contents::parse(&fs::read(&model).unwrap()).unwrap();
-    let there: u64 = source.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum();
+    let there: u64 = source
+        .tensors()
+        .iter()
+        .map(|t| t.dims.iter().product::<u64>())
+        .sum();
     assert_eq!(number(&report, "/parameters/before"), there as f64);
     let plan = serde_json::to_value(&artifact.manifest.plan).unwrap();
     assert_eq!(report["plan"], plan, "the report's plan is the artifact's");
@@ -264,10 +290,12 @@ fn the_report_on_standard_output_is_json_alone() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     for target in ["json", "-"] {
         let output = scratch.path("out.htz");
-        let report = htc!["compile", &model, "-o", &output, "--report", target, "--force"]
-            .args(["--rank", "8"])
-            .run()
-            .json();
+        let report = htc![
+            "compile", &model, "-o", &output, "--report", target, "--force"
+        ]
+        .args(["--rank", "8"])
+        .run()
+        .json();
         assert!(report.is_object());
         scratch.holds_only(&["model.gguf", "out.htz"]);
     }
@@ -285,7 +313,9 @@ fn the_artifact_alone_is_enough() {
     let outcome = htc!["run", &moved, "-p", "the cat", "-n", "8"].run().ok();
     assert!(!outcome.stdout.is_empty());
     eval(&moved, &words, &["--context", "32"]).run().json();
-    htc!["tokenize", &moved, "--text", &words, "--json"].run().json();
+    htc!["tokenize", &moved, "--text", &words, "--json"]
+        .run()
+        .json();
     htc!["inspect", &moved, "--json"].run().json();
     htc!["verify", &moved].run().ok();
 }
@@ -318,7 +348,10 @@ fn the_same_request_gives_the_same_bytes() {
 fn names_and_folders_do_not_change_the_bytes() {
     let (here, there) = (Scratch::new(), Scratch::new());
     let bytes = TinyModel::default().bytes();
-    let (a, b) = (here.file("a.gguf", &bytes), there.file("other.gguf", &bytes));
+    let (a, b) = (
+        here.file("a.gguf", &bytes),
+        there.file("other.gguf", &bytes),
+    );
     let (a, _) = compile(&here, &a, "a.htz", &["--rank", "8"]);
     let (b, _) = compile(&there, &b, "another name.htz", &["--rank", "8"]);
     assert!(fs::read(a).unwrap() == fs::read(b).unwrap());
@@ -343,7 +376,11 @@ fn a_slot_that_would_grow_is_kept_dense_and_reported() {
         let (rows, cols) = source.shape(slot);
         let grows = 32 * (rows + cols) >= rows * cols;
         assert_eq!(grows, name.len() == 1, "the example is as described");
-        assert_eq!(artifact.has(&format!("layers.1.{name}.weight")), grows, "{name}");
+        assert_eq!(
+            artifact.has(&format!("layers.1.{name}.weight")),
+            grows,
+            "{name}"
+        );
         let notes = list(&report, "/notes");
         let note = notes
             .iter()
@@ -367,7 +404,13 @@ fn a_factor_that_does_not_fit_blocks_is_reported() {
     let said = outcome.stderr.clone();
     let report = outcome.json();
     let artifact = Artifact::open(&output);
-    let dtype = |role: &str| artifact.manifest.tensor(role.parse().unwrap()).unwrap().dtype;
+    let dtype = |role: &str| {
+        artifact
+            .manifest
+            .tensor(role.parse().unwrap())
+            .unwrap()
+            .dtype
+    };
     // Rows of 64 are whole blocks of 32; rows of 20 and of 172 are not.
     assert_eq!(dtype("layers.0.q.a"), DType::Q8_0);
     for role in ["layers.0.q.b", "layers.0.down.a", "layers.0.down.b"] {
@@ -408,7 +451,12 @@ fn what_is_not_compressed_passes_through_unchanged() {
             };
             assert_eq!(entry.dtype, tensor.dtype().unwrap(), "{}", entry.name);
             let stored = artifact.stored(&entry.role.to_string());
-            assert!(stored == &bytes[tensor.range.clone()], "{}: {}", dtype, entry.name);
+            assert!(
+                stored == &bytes[tensor.range.clone()],
+                "{}: {}",
+                dtype,
+                entry.name
+            );
             passed += 1;
         }
         // Embedding, output, norms, and o, gate, up, down of two layers.
@@ -425,7 +473,14 @@ fn quantised_sources_are_compiled() {
     let scratch = Scratch::new();
     for kind in ["q8_0", "q4_0", "q4_k_m", "q5_k_m", "q6_k"] {
         let model = folder.join(format!("reference-7m-{kind}.gguf"));
-        let options = ["--rank", "full", "--factor-type", "f32", "--slots", "q,down"];
+        let options = [
+            "--rank",
+            "full",
+            "--factor-type",
+            "f32",
+            "--slots",
+            "q,down",
+        ];
         let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
         let options = ["--chunks", "1", "--reference", model.to_str().unwrap()];
         let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
@@ -458,6 +513,58 @@ fn force_replaces_an_artifact() {
     output.run().ok();
     htc!["verify", &old].run().ok();
     scratch.holds_only(&["model.gguf", "out.htz"]);
+}
+
+/// A matrix of zeros has no direction, and an error of nothing.
+#[test]
+fn a_slot_of_zeros() {
+    let tiny = TinyModel::default();
+    let mut tensors = tiny.tensors();
+    for name in ["blk.0.attn_q.weight", "blk.1.ffn_down.weight"] {
+        let tensor = tensors
+            .iter_mut()
+            .find(|tensor| tensor.name == name)
+            .unwrap();
+        tensor.values.fill(0.0);
+    }
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let words = scratch.file("words.txt", words(60));
+    for method in METHODS {
+        for factor_type in FACTOR_TYPES {
+            let options = [
+                "--method",
+                method,
+                "--factor-type",
+                factor_type,
+                "--rank",
+                "8",
+            ];
+            let options = [&options[..], &["--force"]].concat();
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let record = &list(&report, "/plan/slots")[0];
+            assert_eq!(number(record, "/error"), 0.0, "{record}");
+            eval(&artifact, &words, &["--context", "16"]).run().json();
+        }
+    }
+}
+
+/// A name need not be UTF-8.
+#[test]
+fn file_names_of_any_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new();
+    let name = |bytes: &[u8]| scratch.folder().join(std::ffi::OsStr::from_bytes(bytes));
+    let (model, output) = (name(b"\xff.gguf"), name(b"\xfe.htz"));
+    fs::write(&model, TinyModel::default().bytes()).unwrap();
+    let run = htc![
+        "compile", &model, "-o", &output, "--rank", "8", "--report", "-"
+    ];
+    run.run().json();
+    htc!["verify", &output].run().ok();
+    fs::remove_file(model).unwrap();
+    fs::remove_file(output).unwrap();
+    scratch.holds_only(&[]);
 }
 
 /// A model of many layers compiles in the memory of its largest: what is allocated stays far

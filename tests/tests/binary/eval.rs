@@ -11,7 +11,12 @@ use serde_json::Value;
 use super::{close, compile, eval, number};
 
 fn keys(value: &Value) -> Vec<&str> {
-    value.as_object().unwrap().keys().map(String::as_str).collect()
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
 }
 
 #[test]
@@ -30,7 +35,15 @@ fn json_has_the_keys_of_the_contract() {
     }
     let options = [&options[..], &["--reference", model.to_str().unwrap()]].concat();
     let result = eval(&model, &words, &options).run().json();
-    for key in ["perplexity", "perplexity_all", "stderr", "tokens", "kl", "kl_stderr", "top1"] {
+    for key in [
+        "perplexity",
+        "perplexity_all",
+        "stderr",
+        "tokens",
+        "kl",
+        "kl_stderr",
+        "top1",
+    ] {
         assert!(result[key].is_number(), "{key} in {result}");
     }
 }
@@ -40,7 +53,9 @@ fn without_json_the_result_is_for_people() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let words = scratch.file("words.txt", words(100));
-    let outcome = htc!["eval", &model, "--text", &words, "--context", "32"].run().ok();
+    let outcome = htc!["eval", &model, "--text", &words, "--context", "32"]
+        .run()
+        .ok();
     assert!(outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("perplexity"));
 }
@@ -96,7 +111,9 @@ fn perplexity_and_divergence_follow_their_definitions() {
     let text = scratch.file("words.txt", words(150));
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let (other, _) = compile(&scratch, &model, "other.htz", &["--rank", "8"]);
-    let result = htc!["tokenize", &model, "--text", &text, "--json"].run().json();
+    let result = htc!["tokenize", &model, "--text", &text, "--json"]
+        .run()
+        .json();
     let tokens: Vec<u32> = super::list(&result, "/tokens")
         .iter()
         .map(|id| id.as_u64().unwrap() as u32)
@@ -128,7 +145,11 @@ fn perplexity_and_divergence_follow_their_definitions() {
     close(number(&found, "/perplexity"), mean.exp(), 1e-5);
     close(number(&found, "/stderr"), mean.exp() * error, 1e-3);
     assert_eq!(number(&found, "/tokens"), half.len() as f64);
-    close(number(&found, "/perplexity_all"), mean_and_error(&all).0.exp(), 1e-5);
+    close(
+        number(&found, "/perplexity_all"),
+        mean_and_error(&all).0.exp(),
+        1e-5,
+    );
     let (mean, error) = mean_and_error(&divergence);
     close(number(&found, "/kl"), mean, 1e-4);
     close(number(&found, "/kl_stderr"), error, 1e-3);
@@ -236,7 +257,11 @@ mod llama_cpp {
         let options = ["--context", &context, "--chunks", &chunks, "--threads", "1"];
         let result = eval(&path("model"), &path("text"), &options).run().json();
         let tolerance = number(case, "/tolerance");
-        close(number(&result, "/perplexity"), number(case, "/perplexity"), tolerance);
+        close(
+            number(&result, "/perplexity"),
+            number(case, "/perplexity"),
+            tolerance,
+        );
         close(number(&result, "/stderr"), number(case, "/stderr"), 0.01);
     }
 

@@ -73,7 +73,11 @@ fn per_slot_errors_are_the_eckart_young_tail() {
             let tail: f64 = gram.eigen().0[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();
             close(number(record(&report, slot), "/error"), expected, 1e-5);
-            close(source.relative_distance(&artifact.product(0, slot)), expected, 1e-5);
+            close(
+                source.relative_distance(&artifact.product(0, slot)),
+                expected,
+                1e-5,
+            );
         }
     }
 }
@@ -93,7 +97,10 @@ fn components_are_in_decreasing_order_of_importance() {
         let gram = source.transposed().times(source);
         let eigenvalues = gram.eigen().0;
         for rank in [1, 5, 12] {
-            let product = b.leading_rows(rank).transposed().times(&a.leading_rows(rank));
+            let product = b
+                .leading_rows(rank)
+                .transposed()
+                .times(&a.leading_rows(rank));
             let tail: f64 = eigenvalues[rank..].iter().sum();
             let expected = tail.sqrt() / source.norm();
             close(source.relative_distance(&product), expected, 1e-5);
@@ -110,7 +117,14 @@ fn shared_bases_are_the_leading_eigenvectors() {
     let model = scratch.file("model.gguf", tiny.bytes());
     let sources = sources(&tiny);
     let rank = 16;
-    let options = ["--method", "grc", "--slots", "q,k,v,gate,up", "--rank", "16"];
+    let options = [
+        "--method",
+        "grc",
+        "--slots",
+        "q,k,v,gate,up",
+        "--rank",
+        "16",
+    ];
     let options = [&options[..], &["--factor-type", "f32"]].concat();
     let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
     let artifact = Artifact::open(&artifact);
@@ -121,7 +135,10 @@ fn shared_bases_are_the_leading_eigenvectors() {
             sum.add(source.norm().powi(-2), &gram);
         }
         let (eigenvalues, vectors) = sum.eigen();
-        assert!(eigenvalues[rank - 1] > 1.01 * eigenvalues[rank], "a gap at the rank");
+        assert!(
+            eigenvalues[rank - 1] > 1.01 * eigenvalues[rank],
+            "a gap at the rank"
+        );
         let leading = vectors.leading_rows(rank);
         let projector = leading.transposed().times(&leading);
         let basis = artifact.matrix(&format!("layers.0.{group}.basis"));
@@ -129,7 +146,10 @@ fn shared_bases_are_the_leading_eigenvectors() {
         assert!(projector.relative_distance(&stored) < 1e-5, "{group}");
         // The sign is fixed: a column's largest entry is positive.
         for row in basis.values.chunks_exact(64) {
-            let largest = row.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()));
+            let largest = row
+                .iter()
+                .copied()
+                .max_by(|a, b| a.abs().total_cmp(&b.abs()));
             assert!(largest.unwrap() > 0.0, "{group}");
         }
         for member in members {
@@ -153,6 +173,10 @@ fn the_full_shared_basis_is_the_identity() {
     let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
     let basis = Artifact::open(&artifact).matrix("layers.0.qkv.basis");
     let mut identity = Matrix::new(64, 64, &[0.0; 64 * 64]);
-    identity.values.iter_mut().step_by(65).for_each(|v| *v = 1.0);
+    identity
+        .values
+        .iter_mut()
+        .step_by(65)
+        .for_each(|v| *v = 1.0);
     assert!(identity.relative_distance(&basis.transposed().times(&basis)) < 1e-6);
 }

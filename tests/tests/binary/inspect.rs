@@ -17,7 +17,10 @@ fn a_gguf_as_json() {
     let found = htc!["inspect", &model, "--json"].run().json();
     assert_eq!(text(&found, "/format"), "gguf");
     assert_eq!(number(&found, "/version"), 3.0);
-    assert_eq!(number(&found, "/bytes"), fs::metadata(&model).unwrap().len() as f64);
+    assert_eq!(
+        number(&found, "/bytes"),
+        fs::metadata(&model).unwrap().len() as f64
+    );
     let metadata = &found["metadata"];
     assert_eq!(metadata["general.architecture"], "llama");
     assert_eq!(metadata["llama.block_count"], 2);
@@ -49,13 +52,25 @@ fn an_artifact_as_json() {
     let found = htc!["inspect", &artifact, "--json"].run().json();
     assert_eq!(text(&found, "/format"), "htz");
     assert_eq!(text(&found, "/version"), "1.0");
-    assert_eq!(number(&found, "/bytes"), fs::metadata(&artifact).unwrap().len() as f64);
+    assert_eq!(
+        number(&found, "/bytes"),
+        fs::metadata(&artifact).unwrap().len() as f64
+    );
     assert_eq!(text(&found, "/hyper/architecture"), "llama");
     assert_eq!(found["plan"], report["plan"]);
-    assert_eq!(found["provenance"]["source_sha256"], report["source_sha256"]);
+    assert_eq!(
+        found["provenance"]["source_sha256"],
+        report["source_sha256"]
+    );
     let manifest = Artifact::open(&artifact).manifest;
-    assert_eq!(found["tensors"], serde_json::to_value(&manifest.tensors).unwrap());
-    assert_eq!(found["sections"], serde_json::to_value(&manifest.sections).unwrap());
+    assert_eq!(
+        found["tensors"],
+        serde_json::to_value(&manifest.tensors).unwrap()
+    );
+    assert_eq!(
+        found["sections"],
+        serde_json::to_value(&manifest.sections).unwrap()
+    );
 }
 
 #[test]
@@ -64,13 +79,20 @@ fn people_read_standard_error() {
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
     let (artifact, _) = compile(&scratch, &model, "out.htz", &["--rank", "16"]);
     for (file, words) in [
-        (&model, ["GGUF", "llama.block_count", "blk.1.ffn_down.weight"]),
+        (
+            &model,
+            ["GGUF", "llama.block_count", "blk.1.ffn_down.weight"],
+        ),
         (&artifact, ["2 layers", "low rank", "layers.1.down.a"]),
     ] {
         let outcome = htc!["inspect", file].run().ok();
         assert!(outcome.stdout.is_empty());
         for word in words {
-            assert!(outcome.stderr.contains(word), "no {word} in:\n{}", outcome.stderr);
+            assert!(
+                outcome.stderr.contains(word),
+                "no {word} in:\n{}",
+                outcome.stderr
+            );
         }
     }
 }

@@ -27,7 +27,10 @@ fn large() -> Vec<u8> {
 fn wait_for_a_file(folder: &Path) {
     let started = Instant::now();
     while names_in(folder).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(60), "nothing was begun");
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "nothing was begun"
+        );
         sleep(Duration::from_millis(2));
     }
 }
@@ -39,10 +42,16 @@ fn interrupted_by(signal: &str) {
     let mut child = htc!["compile", &model, "-o", &output, "--threads", "2"].spawn();
     wait_for_a_file(target.folder());
     sleep(Duration::from_millis(50));
-    assert!(child.try_wait().unwrap().is_none(), "finished before the signal");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "finished before the signal"
+    );
     assert!(!output.exists(), "the name is taken before the end");
     let mut kill = Command::new("kill");
-    let sent = kill.args([signal, &child.id().to_string()]).status().unwrap();
+    let sent = kill
+        .args([signal, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(sent.success());
     let status = wait(&mut child, Duration::from_secs(10), "interrupted htc");
     assert!(!status.success(), "{status}");
@@ -76,11 +85,16 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
     let mut child = htc!["compile", &model, "-o", &output, "--force"].spawn();
     let started = Instant::now();
     while target.names().len() < 2 {
-        assert!(started.elapsed() < Duration::from_secs(60), "nothing was begun");
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "nothing was begun"
+        );
         sleep(Duration::from_millis(2));
     }
     let mut kill = Command::new("kill");
-    kill.args(["-INT", &child.id().to_string()]).status().unwrap();
+    kill.args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     wait(&mut child, Duration::from_secs(10), "interrupted htc");
     target.holds_only(&["out.htz"]);
     assert_eq!(std::fs::read(&output).unwrap(), b"old");

@@ -14,6 +14,7 @@ mod factors;
 mod inspect;
 mod interrupt;
 mod run;
+mod terminal;
 mod tokenize;
 mod usage;
 mod verify;

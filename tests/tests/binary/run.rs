@@ -41,7 +41,16 @@ fn greedy_is_deterministic_on_any_number_of_threads() {
 #[test]
 fn the_demo_model_writes_english() {
     let model = demo("reference-7m-f16.gguf");
-    let run = htc!["run", &model, "-p", "He was the king of", "-n", "40", "--temp", "0"];
+    let run = htc![
+        "run",
+        &model,
+        "-p",
+        "He was the king of",
+        "-n",
+        "40",
+        "--temp",
+        "0"
+    ];
     let outcome = run.run().ok();
     let text = outcome.text();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -57,7 +66,17 @@ fn a_seed_fixes_the_text() {
     let scratch = Scratch::new();
     let model = tiny(&scratch);
     let sample = |seed: &str, threads: &str| {
-        let run = htc!["run", &model, "-p", "the", "-n", "24", "--temp", "1", "--ignore-eos"];
+        let run = htc![
+            "run",
+            &model,
+            "-p",
+            "the",
+            "-n",
+            "24",
+            "--temp",
+            "1",
+            "--ignore-eos"
+        ];
         written(run.args(["--seed", seed, "--threads", threads]))
     };
     let first = sample("7", "2");
@@ -76,9 +95,18 @@ fn one_candidate_is_greedy() {
         written(run.args(options))
     };
     let greedy = with(&["--temp", "0"]);
-    assert_eq!(greedy, with(&["--temp", "1.5", "--top-k", "1", "--seed", "5"]));
-    assert_eq!(greedy, with(&["--temp", "1", "--top-p", "0.0001", "--top-k", "0"]));
-    assert_ne!(greedy, with(&["--temp", "2", "--top-k", "0", "--top-p", "1"]));
+    assert_eq!(
+        greedy,
+        with(&["--temp", "1.5", "--top-k", "1", "--seed", "5"])
+    );
+    assert_eq!(
+        greedy,
+        with(&["--temp", "1", "--top-p", "0.0001", "--top-k", "0"])
+    );
+    assert_ne!(
+        greedy,
+        with(&["--temp", "2", "--top-k", "0", "--top-p", "1"])
+    );
 }
 
 #[test]
@@ -93,7 +121,11 @@ fn a_prompt_comes_from_the_command_line_a_file_or_a_pipe() {
     let from_file = written(htc!["run", &model, "--prompt-file", &file].args(options));
     let piped = written(htc!["run", &model].args(options).stdin(prompt));
     // As `echo` sends it.
-    let echoed = written(htc!["run", &model].args(options).stdin(format!("{prompt}\n")));
+    let echoed = written(
+        htc!["run", &model]
+            .args(options)
+            .stdin(format!("{prompt}\n")),
+    );
     assert_eq!(typed, long);
     assert_eq!(typed, from_file);
     assert_eq!(typed, piped);
@@ -133,9 +165,20 @@ fn the_token_limit_is_met() {
     }
     // A longer text begins as the shorter one does.
     let greedy = |limit| {
-        let run = htc!["run", &model, "-p", "the", "-n", limit, "--ignore-eos", "--temp", "0"];
+        let run = htc![
+            "run",
+            &model,
+            "-p",
+            "the",
+            "-n",
+            limit,
+            "--ignore-eos",
+            "--temp",
+            "0"
+        ];
         let text = String::from_utf8(written(run)).unwrap();
-        text.trim_end_matches(['\n', char::REPLACEMENT_CHARACTER]).to_owned()
+        text.trim_end_matches(['\n', char::REPLACEMENT_CHARACTER])
+            .to_owned()
     };
     assert!(greedy("40").starts_with(&greedy("20")));
 }
@@ -173,7 +216,10 @@ fn what_is_streamed_is_whole_characters() {
         let run = htc!["run", &model, "-p", "häuser", "-n", "200", "--ignore-eos"];
         let run = run.args(["--temp", "3", "--top-k", "0", "--top-p", "1"]);
         let outcome = run.arg("--seed").arg(seed.to_string()).run().ok();
-        assert!(outcome.text().contains(char::REPLACEMENT_CHARACTER), "bytes are drawn");
+        assert!(
+            outcome.text().contains(char::REPLACEMENT_CHARACTER),
+            "bytes are drawn"
+        );
     }
 }
 
@@ -203,7 +249,9 @@ fn first_token(model: &Path) -> u32 {
     let model = Model::open(model).unwrap();
     let pool = Pool::new(1).unwrap();
     let mut session = Session::new(&model, &pool);
-    session.forward(&[1, htc_tests::model::token("▁the")]).unwrap();
+    session
+        .forward(&[1, htc_tests::model::token("▁the")])
+        .unwrap();
     let logits = session.last_logits().unwrap();
     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
     best.unwrap() as u32
@@ -221,9 +269,17 @@ fn a_closed_pipe_is_no_failure() {
     drop(stdout);
     let status = wait(&mut child, Duration::from_secs(60), "htc run");
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     assert!(status.success(), "{status}: {said}");
-    assert!(!said.contains("panicked") && !said.contains("error"), "{said}");
+    assert!(
+        !said.contains("panicked") && !said.contains("error"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -11,7 +11,9 @@ use htc_tests::{Scratch, TinyModel, htc};
 use super::{compile, list};
 
 fn ids(model: &Path, text: &Path) -> Vec<u32> {
-    let result = htc!["tokenize", model, "--text", text, "--json"].run().json();
+    let result = htc!["tokenize", model, "--text", text, "--json"]
+        .run()
+        .json();
     list(&result, "/tokens")
         .iter()
         .map(|id| id.as_u64().unwrap() as u32)
@@ -72,7 +74,11 @@ fn without_json_the_tokens_are_for_people() {
     let text = scratch.file("text.txt", "the cat");
     let outcome = htc!["tokenize", &model, "--text", &text].run().ok();
     assert!(outcome.stdout.is_empty());
-    assert!(outcome.stderr.contains(&token("▁cat").to_string()), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&token("▁cat").to_string()),
+        "{}",
+        outcome.stderr
+    );
 }
 
 /// `.inp` holds texts, `.out` the ids that llama.cpp gives them, without BOS.

@@ -22,7 +22,10 @@ fn every_command_explains_its_options() {
             "compile",
             "--output -o --method --rank --ratio --slots --factor-type --threads --force --report",
         ),
-        ("eval", "--text --context --chunks --reference --threads --json"),
+        (
+            "eval",
+            "--text --context --chunks --reference --threads --json",
+        ),
         (
             "run",
             "-p --prompt --prompt-file -n --temp --top-k --top-p --seed --threads",
@@ -34,7 +37,10 @@ fn every_command_explains_its_options() {
         let outcome = htc![command, "--help"].run().ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();
         for option in options.split(' ') {
-            assert!(words.contains(&option), "{command} --help does not explain {option}");
+            assert!(
+                words.contains(&option),
+                "{command} --help does not explain {option}"
+            );
         }
     }
 }
@@ -43,7 +49,10 @@ fn every_command_explains_its_options() {
 fn the_version_is_shown() {
     for flag in ["--version", "-V"] {
         let outcome = htc![flag].run().ok();
-        assert_eq!(outcome.text().trim(), format!("htc {}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            outcome.text().trim(),
+            format!("htc {}", env!("CARGO_PKG_VERSION"))
+        );
     }
 }
 
@@ -116,36 +125,89 @@ fn options_that_contradict_each_other_are_named() {
     }
 }
 
-/// Values outside their range, whatever the files are: the model does not exist here.
-#[test]
-fn values_out_of_range_are_named() {
-    let compile = &["compile", "no.gguf", "-o", "no.htz"][..];
-    let eval = &["eval", "no.gguf", "--text", "no.txt"][..];
-    let run = &["run", "no.gguf", "-p", "text"][..];
-    for (command, option, values) in [
-        (compile, "--method", &["svd", "GP", ""][..]),
-        (compile, "--rank", &["0", "-1", "1.5", "all", "", "99999999999999999999"]),
-        (compile, "--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
-        (compile, "--slots", &["x", "q,,k", "Q", "q;k", ""]),
-        (compile, "--factor-type", &["q4_0", "q4_k", "f64", ""]),
-        (compile, "--threads", &["0", "-1", "1025", "two", "99999999999"]),
-        (eval, "--context", &["0", "1", "-512", "99999999999"]),
-        (eval, "--chunks", &["0", "-1", "some"]),
-        (eval, "--threads", &["0", "1025"]),
-        (run, "-n", &["-1", "many", "99999999999999999999"]),
-        (run, "--temp", &["-0.1", "nan", "inf", "hot"]),
-        (run, "--top-k", &["-1", "few"]),
-        (run, "--top-p", &["0", "-0.5", "1.5", "nan"]),
-        (run, "--seed", &["-1", "x", "18446744073709551616"]),
-        (run, "--threads", &["0", "1025"]),
-    ] {
-        for value in values {
+/// Values outside their range, whatever the files are: they do not exist here.
+#[track_caller]
+fn names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
+    for (option, values) in options {
+        for value in *values {
             // An option and its value as two words, and as one.
-            htc![].args(command).args([option, value]).run().refused(2, &[option]);
+            htc![]
+                .args(command)
+                .args([option, value])
+                .run()
+                .refused(2, &[option]);
             if option.starts_with("--") {
                 let one = format!("{option}={value}");
                 htc![].args(command).arg(one).run().refused(2, &[option]);
             }
+        }
+    }
+}
+
+#[test]
+fn values_of_compile_that_are_out_of_range() {
+    names_the_option(
+        &["compile", "no.gguf", "-o", "no.htz"],
+        &[
+            ("--method", &["svd", "GP", ""]),
+            (
+                "--rank",
+                &["0", "-1", "1.5", "all", "", "99999999999999999999"],
+            ),
+            ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
+            ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
+            ("--factor-type", &["q4_0", "q4_k", "f64", ""]),
+            ("--threads", &["0", "1025", "two", "99999999999"]),
+        ],
+    );
+}
+
+#[test]
+fn values_of_eval_that_are_out_of_range() {
+    names_the_option(
+        &["eval", "no.gguf", "--text", "no.txt"],
+        &[
+            ("--context", &["0", "1", "99999999999", "long"]),
+            ("--chunks", &["0", "some"]),
+            ("--threads", &["0", "1025"]),
+        ],
+    );
+}
+
+#[test]
+fn values_of_run_that_are_out_of_range() {
+    names_the_option(
+        &["run", "no.gguf", "-p", "text"],
+        &[
+            ("-n", &["many", "99999999999999999999"]),
+            ("--temp", &["-0.1", "nan", "inf", "hot"]),
+            ("--top-k", &["few"]),
+            ("--top-p", &["0", "-0.5", "1.5", "nan"]),
+            ("--seed", &["x", "18446744073709551616"]),
+            ("--threads", &["0", "1025"]),
+        ],
+    );
+}
+
+/// A minus sign begins an option, unless a number may stand there.
+#[test]
+fn negative_numbers_are_values() {
+    for (command, options) in [
+        (
+            &["compile", "no.gguf", "-o", "no.htz"][..],
+            &["--rank", "--ratio", "--threads"][..],
+        ),
+        (
+            &["eval", "no.gguf", "--text", "no.txt"],
+            &["--context", "--chunks", "--threads"],
+        ),
+        (
+            &["run", "no.gguf", "-p", "text"],
+            &["-n", "--temp", "--top-k", "--top-p", "--seed", "--threads"],
+        ),
+    ] {
+        for option in options {
+            names_the_option(command, &[(option, &["-1", "-512"])]);
         }
     }
 }

@@ -84,7 +84,10 @@ fn a_flipped_bit_in_a_tensor_is_found() {
 
 #[test]
 fn a_flipped_bit_in_the_tokenizer_is_found() {
-    is_found_in(|artifact| artifact.section_place("tokenizer"), &["tokenizer", "copy"]);
+    is_found_in(
+        |artifact| artifact.section_place("tokenizer"),
+        &["tokenizer", "copy"],
+    );
 }
 
 #[test]
@@ -129,5 +132,7 @@ fn a_flipped_bit_anywhere_is_found() {
 fn a_gguf_has_nothing_to_verify() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    htc!["verify", &model].run().refused(1, &["model.gguf", "compile"]);
+    htc!["verify", &model]
+        .run()
+        .refused(1, &["model.gguf", "compile"]);
 }

@@ -110,7 +110,11 @@ fn flipped_bit_in_the_data() {
     let mut bytes = bad.artifact.bytes.clone();
     bytes[bad.artifact.place("layers.0.up.a").start + 5] ^= 1;
     let path = bad.scratch.file("bad.htz", &bytes);
-    refused(htc!["verify", &path], 1, &["bad.htz", "layers.0.up.a", "damaged", "copy"]);
+    refused(
+        htc!["verify", &path],
+        1,
+        &["bad.htz", "layers.0.up.a", "damaged", "copy"],
+    );
 }
 
 #[test]
@@ -134,7 +138,15 @@ fn truncated_at_some_bytes() {
     let bad = Bad::new();
     let bytes = &bad.artifact.bytes;
     let manifest = bad.artifact.manifest_place();
-    for cut in [8, 127, 128, manifest.end - 1, manifest.end, bytes.len() / 2, bytes.len() - 1] {
+    for cut in [
+        8,
+        127,
+        128,
+        manifest.end - 1,
+        manifest.end,
+        bytes.len() / 2,
+        bytes.len() - 1,
+    ] {
         bad.refused_by_all(&bytes[..cut], &["copy"]);
     }
 }
@@ -206,15 +218,36 @@ fn manifest_that_lies() {
         (|m| m["hyper"]["layers"] = json!(4000), &["tensor"]),
         (|m| m["hyper"]["layers"] = json!(1_u64 << 60), &["layers"]),
         (|m| m["hyper"]["width"] = json!(0), &["width"]),
-        (|m| m["hyper"]["norm_epsilon"] = json!(-1), &["norm_epsilon"]),
-        (|m| m["hyper"]["vocabulary"] = json!(300), &["token_embedding"]),
-        (|m| m["tensors"][0]["rows"] = json!(1_u64 << 62), &["token_embedding"]),
-        (|m| m["tensors"][3]["offset"] = json!(1_u64 << 62), &["offset"]),
-        (|m| m["tensors"][3]["offset"] = m["tensors"][2]["offset"].clone(), &["offset"]),
+        (
+            |m| m["hyper"]["norm_epsilon"] = json!(-1),
+            &["norm_epsilon"],
+        ),
+        (
+            |m| m["hyper"]["vocabulary"] = json!(300),
+            &["token_embedding"],
+        ),
+        (
+            |m| m["tensors"][0]["rows"] = json!(1_u64 << 62),
+            &["token_embedding"],
+        ),
+        (
+            |m| m["tensors"][3]["offset"] = json!(1_u64 << 62),
+            &["offset"],
+        ),
+        (
+            |m| m["tensors"][3]["offset"] = m["tensors"][2]["offset"].clone(),
+            &["offset"],
+        ),
         (|m| m["tensors"][3]["length"] = json!(7), &["length"]),
-        (|m| m["tensors"][2]["role"] = m["tensors"][1]["role"].clone(), &["tensor"]),
+        (
+            |m| m["tensors"][2]["role"] = m["tensors"][1]["role"].clone(),
+            &["tensor"],
+        ),
         (|m| m["sections"] = json!([]), &["bytes"]),
-        (|m| m["sections"][0]["name"] = json!("another"), &["another", "update"]),
+        (
+            |m| m["sections"][0]["name"] = json!("another"),
+            &["another", "update"],
+        ),
         (|m| m["plan"]["slots"] = json!([]), &["plan"]),
     ];
     for (change, words) in changes {
@@ -264,6 +297,10 @@ fn compiling_an_artifact() {
     let bad = Bad::new();
     let input = bad.scratch.path("good.htz");
     let output = bad.scratch.path("again.htz");
-    refused(htc!["compile", &input, "-o", &output], 1, &["good.htz", "artifact"]);
+    refused(
+        htc!["compile", &input, "-o", &output],
+        1,
+        &["good.htz", "artifact"],
+    );
     assert!(!output.exists());
 }

@@ -52,7 +52,13 @@ fn a_folder() {
 fn a_pipe() {
     let scratch = Scratch::new();
     let pipe = scratch.path("model.gguf");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
     for command in ["inspect", "verify", "run"] {
         refused(htc![command, &pipe], 1, &["model.gguf", "regular file"]);
     }
@@ -100,7 +106,18 @@ fn truncated_at_some_bytes() {
     let bytes = tiny();
     let data = tensor_row(&bytes, "output_norm.weight").offset;
     let length = bytes.len();
-    for cut in [3, 8, 20, 24, 100, data / 2, data, data + 8, length / 2, length - 64] {
+    for cut in [
+        3,
+        8,
+        20,
+        24,
+        100,
+        data / 2,
+        data,
+        data + 8,
+        length / 2,
+        length - 64,
+    ] {
         BadModel::new(&bytes[..cut]).is_no_model(&[]);
     }
     BadModel::new(&bytes[..length / 2]).is_refused_by_all(&["truncated", "copy or download"]);
@@ -189,7 +206,13 @@ fn text_that_is_not_utf8() {
 #[test]
 fn a_key_twice() {
     let raw = RawGguf::new(3, 0, 2);
-    let raw = raw.text("a.key").u32(0).zeros(1).text("a.key").u32(0).zeros(1);
+    let raw = raw
+        .text("a.key")
+        .u32(0)
+        .zeros(1)
+        .text("a.key")
+        .u32(0)
+        .zeros(1);
     BadModel::new(raw.bytes).is_refused_by_all(&["a.key", "twice"]);
 }
 
@@ -294,16 +317,36 @@ fn too_many_dimensions() {
 /// Names from a file end up in messages: whole, escaped, and on one line.
 #[test]
 fn names_with_line_ends_and_control_characters() {
-    let raw = RawGguf::new(3, 0, 1).text("a\n\x1b[2Jkey\r\n").u32(13).zeros(100);
+    let raw = RawGguf::new(3, 0, 1)
+        .text("a\n\x1b[2Jkey\r\n")
+        .u32(13)
+        .zeros(100);
     BadModel::new(raw.bytes).is_refused_by_all(&["13"]);
-    let raw = RawGguf::new(3, 1, 0).text("a\n\x1b[2Jname\u{85}").u32(7).zeros(100);
+    let raw = RawGguf::new(3, 1, 0)
+        .text("a\n\x1b[2Jname\u{85}")
+        .u32(7)
+        .zeros(100);
     BadModel::new(raw.bytes).is_refused_by_all(&["dimensions"]);
     let tiny = TinyModel::default();
     let text = Value::String("arch\n\x1b[2Jitecture".to_owned());
-    BadModel::new(tiny.clone().with("general.architecture", text.clone()).bytes())
-        .is_no_model(&["architecture"]);
+    BadModel::new(
+        tiny.clone()
+            .with("general.architecture", text.clone())
+            .bytes(),
+    )
+    .is_no_model(&["architecture"]);
     let bad = BadModel::new(tiny.with("tokenizer.ggml.model", text).bytes());
     bad.tokenize().refused(1, &["tokenizer"]);
+}
+
+/// Paths are shown as they are typed, but on one line.
+#[test]
+fn a_path_with_a_line_end() {
+    let scratch = Scratch::new();
+    let path = scratch.file("two\nlines.gguf", "no model");
+    refused(htc!["inspect", &path], 1, &["two", "lines.gguf"]);
+    let missing = scratch.path("no\nsuch.gguf");
+    refused(htc!["run", &missing, "-p", "the"], 1, &["such.gguf"]);
 }
 
 /// A name of 60 kB does not fill the terminal.
@@ -314,5 +357,9 @@ fn messages_have_a_bounded_length() {
     let bad = BadModel::new(raw.bytes);
     let outcome = bad.inspect();
     outcome.refused(1, &["model.gguf"]);
-    assert!(outcome.stderr.len() < 2000, "{} bytes", outcome.stderr.len());
+    assert!(
+        outcome.stderr.len() < 2000,
+        "{} bytes",
+        outcome.stderr.len()
+    );
 }

@@ -43,7 +43,9 @@ impl BadModel {
     }
 
     fn run(&self) -> Outcome {
-        htc!["run", &self.model, "-p", "the", "-n", "4"].hostile().run()
+        htc!["run", &self.model, "-p", "the", "-n", "4"]
+            .hostile()
+            .run()
     }
 
     fn eval(&self) -> Outcome {
@@ -80,7 +82,10 @@ impl BadModel {
         self.is_no_model(words);
         let words = [&["model.gguf"], words].concat();
         self.inspect().refused(1, &words);
-        htc!["inspect", &self.model, "--json"].hostile().run().refused(1, &words);
+        htc!["inspect", &self.model, "--json"]
+            .hostile()
+            .run()
+            .refused(1, &words);
         self.tokenize().refused(1, &words);
     }
 }

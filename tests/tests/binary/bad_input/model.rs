@@ -21,7 +21,12 @@ fn with_tensors(tiny: &TinyModel, change: impl FnOnce(&mut Vec<Tensor>)) -> BadM
 
 fn with_tensor(tiny: &TinyModel, name: &str, change: impl FnOnce(&mut Tensor)) -> BadModel {
     with_tensors(tiny, |tensors| {
-        change(tensors.iter_mut().find(|tensor| tensor.name == name).unwrap());
+        change(
+            tensors
+                .iter_mut()
+                .find(|tensor| tensor.name == name)
+                .unwrap(),
+        );
     })
 }
 
@@ -57,7 +62,11 @@ fn infinite_weights() {
             dtype,
             ..TinyModel::default()
         };
-        for name in ["blk.0.attn_q.weight", "blk.1.ffn_up.weight", "token_embd.weight"] {
+        for name in [
+            "blk.0.attn_q.weight",
+            "blk.1.ffn_up.weight",
+            "token_embd.weight",
+        ] {
             let bad = with_tensor(&tiny, name, |tensor| tensor.values[70] = f32::NEG_INFINITY);
             let outcome = bad.compile_with(&["--rank", "8"]);
             outcome.refused(1, &["model.gguf", name, "inf", "finite"]);
@@ -97,7 +106,8 @@ fn weights_too_large_for_the_factor_type() {
         let outcome = bad.compile_with(&["--rank", "32", "--factor-type", factor_type]);
         outcome.refused(1, &["model.gguf", "blk.1.ffn_up.weight"]);
     }
-    bad.compile_with(&["--rank", "32", "--factor-type", "f32"]).ok();
+    bad.compile_with(&["--rank", "32", "--factor-type", "f32"])
+        .ok();
 }
 
 #[test]
@@ -151,15 +161,31 @@ fn damaged_tokenizer() {
     scores[77] = f32::NAN;
     for (key, value, words) in [
         ("tokenizer.ggml.scores", numbers(5), &["scores", "5"][..]),
-        ("tokenizer.ggml.scores", Value::Array(Array::F32(scores)), &["77", "NaN"]),
-        ("tokenizer.ggml.tokens", numbers(count), &["tokenizer.ggml.tokens"]),
+        (
+            "tokenizer.ggml.scores",
+            Value::Array(Array::F32(scores)),
+            &["77", "NaN"],
+        ),
+        (
+            "tokenizer.ggml.tokens",
+            numbers(count),
+            &["tokenizer.ggml.tokens"],
+        ),
         (
             "tokenizer.ggml.token_type",
             Value::Array(Array::I32(vec![9; count])),
             &["type", "9"],
         ),
-        ("tokenizer.ggml.bos_token_id", Value::U32(4_000_000), &["BOS", "4000000"]),
-        ("tokenizer.ggml.eos_token_id", Value::I32(-3), &["eos", "-3"]),
+        (
+            "tokenizer.ggml.bos_token_id",
+            Value::U32(4_000_000),
+            &["BOS", "4000000"],
+        ),
+        (
+            "tokenizer.ggml.eos_token_id",
+            Value::I32(-3),
+            &["eos", "-3"],
+        ),
     ] {
         let bad = BadModel::new(TinyModel::default().with(key, value).bytes());
         bad.is_no_model(words);
@@ -184,10 +210,22 @@ fn impossible_hyper_parameters() {
         ("llama.attention.head_count_kv", 3, &["head", "3"]),
         ("llama.attention.head_count_kv", 0, &["head", "0"]),
         ("llama.block_count", 0, &["layers", "0"]),
-        ("llama.block_count", 4_000_000_000, &["layers", "4000000000"]),
+        (
+            "llama.block_count",
+            4_000_000_000,
+            &["layers", "4000000000"],
+        ),
         ("llama.embedding_length", 0, &["width", "0"]),
-        ("llama.embedding_length", 4_000_000_000, &["width", "4000000000"]),
-        ("llama.feed_forward_length", 4_000_000_000, &["ffn", "4000000000"]),
+        (
+            "llama.embedding_length",
+            4_000_000_000,
+            &["width", "4000000000"],
+        ),
+        (
+            "llama.feed_forward_length",
+            4_000_000_000,
+            &["ffn", "4000000000"],
+        ),
         ("llama.context_length", 0, &["context", "0"]),
         ("llama.attention.key_length", 5, &["5"]),
         ("llama.rope.dimension_count", 7, &["rope", "7"]),
@@ -197,7 +235,10 @@ fn impossible_hyper_parameters() {
         BadModel::new(tiny.bytes()).is_no_model(words);
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        for key in ["llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"] {
+        for key in [
+            "llama.attention.layer_norm_rms_epsilon",
+            "llama.rope.freq_base",
+        ] {
             let tiny = TinyModel::default().with(key, Value::F32(value));
             BadModel::new(tiny.bytes()).is_no_model(&["positive"]);
         }

@@ -86,7 +86,9 @@ fn shared_basis_for_a_slot_that_shares_nothing() {
     let (scratch, model) = model();
     let output = scratch.path("out.htz");
     for slots in ["o", "q,k,v,down"] {
-        let run = htc!["compile", &model, "-o", &output, "--method", "grc", "--slots", slots];
+        let run = htc![
+            "compile", &model, "-o", &output, "--method", "grc", "--slots", slots
+        ];
         refused(run, 2, &["--slots", "grc", "gp"]);
     }
     scratch.holds_only(&["model.gguf"]);
@@ -104,7 +106,16 @@ fn reference_with_another_vocabulary() {
     );
     let other = scratch.file("other.gguf", other.bytes());
     let text = scratch.file("text.txt", htc_tests::material::words(60));
-    let run = htc!["eval", &model, "--text", &text, "--context", "16", "--reference", &other];
+    let run = htc![
+        "eval",
+        &model,
+        "--text",
+        &text,
+        "--context",
+        "16",
+        "--reference",
+        &other
+    ];
     refused(run, 1, &["--reference", "vocabulary", "280"]);
     let missing = scratch.path("missing.gguf");
     let run = htc!["eval", &model, "--text", &text, "--reference", &missing];

@@ -122,7 +122,10 @@ fn disk_full() {
     let said = String::from_utf8(run.stderr).unwrap();
     assert_eq!(run.status.code(), Some(1), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("out.htz") && said.contains("no space"), "{said}");
+    assert!(
+        said.contains("out.htz") && said.contains("no space"),
+        "{said}"
+    );
     let left = String::from_utf8(run.stdout).unwrap();
     assert_eq!(left, "", "left on the full disk");
 }
@@ -137,7 +140,11 @@ fn output_exists() {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let output = scratch.file("out.htz", "precious");
-    refused(htc!["compile", &model, "-o", &output], 1, &["out.htz", "exists", "--force"]);
+    refused(
+        htc!["compile", &model, "-o", &output],
+        1,
+        &["out.htz", "exists", "--force"],
+    );
     assert_eq!(fs::read(&output).unwrap(), b"precious");
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
@@ -149,7 +156,11 @@ fn failing_with_force_keeps_the_old_output() {
     let bytes = TinyModel::default().bytes();
     let truncated = scratch.file("bad.gguf", &bytes[..bytes.len() / 2]);
     let output = scratch.file("out.htz", "precious");
-    refused(htc!["compile", &truncated, "-o", &output, "--force"], 1, &["bad.gguf"]);
+    refused(
+        htc!["compile", &truncated, "-o", &output, "--force"],
+        1,
+        &["bad.gguf"],
+    );
     let good = model(&scratch);
     let run = htc!["compile", &good, "-o", &output, "--force"];
     run.file_blocks(40).run().refused(1, &["out.htz"]);
@@ -172,7 +183,11 @@ fn output_equal_to_input() {
         }
     }
     let relative = htc!["compile", "model.gguf", "-o", "./model.gguf", "--force"];
-    refused(relative.in_folder(scratch.folder()), 2, &["same file", "-o"]);
+    refused(
+        relative.in_folder(scratch.folder()),
+        2,
+        &["same file", "-o"],
+    );
     assert_eq!(fs::read(&model).unwrap(), before);
     scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
 }
@@ -218,7 +233,9 @@ fn report_that_cannot_be_written() {
     let model = model(&scratch);
     let output = scratch.path("out.htz");
     let report = scratch.path("no/report.json");
-    let run = htc!["compile", &model, "-o", &output, "--rank", "8", "--report", &report];
+    let run = htc![
+        "compile", &model, "-o", &output, "--rank", "8", "--report", &report
+    ];
     let outcome = run.run();
     assert_eq!(outcome.code(), Some(1));
     let last = outcome.stderr.trim_end().lines().last().unwrap_or_default();
@@ -236,9 +253,14 @@ fn report_equal_to_input_or_output() {
     let before = fs::read(&model).unwrap();
     let output = scratch.path("out.htz");
     for report in [&model, &output] {
-        let run = htc!["compile", &model, "-o", &output, "--rank", "8", "--report", report];
+        let run = htc![
+            "compile", &model, "-o", &output, "--rank", "8", "--report", report
+        ];
         refused(run, 2, &["--report"]);
-        assert!(fs::read(&model).unwrap() == before, "the source is overwritten");
+        assert!(
+            fs::read(&model).unwrap() == before,
+            "the source is overwritten"
+        );
         scratch.holds_only(&["model.gguf"]);
     }
 }

@@ -25,9 +25,21 @@ fn readers(model: &PathBuf, text: &PathBuf) -> [Htc; 3] {
 #[test]
 fn text_shorter_than_a_window() {
     let (scratch, model) = model();
-    for (text, context) in [(String::new(), "16"), (words(20), "128"), (words(100), "256")] {
+    for (text, context) in [
+        (String::new(), "16"),
+        (words(20), "128"),
+        (words(100), "256"),
+    ] {
         let text = scratch.file("short.txt", text);
-        let run = htc!["eval", &model, "--text", &text, "--context", context, "--json"];
+        let run = htc![
+            "eval",
+            &model,
+            "--text",
+            &text,
+            "--context",
+            context,
+            "--json"
+        ];
         refused(run, 1, &["short.txt", context, "longer text", "--context"]);
     }
 }
