@@ -50,7 +50,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let (mut reads, mut products) = (Vec::new(), Vec::new());
                 for _ in 0..ROUNDS {
                     reads.push(seconds(repeats, || read(&pool, &bytes[..rows * row])));
-                    products.push(seconds(repeats, || cpu::matvec(&pool, w, &x, &mut y).is_ok()));
+                    products.push(seconds(repeats, || {
+                        cpu::matvec(&pool, w, &x, &mut y).is_ok()
+                    }));
                 }
                 let (read, product) = (best(reads), best(products));
                 let rate = (rows * row) as f64 / product / 1e9;

@@ -63,7 +63,11 @@ pub(crate) fn expect_rope(
     cos: usize,
     sin: usize,
 ) -> Result<(), ShapeError> {
-    expect_rows("x (numbers, a multiple of the head size)", head_size, numbers)?;
+    expect_rows(
+        "x (numbers, a multiple of the head size)",
+        head_size,
+        numbers,
+    )?;
     expect("sin (pairs)", cos, sin)?;
     if cos > head_size / 2 {
         return Err(ShapeError {

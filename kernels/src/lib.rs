@@ -3,7 +3,7 @@
 //! * [`Matrix`]: a view of a stored matrix in any [`DType`](htc_formats::DType);
 //! * [`Pool`]: a fixed number of threads that split one piece of work and join again;
 //! * [`cpu`]: the kernels a forward pass calls, chosen for the processor at run time;
-//! * [`reference`]: the same operations in plain Rust with double-precision sums, the oracle
+//! * [`mod@reference`]: the same operations in plain Rust with double-precision sums, the oracle
 //!   of every other implementation.
 //!
 //! Numbers are `f32`, arrays are row-major and the last index is contiguous. A kernel checks

@@ -95,9 +95,7 @@ impl<'a> Matrix<'a> {
     /// # Errors
     /// When there are fewer rows than `first + count`.
     pub fn row_range(self, first: usize, count: usize) -> Result<Self, ShapeError> {
-        let fits = first
-            .checked_add(count)
-            .is_some_and(|end| end <= self.rows);
+        let fits = first.checked_add(count).is_some_and(|end| end <= self.rows);
         if !fits {
             return Err(ShapeError {
                 what: "matrix (rows, at most)",

@@ -224,9 +224,10 @@ impl Shared {
         unsafe { *self.job.get() = Job { task, tasks } };
         self.next.0.store(0, Ordering::Relaxed);
         let state = self.state.0.load(Ordering::Relaxed);
-        self.state
-            .0
-            .store((state & !OPEN).wrapping_add(NEXT_JOB) | OPEN, Ordering::SeqCst);
+        self.state.0.store(
+            (state & !OPEN).wrapping_add(NEXT_JOB) | OPEN,
+            Ordering::SeqCst,
+        );
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.sleep));
             self.wake.notify_all();

@@ -13,8 +13,12 @@ use crate::matrix::Matrix;
 pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeError> {
     expect("out (numbers)", w.cols(), out.len())?;
     let w = w.row_range(row, 1)?;
-    crate::cpu::decode_row(w.dtype(), w.row(0), out);
-    Ok(())
+    // The lengths agree, by the check above and the making of the matrix.
+    htc_formats::block::decode(w.dtype(), w.row(0), out).map_err(|_| ShapeError {
+        what: "row (numbers)",
+        expected: w.cols(),
+        found: out.len(),
+    })
 }
 
 /// `y = W x`.
@@ -30,8 +34,16 @@ pub fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError>
 /// # Errors
 /// When `x` or `y` has another length.
 pub fn matmul(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
-    expect("x (numbers)", product("x (numbers)", &[n, w.cols()])?, x.len())?;
-    expect("y (numbers)", product("y (numbers)", &[n, w.rows()])?, y.len())?;
+    expect(
+        "x (numbers)",
+        product("x (numbers)", &[n, w.cols()])?,
+        x.len(),
+    )?;
+    expect(
+        "y (numbers)",
+        product("y (numbers)", &[n, w.rows()])?,
+        y.len(),
+    )?;
     let mut row = vec![0.0; w.cols()];
     for i in 0..w.rows() {
         embed(w, i, &mut row)?;
@@ -81,7 +93,12 @@ pub fn rope_adjacent(
         return Ok(());
     }
     for head in x.chunks_exact_mut(head_size) {
-        for (pair, (&c, &s)) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos.iter().zip(sin)) {
+        for (pair, (&c, &s)) in head
+            .as_chunks_mut::<2>()
+            .0
+            .iter_mut()
+            .zip(cos.iter().zip(sin))
+        {
             let [a, b] = pair.map(f64::from);
             let (c, s) = (f64::from(c), f64::from(s));
             *pair = [(a * c - b * s) as f32, (a * s + b * c) as f32];

@@ -8,6 +8,7 @@ use htc_formats::htz::{
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 
+use crate::factorise::BACKEND;
 use crate::factorise::unit::stored_shapes;
 use crate::plan::{Budget, Form, Plan, UnitPlan};
 
@@ -119,6 +120,7 @@ pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
             },
             instruction_set: htc_kernels::cpu::instruction_set().into(),
+            linear_algebra: BACKEND.into(),
         },
     }
 }

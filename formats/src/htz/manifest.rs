@@ -239,4 +239,6 @@ pub struct Provenance {
     pub source_format: String,
     /// Instruction set that computed the factors: others may round otherwise.
     pub instruction_set: String,
+    /// Library that decomposed: others may round otherwise.
+    pub linear_algebra: String,
 }

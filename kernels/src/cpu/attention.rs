@@ -82,7 +82,8 @@ pub(super) fn attention_decode_with(
     });
     for (head, out) in out.chunks_exact_mut(size).enumerate() {
         let (kv_head, g) = (head / group, head % group);
-        let of_split = |split: usize| &parts[((kv_head * splits + split) * group + g) * part..][..part];
+        let of_split =
+            |split: usize| &parts[((kv_head * splits + split) * group + g) * part..][..part];
         let max = (0..splits).fold(f32::NEG_INFINITY, |max, s| max.max(of_split(s)[size]));
         let mut total = 0.0;
         out.fill(0.0);
@@ -159,7 +160,12 @@ pub(super) fn attention_prefill_with(
             let head = column / size;
             let (keys, values) = kv.head(head / group);
             let rows = QUERIES.min(n - start);
-            let q = View::new(&q[start * heads * size + column..], rows, size, heads * size);
+            let q = View::new(
+                &q[start * heads * size + column..],
+                rows,
+                size,
+                heads * size,
+            );
             let (scores, sums) = scratch.split_at_mut(QUERIES * KEYS);
             let mut max = [f32::NEG_INFINITY; QUERIES];
             let mut total = [0.0; QUERIES];

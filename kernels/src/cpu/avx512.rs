@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::blocks::{
-    Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part, prefetch,
-    six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part,
+    prefetch, six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
 use super::lanes;
@@ -218,11 +218,9 @@ avx512! {
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32))),
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32 + 16))),
             ];
-            for i in 0..2 {
-                each(pair * 4 + i, _mm512_permutexvar_ps(nibbles[i], low));
-            }
-            for i in 0..2 {
-                let nibbles = _mm512_srli_epi32::<4>(nibbles[i]);
+            for (i, nibbles) in nibbles.into_iter().enumerate() {
+                each(pair * 4 + i, _mm512_permutexvar_ps(nibbles, low));
+                let nibbles = _mm512_srli_epi32::<4>(nibbles);
                 each(pair * 4 + 2 + i, _mm512_permutexvar_ps(nibbles, high));
             }
         }
@@ -240,11 +238,11 @@ avx512! {
                 scaled::<EXACT>(iota(), scales[j], scales[j + 8]),
                 scaled::<EXACT>(upper, scales[j], scales[j + 8]),
             ];
-            for i in 0..2 {
+            for (i, high_bits) in high_bits.into_iter().enumerate() {
                 let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
                 let nibbles = _mm512_srlv_epi32(nibbles, _mm512_set1_epi32(j as i32 % 2 * 4));
                 // Bit j of the high bits comes to stand at bit 4.
-                let high = _mm512_rolv_epi32(high_bits[i], _mm512_set1_epi32((36 - j as i32) % 32));
+                let high = _mm512_rolv_epi32(high_bits, _mm512_set1_epi32((36 - j as i32) % 32));
                 let mask = _mm512_set1_epi32(15);
                 let index = _mm512_ternarylogic_epi32::<0xE4>(nibbles, high, mask);
                 each(j * 2 + i, _mm512_permutex2var_ps(entries[0], index, entries[1]));

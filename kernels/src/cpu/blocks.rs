@@ -32,8 +32,8 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
 /// The functions avoid the standard library's combinators: those are compiled without the
 /// instruction set and would not be inlined around a closure that needs it.
 ///
-/// `$unpack::<EXACT, _>(block, each)` calls `each(i, numbers)` for every register `i` of the block
-/// in order. Where `EXACT`, the numbers are rounded as the scalar decoder rounds them; a product
+/// `$unpack::<EXACT, _>(block, each)` calls `each(i, numbers)` once for every register `i` of the
+/// block. Where `EXACT`, the numbers are rounded as the scalar decoder rounds them; a product
 /// does without, where a fused multiply-add is cheaper.
 macro_rules! format_kernels {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {

@@ -49,7 +49,7 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     let wide = [super::avx512::kernels(), super::avx2::kernels()];
     #[cfg(not(target_arch = "x86_64"))]
-    let wide = [];
+    let wide: [Option<&'static Kernels>; 0] = [];
     wide.into_iter()
         .flatten()
         .chain([&plain::KERNELS])

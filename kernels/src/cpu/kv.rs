@@ -31,7 +31,10 @@ impl<'a> KvView<'a> {
         let len = product("keys (numbers)", &[kv_heads, capacity, head_size])?;
         expect("keys (numbers)", len, keys.len())?;
         expect("values (numbers)", len, values.len())?;
-        for (what, found) in [("kv heads, at least", kv_heads), ("head size, at least", head_size)] {
+        for (what, found) in [
+            ("kv heads, at least", kv_heads),
+            ("head size, at least", head_size),
+        ] {
             if found == 0 {
                 return Err(ShapeError {
                     what,

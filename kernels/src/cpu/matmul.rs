@@ -49,8 +49,16 @@ pub(super) fn matmul_with(
     y: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
-    expect("x (numbers)", product("x (numbers)", &[n, w.cols()])?, x.len())?;
-    expect("y (numbers)", product("y (numbers)", &[n, w.rows()])?, y.len())?;
+    expect(
+        "x (numbers)",
+        product("x (numbers)", &[n, w.cols()])?,
+        x.len(),
+    )?;
+    expect(
+        "y (numbers)",
+        product("y (numbers)", &[n, w.rows()])?,
+        y.len(),
+    )?;
     if n == 0 {
         return Ok(());
     }
@@ -63,23 +71,30 @@ pub(super) fn matmul_with(
     let cols = w.cols();
     let dtype = w.dtype();
     let scratch = scratch.take(PANEL_ROWS * PANEL_COLS * pool.threads());
-    for_each_block(pool, y, [n, w.rows()], [n, PANEL_ROWS], scratch, |[_, first], mut panel, scratch| {
-        if cols == 0 {
-            (0..n).for_each(|t| panel.row_mut(t).fill(0.0));
-        }
-        let rows = PANEL_ROWS.min(w.rows() - first);
-        for start in (0..cols).step_by(PANEL_COLS) {
-            let count = PANEL_COLS.min(cols - start);
-            let at = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
-            for (i, out) in scratch.chunks_exact_mut(count).take(rows).enumerate() {
-                let bytes = &w.row(first + i)[at(start)..at(start + count)];
-                (kernels.decode)(dtype, bytes, out);
+    for_each_block(
+        pool,
+        y,
+        [n, w.rows()],
+        [n, PANEL_ROWS],
+        scratch,
+        |[_, first], mut panel, scratch| {
+            if cols == 0 {
+                (0..n).for_each(|t| panel.row_mut(t).fill(0.0));
             }
-            let x = View::new(&x[start..], n, count, cols);
-            let w = View::new(scratch, rows, count, count);
-            panel.multiply(x, w.transposed(), 1.0, start > 0);
-        }
-    });
+            let rows = PANEL_ROWS.min(w.rows() - first);
+            for start in (0..cols).step_by(PANEL_COLS) {
+                let count = PANEL_COLS.min(cols - start);
+                let at = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
+                for (i, out) in scratch.chunks_exact_mut(count).take(rows).enumerate() {
+                    let bytes = &w.row(first + i)[at(start)..at(start + count)];
+                    (kernels.decode)(dtype, bytes, out);
+                }
+                let x = View::new(&x[start..], n, count, cols);
+                let w = View::new(scratch, rows, count, count);
+                panel.multiply(x, w.transposed(), 1.0, start > 0);
+            }
+        },
+    );
     Ok(())
 }
 
@@ -95,18 +110,26 @@ fn few(
 ) -> Result<(), ShapeError> {
     let width = rows_per_task(&w);
     let scratch = scratch.take(width * n * pool.threads());
-    for_each_block(pool, y, [n, w.rows()], [n, width], scratch, |[_, first], mut panel, scratch| {
-        let rows = width.min(w.rows() - first);
-        let Ok(w) = w.row_range(first, rows) else {
-            return;
-        };
-        let products = &mut scratch[..rows * n];
-        (kernels.few)(w, n, x, products);
-        for t in 0..n {
-            for (y, products) in panel.row_mut(t).iter_mut().zip(products.chunks_exact(n)) {
-                *y = products[t];
+    for_each_block(
+        pool,
+        y,
+        [n, w.rows()],
+        [n, width],
+        scratch,
+        |[_, first], mut panel, scratch| {
+            let rows = width.min(w.rows() - first);
+            // The block lies inside `y`, and so do its rows in `w`.
+            let Ok(w) = w.row_range(first, rows) else {
+                return;
+            };
+            let products = &mut scratch[..rows * n];
+            (kernels.few)(w, n, x, products);
+            for t in 0..n {
+                for (y, products) in panel.row_mut(t).iter_mut().zip(products.chunks_exact(n)) {
+                    *y = products[t];
+                }
             }
-        }
-    });
+        },
+    );
     Ok(())
 }

@@ -1,9 +1,14 @@
 //! The kernels of a forward pass on the processor.
 //!
 //! The instruction set is found once, at the first call; [`instruction_set`] names it. Every
-//! function checks its shapes before it writes. Products of one vector
-//! ([`matvec`], [`matvec_many`]) decode the weights in registers; products of many
-//! ([`matmul`]) decode panels of rows and multiply them with the `gemm` crate.
+//! function checks its shapes before it writes.
+//!
+//! Activations are `f32` throughout. A product with one vector ([`matvec()`], [`matvec_many`])
+//! decodes the weights in registers; one with several ([`matmul()`]) decodes rows into the caches
+//! and multiplies them there, many of them with the `gemm` crate.
+//!
+//! What needs a processor's extra instructions stands in a file per instruction set, behind a
+//! table of safe functions that is only handed out where the processor has them.
 
 mod attention;
 #[cfg(target_arch = "x86_64")]
@@ -36,5 +41,3 @@ pub use scratch::Scratch;
 pub fn instruction_set() -> &'static str {
     kernels::detected().name
 }
-
-pub(crate) use plain::decode as decode_row;

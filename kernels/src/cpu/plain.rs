@@ -1,10 +1,13 @@
-//! The version for any processor: the scalar block decoders of `htc-formats` and the loops of [`lanes`](super::lanes).
+//! The version for any processor: the scalar block decoders of `htc-formats` and the loops of [`lanes`].
 
 use htc_formats::DType;
 
 use super::kernels::Kernels;
 use super::lanes;
 use crate::matrix::Matrix;
+
+/// Whether every processor of this architecture has a fused multiply-add.
+const FMA: bool = cfg!(target_arch = "aarch64");
 
 /// The version for any processor.
 pub(super) static KERNELS: Kernels = Kernels {
@@ -16,15 +19,15 @@ pub(super) static KERNELS: Kernels = Kernels {
     matvec,
     few,
     decode,
-    rms_norm: lanes::rms_norm::<false>,
-    rope: lanes::rope::<false>,
-    silu_mul: lanes::silu_mul::<false>,
-    add_assign: lanes::add_assign::<false>,
-    max: lanes::max::<false>,
-    exp_sum: lanes::exp_sum::<false>,
-    scale: lanes::scale::<false>,
-    scores: lanes::scores::<false>,
-    weighted_sum: lanes::weighted_sum::<false>,
+    rms_norm: lanes::rms_norm::<FMA>,
+    rope: lanes::rope::<FMA>,
+    silu_mul: lanes::silu_mul::<FMA>,
+    add_assign: lanes::add_assign::<FMA>,
+    max: lanes::max::<FMA>,
+    exp_sum: lanes::exp_sum::<FMA>,
+    scale: lanes::scale::<FMA>,
+    scores: lanes::scores::<FMA>,
+    weighted_sum: lanes::weighted_sum::<FMA>,
 };
 
 /// Numbers decoded at a time: a multiple of every block length.
@@ -40,7 +43,7 @@ fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
         for (bytes, x) in w.row(i).chunks(segment_bytes).zip(x.chunks(SEGMENT)) {
             let numbers = &mut buffer[..x.len()];
             decode(dtype, bytes, numbers);
-            sum += lanes::dot::<false>(numbers, x);
+            sum += lanes::dot::<FMA>(numbers, x);
         }
         *y = sum;
     }
@@ -52,13 +55,13 @@ fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     for (i, y) in y.chunks_exact_mut(n.max(1)).enumerate() {
         decode(w.dtype(), w.row(i), &mut row);
         for (t, y) in y.iter_mut().enumerate() {
-            *y = lanes::dot::<false>(&row, &x[t * w.cols()..][..w.cols()]);
+            *y = lanes::dot::<FMA>(&row, &x[t * w.cols()..][..w.cols()]);
         }
     }
 }
 
 /// Whole blocks to numbers.
-pub(crate) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     let done = htc_formats::block::decode(dtype, bytes, out);
     debug_assert!(done.is_ok(), "a view of a matrix holds whole blocks");
 }

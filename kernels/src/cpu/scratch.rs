@@ -1,6 +1,6 @@
 //! Working memory that a caller keeps between calls.
 
-/// Working memory of [`matmul`](super::matmul) and the attention kernels. It grows to the
+/// Working memory of [`matmul`](super::matmul()) and the attention kernels. It grows to the
 /// largest need and is meant to be kept, so that a decoding step allocates nothing.
 #[derive(Debug, Default)]
 pub struct Scratch {

@@ -95,7 +95,10 @@ fn decoders_agree_on_every_half_and_on_any_bytes() {
             _ => {
                 let cols = 64 * dtype.block_len();
                 let len = dtype.row_bytes(cols).unwrap();
-                (cols, (0..len).map(|_| random.bits() as u8).collect::<Vec<u8>>())
+                (
+                    cols,
+                    (0..len).map(|_| random.bits() as u8).collect::<Vec<u8>>(),
+                )
             }
         };
         let mut expected = vec![0.0; cols];
@@ -143,7 +146,11 @@ fn matvec_agrees_with_the_reference_on_any_number_of_threads() {
                 for k in available() {
                     let results = pools.each_ref().map(|pool| {
                         let mut y = vec![f32::NAN; rows];
-                        let product = Product { w, x: &x, y: &mut y };
+                        let product = Product {
+                            w,
+                            x: &x,
+                            y: &mut y,
+                        };
                         matvec::matvec_many_with(k, pool, &mut [product]).unwrap();
                         y
                     });
@@ -172,7 +179,16 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
     let mut scratch = Scratch::new();
     for dtype in DType::ALL {
         for cols in [0, 1, 3, 4, 11].map(|blocks| blocks * dtype.block_len().max(19)) {
-            for (rows, n) in [(1, 2), (5, 3), (17, 4), (130, 7), (9, 32), (97, 96), (200, 97), (3, 0)] {
+            for (rows, n) in [
+                (1, 2),
+                (5, 3),
+                (17, 4),
+                (130, 7),
+                (9, 32),
+                (97, 96),
+                (200, 97),
+                (3, 0),
+            ] {
                 let bytes = random.matrix(dtype, rows, cols);
                 let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
                 let x = random.numbers(n * cols);
@@ -187,7 +203,8 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
                     for t in 0..n {
                         let bounds = magnitudes(w, &x[t * cols..][..cols]);
                         for i in 0..rows {
-                            let (found, expected) = (results[0][t * rows + i], expected[t * rows + i]);
+                            let (found, expected) =
+                                (results[0][t * rows + i], expected[t * rows + i]);
                             let error = f64::from(found - expected).abs();
                             let name = k.name;
                             assert!(
@@ -205,7 +222,13 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
 }
 
 /// Fails unless every number of `found` is within `bound` times `scale` of `expected`.
-fn assert_close(found: &[f32], expected: &[f32], scale: impl Fn(usize) -> f32, bound: f32, what: &str) {
+fn assert_close(
+    found: &[f32],
+    expected: &[f32],
+    scale: impl Fn(usize) -> f32,
+    bound: f32,
+    what: &str,
+) {
     assert_eq!(found.len(), expected.len());
     for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
         let allowed = bound * scale(i) + f32::MIN_POSITIVE;
@@ -278,7 +301,14 @@ fn elementwise_kernels_agree_with_the_reference() {
 #[test]
 fn rope_agrees_with_the_reference() {
     let mut random = Random(5);
-    for (heads, head_size, pairs) in [(1, 2, 1), (3, 8, 4), (4, 80, 16), (2, 128, 64), (2, 5, 2), (2, 4, 0)] {
+    for (heads, head_size, pairs) in [
+        (1, 2, 1),
+        (3, 8, 4),
+        (4, 80, 16),
+        (2, 128, 64),
+        (2, 5, 2),
+        (2, 4, 0),
+    ] {
         let x = random.numbers(heads * head_size);
         let angles: Vec<f32> = random.numbers(pairs).iter().map(|a| a * 100.0).collect();
         let cos: Vec<f32> = angles.iter().map(|a| a.cos()).collect();
@@ -355,18 +385,36 @@ fn products_of_a_group_have_their_own_shapes_and_types() {
     let q8_0 = random.matrix(DType::Q8_0, 41, 96);
     let f16 = random.matrix(DType::F16, 7, 512);
     let w = [
-        Matrix::new(DType::Q4K, 300, 512, &q4_k).unwrap().first_rows(290).unwrap(),
+        Matrix::new(DType::Q4K, 300, 512, &q4_k)
+            .unwrap()
+            .first_rows(290)
+            .unwrap(),
         // A prefix of the columns: rows lie further apart than they are long.
-        Matrix::new(DType::Q8_0, 41, 96, &q8_0).unwrap().first_cols(64).unwrap(),
+        Matrix::new(DType::Q8_0, 41, 96, &q8_0)
+            .unwrap()
+            .first_cols(64)
+            .unwrap(),
         Matrix::new(DType::F16, 7, 512, &f16).unwrap(),
     ];
     let x = [&x[..], &short[..64], &x[..]];
     let mut together = w.map(|w| vec![0.0; w.rows()]);
     let [a, b, c] = &mut together;
     let mut products = [
-        Product { w: w[0], x: x[0], y: a },
-        Product { w: w[1], x: x[1], y: b },
-        Product { w: w[2], x: x[2], y: c },
+        Product {
+            w: w[0],
+            x: x[0],
+            y: a,
+        },
+        Product {
+            w: w[1],
+            x: x[1],
+            y: b,
+        },
+        Product {
+            w: w[2],
+            x: x[2],
+            y: c,
+        },
     ];
     matvec_many(&pool, &mut products).unwrap();
     for i in 0..3 {
@@ -394,8 +442,14 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
             found,
         })
     };
-    assert_eq!(matvec(&pool, w, &[0.0; 4], &mut y[..2]), error("x (numbers)", 3, 4));
-    assert_eq!(matvec(&pool, w, &[0.0; 3], &mut y), error("y (numbers)", 2, 6));
+    assert_eq!(
+        matvec(&pool, w, &[0.0; 4], &mut y[..2]),
+        error("x (numbers)", 3, 4)
+    );
+    assert_eq!(
+        matvec(&pool, w, &[0.0; 3], &mut y),
+        error("y (numbers)", 2, 6)
+    );
     assert!(matmul(&pool, w, 2, &[0.0; 5], &mut y[..4], &mut scratch).is_err());
     assert!(matmul(&pool, w, 2, &[0.0; 6], &mut y[..5], &mut scratch).is_err());
     assert!(matmul(&pool, w, usize::MAX, &[0.0; 6], &mut y[..4], &mut scratch).is_err());
