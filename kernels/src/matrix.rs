@@ -82,6 +82,11 @@ impl<'a> Matrix<'a> {
         self.row_bytes
     }
 
+    /// Bytes from the beginning of a row to that of the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// The first `rows` rows: a factor `A` of `W ≈ B A` at a smaller rank.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ pub mod material;
 pub mod model;
 pub mod npy;
 pub mod raw;
+pub mod reference;
 pub mod scratch;
 
 pub use binary::{Htc, Outcome};

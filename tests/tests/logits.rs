@@ -109,10 +109,64 @@ fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Mo
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
 
+/// Grouped-query attention in all its shares, heads wider than the residual stream, an output
+/// matrix of its own.
+#[test]
+fn logits_equal_float64() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel::default;
+    for tiny in [
+        tiny(),
+        TinyModel {
+            output: true,
+            ..tiny()
+        },
+        TinyModel {
+            kv_heads: 1,
+            ..tiny()
+        },
+        TinyModel {
+            kv_heads: 4,
+            layers: 3,
+            ..tiny()
+        },
+        TinyModel {
+            head_size: 24,
+            ..tiny()
+        },
+        TinyModel {
+            heads: 6,
+            kv_heads: 3,
+            head_size: 6,
+            ffn: 33,
+            ..tiny()
+        },
+    ] {
+        let path = scratch.file("model.gguf", tiny.bytes());
+        let model = Model::open(&path).unwrap();
+        let tokens: Vec<u32> = (0..3).flat_map(|_| TOKENS).collect();
+        let expected: Vec<f32> = htc_tests::reference::logits(&tiny, &tokens)
+            .into_iter()
+            .flatten()
+            .map(|logit| logit as f32)
+            .collect();
+        let positions: Vec<usize> = (0..tokens.len()).collect();
+        for found in logits(&model, &tokens, &positions, 2) {
+            let difference = largest_difference(&found, &expected);
+            assert!(difference < 1e-4, "{tiny:?}: {difference:.2e}");
+        }
+    }
+}
+
 #[test]
 fn full_rank_gives_the_logits_of_the_source() {
     let scratch = Scratch::new();
-    let path = scratch.file("model.gguf", TinyModel::default().bytes());
+    let tiny = TinyModel {
+        output: true,
+        head_size: 24,
+        ..TinyModel::default()
+    };
+    let path = scratch.file("model.gguf", tiny.bytes());
     let positions: Vec<usize> = (0..TOKENS.len()).collect();
     let [expected, _] = logits(&Model::open(&path).unwrap(), &TOKENS, &positions, 2);
     for options in [

@@ -6,7 +6,7 @@ use htc_formats::DType;
 
 use super::blocks::{
     Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part,
-    prefetch, six_bit_scales, tile_kernels,
+    prefetch, prefetch_distance, six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
 use super::lanes;

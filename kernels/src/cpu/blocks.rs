@@ -64,22 +64,23 @@ macro_rules! format_kernels {
             pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
                 let (groups, last) = y.as_chunks_mut::<ROWS>();
                 let count = groups.len();
+                let ahead = prefetch_distance(w.row_bytes(), w.stride(), ROWS);
                 for (g, y) in groups.iter_mut().enumerate() {
                     let mut group = [&[] as &[u8]; ROWS];
                     for (r, row) in group.iter_mut().enumerate() {
                         *row = w.row(g * ROWS + r);
                     }
-                    *y = rows(group, x);
+                    *y = rows(group, x, ahead);
                 }
                 for (i, y) in last.iter_mut().enumerate() {
-                    [*y] = rows([w.row(count * ROWS + i)], x);
+                    [*y] = rows([w.row(count * ROWS + i)], x, ahead);
                 }
             }
 
             /// The products of `R` rows, each summed in the same order whatever `R` is.
             #[inline]
             #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32]) -> [f32; R] {
+            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
                 let (x_blocks, x_rest) = x.as_chunks::<$len>();
                 let count = x_blocks.len();
                 let mut blocks = [&[] as &[[u8; $bytes]]; R];
@@ -91,6 +92,10 @@ macro_rules! format_kernels {
                     let x = x.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
+                        let next = blocks[r][b].as_ptr().wrapping_add(ahead);
+                        for line in (0..$bytes).step_by(64) {
+                            prefetch(next.wrapping_add(line));
+                        }
                         $unpack::<false, _>(&blocks[r][b], |i, w| {
                             sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
@@ -137,9 +142,27 @@ pub(super) const SEGMENT: usize = 512;
 #[repr(align(64))]
 pub(super) struct Aligned<T>(pub T);
 
+/// How many bytes ahead of what it works on a product asks for. Rows handled together lie one
+/// after another, so what follows a short row is another of them: then it is the same place in
+/// the next group. A long row is its own stream.
+#[inline(always)]
+pub(super) fn prefetch_distance(row_bytes: usize, stride: usize, rows: usize) -> usize {
+    if row_bytes >= LONG_ROW {
+        STREAM_AHEAD
+    } else {
+        2 * rows * stride
+    }
+}
+
+/// Bytes of a row from which on the row is long, see [`prefetch_distance`].
+const LONG_ROW: usize = 4096;
+
+/// Bytes asked for ahead in a long row.
+const STREAM_AHEAD: usize = 2560;
+
 /// Asks for a cache line; an address that is not mapped does no harm.
 #[inline(always)]
-pub(super) fn prefetch(address: *const f32) {
+pub(super) fn prefetch<T>(address: *const T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of x86-64.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }

@@ -104,12 +104,14 @@ fn best(distribution: &[f64]) -> usize {
 }
 
 /// The protocols, followed step by step: the text is cut into windows, the first token of each
-/// becomes BOS, positions from half of the window on count (or all of them).
-#[test]
-fn perplexity_and_divergence_follow_their_definitions() {
+/// becomes BOS where the model has one before its texts, positions from half of the window on
+/// count (or all of them).
+fn follows_the_definitions(add_bos: bool) {
     let scratch = Scratch::new();
     let text = scratch.file("words.txt", words(150));
-    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let add = htc_formats::gguf::Value::Bool(add_bos);
+    let tiny = TinyModel::default().with("tokenizer.ggml.add_bos_token", add);
+    let model = scratch.file("model.gguf", tiny.bytes());
     let (other, _) = compile(&scratch, &model, "other.htz", &["--rank", "8"]);
     let result = htc!["tokenize", &model, "--text", &text, "--json"]
         .run()
@@ -120,12 +122,15 @@ fn perplexity_and_divergence_follow_their_definitions() {
         .collect();
     let (context, chunks) = (48, 3);
     assert!(tokens.len() > 4 * context, "{}", tokens.len());
+    assert_eq!(tokens[0] == 1, add_bos);
     let open = |path: &Path| Model::open(path).unwrap();
     let (source, artifact) = (open(&model), open(&other));
     let (mut all, mut half, mut divergence, mut same) = (vec![], vec![], vec![], vec![]);
     for window in tokens.chunks_exact(context).take(chunks) {
         let mut window = window.to_vec();
-        window[0] = 1;
+        if add_bos {
+            window[0] = 1;
+        }
         let scored = score(&artifact, &window).into_iter();
         for (position, (own, theirs)) in scored.zip(score(&source, &window)).enumerate() {
             all.push(own.loss);
@@ -145,15 +150,22 @@ fn perplexity_and_divergence_follow_their_definitions() {
     close(number(&found, "/perplexity"), mean.exp(), 1e-5);
     close(number(&found, "/stderr"), mean.exp() * error, 1e-3);
     assert_eq!(number(&found, "/tokens"), half.len() as f64);
-    close(
-        number(&found, "/perplexity_all"),
-        mean_and_error(&all).0.exp(),
-        1e-5,
-    );
+    let all = mean_and_error(&all).0.exp();
+    close(number(&found, "/perplexity_all"), all, 1e-5);
     let (mean, error) = mean_and_error(&divergence);
     close(number(&found, "/kl"), mean, 1e-4);
     close(number(&found, "/kl_stderr"), error, 1e-3);
     close(number(&found, "/top1"), mean_and_error(&same).0, 1e-9);
+}
+
+#[test]
+fn perplexity_and_divergence_follow_their_definitions() {
+    follows_the_definitions(true);
+}
+
+#[test]
+fn without_bos_windows_keep_their_first_token() {
+    follows_the_definitions(false);
 }
 
 #[test]

@@ -82,7 +82,16 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", large());
     let output = target.file("out.htz", "old");
-    let mut child = htc!["compile", &model, "-o", &output, "--force"].spawn();
+    let mut child = htc![
+        "compile",
+        &model,
+        "-o",
+        &output,
+        "--force",
+        "--threads",
+        "2"
+    ]
+    .spawn();
     let started = Instant::now();
     while target.names().len() < 2 {
         assert!(

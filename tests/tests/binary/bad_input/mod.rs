@@ -14,6 +14,9 @@ use std::path::PathBuf;
 use htc_tests::material::words;
 use htc_tests::{Htc, Outcome, Scratch, htc};
 
+/// The bound on memory is for few threads, however many cores there are.
+const THREADS: [&str; 2] = ["--threads", "2"];
+
 /// A folder with a model file that is bad in some way.
 struct BadModel {
     scratch: Scratch,
@@ -43,14 +46,13 @@ impl BadModel {
     }
 
     fn run(&self) -> Outcome {
-        htc!["run", &self.model, "-p", "the", "-n", "4"]
-            .hostile()
-            .run()
+        let run = htc!["run", &self.model, "-p", "the", "-n", "4"];
+        run.args(THREADS).hostile().run()
     }
 
     fn eval(&self) -> Outcome {
         let run = htc!["eval", &self.model, "--text", &self.text, "--context", "16"];
-        run.hostile().run()
+        run.args(THREADS).hostile().run()
     }
 
     fn compile(&self) -> Outcome {
@@ -60,7 +62,7 @@ impl BadModel {
     fn compile_with(&self, options: &[&str]) -> Outcome {
         let output = self.scratch.path("out.htz");
         let run = htc!["compile", &self.model, "-o", &output].args(options);
-        let outcome = run.hostile().run();
+        let outcome = run.args(THREADS).hostile().run();
         if outcome.code() != Some(0) {
             self.scratch.holds_only(&["model.gguf", "text.txt"]);
         }

@@ -226,6 +226,22 @@ fn output_in_the_current_folder() {
     scratch.holds_only(&["model.gguf", "out.htz"]);
 }
 
+/// As long as a name may be: what is written first must not need a longer one.
+#[test]
+fn output_name_of_the_greatest_length() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let longest = format!("{}.htz", "n".repeat(251));
+    let output = scratch.path(&longest);
+    htc!["compile", &model, "-o", &output, "--rank", "8"]
+        .run()
+        .ok();
+    scratch.holds_only(&["model.gguf", &longest]);
+    let too_long = scratch.path(&format!("n{longest}"));
+    refused(htc!["compile", &model, "-o", &too_long], 1, &["too long"]);
+    scratch.holds_only(&["model.gguf", &longest]);
+}
+
 /// The report is written beside a complete artifact or refused before there is one.
 #[test]
 fn report_that_cannot_be_written() {
