@@ -138,27 +138,31 @@ pub fn one_line(message: &str) -> String {
 /// A file by its first bytes.
 enum Opened {
     Gguf(Gguf),
-    Htz(Htz),
+    Htz(Box<Htz>),
 }
 
 /// Opens a GGUF or a `.htz` without binding it to an architecture.
 fn open_container(path: &Path) -> Result<Opened, Failure> {
     let map = MappedFile::open(path)?;
     if map.starts_with(&htc_formats::htz::MAGIC) {
-        Ok(Opened::Htz(Htz::open(path)?))
+        Ok(Opened::Htz(Box::new(Htz::open(path)?)))
     } else {
         Ok(Opened::Gguf(Gguf::open(path)?))
     }
 }
 
-/// A message that fits a screen: a name of a hostile file may be of any length. The beginning
-/// says what is wrong, the end what to do.
+/// A message on one line that fits a screen: a name of a hostile file may be of any length and
+/// hold line ends. The beginning says what is wrong, the end what to do.
 pub fn bounded(message: &str) -> String {
     const HEAD: usize = 700;
     const TAIL: usize = 300;
+    let message: String = message
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
     let length = message.chars().count();
     if length <= HEAD + TAIL {
-        return message.to_owned();
+        return message;
     }
     let head = message.chars().take(HEAD);
     let tail = message.chars().skip(length - TAIL);

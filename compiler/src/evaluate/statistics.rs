@@ -28,9 +28,10 @@ impl Mean {
     }
 
     /// Standard error of the mean, as llama.cpp computes it: population variance over n − 1.
+    /// Not a number for fewer than two values (`null` in JSON).
     pub fn standard_error(&self) -> f64 {
         if self.count < 2 {
-            return 0.0;
+            return f64::NAN;
         }
         let n = self.count as f64;
         (self.squares / n / (n - 1.0)).sqrt()

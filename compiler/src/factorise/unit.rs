@@ -55,7 +55,9 @@ pub enum UnitError {
         source: FactoriseError,
     },
     /// A factor does not fit the type it is to be stored in.
-    #[error("tensor {tensor}: its factors exceed the range of {dtype}; use --factor-type f32 or bf16")]
+    #[error(
+        "tensor {tensor}: its factors exceed the range of {dtype}; use --factor-type f32 or bf16"
+    )]
     Overflow {
         /// Name in the source.
         tensor: String,

@@ -320,13 +320,25 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, String), HtzErr
         Ok(_) if !overwrite => Err(HtzError::Exists {
             path: path.to_owned(),
         }),
+        // Found now rather than after hours of work.
+        Err(source) if source.kind() == ErrorKind::InvalidFilename => Err(HtzError::Io {
+            action: "create",
+            path: path.to_owned(),
+            source,
+        }),
         _ => Ok((folder.to_owned(), name.to_string_lossy().into_owned())),
     }
 }
 
+/// Characters of an artifact's name that stand in the name of its unfinished file: with four
+/// bytes each they leave room in the 255 that file systems allow.
+const PARTIAL_NAME_CHARS: usize = 50;
+
 fn tempfile(folder: &Path, name: &str, needed: u64) -> Result<NamedTempFile, HtzError> {
     let mut builder = tempfile::Builder::new();
-    let prefix = format!(".{name}.partial-");
+    // A name may be as long as the file system allows, so only its beginning is used.
+    let start: String = name.chars().take(PARTIAL_NAME_CHARS).collect();
+    let prefix = format!(".{start}.partial-");
     builder.prefix(&prefix);
     #[cfg(unix)]
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);

@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::blocks::{
-    Aligned, SEGMENT, attention_kernels, format_kernels, in_memory, kernel_table, padded, part,
-    prefetch, prefetch_distance, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, attention_kernels, block_decoder, format_kernels, in_memory, kernel_table,
+    padded, part, prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
 };
 use super::kernels::Kernels;
 use super::lanes;
@@ -51,12 +51,13 @@ formats! {
     (f32, 128, 32, unpack_f32),
     (f16, 64, 32, unpack_f16),
     (bf16, 64, 32, unpack_bf16),
-    (q8_0, 34, 32, unpack_q8_0),
     (q4_0, 18, 32, unpack_q4_0),
     (q4_k, 144, 256, unpack_q4_k),
     (q5_k, 176, 256, unpack_q5_k),
     (q6_k, 210, 256, unpack_q6_k),
 }
+
+q8_0_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 
 tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
 
@@ -80,6 +81,10 @@ avx512! {
 
     fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         _mm512_fmadd_ps(a, b, c)
+    }
+
+    fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
     }
 
     fn broadcast(x: f32) -> __m512 {
@@ -153,6 +158,18 @@ avx512! {
 
     fn signed(bytes: __m128i) -> __m512 {
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+    }
+
+    /// Register `k` of the numbers of a q8_0 block, without its scale.
+    fn signed_part(block: &[u8; 34], k: usize) -> __m512 {
+        signed(load_128(part(block, 2 + k * LANES)))
+    }
+
+    /// Sixteen f16 as f32.
+    fn widen(halves: &[u16; 16], numbers: &mut [f32; 16]) {
+        // SAFETY: the array has the bytes that are read.
+        let halves = unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) };
+        store(numbers, _mm512_cvtph_ps(halves));
     }
 
     /// 0, 1, ... 15.

@@ -27,6 +27,57 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
         | u128::from(mins_high) << 96
 }
 
+/// The decoder of one format.
+macro_rules! block_decoder {
+    ($features:literal, $bytes:literal, $len:literal, $unpack:ident) => {
+        #[target_feature(enable = $features)]
+        pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
+            let (blocks, rest) = bytes.as_chunks::<$bytes>();
+            let (numbers, out_rest) = out.as_chunks_mut::<$len>();
+            for (block, numbers) in blocks.iter().zip(numbers) {
+                let numbers = numbers.as_chunks_mut::<LANES>().0;
+                $unpack::<true, _>(block, |i, w| store(&mut numbers[i], w));
+            }
+            if !rest.is_empty() {
+                let mut numbers = [0.0; $len];
+                let parts = numbers.as_chunks_mut::<LANES>().0;
+                $unpack::<true, _>(&padded(rest), |i, w| store(&mut parts[i], w));
+                out_rest.copy_from_slice(&numbers[..out_rest.len()]);
+            }
+        }
+    };
+}
+pub(super) use block_decoder;
+
+/// The product of one format with one vector, group by group of the rows that the module's `rows`
+/// takes together.
+macro_rules! row_products {
+    ($features:literal) => {
+        /// Rows handled together, at most the four that are summed together: a part of `x` is
+        /// read once for all of them.
+        const ROWS: usize = 4;
+
+        #[target_feature(enable = $features)]
+        pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+            let (groups, last) = y.as_chunks_mut::<ROWS>();
+            let count = groups.len();
+            // The same place in the group of rows that comes next.
+            let ahead = ROWS * w.stride();
+            for (g, y) in groups.iter_mut().enumerate() {
+                let mut group = [&[] as &[u8]; ROWS];
+                for (r, row) in group.iter_mut().enumerate() {
+                    *row = w.row(g * ROWS + r);
+                }
+                *y = rows(group, x, ahead);
+            }
+            for (i, y) in last.iter_mut().enumerate() {
+                [*y] = rows([w.row(count * ROWS + i)], x, ahead);
+            }
+        }
+    };
+}
+pub(super) use row_products;
+
 /// The decoder and the product of one format, in a module of its own.
 ///
 /// The functions avoid the standard library's combinators: those are compiled without the
@@ -40,42 +91,8 @@ macro_rules! format_kernels {
         mod $module {
             use super::*;
 
-            /// Rows handled together, at most the four that are summed together: a part of `x` is
-            /// read once for all of them.
-            const ROWS: usize = 4;
-
-            #[target_feature(enable = $features)]
-            pub(super) fn decode(bytes: &[u8], out: &mut [f32]) {
-                let (blocks, rest) = bytes.as_chunks::<$bytes>();
-                let (numbers, out_rest) = out.as_chunks_mut::<$len>();
-                for (block, numbers) in blocks.iter().zip(numbers) {
-                    let numbers = numbers.as_chunks_mut::<LANES>().0;
-                    $unpack::<true, _>(block, |i, w| store(&mut numbers[i], w));
-                }
-                if !rest.is_empty() {
-                    let mut numbers = [0.0; $len];
-                    let parts = numbers.as_chunks_mut::<LANES>().0;
-                    $unpack::<true, _>(&padded(rest), |i, w| store(&mut parts[i], w));
-                    out_rest.copy_from_slice(&numbers[..out_rest.len()]);
-                }
-            }
-
-            #[target_feature(enable = $features)]
-            pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-                let (groups, last) = y.as_chunks_mut::<ROWS>();
-                let count = groups.len();
-                let ahead = prefetch_distance(w.row_bytes(), w.stride(), ROWS);
-                for (g, y) in groups.iter_mut().enumerate() {
-                    let mut group = [&[] as &[u8]; ROWS];
-                    for (r, row) in group.iter_mut().enumerate() {
-                        *row = w.row(g * ROWS + r);
-                    }
-                    *y = rows(group, x, ahead);
-                }
-                for (i, y) in last.iter_mut().enumerate() {
-                    [*y] = rows([w.row(count * ROWS + i)], x, ahead);
-                }
-            }
+            block_decoder!($features, $bytes, $len, $unpack);
+            row_products!($features);
 
             /// The products of `R` rows, each summed in the same order whatever `R` is.
             #[inline]
@@ -125,6 +142,61 @@ macro_rules! format_kernels {
 }
 pub(super) use format_kernels;
 
+/// As [`format_kernels`] for q8_0, whose product multiplies by the scale once a block instead of
+/// once a number: the scales of a strip of blocks are widened together, which leaves seven
+/// operations a block of 32 with AVX-512 where decoding takes eleven.
+macro_rules! q8_0_kernels {
+    ($features:literal) => {
+        mod q8_0 {
+            use super::*;
+
+            /// Blocks whose scales are widened together.
+            const STRIP: usize = 16;
+
+            block_decoder!($features, 34, 32, unpack_q8_0);
+            row_products!($features);
+
+            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
+                let x = x.as_chunks::<32>().0;
+                let mut sums = [zero(); R];
+                for (s, x) in x.chunks(STRIP).enumerate() {
+                    let mut blocks = [&[] as &[[u8; 34]]; R];
+                    let mut scales = Aligned([[0.0; STRIP]; R]);
+                    for r in 0..R {
+                        blocks[r] = &rows[r].as_chunks::<34>().0[s * STRIP..][..x.len()];
+                        let mut halves = [0; STRIP];
+                        for (half, block) in halves.iter_mut().zip(blocks[r]) {
+                            *half = u16::from_le_bytes(*part(block, 0));
+                        }
+                        widen(&halves, &mut scales.0[r]);
+                    }
+                    for (i, x) in x.iter().enumerate() {
+                        let x = x.as_chunks::<LANES>().0;
+                        for r in 0..R {
+                            let block = &blocks[r][i];
+                            prefetch(block.as_ptr().wrapping_add(ahead));
+                            let mut sum = mul(signed_part(block, 0), load(&x[0]));
+                            for k in 1..32 / LANES {
+                                sum = fma(signed_part(block, k), load(&x[k]), sum);
+                            }
+                            sums[r] = fma(sum, broadcast(scales.0[r][i]), sums[r]);
+                        }
+                    }
+                }
+                let mut totals = [zero(); 4];
+                totals[..R].copy_from_slice(&sums);
+                let mut results = [0.0; R];
+                results.copy_from_slice(&sums_of_four(totals)[..R]);
+                results
+            }
+        }
+    };
+}
+pub(super) use q8_0_kernels;
+
 /// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
 /// the kernels take 32 at a time.
 #[inline(always)]
@@ -141,24 +213,6 @@ pub(super) const SEGMENT: usize = 512;
 /// Numbers that no load of a register finds in two cache lines.
 #[repr(align(64))]
 pub(super) struct Aligned<T>(pub T);
-
-/// How many bytes ahead of what it works on a product asks for. Rows handled together lie one
-/// after another, so what follows a short row is another of them: then it is the same place in
-/// the next group. A long row is its own stream.
-#[inline(always)]
-pub(super) fn prefetch_distance(row_bytes: usize, stride: usize, rows: usize) -> usize {
-    if row_bytes >= LONG_ROW {
-        STREAM_AHEAD
-    } else {
-        2 * rows * stride
-    }
-}
-
-/// Bytes of a row from which on the row is long, see [`prefetch_distance`].
-const LONG_ROW: usize = 4096;
-
-/// Bytes asked for ahead in a long row.
-const STREAM_AHEAD: usize = 2560;
 
 /// Asks for a cache line; an address that is not mapped does no harm.
 #[inline(always)]

@@ -32,9 +32,9 @@ pub fn matvec_many(pool: &Pool, products: &mut [Product<'_>]) -> Result<(), Shap
     matvec_many_with(kernels::detected(), pool, products)
 }
 
-/// Bytes of weights in one task: enough to hide the taking of it, little enough that threads end
-/// together. The bounds do not depend on the number of threads.
-const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=128 << 10;
+/// Bytes of weights in one task: enough to hide the taking of it and to read memory in long
+/// streams, little enough that threads end together. The bounds do not depend on the number of threads.
+const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=1 << 20;
 
 /// Tasks that one product should give where its size allows it.
 const TASKS_PER_PRODUCT: usize = 16;

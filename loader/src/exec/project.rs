@@ -120,7 +120,7 @@ pub(super) fn project(
             (Linear::LowRank { .. }, Some(cut)) => products.push(Product {
                 w: cut.first,
                 x,
-                y: &mut **inner,
+                y: inner,
             }),
             _ => {}
         }
