@@ -9,6 +9,14 @@ cargo fmt --all --check
 echo "== clippy"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
+if pkg-config --exists openblas 2>/dev/null; then
+  echo "== feature openblas"
+  cargo clippy --release --locked -p htc --all-targets --features openblas -- -D warnings
+  cargo test --release --locked -p htc --features openblas --lib factorise
+else
+  echo "== feature openblas: skipped, no libopenblas with pkg-config here"
+fi
+
 echo "== documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --quiet
 

@@ -362,7 +362,8 @@ def parse(made):
     if not options.htc.is_file():
         made.error(f"{options.htc} is missing; build it with `cargo build --release`, or give --htc")
     options.htc = options.htc.resolve()
-    for model in getattr(options, "models", []):
+    models = getattr(options, "models", [])
+    for model in models if isinstance(models, list) else [models]:
         if not model.is_file():
             made.error(f"{model} is missing")
     if getattr(options, "llama_cpp", None):

@@ -12,7 +12,7 @@ use crate::plan::{Budget, Method};
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
 #[command(name = "htc", version, about, long_about = None, subcommand_required = true)]
-#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -37,17 +37,17 @@ pub fn install() {
         let removed = path.map(|path| (std::fs::remove_file(&path), path));
         match removed {
             Some((Err(error), path)) => {
-                eprintln!(
+                say!(
                     "\nhtc: interrupted; {} stays behind: {error}",
                     path.display()
                 );
             }
-            Some((Ok(()), _)) => eprintln!("\nhtc: interrupted; nothing was written"),
-            None => eprintln!("\nhtc: interrupted"),
+            Some((Ok(()), _)) => say!("\nhtc: interrupted; nothing was written"),
+            None => say!("\nhtc: interrupted"),
         }
         std::process::exit(INTERRUPTED);
     });
     if let Err(error) = installed {
-        eprintln!("htc: warning: Ctrl-C will not clean up: {error}");
+        say!("htc: warning: Ctrl-C will not clean up: {error}");
     }
 }

@@ -3,6 +3,15 @@
 //! [`pipeline`] tells the story: read, plan, factorise, seal. [`evaluate`] measures what came
 //! out of it; [`commands`] is what the binary `htc` offers.
 
+/// Prints a line for people on standard error. That nobody can read it any more (a closed pipe, a
+/// full disk) is no reason to fail.
+macro_rules! say {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($argument)*);
+    }};
+}
+
 pub mod cli;
 pub mod commands;
 pub mod evaluate;

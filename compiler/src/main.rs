@@ -12,19 +12,19 @@ fn main() -> ExitCode {
         Ok(cli) => match commands::execute(cli.command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                eprintln!("htc: error: {}", commands::bounded(&failure.to_string()));
+                commands::complain(&format!("error: {failure}"));
                 ExitCode::from(failure.exit_code())
             }
         },
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                eprint!("{error}");
+                // Help, on standard error; nothing to do where it cannot be shown.
+                let _ = error.print();
                 ExitCode::from(commands::USAGE)
             }
             _ => {
-                let message = commands::one_line(&error.to_string());
-                eprintln!("htc: {}", commands::bounded(&message));
+                commands::complain(&commands::one_line(&error.to_string()));
                 ExitCode::from(commands::USAGE)
             }
         },

@@ -41,8 +41,9 @@ impl<T, E> Drop for StopOnDrop<'_, T, E> {
 /// of it has been consumed, so at most `window` results exist at a time.
 ///
 /// # Errors
-/// The error of the first job in order that failed, or of `consume`.
-pub fn for_each<T: Send, E: Send>(
+/// The error of the first job in order that failed, or of `consume`; that of the system where it
+/// gives not a single thread.
+pub fn for_each<T: Send, E: Send + From<std::io::Error>>(
     threads: usize,
     jobs: usize,
     window: usize,
@@ -94,8 +95,13 @@ pub fn for_each<T: Send, E: Send>(
     };
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&shared);
-        for _ in 0..threads.clamp(1, jobs.max(1)) {
-            scope.spawn(worker);
+        for started in 0..threads.clamp(1, jobs.max(1)) {
+            // Fewer threads do the same work; without any, there is nobody to wait for.
+            match std::thread::Builder::new().spawn_scoped(scope, worker) {
+                Ok(_) => {}
+                Err(error) if started == 0 => return Err(E::from(error)),
+                Err(_) => break,
+            }
         }
         for job in 0..jobs {
             let mut state = shared.lock();
@@ -123,6 +129,7 @@ pub fn for_each<T: Send, E: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -139,7 +146,7 @@ mod tests {
                     let now = alive.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     std::thread::sleep(std::time::Duration::from_micros((job * 37 % 11) as u64));
-                    Ok::<_, ()>(job * job)
+                    Ok::<_, io::Error>(job * job)
                 },
                 |job, value| {
                     assert_eq!(value, job * job);
@@ -163,11 +170,14 @@ mod tests {
             4,
             |job| {
                 started.fetch_add(1, Ordering::SeqCst);
-                if job == 5 { Err(job) } else { Ok(()) }
+                match job {
+                    5 => Err(io::Error::other("five")),
+                    _ => Ok(()),
+                }
             },
             |_, ()| Ok(()),
         );
-        assert_eq!(result, Err(5));
+        assert_eq!(result.unwrap_err().to_string(), "five");
         assert!(started.load(Ordering::SeqCst) <= 10);
     }
 
@@ -180,7 +190,7 @@ mod tests {
                 4,
                 |job| {
                     assert_ne!(job, 3, "on purpose");
-                    Ok::<_, ()>(())
+                    Ok::<_, io::Error>(())
                 },
                 |_, ()| Ok(()),
             )
@@ -190,6 +200,6 @@ mod tests {
 
     #[test]
     fn no_jobs_are_done_at_once() {
-        for_each(2, 0, 4, |_| Ok::<_, ()>(()), |_, ()| Ok(())).unwrap();
+        for_each(2, 0, 4, |_| Ok::<_, io::Error>(()), |_, ()| Ok(())).unwrap();
     }
 }

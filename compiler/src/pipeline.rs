@@ -9,7 +9,7 @@
 //!
 //! Each stage takes what the stage before returned. At most one layer's results are in memory;
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
-//! same source and the same request give the same bytes.
+//! same source and the same request give the same bytes on the same instruction set.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{Digest, HtzError, HtzWriter, Section, SlotRecord};
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
@@ -90,6 +90,9 @@ pub enum CompileError {
         /// What is wrong with the slot.
         error: UnitError,
     },
+    /// The system gives no thread to work with.
+    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
+    Thread(#[from] std::io::Error),
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),
@@ -158,9 +161,8 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
                     let roles = unit::stored_shapes(unit).into_iter().map(|s| s.role);
                     ready.extend(roles.zip(factors.tensors.into_iter().map(Cow::Owned)));
                     for (member, error) in unit.members.iter().zip(factors.errors) {
-                        let of =
-                            |s: &&mut SlotRecord| (s.layer, s.slot) == (unit.layer, member.slot);
-                        if let Some(slot) = record.slots.iter_mut().find(of) {
+                        let slot = seal::record_of(&mut record, unit.layer, member.slot);
+                        if let Some(slot) = slot {
                             slot.error = Some(error);
                         }
                     }
@@ -217,16 +219,38 @@ fn open(options: &Options) -> Result<ModelFile, CompileError> {
     if matches!(source.container, Container::Htz { .. }) {
         return Err(CompileError::AlreadyCompiled(options.input.clone()));
     }
-    if same_file(&options.input, &options.output) {
+    if same_place(&options.input, &options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
     Ok(source)
 }
 
-/// Whether two paths lead to one file; a path that leads nowhere is no file's.
-pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
-    match (fs::canonicalize(a), fs::canonicalize(b)) {
-        (Ok(a), Ok(b)) => a == b,
+/// Whether two paths lead to one file, which need not exist yet.
+pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| -> Option<PathBuf> {
+        fs::canonicalize(path).ok().or_else(|| {
+            let folder = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+        })
+    };
+    a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
+}
+
+/// Whether two names are hard links of one file.
+#[cfg(unix)]
+fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
     }
+}
+
+/// Unknown on this system.
+#[cfg(not(unix))]
+fn same_inode(_: &Path, _: &Path) -> bool {
+    false
 }

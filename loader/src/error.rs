@@ -44,7 +44,7 @@ pub enum ExecError {
     Batch {
         /// Tokens given.
         found: usize,
-        /// [`crate::exec::BATCH`].
+        /// What [`Session::batch`](crate::Session::batch) allows.
         limit: usize,
     },
     /// A rank fraction outside (0, 1].

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::error::ExecError;
-use crate::exec::{BATCH, Session};
+use crate::exec::Session;
 use crate::sampling::{Sampler, SamplingError};
 use crate::tokenizer::Tokenizer;
 
@@ -106,7 +106,7 @@ pub fn generate(
         });
     }
     let started = Instant::now();
-    for batch in prompt.chunks(BATCH) {
+    for batch in prompt.chunks(session.batch()) {
         session.forward(batch)?;
     }
     let mut decoder = tokenizer.decoder();

@@ -57,7 +57,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let report = report?;
-    eprintln!("{report}");
+    say!("{report}");
     match &args.report {
         None => Ok(()),
         Some(path) if is_standard_output(path) => print_json(&report),
@@ -71,7 +71,7 @@ fn is_standard_output(path: &Path) -> bool {
 
 /// A slip of the hand must not cost the model.
 fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
-    let same = |other: &Path| path == other || pipeline::same_file(path, other);
+    let same = |other: &Path| pipeline::same_place(path, other);
     let what = if same(&options.input) {
         "the model"
     } else if same(&options.output) {
@@ -86,11 +86,12 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
 }
 
 fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {
-    serde_json::to_string_pretty(report)
-        .map_err(std::io::Error::from)
-        .and_then(|json| fs::write(path, json + "\n"))
-        .map_err(|source| Failure::Write {
-            path: path.into(),
-            source,
-        })
+    let write = || -> std::io::Result<()> {
+        let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+        fs::write(path, json + "\n")
+    };
+    write().map_err(|source| Failure::Write {
+        path: path.into(),
+        source,
+    })
 }

@@ -24,7 +24,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let text = text::read(&args.text)?;
     let context = args.context as usize;
     if context > model.hyper().context {
-        eprintln!(
+        say!(
             "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
             model.hyper().context,
             args.model.display(),
@@ -53,10 +53,17 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let result = result.map_err(|error| Failure::Evaluate {
         path: match error {
             EvaluateError::TextTooShort { .. } => args.text.clone(),
+            EvaluateError::Reference(_) => args.reference.clone().unwrap_or_default(),
             _ => args.model.clone(),
         },
         error,
     })?;
+    if let Some(asked) = args.chunks.filter(|&n| n as usize > result.chunks) {
+        say!(
+            "htc: warning: --chunks {asked}: the text holds {} windows",
+            result.chunks
+        );
+    }
     if args.json {
         print_json(&result)
     } else {
@@ -66,38 +73,43 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
 }
 
 fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
-    eprintln!(
+    say!(
         "{}: {} windows of {} tokens",
         model.display(),
         result.chunks,
         result.context
     );
-    eprintln!(
+    say!(
         "  perplexity, second half of each window   {:.4} ± {:.4}  ({} tokens)",
-        result.perplexity, result.stderr, result.tokens
+        result.perplexity,
+        result.stderr,
+        result.tokens
     );
-    eprintln!(
+    say!(
         "  perplexity, all positions                {:.4} ± {:.4}  ({} tokens)",
-        result.perplexity_all, result.stderr_all, result.tokens_all
+        result.perplexity_all,
+        result.stderr_all,
+        result.tokens_all
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
-        eprintln!("against {}", path.display());
-        eprintln!(
+        say!("against {}", path.display());
+        say!(
             "  perplexity over the reference's {:.4}  {:.4} (95 % interval {:.4} to {:.4})",
             d.reference_perplexity,
             d.perplexity_ratio,
             d.perplexity_ratio - d.perplexity_ratio_ci95,
             d.perplexity_ratio + d.perplexity_ratio_ci95
         );
-        eprintln!(
+        say!(
             "  KL divergence                            {:.5} ± {:.5} nats",
-            d.kl, d.kl_stderr
+            d.kl,
+            d.kl_stderr
         );
-        eprintln!(
+        say!(
             "  same likeliest token                     {:.2} ± {:.2} %",
             100.0 * d.top1,
             100.0 * d.top1_stderr
         );
     }
-    eprintln!("± is one standard error");
+    say!("± is one standard error");
 }

@@ -90,26 +90,26 @@ fn value_json(value: &Value) -> serde_json::Value {
 }
 
 fn show_gguf(path: &Path, gguf: &Gguf) {
-    eprintln!(
+    say!(
         "{}: GGUF version {}, {}, alignment {}",
         path.display(),
         gguf.version(),
         bytes_for_people(gguf.map().len() as u64),
         gguf.alignment()
     );
-    eprintln!("\nmetadata");
+    say!("\nmetadata");
     for (key, value) in gguf.metadata() {
         let text = match value {
             Value::Array(a) => format!("[{}; {}]", a.kind(), a.len()),
             Value::String(s) => shorten(s),
             other => value_json(other).to_string(),
         };
-        eprintln!("  {:<42}  {text}", shorten(key));
+        say!("  {:<42}  {text}", shorten(key));
     }
-    eprintln!("\ntensors");
+    say!("\ntensors");
     for t in gguf.tensors() {
         let dims: Vec<_> = t.dims.iter().rev().map(u64::to_string).collect();
-        eprintln!(
+        say!(
             "  {:<42}  {:<7}  {:>16}  {:>9}",
             shorten(&t.name),
             t.ggml_type.name(),
@@ -160,14 +160,14 @@ fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
 fn show_htz(path: &Path, artifact: &Htz) {
     let manifest = artifact.manifest();
     let (major, minor) = artifact.format();
-    eprintln!(
+    say!(
         "{}: artifact of format {major}.{minor}, {}",
         path.display(),
         bytes_for_people(artifact.map().len() as u64)
     );
     show_hyper(&manifest.hyper);
     let p = &manifest.provenance;
-    eprintln!(
+    say!(
         "\nmade by {} {} on {} from a {} of {}, sha256 {}",
         shorten(&p.program),
         shorten(&p.version),
@@ -177,12 +177,12 @@ fn show_htz(path: &Path, artifact: &Htz) {
         p.source_sha256
     );
     let plan = &manifest.plan;
-    eprintln!(
+    say!(
         "\nmethod {}, factors in {}",
         shorten(&plan.method),
         plan.factor_type
     );
-    eprintln!("  layer  slot   form           rank  bytes                    error");
+    say!("  layer  slot   form           rank  bytes                    error");
     for s in &plan.slots {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());
         let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
@@ -191,7 +191,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
             Form::LowRank => "low rank",
             Form::SharedBasis => "shared basis",
         };
-        eprintln!(
+        say!(
             "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
             s.layer,
             s.slot.name(),
@@ -200,7 +200,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         );
     }
     for b in &plan.bases {
-        eprintln!(
+        say!(
             "  {:>5}  {} basis, rank {}, {}",
             b.layer,
             b.group.name(),
@@ -209,11 +209,11 @@ fn show_htz(path: &Path, artifact: &Htz) {
         );
     }
     for note in notes(plan) {
-        eprintln!("  note: {}", shorten(&note));
+        say!("  note: {}", shorten(&note));
     }
-    eprintln!("\ntensors");
+    say!("\ntensors");
     for t in &manifest.tensors {
-        eprintln!(
+        say!(
             "  {:<36}  {:<5}  {:>14}  {:>9}",
             t.role.to_string(),
             t.dtype.name(),
@@ -222,7 +222,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         );
     }
     for s in &manifest.sections {
-        eprintln!(
+        say!(
             "  section {:<28}  {:>23}",
             shorten(&s.name),
             bytes_for_people(s.length)
@@ -231,7 +231,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
 }
 
 fn show_hyper(h: &HyperParameters) {
-    eprintln!(
+    say!(
         "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), ffn {}, vocabulary {}, context {}",
         shorten(&h.architecture),
         h.name

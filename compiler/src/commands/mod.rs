@@ -124,6 +124,11 @@ pub fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
+/// Says what went wrong, on one line.
+pub fn complain(message: &str) {
+    say!("htc: {}", bounded(message));
+}
+
 /// What a usage error says, on one line: the paragraphs before the usage, then the remedy.
 pub fn one_line(message: &str) -> String {
     let said: Vec<&str> = message

@@ -22,7 +22,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
     let tokenizer = tokenizer_of(&args.model, &model)?;
     let prompt = prompt(args)?;
-    let tokens = tokenizer.encode(&prompt, AddSpecial::AsVocabulary);
+    let tokens = tokenizer.encode(&prompt, AddSpecial::Prompt);
     let pool = Pool::new(args.threads.count())?;
     let mut session = Session::new(&model, &pool);
     let limits = Limits {
@@ -54,7 +54,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         None => writeln!(out),
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
-    eprintln!("{}", in_words(&summary));
+    say!("{}", in_words(&summary));
     Ok(())
 }
 

@@ -36,11 +36,11 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
         return print_json(&Tokens { tokens });
     }
     for &token in &tokens {
-        eprintln!(
+        say!(
             "{token:>8}  {:?}",
             tokenizer.piece(token).unwrap_or_default()
         );
     }
-    eprintln!("{} tokens", tokens.len());
+    say!("{} tokens", tokens.len());
     Ok(())
 }

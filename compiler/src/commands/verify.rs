@@ -21,8 +21,25 @@ struct Damage {
 }
 
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
-    let Opened::Htz(artifact) = open_container(&args.file)? else {
-        return Err(Failure::NoDigests(args.file.clone()));
+    let artifact = match open_container(&args.file) {
+        Ok(Opened::Htz(artifact)) => artifact,
+        Ok(Opened::Gguf(_)) => return Err(Failure::NoDigests(args.file.clone())),
+        Err(Failure::Htz(fault)) => {
+            // Too damaged to open: a program that reads the JSON is told so, too.
+            if args.json {
+                print_json(&Outcome {
+                    ok: false,
+                    items: 0,
+                    bytes: 0,
+                    damaged: vec![Damage {
+                        item: "header or manifest".into(),
+                        fault: fault.to_string(),
+                    }],
+                })?;
+            }
+            return Err(fault.into());
+        }
+        Err(failure) => return Err(failure),
     };
     let mut outcome = Outcome {
         ok: true,
@@ -52,7 +69,7 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
             first,
         }),
         Ok(()) => {
-            eprintln!(
+            say!(
                 "{}: undamaged: header, manifest and {} parts ({}) equal their digests",
                 args.file.display(),
                 outcome.items,

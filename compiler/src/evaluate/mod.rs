@@ -76,10 +76,7 @@ pub struct Distance {
 #[derive(Debug, Error)]
 pub enum EvaluateError {
     /// Not one window.
-    #[error(
-        "{found} tokens, one window needs {needed}; give a longer text or a --context of at \
-         most {found}"
-    )]
+    #[error("{found} tokens, one window needs {needed}; give a longer text or a smaller --context")]
     TextTooShort {
         /// Tokens of the text.
         found: usize,
@@ -97,6 +94,9 @@ pub enum EvaluateError {
     /// A forward pass failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
+    /// A forward pass of the reference failed.
+    #[error(transparent)]
+    Reference(ExecError),
 }
 
 /// Measures `model` on `text`; `progress` gets the windows done and their total.
@@ -144,10 +144,11 @@ pub fn evaluate(
             other.reset();
         }
         let mut start = 0;
-        for batch in window.chunks(BATCH) {
+        let batch = other.as_ref().map_or(BATCH, Session::batch);
+        for batch in window.chunks(batch.min(session.batch())) {
             session.forward(batch)?;
             if let Some(other) = &mut other {
-                other.forward(batch)?;
+                other.forward(batch).map_err(EvaluateError::Reference)?;
             }
             let scored = batch.len().min(context - 1 - start);
             score_batch(
@@ -183,7 +184,10 @@ fn score_batch(
         let rows = slab.min(n - first);
         let logits = session.logits(first, first + rows)?;
         let reference = match &mut other {
-            Some(other) => Some(other.logits(first, first + rows)?),
+            Some(other) => {
+                let logits = other.logits(first, first + rows);
+                Some(logits.map_err(EvaluateError::Reference)?)
+            }
             None => None,
         };
         let scores = &mut scores[..rows];
@@ -197,8 +201,12 @@ fn score_batch(
         });
         for (row, score) in scores.iter().enumerate() {
             let position = start + first + row;
-            if !score.loss.is_finite() || !score.reference_loss.is_finite() {
+            if !score.loss.is_finite() {
                 return Err(ExecError::NotFinite { position }.into());
+            }
+            let divergence = score.distance.map_or(0.0, |(divergence, _)| divergence);
+            if !score.reference_loss.is_finite() || !divergence.is_finite() {
+                return Err(EvaluateError::Reference(ExecError::NotFinite { position }));
             }
             totals.add(score, position >= window.len() / 2);
         }

@@ -146,8 +146,8 @@ pub enum PlanError {
     RankTooLarge {
         /// The rank asked for.
         rank: usize,
-        /// The first slot that cannot have it.
-        slot: Slot,
+        /// The first slot, or group of slots, that cannot have it.
+        slot: String,
         /// What that slot can have.
         limit: usize,
         /// Its rows.
@@ -163,7 +163,7 @@ pub enum PlanError {
     /// A ratio that no rank can reach.
     #[error(
         "--ratio {ratio}: the smallest ratio possible for these slots is {smallest:.4} \
-         (rank {granularity} everywhere); give at least that, or --factor-type f16, whose ranks are finer"
+         (rank {granularity} everywhere); give at least that, or fewer --slots"
     )]
     RatioTooSmall {
         /// The ratio asked for.
@@ -182,6 +182,19 @@ pub enum PlanError {
          stands alone; leave it out, or use --method gp"
     )]
     NoSharedInput(Slot),
+    /// A basis whose matrix would be out of proportion to the file.
+    #[error(
+        "--method grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
+         matrix of {cols} x {cols}, which is out of proportion; use --method gp"
+    )]
+    InputTooWide {
+        /// The slots that would share the basis.
+        group: String,
+        /// Width of their input.
+        cols: usize,
+        /// Their outputs together.
+        outs: usize,
+    },
     /// Nothing selected.
     #[error("--slots: no slot is selected; name some of q, k, v, o, gate, up, down")]
     NoSlots,
@@ -220,6 +233,12 @@ struct Kind {
 }
 
 impl Kind {
+    /// `q` or `q, k, v`.
+    fn name(&self) -> String {
+        let names: Vec<_> = self.members.iter().map(|s| s.name()).collect();
+        names.join(", ")
+    }
+
     /// Parameters of one unit at a rank.
     fn cost(&self, rank: usize) -> u64 {
         rank as u64 * (self.outs + self.cols) as u64
@@ -250,7 +269,7 @@ fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Kind>, PlanEr
             if let Some(&slot) = request.slots.iter().find(|s| s.group().is_none()) {
                 return Err(PlanError::NoSharedInput(slot));
             }
-            Ok(InputGroup::ALL
+            let kinds: Vec<Kind> = InputGroup::ALL
                 .into_iter()
                 .filter_map(|group| {
                     let members: Vec<Slot> = group
@@ -271,10 +290,23 @@ fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Kind>, PlanEr
                         limit,
                     })
                 })
-                .collect())
+                .collect();
+            // The Gram matrix is as wide as the input whatever the file holds; real models
+            // have more outputs than inputs here.
+            match kinds.iter().find(|k| k.cols > MAX_ASPECT * k.outs) {
+                None => Ok(kinds),
+                Some(kind) => Err(PlanError::InputTooWide {
+                    group: kind.name(),
+                    cols: kind.cols,
+                    outs: kind.outs,
+                }),
+            }
         }
     }
 }
+
+/// Inputs per output, over a group, beyond which no basis is shared.
+const MAX_ASPECT: usize = 16;
 
 /// Makes a plan. `source_type` tells how the source stores a slot of a layer.
 ///
@@ -296,7 +328,7 @@ pub fn make(
             if let Some(kind) = kinds.iter().find(|k| k.limit < rank) {
                 return Err(PlanError::RankTooLarge {
                     rank,
-                    slot: kind.members[0],
+                    slot: kind.name(),
                     limit: kind.limit,
                     rows: kind.outs,
                     cols: kind.cols,
@@ -452,9 +484,12 @@ impl UnitPlan {
 impl Plan {
     /// The unit that holds a slot of a layer.
     pub fn unit_of(&self, layer: usize, slot: Slot) -> Option<&UnitPlan> {
-        self.units
+        // Units are in the order of the layers.
+        let first = self.units.partition_point(|u| u.layer < layer);
+        self.units[first..]
             .iter()
-            .find(|u| u.layer == layer && u.members.iter().any(|m| m.slot == slot))
+            .take_while(|u| u.layer == layer)
+            .find(|u| u.members.iter().any(|m| m.slot == slot))
     }
 
     /// Parameters after over parameters before, on the selected slots.

@@ -83,7 +83,7 @@ fn the_largest_rank_is_named() {
         error,
         PlanError::RankTooLarge {
             rank: 200,
-            slot: Slot::K,
+            slot: "k".into(),
             limit: 128,
             rows: 128,
             cols: 256,
@@ -208,4 +208,15 @@ fn a_slot_without_company_cannot_share_a_basis() {
         make(&hyper, request, |_, _| DType::F32).unwrap_err(),
         PlanError::NoSlots
     );
+}
+
+#[test]
+fn an_input_out_of_proportion_shares_no_basis() {
+    let mut wide = hyper(256, 8, 4, 768);
+    wide.width = 1 << 20;
+    let request = request(Method::SharedBasis, Budget::Rank(8), DType::F16);
+    assert!(matches!(
+        make(&wide, request, |_, _| DType::F32),
+        Err(PlanError::InputTooWide { outs: 512, .. })
+    ));
 }

@@ -163,6 +163,12 @@ fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     }
 }
 
+/// The record of a slot; [`draft`] makes one for each slot of each layer, in order.
+pub fn record_of(plan: &mut PlanRecord, layer: usize, slot: Slot) -> Option<&mut SlotRecord> {
+    let found = plan.slots.get_mut(layer * Slot::ALL.len() + slot as usize);
+    found.filter(|record| (record.layer, record.slot) == (layer, slot))
+}
+
 fn slot_record(source: &ModelFile, plan: &Plan, layer: usize, slot: Slot) -> SlotRecord {
     let (rows, cols) = source.hyper.slot_shape(slot);
     let weight = Role::Linear {

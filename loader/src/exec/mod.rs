@@ -10,8 +10,12 @@ use crate::linear::RankFraction;
 use crate::model::Model;
 use project::{Output, Workspace, project};
 
-/// Positions that one call of [`Session::forward`] takes at most; bounds the buffers.
+/// Positions that one call of [`Session::forward`] takes at most.
 pub const BATCH: usize = 512;
+
+/// Numbers in one activation buffer at most, where a single position does not need more: a file
+/// may claim any width.
+const BUFFER: usize = 1 << 24;
 
 /// A sequence being read or written by a model.
 pub struct Session<'m> {
@@ -62,6 +66,14 @@ impl<'m> Session<'m> {
         self.model
     }
 
+    /// Positions that [`Session::forward`] takes at most: [`BATCH`], or fewer where the model is
+    /// so wide that the buffers would be out of proportion.
+    pub fn batch(&self) -> usize {
+        let h = self.model.hyper();
+        let widest = h.width.max(h.ffn).max(h.heads * h.head_size);
+        (BUFFER / widest.max(1)).clamp(1, BATCH)
+    }
+
     /// Positions read so far.
     pub fn position(&self) -> usize {
         self.kv.len()
@@ -83,18 +95,21 @@ impl<'m> Session<'m> {
         self.rows = 0;
     }
 
-    /// Reads `tokens` (at most [`BATCH`]) after what was read before.
+    /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
     ///
     /// # Errors
     /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
     /// then as before.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         let hyper = self.model.hyper();
-        if tokens.len() > BATCH {
-            return Err(ExecError::Batch {
-                found: tokens.len(),
-                limit: BATCH,
-            });
+        let limit = self.batch();
+        if tokens.len() > limit {
+            let found = tokens.len();
+            return Err(ExecError::Batch { found, limit });
+        }
+        if tokens.is_empty() {
+            self.rows = 0;
+            return Ok(());
         }
         if let Some(&token) = tokens
             .iter()

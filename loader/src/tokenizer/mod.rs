@@ -86,6 +86,9 @@ pub const MAX_USER_DEFINED_BYTES: usize = 1 << 20;
 pub enum AddSpecial {
     /// BOS before and EOS after the text, each if the vocabulary asks for it.
     AsVocabulary,
+    /// BOS before the text if the vocabulary asks for it, nothing after it: a text that is to be
+    /// continued.
+    Prompt,
     /// The tokens of the text alone.
     Nothing,
 }
@@ -143,9 +146,13 @@ impl Tokenizer {
     ///
     /// Time is O(n log n) in the length of the text.
     pub fn encode(&self, text: &str, special: AddSpecial) -> Vec<u32> {
-        let whole = special == AddSpecial::AsVocabulary;
+        let (before, after) = match special {
+            AddSpecial::AsVocabulary => (self.vocabulary.add_bos, self.vocabulary.add_eos),
+            AddSpecial::Prompt => (self.vocabulary.add_bos, false),
+            AddSpecial::Nothing => (false, false),
+        };
         let mut ids = Vec::new();
-        if whole && self.vocabulary.add_bos {
+        if before {
             ids.extend(self.vocabulary.bos);
         }
         let mut merging = self.merger.start();
@@ -173,7 +180,7 @@ impl Tokenizer {
                 }
             }
         }
-        if whole && self.vocabulary.add_eos {
+        if after {
             ids.extend(self.vocabulary.eos);
         }
         ids

@@ -16,6 +16,7 @@ mod interrupt;
 mod run;
 mod terminal;
 mod tokenize;
+mod trained;
 mod usage;
 mod verify;
 

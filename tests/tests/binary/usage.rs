@@ -1,6 +1,6 @@
 //! The command line itself: help, versions, and what is wrong before any file is opened.
 
-use htc_tests::htc;
+use htc_tests::{Scratch, TinyModel, htc};
 
 const COMMANDS: [&str; 6] = ["compile", "eval", "run", "inspect", "verify", "tokenize"];
 
@@ -224,4 +224,27 @@ fn what_is_allowed_is_said() {
         let outcome = htc!["compile", "no.gguf", "-o", "no.htz", option, value].run();
         outcome.refused(2, words);
     }
+}
+
+/// What is for people cannot be shown: the work is done all the same.
+#[test]
+fn standard_error_that_cannot_be_written_is_no_failure() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let (output, report) = (scratch.path("out.htz"), scratch.path("report.json"));
+    let shell = |command: &str, arguments: &[&std::path::Path]| {
+        let status = std::process::Command::new("sh")
+            .args(["-c", command])
+            .arg(htc_tests::binary::path())
+            .args(arguments)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(0), "{command}");
+    };
+    shell("\"$0\" inspect \"$1\" 2>/dev/full", &[&model]);
+    shell("\"$0\" inspect \"$1\" 2>&- ", &[&model]);
+    let compile = "\"$0\" compile \"$1\" -o \"$2\" --rank 8 --report \"$3\" 2>/dev/full";
+    shell(compile, &[&model, &output, &report]);
+    assert!(report.is_file());
+    htc!["verify", &output].run().ok();
 }

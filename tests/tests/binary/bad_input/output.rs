@@ -268,7 +268,10 @@ fn report_equal_to_input_or_output() {
     let model = model(&scratch);
     let before = fs::read(&model).unwrap();
     let output = scratch.path("out.htz");
-    for report in [&model, &output] {
+    let link = scratch.path("link.gguf");
+    fs::hard_link(&model, &link).unwrap();
+    let detour = scratch.folder().join(".").join("out.htz");
+    for report in [&model, &output, &link, &detour] {
         let run = htc![
             "compile", &model, "-o", &output, "--rank", "8", "--report", report
         ];
@@ -277,6 +280,6 @@ fn report_equal_to_input_or_output() {
             fs::read(&model).unwrap() == before,
             "the source is overwritten"
         );
-        scratch.holds_only(&["model.gguf"]);
+        scratch.holds_only(&["link.gguf", "model.gguf"]);
     }
 }
