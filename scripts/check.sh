@@ -22,11 +22,11 @@ RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --
 
 echo "== direction of dependencies: formats <- kernels <- loader <- compiler"
 must_not_depend() {
-  local crate=$1 found
+  local crate=$1 tree
   shift
+  tree=$(cargo tree --locked -p "$crate" -e normal,build --prefix none --format '{p}')
   for other in "$@"; do
-    found=$(cargo tree --locked -p "$crate" -e normal,build --prefix none --format '{p}' | grep -E "^$other v" || true)
-    if [ -n "$found" ]; then
+    if grep -qE "^$other v" <<<"$tree"; then
       echo "$crate depends on $other" >&2
       exit 1
     fi

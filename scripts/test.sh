@@ -3,6 +3,9 @@
 # cargo's own runner. The suites drive the binary that is built here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ ! -d "${HTC_SHARED:-../shared}" ]; then
+  echo "HTC_SHARED names no folder: comparisons with other programs' models and texts are skipped"
+fi
 cargo build --release --locked --workspace
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --release --locked --workspace --no-fail-fast

@@ -48,7 +48,7 @@ pub struct CompileArgs {
     /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
     #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
     pub method: MethodArg,
-    /// Rank of every selected slot; `full` stores lossless factors, whatever their size
+    /// Rank of every selected slot; `full` keeps every component, whatever the size
     #[arg(
         long,
         value_name = "N|full",
@@ -66,7 +66,7 @@ pub struct CompileArgs {
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
     #[command(flatten)]
-    #[allow(missing_docs)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace OUT if it exists
     #[arg(long)]
@@ -94,7 +94,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "MODEL")]
     pub reference: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the result as JSON on standard output
     #[arg(long)]
@@ -153,7 +153,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub ignore_eos: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
 }
 

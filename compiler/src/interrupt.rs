@@ -1,5 +1,6 @@
 //! Ctrl-C removes what is half-written before the program ends.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -25,17 +26,21 @@ impl Drop for RemoveOnInterrupt {
     }
 }
 
-/// Installs the handler for SIGINT, SIGTERM and SIGHUP. Where the system refuses, the signals
-/// keep their usual effect: the program ends and the unfinished file stays under its
-/// temporary name.
+/// Installs the handler for SIGINT, SIGTERM and SIGHUP. Where one of them is ignored already
+/// (`nohup`) or the system refuses, the signals keep their usual effect: the program ends, and the
+/// unfinished file stays under its temporary name.
 pub fn install() {
-    let installed = ctrlc::set_handler(|| {
+    let installed = ctrlc::try_set_handler(|| {
         let path = UNFINISHED
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let removed = path.map(|path| (std::fs::remove_file(&path), path));
         match removed {
+            // Renamed in this very moment: the artifact is complete.
+            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => {
+                say!("\nhtc: interrupted");
+            }
             Some((Err(error), path)) => {
                 say!(
                     "\nhtc: interrupted; {} stays behind: {error}",

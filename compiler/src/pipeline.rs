@@ -107,9 +107,13 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
 
     // Read.
     let source = open(options)?;
-    progress(Event::Digest);
-    let digest = Digest::of(&source.map);
-    let read = started.elapsed();
+    let vocabulary = source
+        .vocabulary
+        .as_ref()
+        .map_err(|error| CompileError::Vocabulary {
+            path: options.input.clone(),
+            error: error.clone(),
+        })?;
 
     // Plan.
     let plan = plan::make(&source.hyper, options.request.clone(), |layer, slot| {
@@ -118,15 +122,13 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         weight.map_or(DType::F32, |tensor| tensor.dtype)
     })?;
     let jobs = seal::jobs(&source, &plan);
+    // Whatever can be refused has been refused before the first long read.
+    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    progress(Event::Digest);
+    let digest = Digest::of(&source.map);
+    let read = started.elapsed();
 
     // Factorise and seal.
-    let vocabulary = source
-        .vocabulary
-        .as_ref()
-        .map_err(|error| CompileError::Vocabulary {
-            path: options.input.clone(),
-            error: error.clone(),
-        })?;
     let manifest = seal::draft(&source, digest, &plan);
     let mut record = manifest.plan.clone();
     let tokenizer = Section::tokenizer(vocabulary)?;
@@ -147,7 +149,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     ordered::for_each(
         options.threads,
         jobs.len(),
-        jobs.len().div_ceil(source.hyper.layers),
+        window(&jobs, source.hyper.layers, options.threads),
         |index| match jobs[index] {
             Job::PassThrough(tensor) => {
                 unit::check_finite(&source, tensor).map_err(of_source)?;
@@ -201,6 +203,16 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         artifact_bytes,
         times,
     ))
+}
+
+/// Results that may wait: those of one layer, or more where so many threads would not find work
+/// within one.
+fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
+    let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
+    let distance = jobs.len().div_ceil(units.count().max(1));
+    jobs.len()
+        .div_ceil(layers)
+        .max(threads.saturating_mul(distance))
 }
 
 /// How long the stages took; factorising includes writing what is ready.

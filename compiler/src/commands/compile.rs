@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -44,11 +45,17 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     }
     interrupt::install();
     let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
+    if !bar.is_hidden() {
+        // A large slot takes a while: the clock shows that work goes on.
+        bar.enable_steady_tick(Duration::from_millis(200));
+    }
     let report = pipeline::compile(&options, |event| match event {
         Event::Digest => bar.set_message("reading the source"),
-        Event::Planned(steps) => bar.set_length(steps as u64),
+        Event::Planned(steps) => {
+            bar.set_length(steps as u64);
+            bar.set_style(style("{bar:30} {pos}/{len} {elapsed_precise} {msg}"));
+        }
         Event::Done(what) => {
             bar.inc(1);
             bar.set_message(what.to_owned());
@@ -65,6 +72,10 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     }
 }
 
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 fn is_standard_output(path: &Path) -> bool {
     path == Path::new("json") || path == Path::new("-")
 }
@@ -77,7 +88,14 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
     } else if same(&options.output) {
         "the artifact"
     } else {
-        return Ok(());
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        return match folder.map(fs::metadata) {
+            Some(Err(source)) => Err(Failure::Write {
+                path: path.into(),
+                source,
+            }),
+            _ => Ok(()),
+        };
     };
     Err(Failure::ReportPath {
         path: path.into(),

@@ -209,7 +209,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         );
     }
     for note in notes(plan) {
-        say!("  note: {}", shorten(&note));
+        say!("  note: {}", super::bounded(&note));
     }
     say!("\ntensors");
     for t in &manifest.tensors {

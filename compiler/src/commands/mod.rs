@@ -27,7 +27,6 @@ use thiserror::Error;
 use crate::cli::Command;
 use crate::evaluate::EvaluateError;
 use crate::pipeline::CompileError;
-use crate::plan::PlanError;
 use crate::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -37,7 +36,7 @@ pub const USAGE: u8 = 2;
 
 /// Why a command failed; one line.
 #[derive(Debug, Error)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "each variant is what its message says")]
 pub enum Failure {
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -91,8 +90,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// [`USAGE`] where another command line is the remedy whatever the files hold,
-    /// [`FAILURE`] otherwise.
+    /// [`USAGE`] where another command line is the remedy, [`FAILURE`] otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Compile(CompileError::Plan(_) | CompileError::SameFile(_))
@@ -100,12 +98,6 @@ impl Failure {
             | Failure::ReportPath { .. } => USAGE,
             _ => FAILURE,
         }
-    }
-}
-
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
-        Failure::Compile(CompileError::Plan(error))
     }
 }
 

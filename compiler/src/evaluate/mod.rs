@@ -201,12 +201,12 @@ fn score_batch(
         });
         for (row, score) in scores.iter().enumerate() {
             let position = start + first + row;
-            if !score.loss.is_finite() {
-                return Err(ExecError::NotFinite { position }.into());
+            if !score.reference_loss.is_finite() {
+                return Err(EvaluateError::Reference(ExecError::NotFinite { position }));
             }
             let divergence = score.distance.map_or(0.0, |(divergence, _)| divergence);
-            if !score.reference_loss.is_finite() || !divergence.is_finite() {
-                return Err(EvaluateError::Reference(ExecError::NotFinite { position }));
+            if !score.loss.is_finite() || !divergence.is_finite() {
+                return Err(ExecError::NotFinite { position }.into());
             }
             totals.add(score, position >= window.len() / 2);
         }

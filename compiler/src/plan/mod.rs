@@ -162,16 +162,14 @@ pub enum PlanError {
     RankZero,
     /// A ratio that no rank can reach.
     #[error(
-        "--ratio {ratio}: the smallest ratio possible for these slots is {smallest:.4} \
-         (rank {granularity} everywhere); give at least that, or fewer --slots"
+        "--ratio {ratio}: the smallest ratio possible for these slots is {smallest:.4}; give at \
+         least that, or fewer --slots"
     )]
     RatioTooSmall {
         /// The ratio asked for.
         ratio: f64,
         /// The smallest ratio that some plan has.
         smallest: f64,
-        /// The rank of that plan.
-        granularity: usize,
     },
     /// A ratio outside (0, 1].
     #[error("--ratio {0}: a ratio is above 0 and at most 1")]

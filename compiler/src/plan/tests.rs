@@ -220,3 +220,19 @@ fn an_input_out_of_proportion_shares_no_basis() {
         Err(PlanError::InputTooWide { outs: 512, .. })
     ));
 }
+
+#[test]
+fn a_ratio_between_two_possible_ones_is_possible() {
+    let mut hyper = hyper(256, 32, 1, 768);
+    hyper.head_size = 8;
+    for thousandth in 92..=1000 {
+        let mut request = request(
+            Method::PerSlot,
+            Budget::Ratio(f64::from(thousandth) / 1e3),
+            DType::Q8_0,
+        );
+        request.slots = vec![Slot::Q, Slot::K];
+        let plan = make(&hyper, request, |_, _| DType::F32);
+        assert!(plan.is_ok(), "{thousandth}: {plan:?}");
+    }
+}

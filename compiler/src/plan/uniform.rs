@@ -20,18 +20,21 @@ pub(super) fn allocate(
     }
     let dense: u64 = kinds.iter().map(Kind::dense).sum();
     let budget = (ratio * dense as f64).floor() as u64;
-    let granules: Vec<usize> = kinds
+    let total = |ranks: &[usize]| -> u64 { kinds.iter().zip(ranks).map(|(k, &r)| k.cost(r)).sum() };
+    let mut granules: Vec<usize> = kinds
         .iter()
         .map(|kind| granule(kind, ratio, factor_type))
         .collect();
+    if total(&granules) > budget {
+        // A whole block may be more than the others leave; every plan begins with the finest steps.
+        granules = kinds.iter().map(finest).collect();
+    }
     let mut ranks = granules.clone();
-    let total = |ranks: &[usize]| -> u64 { kinds.iter().zip(ranks).map(|(k, &r)| k.cost(r)).sum() };
     let least = total(&ranks);
     if least > budget {
         return Err(PlanError::RatioTooSmall {
             ratio,
             smallest: round_up(least as f64 / dense as f64),
-            granularity: ranks.iter().copied().max().unwrap_or(0),
         });
     }
     let mut spent = least;
@@ -67,11 +70,14 @@ fn granule(kind: &Kind, ratio: f64, factor_type: DType) -> usize {
     let block = granularity(factor_type);
     if block <= share.min(kind.limit) {
         block
-    } else if kind.limit >= 8 {
-        8
     } else {
-        1
+        finest(kind)
     }
+}
+
+/// The smallest step of a kind's rank.
+fn finest(kind: &Kind) -> usize {
+    if kind.limit >= 8 { 8 } else { 1 }
 }
 
 /// Rounded up at the fourth decimal, so that the figure shown can be asked for.

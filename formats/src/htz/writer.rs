@@ -66,6 +66,14 @@ impl HtzWriter {
         })
     }
 
+    /// Whether an artifact may be written to `path`, before any work is done for it.
+    ///
+    /// # Errors
+    /// Those of [`create`](HtzWriter::create) that concern the path alone.
+    pub fn check_destination(path: impl AsRef<Path>, overwrite: bool) -> Result<(), HtzError> {
+        destination(path.as_ref(), overwrite).map(|_| ())
+    }
+
     /// The file as long as it is incomplete, for whoever must remove it when the program is
     /// interrupted.
     pub fn temp_path(&self) -> &Path {

@@ -2,7 +2,7 @@
 //!
 //! An instruction set brings a register type, a few operations on it and, per format, a function
 //! that unpacks a block into registers of decoded numbers. The macros here make of these the
-//! decoder and the product with one vector, so that both see the same numbers.
+//! decoder and the product with one vector, which agree to the last bits of their rounding.
 
 /// `N` bytes from `at` on.
 #[inline(always)]

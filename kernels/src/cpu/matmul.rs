@@ -13,6 +13,9 @@ const PANEL_ROWS: usize = 96;
 
 /// Columns decoded at a time, a multiple of every block length: a panel of them fits the
 /// second-level cache beside what the dense product packs. Larger panels were no faster.
+///
+/// The product adds up to 512 columns in one go on every processor; more would make sums depend on
+/// the size of its caches.
 const PANEL_COLS: usize = 512;
 
 /// Up to this many vectors a product decodes rows into the first-level cache and multiplies them

@@ -44,7 +44,8 @@ pub(super) fn rows_per_task(w: &Matrix<'_>) -> usize {
     const ROWS: usize = 8;
     let bytes = (w.rows() * w.row_bytes() / TASKS_PER_PRODUCT)
         .clamp(*TASK_BYTES.start(), *TASK_BYTES.end());
-    (bytes / w.row_bytes().max(1)).next_multiple_of(ROWS)
+    let rows = bytes / w.row_bytes().max(1);
+    rows.max(1).next_multiple_of(ROWS)
 }
 
 pub(super) fn matvec_many_with(

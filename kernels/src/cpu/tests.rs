@@ -130,6 +130,37 @@ fn magnitudes(w: Matrix<'_>, x: &[f32]) -> Vec<f64> {
 /// sum, with at least eight partial sums.
 const PRODUCT_ERROR: f64 = 2e-6;
 
+/// A row may be longer than a task should be: a factor of low rank with a wide input.
+#[test]
+fn few_long_rows_agree_with_the_reference() {
+    let mut random = Random(23);
+    let (rows, cols) = (8, 8192);
+    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+        let bytes = random.matrix(dtype, rows, cols);
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        for n in [1, 2, 100] {
+            let x = random.numbers(n * cols);
+            for threads in [1, 2, 3] {
+                let pool = Pool::new(threads).unwrap();
+                let mut y = vec![f32::NAN; n * rows];
+                match n {
+                    1 => matvec(&pool, w, &x, &mut y).unwrap(),
+                    _ => matmul(&pool, w, n, &x, &mut y, &mut Scratch::new()).unwrap(),
+                }
+                for (x, y) in x.chunks(cols).zip(y.chunks(rows)) {
+                    let mut expected = vec![0.0; rows];
+                    reference::matvec(w, x, &mut expected).unwrap();
+                    let bounds = magnitudes(w, x);
+                    for i in 0..rows {
+                        let error = f64::from(y[i] - expected[i]).abs();
+                        assert!(error <= PRODUCT_ERROR * bounds[i], "{dtype} {n} row {i}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn matvec_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(2);

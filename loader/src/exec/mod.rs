@@ -28,7 +28,7 @@ pub struct Session<'m> {
     rows: usize,
 }
 
-/// Activations of one batch, row by row; they only ever grow.
+/// Activations of one batch, row by row; their memory is kept from batch to batch.
 #[derive(Default)]
 struct Buffers {
     /// Residual stream `[n, width]`; after the forward pass, normed for the output.

@@ -34,7 +34,7 @@ fn stories_compile_with_both_methods() {
             htc!["verify", &artifact].run().ok();
             let result = eval(&artifact, &text, &["--context", "256", "--chunks", "4"]);
             let perplexity = number(&result.run().json(), "/perplexity");
-            // Steps of 32 are coarse for a width of 64: gp ruins this model, and says so.
+            // Plain truncation ruins a model of width 64; that it runs and is measured is the point.
             assert!(perplexity > 2.0, "{method} {ratio}: {perplexity}");
             assert!(method == "gp" || perplexity < 20.0, "{ratio}: {perplexity}");
         }
