@@ -52,7 +52,9 @@ pub fn install() {
         }
         std::process::exit(INTERRUPTED);
     });
-    if let Err(error) = installed {
-        say!("htc: warning: Ctrl-C will not clean up: {error}");
+    match installed {
+        // The parent has one of them ignored, and it stays so: that is what was asked for.
+        Ok(()) | Err(ctrlc::Error::MultipleHandlers) => {}
+        Err(error) => say!("htc: warning: Ctrl-C will not clean up: {error}"),
     }
 }
