@@ -176,8 +176,8 @@ pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitErr
         Form::Dense => {}
         Form::LowRank { rank, a, b } => {
             for (index, (weight, member)) in weights.iter().zip(&unit.members).enumerate() {
-                // Down reads the widest input, and its small singular values matter most: no
-                // squaring there.
+                // Down takes the decomposition of W itself by design; for the others the cheaper
+                // path gives the same factors to rounding.
                 let path = match member.slot {
                     Slot::Down => Path::Svd,
                     _ => Path::Auto,
