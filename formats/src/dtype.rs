@@ -5,73 +5,84 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How the numbers of a tensor are stored.
-///
-/// A row of a matrix is a whole number of blocks; a block holds
-/// [`block_len`](DType::block_len) numbers in [`block_bytes`](DType::block_bytes) bytes.
-/// The layouts are those of GGUF.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary16.
-    F16,
-    /// bfloat16: the upper half of a binary32.
-    #[serde(rename = "bf16")]
-    BF16,
-    /// 32 signed bytes and one f16 scale.
-    #[serde(rename = "q8_0")]
-    Q8_0,
-    /// 32 four-bit numbers and one f16 scale.
-    #[serde(rename = "q4_0")]
-    Q4_0,
-    /// 256 four-bit numbers, eight 6-bit scales and minima, two f16 super-scales.
-    #[serde(rename = "q4_k")]
-    Q4K,
-    /// 256 five-bit numbers, eight 6-bit scales and minima, two f16 super-scales.
-    #[serde(rename = "q5_k")]
-    Q5K,
-    /// 256 six-bit numbers, sixteen 8-bit scales, one f16 super-scale.
-    #[serde(rename = "q6_k")]
-    Q6K,
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $len:literal $bytes:literal $doc:literal;)*) => {
+        /// How the numbers of a tensor are stored.
+        ///
+        /// A row of a matrix is a whole number of blocks; a block holds
+        /// [`block_len`](DType::block_len) numbers in [`block_bytes`](DType::block_bytes) bytes.
+        /// The layouts are those of GGUF.
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        #[allow(non_camel_case_types, reason = "names as GGUF has them, in a table")]
+        pub enum DType {
+            $(
+                #[doc = $doc]
+                #[serde(rename = $name)]
+                $variant,
+            )*
+        }
+
+        impl DType {
+            /// Every type.
+            pub const ALL: &[DType] = &[$(DType::$variant,)*];
+
+            /// Numbers in a block.
+            pub const fn block_len(self) -> usize {
+                match self { $(DType::$variant => $len,)* }
+            }
+
+            /// Bytes of a block.
+            pub const fn block_bytes(self) -> usize {
+                match self { $(DType::$variant => $bytes,)* }
+            }
+
+            /// The name used on the command line and in the manifest.
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+// Variant, name, numbers per block, bytes per block, what a block is.
+dtypes! {
+    F32 "f32" 1 4 "IEEE 754 binary32.";
+    F16 "f16" 1 2 "IEEE 754 binary16.";
+    BF16 "bf16" 1 2 "bfloat16: the upper half of a binary32.";
+    F64 "f64" 1 8 "IEEE 754 binary64; decodes to the nearest binary32.";
+    I8 "i8" 1 1 "Signed byte.";
+    I16 "i16" 1 2 "Signed 16-bit integer.";
+    I32 "i32" 1 4 "Signed 32-bit integer; decodes to the nearest binary32.";
+    I64 "i64" 1 8 "Signed 64-bit integer; decodes to the nearest binary32.";
+    Q4_0 "q4_0" 32 18 "32 four-bit numbers and one f16 scale.";
+    Q4_1 "q4_1" 32 20 "32 four-bit numbers, one f16 scale and one f16 minimum.";
+    Q5_0 "q5_0" 32 22 "32 five-bit numbers and one f16 scale.";
+    Q5_1 "q5_1" 32 24 "32 five-bit numbers, one f16 scale and one f16 minimum.";
+    Q8_0 "q8_0" 32 34 "32 signed bytes and one f16 scale.";
+    Q8_1 "q8_1" 32 36 "32 signed bytes, one f16 scale and the f16 sum of the numbers.";
+    Q2K "q2_k" 256 84 "256 two-bit numbers, sixteen 4-bit scales and minima, two f16 super-scales.";
+    Q3K "q3_k" 256 110 "256 three-bit numbers, sixteen 6-bit scales, one f16 super-scale.";
+    Q4K "q4_k" 256 144 "256 four-bit numbers, eight 6-bit scales and minima, two f16 super-scales.";
+    Q5K "q5_k" 256 176 "256 five-bit numbers, eight 6-bit scales and minima, two f16 super-scales.";
+    Q6K "q6_k" 256 210 "256 six-bit numbers, sixteen 8-bit scales, one f16 super-scale.";
+    Q8K "q8_k" 256 292 "256 signed bytes, one f32 scale and sixteen 16-bit sums.";
+    IQ1S "iq1_s" 256 50 "Groups of eight ternary numbers from a table of 2048; 1.56 bits each.";
+    IQ1M "iq1_m" 256 56 "As `iq1_s` with finer scales; 1.75 bits each.";
+    IQ2XXS "iq2_xxs" 256 66 "Groups of eight from a table of 256 with signs; 2.06 bits each.";
+    IQ2XS "iq2_xs" 256 74 "Groups of eight from a table of 512 with signs; 2.31 bits each.";
+    IQ2S "iq2_s" 256 82 "Groups of eight from a table of 1024 with signs; 2.56 bits each.";
+    IQ3XXS "iq3_xxs" 256 98 "Groups of four from a table of 256 with signs; 3.06 bits each.";
+    IQ3S "iq3_s" 256 110 "Groups of four from a table of 512 with signs; 3.44 bits each.";
+    IQ4NL "iq4_nl" 32 18 "32 four-bit indices into a table of sixteen levels, one f16 scale.";
+    IQ4XS "iq4_xs" 256 136 "256 indices as in `iq4_nl`, eight 6-bit scales, one f16 super-scale.";
+    TQ1_0 "tq1_0" 256 54 "256 ternary numbers, five to a byte, one f16 scale.";
+    TQ2_0 "tq2_0" 256 66 "256 ternary numbers of two bits, one f16 scale.";
+    MXFP4 "mxfp4" 32 17 "32 four-bit floats (E2M1) and one power-of-two scale (E8M0).";
 }
 
 impl DType {
-    /// Every type, in the order of GGUF's type identifiers' introduction.
-    pub const ALL: [DType; 8] = [
-        DType::F32,
-        DType::F16,
-        DType::BF16,
-        DType::Q8_0,
-        DType::Q4_0,
-        DType::Q4K,
-        DType::Q5K,
-        DType::Q6K,
-    ];
-
-    /// Numbers in a block.
-    pub const fn block_len(self) -> usize {
-        match self {
-            DType::F32 | DType::F16 | DType::BF16 => 1,
-            DType::Q8_0 | DType::Q4_0 => 32,
-            DType::Q4K | DType::Q5K | DType::Q6K => 256,
-        }
-    }
-
-    /// Bytes of a block.
-    pub const fn block_bytes(self) -> usize {
-        match self {
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
-            DType::Q8_0 => 34,
-            DType::Q4_0 => 18,
-            DType::Q4K => 144,
-            DType::Q5K => 176,
-            DType::Q6K => 210,
-        }
-    }
-
     /// Bytes of a row of `cols` numbers; `None` when `cols` is not a whole number of blocks
     /// or the product does not fit.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
@@ -89,20 +100,6 @@ impl DType {
             None => None,
         }
     }
-
-    /// The name used on the command line and in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::Q8_0 => "q8_0",
-            DType::Q4_0 => "q4_0",
-            DType::Q4K => "q4_k",
-            DType::Q5K => "q5_k",
-            DType::Q6K => "q6_k",
-        }
-    }
 }
 
 impl fmt::Display for DType {
@@ -116,7 +113,8 @@ impl FromStr for DType {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         DType::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|d| d.name() == text)
             .ok_or_else(|| format!("unknown element type {text:?}"))
     }
@@ -128,7 +126,7 @@ mod tests {
 
     #[test]
     fn names_and_json_agree() {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
             let json = serde_json::to_string(&dtype).unwrap();
             assert_eq!(json, format!("\"{}\"", dtype.name()));

@@ -60,6 +60,7 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::Q4K => blocks(bytes, out, k_quants::decode_q4_k),
         DType::Q5K => blocks(bytes, out, k_quants::decode_q5_k),
         DType::Q6K => blocks(bytes, out, k_quants::decode_q6_k),
+        dtype => return Err(BlockError::NotWritten { dtype }),
     }
     Ok(())
 }
@@ -83,7 +84,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
         DType::F16 => float::encode_f16(values, out),
         DType::BF16 => float::encode_bf16(values, out),
         DType::Q8_0 => legacy::encode_q8_0(values, out)?,
-        DType::Q4_0 | DType::Q4K | DType::Q5K | DType::Q6K => {
+        dtype => {
             return Err(BlockError::NotWritten { dtype });
         }
     }

@@ -216,5 +216,6 @@ pub enum GgufError {
 }
 
 fn supported() -> String {
-    DType::ALL.map(DType::name).join(", ")
+    let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+    names.join(", ")
 }

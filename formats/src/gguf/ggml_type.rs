@@ -96,18 +96,9 @@ impl GgmlType {
     }
 
     /// The same type as one that this project decodes; `None` for all others.
-    pub const fn dtype(self) -> Option<DType> {
-        Some(match self {
-            GgmlType::F32 => DType::F32,
-            GgmlType::F16 => DType::F16,
-            GgmlType::BF16 => DType::BF16,
-            GgmlType::Q8_0 => DType::Q8_0,
-            GgmlType::Q4_0 => DType::Q4_0,
-            GgmlType::Q4_K => DType::Q4K,
-            GgmlType::Q5_K => DType::Q5K,
-            GgmlType::Q6_K => DType::Q6K,
-            _ => return None,
-        })
+    pub fn dtype(self) -> Option<DType> {
+        let mut decoded = DType::ALL.iter().copied();
+        decoded.find(|&dtype| GgmlType::from(dtype) == self)
     }
 
     /// Bytes of `rows` rows of `cols` numbers; `None` when a row is no whole number of blocks
@@ -129,11 +120,35 @@ impl From<DType> for GgmlType {
             DType::F32 => GgmlType::F32,
             DType::F16 => GgmlType::F16,
             DType::BF16 => GgmlType::BF16,
-            DType::Q8_0 => GgmlType::Q8_0,
+            DType::F64 => GgmlType::F64,
+            DType::I8 => GgmlType::I8,
+            DType::I16 => GgmlType::I16,
+            DType::I32 => GgmlType::I32,
+            DType::I64 => GgmlType::I64,
             DType::Q4_0 => GgmlType::Q4_0,
+            DType::Q4_1 => GgmlType::Q4_1,
+            DType::Q5_0 => GgmlType::Q5_0,
+            DType::Q5_1 => GgmlType::Q5_1,
+            DType::Q8_0 => GgmlType::Q8_0,
+            DType::Q8_1 => GgmlType::Q8_1,
+            DType::Q2K => GgmlType::Q2_K,
+            DType::Q3K => GgmlType::Q3_K,
             DType::Q4K => GgmlType::Q4_K,
             DType::Q5K => GgmlType::Q5_K,
             DType::Q6K => GgmlType::Q6_K,
+            DType::Q8K => GgmlType::Q8_K,
+            DType::IQ1S => GgmlType::IQ1_S,
+            DType::IQ1M => GgmlType::IQ1_M,
+            DType::IQ2XXS => GgmlType::IQ2_XXS,
+            DType::IQ2XS => GgmlType::IQ2_XS,
+            DType::IQ2S => GgmlType::IQ2_S,
+            DType::IQ3XXS => GgmlType::IQ3_XXS,
+            DType::IQ3S => GgmlType::IQ3_S,
+            DType::IQ4NL => GgmlType::IQ4_NL,
+            DType::IQ4XS => GgmlType::IQ4_XS,
+            DType::TQ1_0 => GgmlType::TQ1_0,
+            DType::TQ2_0 => GgmlType::TQ2_0,
+            DType::MXFP4 => GgmlType::MXFP4,
         }
     }
 }
@@ -161,7 +176,7 @@ mod tests {
 
     #[test]
     fn both_tables_of_block_sizes_agree() {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let kind = GgmlType::from(dtype);
             assert_eq!(kind.dtype(), Some(dtype));
             assert_eq!(kind.block_len(), dtype.block_len() as u64);

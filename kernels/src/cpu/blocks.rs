@@ -484,6 +484,7 @@ macro_rules! kernel_table {
                 DType::Q4K => q4_k::decode(bytes, out),
                 DType::Q5K => q5_k::decode(bytes, out),
                 DType::Q6K => q6_k::decode(bytes, out),
+                other => drop(htc_formats::block::decode(other, bytes, out)),
             }
         }
 
@@ -503,6 +504,7 @@ macro_rules! kernel_table {
                         DType::Q4K => q4_k::matvec(w, x, y),
                         DType::Q5K => q5_k::matvec(w, x, y),
                         DType::Q6K => q6_k::matvec(w, x, y),
+                        _ => lanes::decoded_matvec::<true>(w, x, y),
                     }
                 }
             },

@@ -3,6 +3,8 @@
 //! Every function is inlined into a version per instruction set; `FMA` says whether that set
 //! has a fused multiply-add, which without one would be a call into the C library.
 
+use crate::matrix::Matrix;
+
 /// Numbers handled side by side: one 512-bit register, or two or four smaller ones.
 const LANES: usize = 16;
 
@@ -185,5 +187,15 @@ pub(super) fn weighted_sum<const FMA: bool>(weights: &[f32], values: &[f32], out
         for (out, &value) in out.iter_mut().zip(value) {
             *out = fma::<FMA>(weight, value, *out);
         }
+    }
+}
+
+/// `y = W x`, a row of `W` decoded at a time.
+#[inline(always)]
+pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+    let mut row = vec![0.0; w.cols()];
+    for (i, y) in y.iter_mut().enumerate() {
+        drop(htc_formats::block::decode(w.dtype(), w.row(i), &mut row));
+        *y = dot::<FMA>(&row, x);
     }
 }
