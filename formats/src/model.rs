@@ -121,10 +121,18 @@ pub enum Part {
     B,
     /// `W̃ = W P`, `[out, rank]`, to be used with the [`Role::Basis`] of the slot's group.
     Projected,
+    /// What is added to `W x`, `[1, out]`; with factors as with the dense matrix.
+    Bias,
 }
 
 impl Part {
-    const ALL: [Part; 4] = [Part::Weight, Part::A, Part::B, Part::Projected];
+    const ALL: [Part; 5] = [
+        Part::Weight,
+        Part::A,
+        Part::B,
+        Part::Projected,
+        Part::Bias,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -132,6 +140,7 @@ impl Part {
             Part::A => "a",
             Part::B => "b",
             Part::Projected => "projected",
+            Part::Bias => "bias",
         }
     }
 }
@@ -144,6 +153,9 @@ pub enum Role {
     TokenEmbedding,
     /// `[1, rope_dimensions / 2]`: divisors of the rotary frequencies.
     RopeFactors,
+    /// `[1, rope_dimensions / 2]`: the divisors where the context is longer than
+    /// [`LongRope::original_context`].
+    LongRopeFactors,
     /// `[1, width]`.
     AttentionNorm {
         /// Index of the block.
@@ -155,6 +167,26 @@ pub enum Role {
         layer: usize,
         /// The slots that share it.
         group: InputGroup,
+    },
+    /// `[1, head_size]`: weight of the norm of every query head, before rotation.
+    QueryNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// `[1, head_size]`: weight of the norm of every key head, before rotation.
+    KeyNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// `[1, width]`: norm of what attention adds to the residual stream.
+    PostAttentionNorm {
+        /// Index of the block.
+        layer: usize,
+    },
+    /// `[1, width]`: norm of what the feed-forward network adds to the residual stream.
+    PostFfnNorm {
+        /// Index of the block.
+        layer: usize,
     },
     /// A part of a linear slot.
     Linear {
@@ -176,18 +208,99 @@ pub enum Role {
     Output,
 }
 
+/// The vectors of a block that are no part of a slot, by the names used in roles.
+const BLOCK_VECTORS: [(&str, fn(usize) -> Role); 6] = [
+    ("attention_norm", |layer| Role::AttentionNorm { layer }),
+    ("query_norm", |layer| Role::QueryNorm { layer }),
+    ("key_norm", |layer| Role::KeyNorm { layer }),
+    ("post_attention_norm", |layer| Role::PostAttentionNorm {
+        layer,
+    }),
+    ("ffn_norm", |layer| Role::FfnNorm { layer }),
+    ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
+];
+
+/// The tensors outside of blocks, by the names used in roles.
+const MODEL_TENSORS: [(&str, Role); 5] = [
+    ("token_embedding", Role::TokenEmbedding),
+    ("rope_factors", Role::RopeFactors),
+    ("long_rope_factors", Role::LongRopeFactors),
+    ("output_norm", Role::OutputNorm),
+    ("output", Role::Output),
+];
+
+impl Role {
+    /// The block of the tensor; `None` outside of blocks.
+    pub const fn layer(self) -> Option<usize> {
+        match self {
+            Role::TokenEmbedding
+            | Role::RopeFactors
+            | Role::LongRopeFactors
+            | Role::OutputNorm
+            | Role::Output => None,
+            Role::AttentionNorm { layer }
+            | Role::QueryNorm { layer }
+            | Role::KeyNorm { layer }
+            | Role::PostAttentionNorm { layer }
+            | Role::Basis { layer, .. }
+            | Role::Linear { layer, .. }
+            | Role::FfnNorm { layer }
+            | Role::PostFfnNorm { layer } => Some(layer),
+        }
+    }
+
+    /// A key that sorts the tensors of a model into the order of execution, which is the order
+    /// of an artifact.
+    pub fn execution_order(self) -> impl Ord {
+        let step = |slot: Slot| match slot {
+            Slot::Q => 2,
+            Slot::K => 3,
+            Slot::V => 4,
+            Slot::O => 7,
+            Slot::Gate => 11,
+            Slot::Up => 12,
+            Slot::Down => 13,
+        };
+        let (stage, step, part) = match self {
+            Role::TokenEmbedding => (0, 0, 0),
+            Role::RopeFactors => (0, 1, 0),
+            Role::LongRopeFactors => (0, 2, 0),
+            Role::AttentionNorm { .. } => (1, 0, 0),
+            Role::Basis { group, .. } => match group {
+                InputGroup::Qkv => (1, 1, 0),
+                InputGroup::GateUp => (1, 10, 0),
+            },
+            Role::Linear { slot, part, .. } => (1, step(slot), part as usize),
+            Role::QueryNorm { .. } => (1, 5, 0),
+            Role::KeyNorm { .. } => (1, 6, 0),
+            Role::PostAttentionNorm { .. } => (1, 8, 0),
+            Role::FfnNorm { .. } => (1, 9, 0),
+            Role::PostFfnNorm { .. } => (1, 14, 0),
+            Role::OutputNorm => (2, 0, 0),
+            Role::Output => (2, 1, 0),
+        };
+        (stage, self.layer(), step, part)
+    }
+}
+
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Role::TokenEmbedding => f.write_str("token_embedding"),
-            Role::RopeFactors => f.write_str("rope_factors"),
-            Role::OutputNorm => f.write_str("output_norm"),
-            Role::Output => f.write_str("output"),
-            Role::AttentionNorm { layer } => write!(f, "layers.{layer}.attention_norm"),
-            Role::FfnNorm { layer } => write!(f, "layers.{layer}.ffn_norm"),
+        if let Some((name, _)) = MODEL_TENSORS.iter().find(|(_, role)| role == self) {
+            return f.write_str(name);
+        }
+        match *self {
             Role::Basis { layer, group } => write!(f, "layers.{layer}.{}.basis", group.name()),
             Role::Linear { layer, slot, part } => {
                 write!(f, "layers.{layer}.{}.{}", slot.name(), part.name())
+            }
+            vector => {
+                let layer = vector.layer().unwrap_or_default();
+                let mut names = BLOCK_VECTORS.iter();
+                match names.find(|(_, role)| role(layer) == vector) {
+                    Some((name, _)) => write!(f, "layers.{layer}.{name}"),
+                    // Every role is in one of the tables, which a test goes through.
+                    None => Err(fmt::Error),
+                }
             }
         }
     }
@@ -198,36 +311,33 @@ impl FromStr for Role {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let unknown = || format!("unknown role {text:?}");
-        let role = match text {
-            "token_embedding" => Role::TokenEmbedding,
-            "rope_factors" => Role::RopeFactors,
-            "output_norm" => Role::OutputNorm,
-            "output" => Role::Output,
-            _ => {
-                let rest = text.strip_prefix("layers.").ok_or_else(unknown)?;
-                let (layer, rest) = rest.split_once('.').ok_or_else(unknown)?;
-                let layer: usize = layer.parse().map_err(|_| unknown())?;
-                match rest.split_once('.') {
-                    None if rest == "attention_norm" => Role::AttentionNorm { layer },
-                    None if rest == "ffn_norm" => Role::FfnNorm { layer },
-                    None => return Err(unknown()),
-                    Some((group, "basis")) => Role::Basis {
-                        layer,
-                        group: InputGroup::ALL
-                            .into_iter()
-                            .find(|g| g.name() == group)
-                            .ok_or_else(unknown)?,
-                    },
-                    Some((slot, part)) => Role::Linear {
-                        layer,
-                        slot: slot.parse().map_err(|_| unknown())?,
-                        part: Part::ALL
-                            .into_iter()
-                            .find(|p| p.name() == part)
-                            .ok_or_else(unknown)?,
-                    },
-                }
+        if let Some((_, role)) = MODEL_TENSORS.iter().find(|(name, _)| *name == text) {
+            return Ok(*role);
+        }
+        let rest = text.strip_prefix("layers.").ok_or_else(unknown)?;
+        let (layer, rest) = rest.split_once('.').ok_or_else(unknown)?;
+        let layer: usize = layer.parse().map_err(|_| unknown())?;
+        let role = match rest.split_once('.') {
+            None => {
+                let mut names = BLOCK_VECTORS.iter();
+                let (_, role) = names.find(|(n, _)| *n == rest).ok_or_else(unknown)?;
+                role(layer)
             }
+            Some((group, "basis")) => Role::Basis {
+                layer,
+                group: InputGroup::ALL
+                    .into_iter()
+                    .find(|g| g.name() == group)
+                    .ok_or_else(unknown)?,
+            },
+            Some((slot, part)) => Role::Linear {
+                layer,
+                slot: slot.parse().map_err(|_| unknown())?,
+                part: Part::ALL
+                    .into_iter()
+                    .find(|p| p.name() == part)
+                    .ok_or_else(unknown)?,
+            },
         };
         // One spelling only: "layers.03.q.weight" is not "layers.3.q.weight".
         if role.to_string() == text {
@@ -283,6 +393,95 @@ pub struct HyperParameters {
     pub rope_dimensions: usize,
     /// Positions are divided by this before rotation (1 = no scaling).
     pub rope_linear_scale: f32,
+    /// How the forward pass differs from the plain one.
+    #[serde(default, skip_serializing_if = "Forward::is_plain")]
+    pub forward: Forward,
+}
+
+/// How a forward pass differs from the plain one, which is Llama's: rotated pairs side by side,
+/// SiLU, attention over every earlier position, nothing scaled or capped. What else differs
+/// between architectures, biases and norms, is seen from the tensors that a model has.
+///
+/// Whoever reads one must understand all of it, so that unknown fields are refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Forward {
+    /// Which dimensions of a head are rotated together.
+    pub rope_pairs: RopePairs,
+    /// The activation of the feed-forward network's gate.
+    pub activation: Activation,
+    /// Factor of the embeddings; absent is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_scale: Option<f32>,
+    /// Factor of the products of queries and keys; absent is `1 / sqrt(head_size)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_scale: Option<f32>,
+    /// Scaled products `s` of queries and keys become `c tanh(s / c)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_softcap: Option<f32>,
+    /// Logits `l` become `c tanh(l / c)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_softcap: Option<f32>,
+    /// Layers that see only the latest positions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<SlidingWindow>,
+    /// Rotary frequencies that depend on the length of the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_rope: Option<LongRope>,
+}
+
+impl Forward {
+    /// Whether there is no difference.
+    pub fn is_plain(&self) -> bool {
+        *self == Forward::default()
+    }
+}
+
+/// Which dimensions of a head the rotary embedding rotates together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RopePairs {
+    /// `2i` and `2i + 1`.
+    #[default]
+    Adjacent,
+    /// `i` and `i + rope_dimensions / 2`.
+    Halves,
+}
+
+/// The activation of the gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    #[default]
+    Silu,
+    /// GELU in its approximation by tanh.
+    GeluTanh,
+}
+
+/// Attention over the latest positions only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlidingWindow {
+    /// Positions that a position sees, itself among them.
+    pub positions: usize,
+    /// The layers that see every position all the same, ascending.
+    pub full_layers: Vec<usize>,
+    /// Base of the rotary embedding in the layers with a window, which then know neither
+    /// scaling nor factors; absent where they rotate as the others do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_theta: Option<f32>,
+}
+
+/// Rotary frequencies that depend on the length of the context (LongRoPE).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongRope {
+    /// Positions up to which a context counts as short: [`Role::RopeFactors`] then divide the
+    /// frequencies, else [`Role::LongRopeFactors`].
+    pub original_context: usize,
+    /// Factor of the rotated queries and keys, in short contexts too.
+    pub attention_factor: f32,
 }
 
 /// Hyper-parameters that no model can have, or that are beyond [`limits`].
@@ -350,7 +549,70 @@ impl HyperParameters {
                 return wrong(name, &found, "a finite positive number".to_owned());
             }
         }
+        self.check_forward()
+    }
+
+    fn check_forward(&self) -> Result<(), HyperError> {
+        let wrong = |name, found: &dyn fmt::Display, expected: String| {
+            Err(HyperError {
+                name,
+                expected,
+                found: found.to_string(),
+            })
+        };
+        let forward = &self.forward;
+        let window = forward.sliding_window.as_ref();
+        for (name, found) in [
+            ("embedding_scale", forward.embedding_scale),
+            ("attention_scale", forward.attention_scale),
+            ("attention_softcap", forward.attention_softcap),
+            ("logit_softcap", forward.logit_softcap),
+            (
+                "sliding_window.rope_theta",
+                window.and_then(|w| w.rope_theta),
+            ),
+            (
+                "long_rope.attention_factor",
+                forward.long_rope.map(|long| long.attention_factor),
+            ),
+        ] {
+            if let Some(found) = found.filter(|x| !(x.is_finite() && *x > 0.0)) {
+                return wrong(name, &found, "a finite positive number".to_owned());
+            }
+        }
+        for (name, found) in [
+            ("sliding_window.positions", window.map(|w| w.positions)),
+            (
+                "long_rope.original_context",
+                forward.long_rope.map(|long| long.original_context),
+            ),
+        ] {
+            let limit = limits::MAX_CONTEXT;
+            if let Some(found) = found.filter(|x| !(1..=limit).contains(x)) {
+                return wrong(name, &found, format!("1 to {limit}"));
+            }
+        }
+        if let Some(window) = window {
+            let full = &window.full_layers;
+            let name = "sliding_window.full_layers";
+            if let Some(pair) = full.windows(2).find(|pair| pair[0] >= pair[1]) {
+                let expected = format!("a layer above {}", pair[0]);
+                return wrong(name, &pair[1], expected);
+            }
+            if let Some(last) = full.last().filter(|&&last| last >= self.layers) {
+                return wrong(name, last, format!("layers below {}", self.layers));
+            }
+        }
         Ok(())
+    }
+
+    /// The window of a layer's attention; `None` where it sees every position.
+    pub fn window(&self, layer: usize) -> Option<&SlidingWindow> {
+        let window = self.forward.sliding_window.as_ref()?;
+        match window.full_layers.binary_search(&layer) {
+            Ok(_) => None,
+            Err(_) => Some(window),
+        }
     }
 
     /// Shape `[out, in]` of a slot's dense matrix.
@@ -375,10 +637,15 @@ mod tests {
         let mut roles = vec![
             Role::TokenEmbedding,
             Role::RopeFactors,
+            Role::LongRopeFactors,
             Role::OutputNorm,
             Role::Output,
             Role::AttentionNorm { layer: 0 },
+            Role::QueryNorm { layer: 1 },
+            Role::KeyNorm { layer: 2 },
+            Role::PostAttentionNorm { layer: 3 },
             Role::FfnNorm { layer: 31 },
+            Role::PostFfnNorm { layer: 4 },
         ];
         for slot in Slot::ALL {
             for part in Part::ALL {
@@ -411,6 +678,7 @@ mod tests {
             rope_theta: 1e4,
             rope_dimensions: 16,
             rope_linear_scale: 1.0,
+            forward: Forward::default(),
         };
         assert_eq!(good.check(), Ok(()));
         let bad = HyperParameters {
@@ -422,6 +690,46 @@ mod tests {
         let error = bad.check().unwrap_err();
         assert_eq!(error.name, "head_size");
         assert!(!error.to_string().contains('\n'));
+    }
+
+    #[test]
+    fn the_order_of_execution_is_that_of_a_forward_pass() {
+        let layer = 3;
+        let part = |slot, part| Role::Linear { layer, slot, part };
+        let ordered = [
+            Role::TokenEmbedding,
+            Role::RopeFactors,
+            Role::LongRopeFactors,
+            Role::PostFfnNorm { layer: 2 },
+            Role::AttentionNorm { layer },
+            Role::Basis {
+                layer,
+                group: InputGroup::Qkv,
+            },
+            part(Slot::Q, Part::A),
+            part(Slot::Q, Part::B),
+            part(Slot::Q, Part::Bias),
+            part(Slot::K, Part::Projected),
+            part(Slot::V, Part::Weight),
+            part(Slot::V, Part::Bias),
+            Role::QueryNorm { layer },
+            Role::KeyNorm { layer },
+            part(Slot::O, Part::Weight),
+            Role::PostAttentionNorm { layer },
+            Role::FfnNorm { layer },
+            Role::Basis {
+                layer,
+                group: InputGroup::GateUp,
+            },
+            part(Slot::Gate, Part::Weight),
+            part(Slot::Up, Part::Weight),
+            part(Slot::Down, Part::Weight),
+            Role::PostFfnNorm { layer },
+            Role::AttentionNorm { layer: 4 },
+            Role::OutputNorm,
+            Role::Output,
+        ];
+        assert!(ordered.is_sorted_by(|a, b| a.execution_order() < b.execution_order()));
     }
 
     #[test]

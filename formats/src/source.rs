@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::architecture::{self, BindError};
 use crate::gguf::{Gguf, OpenError};
-use crate::htz::HtzError;
+use crate::htz::{Digest, HtzError};
 use crate::map::MappedFile;
 use crate::model::{HyperParameters, Role};
 use crate::vocab::{Vocabulary, VocabularyError};
 
-pub use crate::architecture::ModelTensor;
+pub use crate::architecture::{ModelTensor, Place};
 
 /// What kind of file a model came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +29,14 @@ pub enum Container {
     },
 }
 
-/// A model in a mapped file: what it is, and where its tensors are.
+/// A model in mapped files: what it is, and where its tensors are.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
-    /// The mapping that tensors are taken from.
-    pub map: Arc<MappedFile>,
+    /// What was opened: a file or a folder.
+    pub path: PathBuf,
+    /// Every file that the model was read from, in the order of their names; tensors say in
+    /// which they are.
+    pub files: Vec<Arc<MappedFile>>,
     /// The kind of file.
     pub container: Container,
     /// The numbers of the forward pass; checked.
@@ -94,7 +97,8 @@ impl ModelFile {
             Ok(vocabulary)
         });
         Ok(ModelFile {
-            map: Arc::clone(gguf.map()),
+            path: gguf.map().path().to_path_buf(),
+            files: vec![Arc::clone(gguf.map())],
             container: Container::Gguf {
                 version: gguf.version(),
             },
@@ -109,12 +113,34 @@ impl ModelFile {
         self.tensors.iter().find(|tensor| tensor.role == role)
     }
 
-    /// The bytes of a tensor of this file.
+    /// The bytes of a tensor of this model.
     ///
     /// # Panics
     ///
-    /// May panic when `tensor` is of another file.
-    pub fn bytes(&self, tensor: &ModelTensor) -> &[u8] {
-        &self.map[tensor.range.clone()]
+    /// May panic when `tensor` is of another model.
+    pub fn bytes<'a>(&'a self, tensor: &'a ModelTensor) -> &'a [u8] {
+        match &tensor.place {
+            Place::File { index, range } => &self.files[*index][range.clone()],
+            Place::Computed(bytes) => bytes,
+        }
+    }
+
+    /// Bytes of all files together.
+    pub fn size(&self) -> u64 {
+        self.files.iter().map(|file| file.len() as u64).sum()
+    }
+
+    /// The digest that names the model: of a single file it is that file's; of several it is
+    /// that of the lines `DIGEST  NAME\n` of all of them, as `sha256sum` writes them.
+    pub fn digest(&self) -> Digest {
+        if let [file] = &self.files[..] {
+            return Digest::of(file);
+        }
+        let mut lines = String::new();
+        for file in &self.files {
+            let name = file.path().file_name().unwrap_or_default();
+            lines += &format!("{}  {}\n", Digest::of(file), name.to_string_lossy());
+        }
+        Digest::of(lines.as_bytes())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Htz, HtzError, MAGIC};
 use crate::gguf;
 use crate::map::MappedFile;
-use crate::source::{Container, ModelFile, ModelTensor, SourceError};
+use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
     /// Opens a model, whatever its container: the first bytes of the file tell.
@@ -51,7 +51,8 @@ impl ModelFile {
         };
         let (major, minor) = htz.format();
         Ok(ModelFile {
-            map: Arc::clone(htz.map()),
+            path: htz.map().path().to_path_buf(),
+            files: vec![Arc::clone(htz.map())],
             container: Container::Htz { major, minor },
             hyper: manifest.hyper.clone(),
             vocabulary,
@@ -65,7 +66,10 @@ impl ModelFile {
                     // These casts lose nothing: the file, hence its tensors, is in memory.
                     rows: entry.rows as usize,
                     cols: entry.cols as usize,
-                    range: entry.offset as usize..(entry.offset + entry.length) as usize,
+                    place: Place::File {
+                        index: 0,
+                        range: entry.offset as usize..(entry.offset + entry.length) as usize,
+                    },
                 })
                 .collect(),
         })

@@ -1,0 +1,196 @@
+//! Hyper-parameters and tensors as GGUF states them.
+
+use super::{Architecture, BindError, Found, Sliding};
+use crate::gguf::{Array, Contents, FromValue, GgufError, Value};
+use crate::model::{Forward, HyperParameters, LongRope, SlidingWindow};
+
+/// The tensor of a name.
+pub(super) fn find(gguf: &Contents, name: &str) -> Result<Option<Found>, BindError> {
+    let Some(tensor) = gguf.tensor(name) else {
+        return Ok(None);
+    };
+    // GGUF writes the row length first, and dimensions of length 1 behind it or not.
+    let mut shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
+    while shape.len() > 2 && shape[0] == 1 {
+        shape.remove(0);
+    }
+    Ok(Some(Found {
+        shape,
+        dtype: tensor.dtype()?,
+        file: 0,
+        range: tensor.range.clone(),
+    }))
+}
+
+/// Reads the hyper-parameters, with the defaults that llama.cpp has for absent keys.
+pub(super) fn hyper_parameters(
+    gguf: &Contents,
+    architecture: &Architecture,
+) -> Result<HyperParameters, BindError> {
+    let keys = Keys {
+        gguf,
+        prefix: architecture.name,
+    };
+    let traits = &architecture.traits;
+    let experts: u64 = keys.or("expert_count", 0)?;
+    if experts > 0 {
+        return Err(BindError::Experts { experts });
+    }
+    let width: usize = keys.required("embedding_length")?;
+    let layers: usize = keys.required("block_count")?;
+    let heads: usize = keys.required("attention.head_count")?;
+    // Where it does not divide, the width of a head must be stated; 0 is refused below.
+    let divided = match width.checked_rem(heads) {
+        Some(0) => width / heads,
+        _ => 0,
+    };
+    let head_size = keys.or("attention.key_length", divided)?;
+    let values = keys.or("attention.value_length", divided)?;
+    if head_size != values {
+        return Err(BindError::HeadSizes {
+            keys: head_size,
+            values,
+        });
+    }
+    let context: usize = keys.required("context_length")?;
+    let forward = Forward {
+        rope_pairs: traits.gguf_rope_pairs,
+        activation: traits.activation,
+        embedding_scale: traits.embedding_scale.of(width),
+        attention_scale: traits.attention_scale(layers, width, heads),
+        attention_softcap: keys
+            .optional("attn_logit_softcapping")?
+            .or(traits.attention_softcap),
+        logit_softcap: keys
+            .optional("final_logit_softcapping")?
+            .or(traits.logit_softcap),
+        sliding_window: sliding_window(&keys, architecture, layers)?,
+        long_rope: long_rope(&keys, context)?,
+    };
+    let hyper = HyperParameters {
+        architecture: architecture.name.to_owned(),
+        name: gguf.optional::<&str>("general.name")?.map(str::to_owned),
+        vocabulary: vocabulary_rows(gguf)?,
+        context,
+        width,
+        layers,
+        heads,
+        kv_heads: keys.or("attention.head_count_kv", heads)?,
+        head_size,
+        ffn: keys.required("feed_forward_length")?,
+        norm_epsilon: keys.required("attention.layer_norm_rms_epsilon")?,
+        rope_theta: keys.or("rope.freq_base", traits.rope_theta)?,
+        rope_dimensions: keys.or("rope.dimension_count", head_size)?,
+        rope_linear_scale: rope_scale(&keys)?,
+        forward,
+    };
+    hyper.check()?;
+    Ok(hyper)
+}
+
+/// Rows of the embedding: the tensor is what is executed, so it decides.
+fn vocabulary_rows(gguf: &Contents) -> Result<usize, BindError> {
+    let name = "token_embd.weight";
+    let embedding = gguf.tensor(name).ok_or_else(|| BindError::MissingTensor {
+        tensor: name.to_owned(),
+    })?;
+    Ok(embedding.rows())
+}
+
+/// The divisor of positions. An absent type means linear with the factor given, and a factor of
+/// 0 or none at all means 1. The factors of LongRoPE are tensors, and it scales nothing else.
+fn rope_scale(keys: &Keys<'_>) -> Result<f32, BindError> {
+    let kind: &str = keys.or("rope.scaling.type", "linear")?;
+    match kind {
+        "none" | "longrope" => Ok(1.0),
+        "linear" => {
+            let factor = keys.or("rope.scaling.factor", keys.or("rope.scale_linear", 0.0)?)?;
+            Ok(if factor == 0.0 { 1.0 } else { factor })
+        }
+        other => Err(BindError::RopeScaling {
+            found: other.to_owned(),
+        }),
+    }
+}
+
+/// The window, 0 meaning none, and the layers that have it: a list of flags, the number of
+/// layers that a pattern is long, or what the architecture says.
+fn sliding_window(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<Option<SlidingWindow>, BindError> {
+    let traits = &architecture.traits;
+    let default = match traits.sliding {
+        Sliding::Every => None,
+        Sliding::AllBut { positions, .. } => positions,
+    };
+    let positions = keys.optional("attention.sliding_window")?.or(default);
+    let Some(positions) = positions.filter(|&positions| positions > 0) else {
+        return Ok(None);
+    };
+    let key = "attention.sliding_window_pattern";
+    let full_layers = match keys.get(key) {
+        Some(Value::Array(Array::Bool(slides))) => {
+            if slides.len() != layers {
+                return Err(BindError::Pattern {
+                    layers,
+                    found: slides.len(),
+                });
+            }
+            let full = slides.iter().enumerate().filter(|(_, slides)| !**slides);
+            full.map(|(layer, _)| layer).collect()
+        }
+        _ => traits.sliding.full_layers(layers, keys.optional(key)?),
+    };
+    let rope_theta = match traits.sliding_rope_theta {
+        Some(theta) => Some(keys.or("rope.freq_base_swa", theta)?),
+        None => keys.optional("rope.freq_base_swa")?,
+    };
+    Ok(Some(SlidingWindow {
+        positions,
+        full_layers,
+        rope_theta,
+    }))
+}
+
+/// LongRoPE is told by its original context and its factor; the tensors are looked at when the
+/// model is bound.
+fn long_rope(keys: &Keys<'_>, context: usize) -> Result<Option<LongRope>, BindError> {
+    let tensor = "rope_factors_long.weight";
+    if keys.gguf.tensor(tensor).is_none() {
+        return Ok(None);
+    }
+    Ok(Some(LongRope {
+        original_context: keys.or("rope.scaling.original_context_length", context)?,
+        attention_factor: keys.or("rope.scaling.attn_factor", 1.0)?,
+    }))
+}
+
+/// The keys under an architecture's prefix.
+struct Keys<'a> {
+    gguf: &'a Contents,
+    prefix: &'static str,
+}
+
+impl<'a> Keys<'a> {
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.gguf.get(&self.name(key))
+    }
+
+    fn required<T: FromValue<'a>>(&self, key: &str) -> Result<T, GgufError> {
+        self.gguf.required(&self.name(key))
+    }
+
+    fn optional<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, GgufError> {
+        self.gguf.optional(&self.name(key))
+    }
+
+    fn or<T: FromValue<'a>>(&self, key: &str, default: T) -> Result<T, GgufError> {
+        Ok(self.optional(key)?.unwrap_or(default))
+    }
+}
