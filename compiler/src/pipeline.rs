@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
+use htc_formats::htz::{HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
@@ -125,7 +125,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     // Whatever can be refused has been refused before the first long read.
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     progress(Event::Digest);
-    let digest = Digest::of(&source.map);
+    let digest = source.digest();
     let read = started.elapsed();
 
     // Factorise and seal.

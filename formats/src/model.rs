@@ -126,13 +126,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Part; 5] = [
-        Part::Weight,
-        Part::A,
-        Part::B,
-        Part::Projected,
-        Part::Bias,
-    ];
+    const ALL: [Part; 5] = [Part::Weight, Part::A, Part::B, Part::Projected, Part::Bias];
 
     const fn name(self) -> &'static str {
         match self {

@@ -12,7 +12,7 @@ use gguf_common::{FFN, LAYERS, WIDTH, add_tensors, model_metadata, model_tensors
 use htc_formats::DType;
 use htc_formats::architecture::{BindError, bind};
 use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
-use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::model::{Forward, HyperParameters, Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{TokenKind, Vocabulary, VocabularyError};
 
@@ -119,6 +119,7 @@ fn a_model_of_another_writer_binds() {
         rope_theta: 5e5,
         rope_dimensions: 8,
         rope_linear_scale: 1.0,
+        forward: Forward::default(),
     };
     assert_eq!(model.hyper, hyper);
     assert_eq!(model.tensors.len(), 13);
@@ -166,6 +167,8 @@ fn every_tensor_of_another_shape_is_named() {
             let error = bound_after(|tensors| tensors[at].1[dim] += 1).unwrap_err();
             let mut wrong = expected.clone();
             wrong[dim] += 1;
+            // The file has the length of rows first, messages have it last.
+            wrong.reverse();
             match error {
                 BindError::TensorShape {
                     tensor,
@@ -173,7 +176,7 @@ fn every_tensor_of_another_shape_is_named() {
                     expected: e,
                 } => {
                     assert_eq!((tensor, found), (name, wrong));
-                    assert_eq!(e[..expected.len()], expected);
+                    assert!(e.iter().eq(expected.iter().rev()));
                 }
                 other => panic!("{other}"),
             }
@@ -191,7 +194,7 @@ fn a_transposed_matrix_is_refused() {
     assert!(matches!(
         error,
         BindError::TensorShape { expected, found, .. }
-            if expected == [FFN, WIDTH] && found == [WIDTH, FFN]
+            if expected == [WIDTH, FFN] && found == [FFN, WIDTH]
     ));
 }
 
@@ -203,7 +206,7 @@ fn dimensions_of_one_may_be_left_out() {
 #[test]
 fn a_bias_is_not_left_out_silently() {
     let error = bound_after(|tensors| {
-        tensors.push(("blk.0.attn_q.bias".to_owned(), vec![8]));
+        tensors.push(("blk.0.attn_norm.bias".to_owned(), vec![8]));
         tensors.push((format!("blk.{LAYERS}.attn_q.weight"), vec![8, 8]));
     })
     .unwrap_err();
@@ -212,21 +215,39 @@ fn a_bias_is_not_left_out_silently() {
         BindError::UnexpectedTensors {
             architecture: "llama",
             count: 2,
-            tensor: "blk.0.attn_q.bias".to_owned(),
+            tensor: "blk.0.attn_norm.bias".to_owned(),
         }
     );
 }
 
 #[test]
+fn biases_of_slots_are_bound_behind_their_weights() {
+    let (_, tensors) = bound_after(|tensors| {
+        tensors.insert(0, ("blk.1.ffn_down.bias".to_owned(), vec![WIDTH]));
+        tensors.push(("blk.0.attn_q.bias".to_owned(), vec![WIDTH]));
+    })
+    .unwrap();
+    let roles: Vec<String> = tensors.iter().map(|t| t.role.to_string()).collect();
+    for slot in ["layers.0.q", "layers.1.down"] {
+        let weight = roles.iter().position(|r| *r == format!("{slot}.weight"));
+        let bias = roles.iter().position(|r| *r == format!("{slot}.bias"));
+        assert_eq!(weight.unwrap() + 1, bias.unwrap());
+    }
+}
+
+#[test]
 fn other_architectures_are_refused_by_name() {
-    let error = refused_with("general.architecture", Value::String("gemma2".to_owned()));
+    let error = refused_with("general.architecture", Value::String("mamba".to_owned()));
     assert_eq!(
         error,
         BindError::Architecture {
-            found: "gemma2".to_owned()
+            found: "mamba".to_owned()
         }
     );
-    assert!(error.to_string().contains("supported: llama"), "{error}");
+    assert!(
+        error.to_string().contains("supported: llama, qwen2"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -347,12 +368,19 @@ fn a_tensor_of_a_type_that_is_not_decoded_is_named() {
     let mut writer = model_metadata();
     add_tensors(&mut writer, &tensors[..1]);
     let (name, dims) = &tensors[1];
-    writer.tensor(name.as_str(), GgmlType::F64, dims, &zeros[..8 * 40]);
+    let dims = [64, dims[1]];
+    let bytes = GgmlType::NVFP4.block_bytes() * dims[1];
+    writer.tensor(
+        name.as_str(),
+        GgmlType::NVFP4,
+        &dims,
+        &zeros[..bytes as usize],
+    );
     add_tensors(&mut writer, &tensors[2..]);
     let error = bind(&parsed(&writer)).unwrap_err();
     let expected = GgufError::UnsupportedType {
         tensor: name.clone(),
-        found: GgmlType::F64,
+        found: GgmlType::NVFP4,
     };
     assert_eq!(error, BindError::Gguf(expected));
 }

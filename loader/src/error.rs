@@ -47,6 +47,17 @@ pub enum ExecError {
         /// What [`Session::batch`](crate::Session::batch) allows.
         limit: usize,
     },
+    /// More positions than the session was made for, where that changes the arithmetic.
+    #[error(
+        "the sequence would have {found} positions and was begun as one of at most {limit}, which rotates \
+         otherwise; begin it with its full context"
+    )]
+    Context {
+        /// Positions it would have.
+        found: usize,
+        /// What it may have.
+        limit: usize,
+    },
     /// A rank fraction outside (0, 1].
     #[error("rank fraction {0} is not above 0 and at most 1")]
     RankFraction(f32),

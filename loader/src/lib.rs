@@ -6,7 +6,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = Model::open("model.htz".as_ref())?;
 //! let pool = Pool::new(2)?;
-//! let mut session = Session::new(&model, &pool);
+//! let mut session = Session::new(&model, &pool, 512);
 //! session.forward(&[1])?;
 //! let logits = session.last_logits()?;
 //! assert_eq!(logits.len(), model.hyper().vocabulary);

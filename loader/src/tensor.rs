@@ -1,4 +1,4 @@
-//! A tensor that lies in a mapped file.
+//! A tensor that lies in a mapped file, or was computed when the file was opened.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,27 +6,37 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::map::MappedFile;
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::{ModelFile, ModelTensor, Place};
 use htc_kernels::Matrix;
 
 use crate::error::{ExecError, LoadError};
 
-/// A matrix `[rows, cols]` used where it lies in the file; cloning shares the mapping.
+/// A matrix `[rows, cols]` used where it lies; cloning shares the mapping.
 #[derive(Clone)]
 pub struct Tensor {
-    map: Arc<MappedFile>,
-    range: Range<usize>,
+    data: Data,
     name: String,
     dtype: DType,
     rows: usize,
     cols: usize,
 }
 
+#[derive(Clone)]
+enum Data {
+    Mapped(Arc<MappedFile>, Range<usize>),
+    Computed(Arc<[u8]>),
+}
+
 impl Tensor {
     pub(crate) fn new(file: &ModelFile, tensor: &ModelTensor) -> Self {
+        let data = match &tensor.place {
+            Place::File { index, range } => {
+                Data::Mapped(Arc::clone(&file.files[*index]), range.clone())
+            }
+            Place::Computed(bytes) => Data::Computed(Arc::clone(bytes)),
+        };
         Tensor {
-            map: Arc::clone(&file.map),
-            range: tensor.range.clone(),
+            data,
             name: tensor.name.clone(),
             dtype: tensor.dtype,
             rows: tensor.rows,
@@ -54,9 +64,12 @@ impl Tensor {
         self.cols
     }
 
-    /// Bytes in the file.
+    /// Bytes as they are stored.
     pub fn bytes(&self) -> &[u8] {
-        &self.map[self.range.clone()]
+        match &self.data {
+            Data::Mapped(map, range) => &map[range.clone()],
+            Data::Computed(bytes) => bytes,
+        }
     }
 
     /// The view that kernels work on.

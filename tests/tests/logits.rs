@@ -19,13 +19,13 @@ use htc_tests::{Scratch, TinyModel, htc};
 /// Logits at some positions, the prompt read in one batch and one token at a time.
 fn logits(model: &Model, tokens: &[u32], positions: &[usize], threads: usize) -> [Vec<f32>; 2] {
     let pool = Pool::new(threads).unwrap();
-    let mut prefill = Session::new(model, &pool);
+    let mut prefill = Session::new(model, &pool, model.hyper().context);
     prefill.forward(tokens).unwrap();
     let mut batched = Vec::new();
     for &position in positions {
         batched.extend_from_slice(prefill.logits(position, position + 1).unwrap());
     }
-    let mut decode = Session::new(model, &pool);
+    let mut decode = Session::new(model, &pool, model.hyper().context);
     let mut single = Vec::new();
     for (position, &token) in tokens.iter().enumerate() {
         decode.forward(&[token]).unwrap();
@@ -202,7 +202,7 @@ fn a_share_of_the_rank_is_a_smaller_artifact() {
         let (large, small) = (model("16"), model("8"));
         let pool = Pool::new(2).unwrap();
         let last = |model: &Model, fraction: f32| {
-            let mut session = Session::new(model, &pool);
+            let mut session = Session::new(model, &pool, model.hyper().context);
             session.set_rank_fraction(RankFraction::new(fraction).unwrap());
             session.forward(&TOKENS).unwrap();
             session.last_logits().unwrap().to_vec()

@@ -24,7 +24,12 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let tokens = tokenizer.encode(&prompt, AddSpecial::Prompt);
     let pool = Pool::new(args.threads.count())?;
-    let mut session = Session::new(&model, &pool);
+    let full = model.hyper().context;
+    let context = match args.tokens {
+        Some(n) => tokens.len().saturating_add(n).min(full),
+        None => full,
+    };
+    let mut session = Session::new(&model, &pool, context);
     let limits = Limits {
         tokens: args.tokens,
         ignore_end: args.ignore_eos,

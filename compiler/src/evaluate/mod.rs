@@ -131,8 +131,8 @@ pub fn evaluate(
         .bos
         .filter(|_| tokenizer.vocabulary().add_bos);
 
-    let mut session = Session::new(model, pool);
-    let mut other = reference.map(|(other, _)| Session::new(other, pool));
+    let mut session = Session::new(model, pool, context);
+    let mut other = reference.map(|(other, _)| Session::new(other, pool, context));
     let mut totals = Totals::default();
     for (index, window) in tokens.chunks_exact(context).take(chunks).enumerate() {
         let mut window = window.to_vec();

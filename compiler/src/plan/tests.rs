@@ -16,6 +16,7 @@ fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParame
         rope_theta: 10000.0,
         rope_dimensions: width / heads,
         rope_linear_scale: 1.0,
+        forward: htc_formats::model::Forward::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use htc_formats::htz::{Digest, Form, PlanRecord, SlotRecord};
-use htc_formats::model::{Role, Slot};
+use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
@@ -98,7 +98,7 @@ impl Report {
         let others: u64 = source
             .tensors
             .iter()
-            .filter(|t| !matches!(t.role, Role::Linear { .. }))
+            .filter(|t| !matches!(t.role, Role::Linear { part: Part::Weight, .. }))
             .map(numbers)
             .sum();
         let bases: u64 = plan.bases.iter().map(|b| b.parameters).sum();
@@ -127,7 +127,7 @@ impl Report {
             source_sha256,
             artifact: name(&options.output),
             bytes: BeforeAfter {
-                before: source.map.len() as u64,
+                before: source.size(),
                 after: artifact_bytes,
             },
             parameters: counted(&Slot::ALL, others),

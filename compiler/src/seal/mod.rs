@@ -23,24 +23,32 @@ pub enum Job<'a> {
 
 /// The steps for a source and a plan.
 pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
-    let factorised = |layer: usize, slot: Slot| {
-        plan.unit_of(layer, slot)
-            .filter(|unit| unit.form != Form::Dense)
-            .map(|unit| (unit, unit.members[0].slot == slot))
-    };
     source
         .tensors
         .iter()
-        .filter_map(|tensor| match tensor.role {
-            Role::Linear { layer, slot, .. } => match factorised(layer, slot) {
-                // The first member of a unit stands for all of them.
-                Some((unit, true)) => Some(Job::Factorise(unit)),
-                Some((_, false)) => None,
-                None => Some(Job::PassThrough(tensor)),
-            },
-            _ => Some(Job::PassThrough(tensor)),
+        .filter_map(|tensor| match factorised(plan, tensor.role) {
+            // The first member of a unit stands for all of them.
+            Some((unit, slot)) => {
+                (unit.members[0].slot == slot).then_some(Job::Factorise(unit))
+            }
+            None => Some(Job::PassThrough(tensor)),
         })
         .collect()
+}
+
+/// The unit that replaces a tensor of the source, and the tensor's slot; `None` for what passes
+/// through.
+fn factorised(plan: &Plan, role: Role) -> Option<(&UnitPlan, Slot)> {
+    let Role::Linear {
+        layer,
+        slot,
+        part: Part::Weight,
+    } = role
+    else {
+        return None;
+    };
+    let unit = plan.unit_of(layer, slot)?;
+    (unit.form != Form::Dense).then_some((unit, slot))
 }
 
 /// The tensors of the artifact in the order of execution. A unit's tensors may have others
@@ -48,14 +56,7 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
 fn entries(source: &ModelFile, plan: &Plan) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     for tensor in &source.tensors {
-        let unit = match tensor.role {
-            Role::Linear { layer, slot, .. } => plan
-                .unit_of(layer, slot)
-                .filter(|unit| unit.form != Form::Dense)
-                .map(|unit| (unit, slot)),
-            _ => None,
-        };
-        match unit {
+        match factorised(plan, tensor.role) {
             None => entries.push(TensorEntry::new(
                 &tensor.name,
                 tensor.role,
@@ -104,17 +105,18 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 
 /// Everything about the artifact that is known before the first factor is.
 pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest {
+    let tensors = entries(source, plan);
     Manifest {
-        requires: Vec::new(),
+        requires: Manifest::required_features(&source.hyper, &tensors),
         hyper: source.hyper.clone(),
-        tensors: entries(source, plan),
+        tensors,
         sections: Vec::new(),
         plan: record(source, plan),
         provenance: Provenance {
             program: "htc".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             source_sha256,
-            source_bytes: source.map.len() as u64,
+            source_bytes: source.size(),
             source_format: match source.container {
                 Container::Gguf { version } => format!("gguf v{version}"),
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
@@ -177,7 +179,7 @@ fn slot_record(source: &ModelFile, plan: &Plan, layer: usize, slot: Slot) -> Slo
         part: Part::Weight,
     };
     let parameters = rows as u64 * cols as u64;
-    let bytes = source.tensor(weight).map_or(0, |t| t.range.len() as u64);
+    let bytes = source.tensor(weight).map_or(0, |t| t.place.len() as u64);
     let unit = plan.unit_of(layer, slot);
     let form = match unit.map(|u| u.form) {
         None | Some(Form::Dense) => FormRecord::Dense,

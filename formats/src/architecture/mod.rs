@@ -76,14 +76,8 @@ pub(crate) enum Sliding {
 
 impl Traits {
     /// Factor of the products of queries and keys, where it is not `1 / sqrt(head_size)`.
-    pub(crate) fn attention_scale(
-        &self,
-        layers: usize,
-        width: usize,
-        heads: usize,
-    ) -> Option<f32> {
-        (self.layers_scaled_by_width == Some(layers))
-            .then(|| (heads as f32 / width as f32).sqrt())
+    pub(crate) fn attention_scale(&self, layers: usize, width: usize, heads: usize) -> Option<f32> {
+        (self.layers_scaled_by_width == Some(layers)).then(|| (heads as f32 / width as f32).sqrt())
     }
 }
 
@@ -261,9 +255,7 @@ pub enum BindError {
         values: usize,
     },
     /// Positions scaled in another way.
-    #[error(
-        "rope scaling {found:?} is not supported; supported: none, linear, llama3, longrope"
-    )]
+    #[error("rope scaling {found:?} is not supported; supported: none, linear, llama3, longrope")]
     RopeScaling {
         /// Its name.
         found: String,
@@ -322,12 +314,13 @@ fn supported() -> String {
 /// [`BindError`], whose variants are what is checked.
 pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
     let name: &str = gguf.required("general.architecture")?;
-    let architecture = SUPPORTED
-        .iter()
-        .find(|a| a.name == name)
-        .ok_or_else(|| BindError::Architecture {
-            found: name.to_owned(),
-        })?;
+    let architecture =
+        SUPPORTED
+            .iter()
+            .find(|a| a.name == name)
+            .ok_or_else(|| BindError::Architecture {
+                found: name.to_owned(),
+            })?;
     let hyper = gguf::hyper_parameters(gguf, architecture)?;
     let names = gguf.tensors().iter().map(|tensor| tensor.name.as_str());
     let find = |name: &str| gguf::find(gguf, name);

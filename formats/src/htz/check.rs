@@ -14,8 +14,17 @@ use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
 use crate::model::{HyperParameters, InputGroup, Part, Role, Slot};
 use crate::wire;
 
-/// Features of later minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 0] = [];
+/// Features of minor versions that this build knows.
+const KNOWN_FEATURES: [&str; 3] = [FORWARD, ROLES, TYPES];
+
+/// The hyper-parameters have a `forward`.
+const FORWARD: &str = "forward";
+
+/// There are roles that format 1.0 does not have.
+const ROLES: &str = "roles";
+
+/// There are element types that format 1.0 does not have.
+const TYPES: &str = "types";
 
 /// Sections that this build knows.
 const KNOWN_SECTIONS: [&str; 1] = [TOKENIZER];
@@ -46,9 +55,58 @@ pub(super) fn needs<'a>(
     }
 }
 
+/// The features that a manifest must require, by what is in it.
+pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
+    let new_role = |role: Role| match role {
+        Role::LongRopeFactors
+        | Role::QueryNorm { .. }
+        | Role::KeyNorm { .. }
+        | Role::PostAttentionNorm { .. }
+        | Role::PostFfnNorm { .. }
+        | Role::Linear {
+            part: Part::Bias, ..
+        } => true,
+        Role::TokenEmbedding
+        | Role::RopeFactors
+        | Role::AttentionNorm { .. }
+        | Role::Basis { .. }
+        | Role::Linear { .. }
+        | Role::FfnNorm { .. }
+        | Role::OutputNorm
+        | Role::Output => false,
+    };
+    let new_type = |dtype: DType| {
+        !matches!(
+            dtype,
+            DType::F32
+                | DType::F16
+                | DType::BF16
+                | DType::Q8_0
+                | DType::Q4_0
+                | DType::Q4K
+                | DType::Q5K
+                | DType::Q6K
+        )
+    };
+    [
+        (FORWARD, !hyper.forward.is_plain()),
+        (ROLES, tensors.iter().any(|entry| new_role(entry.role))),
+        (TYPES, tensors.iter().any(|entry| new_type(entry.dtype))),
+    ]
+    .into_iter()
+    .filter(|(_, needed)| *needed)
+    .map(|(feature, _)| feature.to_owned())
+    .collect()
+}
+
 /// Checks everything but the places of the tensors and sections.
 pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     manifest.hyper.check()?;
+    for feature in required_features(&manifest.hyper, &manifest.tensors) {
+        if !manifest.requires.contains(&feature) {
+            return Err(HtzError::Undeclared { feature });
+        }
+    }
     let stored = tensors(&manifest.hyper, &manifest.tensors)?;
     plan(&manifest.hyper, &manifest.plan, &stored)?;
     sections(&manifest.sections)
@@ -117,9 +175,13 @@ fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzErro
     let mut stored = Stored::default();
     let (vocabulary, width) = (h.vocabulary as u64, h.width as u64);
     walk.matrix(Role::TokenEmbedding, vocabulary, width)?;
-    if walk.next_is(Role::RopeFactors) {
-        walk.vector(Role::RopeFactors, h.rope_dimensions as u64 / 2)?;
+    let pairs = h.rope_dimensions as u64 / 2;
+    walk.optional_vector(Role::RopeFactors, pairs)?;
+    // One without the other could not be executed.
+    if h.forward.long_rope.is_some() {
+        walk.vector(Role::LongRopeFactors, pairs)?;
     }
+    let head = h.head_size as u64;
     for layer in 0..h.layers {
         walk.vector(Role::AttentionNorm { layer }, width)?;
         walk.group(
@@ -128,7 +190,10 @@ fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzErro
             &[Slot::Q, Slot::K, Slot::V],
             &mut stored,
         )?;
+        walk.optional_vector(Role::QueryNorm { layer }, head)?;
+        walk.optional_vector(Role::KeyNorm { layer }, head)?;
         walk.group(layer, None, &[Slot::O], &mut stored)?;
+        walk.optional_vector(Role::PostAttentionNorm { layer }, width)?;
         walk.vector(Role::FfnNorm { layer }, width)?;
         walk.group(
             layer,
@@ -137,6 +202,7 @@ fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzErro
             &mut stored,
         )?;
         walk.group(layer, None, &[Slot::Down], &mut stored)?;
+        walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
     }
     walk.vector(Role::OutputNorm, width)?;
     if walk.next_is(Role::Output) {
@@ -224,6 +290,14 @@ impl<'a> Walk<'a> {
         match entry.dtype {
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
             other => Err(tensor(entry, "type", "f32, f16 or bf16", other)),
+        }
+    }
+
+    fn optional_vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
+        if self.next_is(role) {
+            self.vector(role, cols)
+        } else {
+            Ok(())
         }
     }
 
@@ -319,6 +393,7 @@ impl<'a> Walk<'a> {
             }
             return Err(self.order(expected));
         }
+        self.optional_vector(role(Part::Bias), rows as u64)?;
         Ok(found)
     }
 }

@@ -89,6 +89,15 @@ pub enum HtzError {
         /// What the parser said, on one line.
         detail: String,
     },
+    /// The manifest does not say that a reader must know something that is in it.
+    #[error(
+        "the artifact uses the feature {feature:?} and does not require it; \
+         the program that wrote it is faulty, write it again"
+    )]
+    Undeclared {
+        /// The feature.
+        feature: String,
+    },
     /// The artifact needs something that this build does not know.
     #[error(
         "the artifact (format {major}.{minor}) needs {feature:?}, which this build does not know; update htc"

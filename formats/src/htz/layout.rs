@@ -11,7 +11,7 @@ pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 pub const FORMAT_MAJOR: u16 = 1;
 
 /// Minor version that this crate writes; it reads every minor whose features it knows.
-pub const FORMAT_MINOR: u16 = 0;
+pub const FORMAT_MINOR: u16 = 1;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 128;

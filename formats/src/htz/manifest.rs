@@ -12,7 +12,8 @@ use crate::model::{HyperParameters, InputGroup, Role, Slot};
 /// understand is announced in [`requires`](Manifest::requires).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Features that a reader must know to use the artifact; none exist in version 1.0.
+    /// Features that a reader must know to use the artifact, those of
+    /// [`required_features`](Manifest::required_features) among them.
     pub requires: Vec<String>,
     /// The numbers that define the forward pass.
     pub hyper: HyperParameters,
@@ -27,6 +28,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The features that an artifact must require that has these hyper-parameters and tensors.
+    pub fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
+        super::check::required_features(hyper, tensors)
+    }
+
     /// The tensor that plays `role`.
     pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {
         self.tensors.iter().find(|entry| entry.role == role)

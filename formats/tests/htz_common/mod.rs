@@ -8,7 +8,7 @@ use htc_formats::htz::{
     BasisRecord, Budget, Digest, Form, HEADER_BYTES, HtzError, HtzWriter, Manifest, PlanRecord,
     Provenance, Section, SlotRecord, TensorEntry,
 };
-use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::model::{Forward, HyperParameters, Part, Role, Slot};
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 /// How a slot is to be stored.
@@ -44,6 +44,7 @@ pub fn hyper(layers: usize) -> HyperParameters {
         rope_theta: 10000.0,
         rope_dimensions: 16,
         rope_linear_scale: 1.0,
+        forward: Forward::default(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod project;
 
+use htc_formats::model::{Activation, RopePairs, Slot};
 use htc_kernels::{Pool, cpu};
 
 use crate::error::ExecError;
@@ -22,6 +23,8 @@ pub struct Session<'m> {
     model: &'m Model,
     pool: &'m Pool,
     kv: KvCache,
+    /// Positions that were announced.
+    context: usize,
     rank: RankFraction,
     buffers: Buffers,
     /// Rows of the last batch.
@@ -42,18 +45,29 @@ struct Buffers {
     up: Vec<f32>,
     /// What a block adds to the residual stream.
     delta: Vec<f32>,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    rotation: Rotation,
+    /// That of layers with a window, where it is another.
+    local_rotation: Rotation,
     logits: Vec<f32>,
     workspace: Workspace,
 }
 
+/// Cosines and sines `[n, rotated pairs]` of the positions of a batch.
+#[derive(Default)]
+struct Rotation {
+    pairs: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
 impl<'m> Session<'m> {
-    /// An empty sequence.
-    pub fn new(model: &'m Model, pool: &'m Pool) -> Self {
+    /// An empty sequence that will have at most `context` positions. Models with LongRoPE
+    /// rotate by it, and refuse more; to others it means nothing.
+    pub fn new(model: &'m Model, pool: &'m Pool, context: usize) -> Self {
         Session {
             model,
             pool,
+            context,
             kv: KvCache::new(model.hyper()),
             rank: RankFraction::FULL,
             buffers: Buffers::default(),
@@ -120,6 +134,11 @@ impl<'m> Session<'m> {
                 vocabulary: hyper.vocabulary,
             });
         }
+        let found = self.kv.len() + tokens.len();
+        let (_, limit) = self.model.rope.global(self.context);
+        if found > limit {
+            return Err(ExecError::Context { found, limit });
+        }
         self.kv.reserve(tokens.len());
         self.blocks(tokens)?;
         self.kv.advance(tokens.len());
@@ -132,19 +151,34 @@ impl<'m> Session<'m> {
         let (n, width, start) = (tokens.len(), hyper.width, self.kv.len());
         let q_width = hyper.heads * hyper.head_size;
         let kv_width = hyper.kv_heads * hyper.head_size;
-        let scale = 1.0 / (hyper.head_size as f32).sqrt();
         let buffers = &mut self.buffers;
         buffers.resize(n, width, q_width, kv_width, hyper.ffn);
-        buffers.rotate_from(start, n, &model.rope_frequencies);
+        let (frequencies, _) = model.rope.global(self.context);
+        let factor = model.rope.factor;
+        buffers.rotation.fill(start, n, frequencies, factor);
+        if let Some(frequencies) = model.rope.local() {
+            buffers.local_rotation.fill(start, n, frequencies, factor);
+        }
 
         let embedding = model.embedding.matrix()?;
         for (row, &token) in buffers.x.chunks_exact_mut(width).zip(tokens) {
             cpu::embed(embedding, token as usize, row)?;
         }
+        if let Some(factor) = hyper.forward.embedding_scale {
+            cpu::scale(pool, &mut buffers.x, factor)?;
+        }
         for (index, layer) in model.layers.iter().enumerate() {
             let b = &mut *buffers;
             let norm = |x: &[f32], weight: &[f32], out: &mut [f32]| {
                 cpu::rms_norm(pool, x, weight, hyper.norm_epsilon, out)
+            };
+            let norm_in_place = |x: &mut [f32], weight: Option<&Vec<f32>>| match weight {
+                Some(weight) => cpu::rms_norm_in_place(pool, x, weight, hyper.norm_epsilon),
+                None => Ok(()),
+            };
+            let add_bias = |slot: Slot, y: &mut [f32]| match layer.bias(slot) {
+                Some(bias) => cpu::add_bias(pool, y, bias),
+                None => Ok(()),
             };
             norm(&b.x, &layer.attention_norm, &mut b.normed)?;
             project(
@@ -160,21 +194,25 @@ impl<'m> Session<'m> {
                 ],
                 &mut b.workspace,
             )?;
-            let half = model.rope_frequencies.len();
-            for row in 0..n {
-                let (cos, sin) = (&b.cos[row * half..][..half], &b.sin[row * half..][..half]);
-                let q = &mut b.q[row * q_width..][..q_width];
-                cpu::rope_adjacent(q, hyper.head_size, cos, sin)?;
-                let k = &mut b.k[row * kv_width..][..kv_width];
-                cpu::rope_adjacent(k, hyper.head_size, cos, sin)?;
-            }
+            add_bias(Slot::Q, &mut b.q)?;
+            add_bias(Slot::K, &mut b.k)?;
+            add_bias(Slot::V, &mut b.v)?;
+            norm_in_place(&mut b.q, layer.query_norm.as_ref())?;
+            norm_in_place(&mut b.k, layer.key_norm.as_ref())?;
+            let rotation = match layer.local_rope {
+                true => &b.local_rotation,
+                false => &b.rotation,
+            };
+            let pairs = hyper.forward.rope_pairs;
+            rotation.apply(pairs, &mut b.q, q_width, hyper.head_size)?;
+            rotation.apply(pairs, &mut b.k, kv_width, hyper.head_size)?;
             self.kv.append(index, &b.k, &b.v);
             let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
-            let out = &mut b.attended;
+            let (attention, out) = (&layer.attention, &mut b.attended);
             if n == 1 {
-                cpu::attention_decode(pool, &b.q, &kv, start + 1, scale, scratch, out)?;
+                cpu::attention_decode(pool, &b.q, &kv, start + 1, attention, scratch, out)?;
             } else {
-                cpu::attention_prefill(pool, &b.q, n, start, &kv, scale, scratch, out)?;
+                cpu::attention_prefill(pool, &b.q, n, start, &kv, attention, scratch, out)?;
             }
             project(
                 pool,
@@ -185,6 +223,8 @@ impl<'m> Session<'m> {
                 &mut [Output::new(&layer.o, &mut b.delta)],
                 &mut b.workspace,
             )?;
+            add_bias(Slot::O, &mut b.delta)?;
+            norm_in_place(&mut b.delta, layer.post_attention_norm.as_ref())?;
             cpu::add_assign(pool, &mut b.x, &b.delta)?;
 
             norm(&b.x, &layer.ffn_norm, &mut b.normed)?;
@@ -200,7 +240,12 @@ impl<'m> Session<'m> {
                 ],
                 &mut b.workspace,
             )?;
-            cpu::silu_mul(pool, &mut b.gate, &b.up)?;
+            add_bias(Slot::Gate, &mut b.gate)?;
+            add_bias(Slot::Up, &mut b.up)?;
+            match hyper.forward.activation {
+                Activation::Silu => cpu::silu_mul(pool, &mut b.gate, &b.up)?,
+                Activation::GeluTanh => cpu::gelu_mul(pool, &mut b.gate, &b.up)?,
+            }
             project(
                 pool,
                 n,
@@ -210,6 +255,8 @@ impl<'m> Session<'m> {
                 &mut [Output::new(&layer.down, &mut b.delta)],
                 &mut b.workspace,
             )?;
+            add_bias(Slot::Down, &mut b.delta)?;
+            norm_in_place(&mut b.delta, layer.post_ffn_norm.as_ref())?;
             cpu::add_assign(pool, &mut b.x, &b.delta)?;
         }
         std::mem::swap(&mut buffers.x, &mut buffers.normed);
@@ -246,6 +293,9 @@ impl<'m> Session<'m> {
         logits.resize(n * hyper.vocabulary, 0.0);
         let x = &x[start * hyper.width..end * hyper.width];
         workspace.multiply(self.pool, self.model.output.matrix()?, n, x, logits)?;
+        if let Some(cap) = hyper.forward.logit_softcap {
+            cpu::softcap(self.pool, logits, cap)?;
+        }
         Ok(logits)
     }
 
@@ -281,18 +331,40 @@ impl Buffers {
             buffer.resize(n * row, 0.0);
         }
     }
+}
 
-    /// Cosines and sines `[n, frequencies]` of the positions from `start` on. The angles are
-    /// float64: at position 100,000 a float32 angle is off by 0.004 radians.
-    fn rotate_from(&mut self, start: usize, n: usize, frequencies: &[f64]) {
+impl Rotation {
+    /// The positions from `start` on. The angles are float64: at position 100,000 a float32
+    /// angle is off by 0.004 radians.
+    fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
+        self.pairs = frequencies.len();
         self.cos.clear();
         self.sin.clear();
         for position in start..start + n {
             for &frequency in frequencies {
                 let (sin, cos) = (position as f64 * frequency).sin_cos();
-                self.cos.push(cos as f32);
-                self.sin.push(sin as f32);
+                self.cos.push(cos as f32 * factor);
+                self.sin.push(sin as f32 * factor);
             }
         }
+    }
+
+    /// Rotates every head of rows of `width` numbers.
+    fn apply(
+        &self,
+        pairs: RopePairs,
+        x: &mut [f32],
+        width: usize,
+        head_size: usize,
+    ) -> Result<(), ExecError> {
+        let rotate = match pairs {
+            RopePairs::Adjacent => cpu::rope_adjacent,
+            RopePairs::Halves => cpu::rope_halves,
+        };
+        let (cos, sin) = (self.cos.chunks_exact(self.pairs), self.sin.chunks_exact(self.pairs));
+        for ((row, cos), sin) in x.chunks_exact_mut(width).zip(cos).zip(sin) {
+            rotate(row, head_size, cos, sin)?;
+        }
+        Ok(())
     }
 }

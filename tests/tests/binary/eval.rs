@@ -68,7 +68,7 @@ struct Scored {
 
 fn score(model: &Model, window: &[u32]) -> Vec<Scored> {
     let pool = Pool::new(1).unwrap();
-    let mut session = Session::new(model, &pool);
+    let mut session = Session::new(model, &pool, model.hyper().context);
     let targets = window[1..].iter();
     targets
         .zip(window)

@@ -248,7 +248,7 @@ fn first_token(model: &Path) -> u32 {
     use htc_loader::{Model, Pool, Session};
     let model = Model::open(model).unwrap();
     let pool = Pool::new(1).unwrap();
-    let mut session = Session::new(&model, &pool);
+    let mut session = Session::new(&model, &pool, model.hyper().context);
     session
         .forward(&[1, htc_tests::model::token("▁the")])
         .unwrap();
