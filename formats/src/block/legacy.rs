@@ -1,10 +1,11 @@
-//! The formats of one scale per 32 numbers: q8_0 and q4_0.
+//! The formats of one scale per 32 numbers, and of one scale and one minimum.
 
 use half::f16;
 
 use super::BlockError;
 use super::float::scale;
 use crate::dtype::DType;
+use crate::wire;
 
 /// Numbers in a block.
 const LEN: usize = 32;
@@ -30,6 +31,64 @@ pub(super) fn decode_q4_0(block: &[u8; 18], out: &mut [f32; LEN]) {
     for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[2..]) {
         *low = d * f32::from((pair & 15) as i8 - 8);
         *high = d * f32::from((pair >> 4) as i8 - 8);
+    }
+}
+
+/// Layout: scale f16, minimum f16, 16 bytes of codes as in q4_0; a code is its value.
+#[inline(always)]
+pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; LEN]) {
+    let (d, minimum) = (scale(block, 0), scale(block, 2));
+    let (low, high) = out.split_at_mut(LEN / 2);
+    for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[4..]) {
+        *low = d * f32::from(pair & 15) + minimum;
+        *high = d * f32::from(pair >> 4) + minimum;
+    }
+}
+
+/// The 32 five-bit codes of q5_0 and q5_1: bit `i` of the 4 bytes from `at` on is the fifth bit
+/// of code `i`; the low four bits follow as in q4_0.
+#[inline(always)]
+fn five_bit_codes<const N: usize>(block: &[u8; N], at: usize) -> [u8; LEN] {
+    let fifth: [u8; 4] = wire::sub(block, at);
+    let pairs: [u8; LEN / 2] = wire::sub(block, at + 4);
+    let mut codes = [0; LEN];
+    for (i, code) in codes.iter_mut().enumerate() {
+        let low = (pairs[i % 16] >> (4 * (i / 16))) & 15;
+        // A comparison with a constant bit, not a shift by `i`: it is one operation of vectors.
+        let high = if fifth[i / 8] & (1 << (i % 8)) != 0 {
+            16
+        } else {
+            0
+        };
+        *code = low | high;
+    }
+    codes
+}
+
+/// Layout: scale f16, 4 bytes of fifth bits, 16 bytes of codes; a code is 16 above its value.
+#[inline(always)]
+pub(super) fn decode_q5_0(block: &[u8; 22], out: &mut [f32; LEN]) {
+    let d = scale(block, 0);
+    for (value, code) in out.iter_mut().zip(five_bit_codes(block, 2)) {
+        *value = d * f32::from(code as i8 - 16);
+    }
+}
+
+/// Layout: scale f16, minimum f16, 4 bytes of fifth bits, 16 bytes of codes; a code is its value.
+#[inline(always)]
+pub(super) fn decode_q5_1(block: &[u8; 24], out: &mut [f32; LEN]) {
+    let (d, minimum) = (scale(block, 0), scale(block, 2));
+    for (value, code) in out.iter_mut().zip(five_bit_codes(block, 4)) {
+        *value = d * f32::from(code) + minimum;
+    }
+}
+
+/// Layout: scale f16, sum of the numbers f16 (for dot products, not needed here), 32 signed codes.
+#[inline(always)]
+pub(super) fn decode_q8_1(block: &[u8; 36], out: &mut [f32; LEN]) {
+    let d = scale(block, 0);
+    for (value, &code) in out.iter_mut().zip(&block[4..]) {
+        *value = f32::from(code as i8) * d;
     }
 }
 
