@@ -6,9 +6,9 @@
 
 `decode_TYPE.bin` are blocks, `decode_TYPE.f32` the first of their numbers by gguf-py's numpy decoders, and
 `decode.sha256` has the digest of all numbers of every type. gguf-py decodes no Q8_1, Q8_K, F64 and integers:
-their definitions are written out here. `encode_TYPE.f32` are numbers and `encode_TYPE.bin` their blocks by its encoders. `every_type.gguf` has
-metadata of every type and tensors of several, `tiny_llama.gguf` is a whole model, both by gguf-py's
-writer. Everything is little-endian. The random numbers are seeded: running the script again changes nothing.
+their definitions are written out here. `encode_TYPE.f32` are numbers and `encode_TYPE.bin` their blocks by
+its encoders. `every_type.gguf` has metadata of every type and tensors of several, `tiny_llama.gguf` is a
+whole model, both by gguf-py's writer. Everything is little-endian. The random numbers are seeded: running the script again changes nothing.
 """
 
 import hashlib
@@ -95,6 +95,66 @@ def closed(kind, made):
         return made.view(stored).astype(np.float32).reshape(rows, -1)
 
 
+# Types with tables of groups, and the blocks that take every index of the table at least once
+# beside those with special scales.
+INDICES = {
+    T.IQ1_S: 64 + 2,
+    T.IQ1_M: 64 + 2,
+    T.IQ2_XXS: 16,
+    T.IQ2_XS: 16 + 2,
+    T.IQ2_S: 32 + 2,
+    T.IQ3_XXS: 16,
+    T.IQ3_S: 16,
+}
+
+
+def grouped(kind, count):
+    rng = random_of(kind)
+    made = blocks(kind, count, [] if kind == T.IQ1_M else [0], rng)
+    if kind == T.IQ1_M:
+        # Four bits of the scale in the upper half of every other byte from 49 on.
+        scales = rng.integers(0, 2, count) << 15 | rng.integers(0, 30 << 10, count)
+        scales[: len(SCALES)] = SCALES
+        for i in range(4):
+            made[:, 49 + 2 * i] &= 0x0F
+            made[:, 49 + 2 * i] |= ((scales >> (4 * i) & 15) << 4).astype(np.uint8)
+
+    # Groups of a block, bits of their indices, and every index in random order.
+    groups, bits = {
+        T.IQ1_S: (32, 11),
+        T.IQ1_M: (32, 11),
+        T.IQ2_XXS: (32, 8),
+        T.IQ2_XS: (32, 9),
+        T.IQ2_S: (32, 10),
+        T.IQ3_XXS: (64, 8),
+        T.IQ3_S: (64, 9),
+    }[kind]
+    rows = (1 << bits) // groups
+    assert rows <= count - 2
+    index = rng.permutation(1 << bits).reshape(rows, groups)
+    part, high = made[:rows], index >> 8
+    if kind == T.IQ2_XXS:
+        part[:, 2:].reshape(rows, 8, 8)[:, :, :4] = index.reshape(rows, 8, 4)
+    elif kind == T.IQ2_XS:
+        packed = rng.integers(0, 128, (rows, groups)) << 9 | index
+        part[:, 2:66] = packed.astype("<u2").view(np.uint8)
+    else:
+        low_at = 0 if kind == T.IQ1_M else 2
+        part[:, low_at : low_at + groups] = index & 255
+    if kind == T.IQ1_S:
+        packed = rng.integers(0, 16, (rows, 8)) << 12
+        packed |= (high.reshape(rows, 8, 4) << [0, 3, 6, 9]).sum(axis=-1)
+        part[:, 34:50] = packed.astype("<u2").view(np.uint8)
+    elif kind == T.IQ1_M:
+        high = high | rng.integers(0, 2, high.shape) << 3
+        part[:, 32:48] = (high.reshape(rows, 16, 2) << [0, 4]).sum(axis=-1)
+    elif kind == T.IQ2_S:
+        part[:, 66:74] = (high.reshape(rows, 8, 4) << [0, 2, 4, 6]).sum(axis=-1)
+    elif kind == T.IQ3_S:
+        part[:, 66:74] = (high.reshape(rows, 8, 8) << np.arange(8)).sum(axis=-1)
+    decoded(kind, made)
+
+
 def every_decoder():
     """The types that are not in `main`."""
     for kind, count, scales_at in [
@@ -106,9 +166,14 @@ def every_decoder():
         (T.Q3_K, 24, [108]),
         (T.IQ4_NL, 48, [0]),
         (T.IQ4_XS, 24, [0]),
+        (T.TQ1_0, 24, [52]),
+        (T.TQ2_0, 24, [64]),
     ]:
         made = blocks(kind, count, scales_at, random_of(kind))
         decoded(kind, made, closed(kind, made) if kind == T.Q8_1 else None)
+
+    for kind, count in INDICES.items():
+        grouped(kind, count)
 
     # Every exponent.
     made = blocks(T.MXFP4, 256, [], random_of(T.MXFP4))

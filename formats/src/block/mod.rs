@@ -5,9 +5,12 @@
 //! decoders of the `gguf` Python package, and give the same bits.
 
 mod float;
+mod grids;
+mod grouped;
 mod k_quants;
 mod legacy;
 mod levels;
+mod ternary;
 
 use crate::dtype::DType;
 
@@ -76,7 +79,15 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::IQ4NL => blocks(bytes, out, levels::decode_iq4_nl),
         DType::IQ4XS => blocks(bytes, out, levels::decode_iq4_xs),
         DType::MXFP4 => blocks(bytes, out, levels::decode_mxfp4),
-        dtype => return Err(BlockError::NotWritten { dtype }),
+        DType::IQ1S => blocks(bytes, out, grouped::decode_iq1_s),
+        DType::IQ1M => blocks(bytes, out, grouped::decode_iq1_m),
+        DType::IQ2XXS => blocks(bytes, out, grouped::decode_iq2_xxs),
+        DType::IQ2XS => blocks(bytes, out, grouped::decode_iq2_xs),
+        DType::IQ2S => blocks(bytes, out, grouped::decode_iq2_s),
+        DType::IQ3XXS => blocks(bytes, out, grouped::decode_iq3_xxs),
+        DType::IQ3S => blocks(bytes, out, grouped::decode_iq3_s),
+        DType::TQ1_0 => blocks(bytes, out, ternary::decode_tq1_0),
+        DType::TQ2_0 => blocks(bytes, out, ternary::decode_tq2_0),
     }
     Ok(())
 }
