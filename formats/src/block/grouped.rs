@@ -68,11 +68,14 @@ pub(super) fn decode_iq2_xxs(block: &[u8; 66], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
-    for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let packed = u16::from_le_bytes(wire::sub(block, 2 + 2 * group));
-        let step = half_step(d, nibble(block, 66, group / 2), 0.25);
-        let magnitudes = grids::IQ2_XS[usize::from(packed & 511)];
-        signed(step, magnitudes, even_signs((packed >> 9).into(), 0), out);
+    let (groups, _) = out.as_chunks_mut::<8>();
+    for (sub, groups) in groups.chunks_exact_mut(2).enumerate() {
+        let step = half_step(d, nibble(block, 66, sub), 0.25);
+        for (i, out) in groups.iter_mut().enumerate() {
+            let packed = u16::from_le_bytes(wire::sub(block, 2 + 4 * sub + 2 * i));
+            let magnitudes = grids::IQ2_XS[usize::from(packed & 511)];
+            signed(step, magnitudes, even_signs((packed >> 9).into(), 0), out);
+        }
     }
 }
 
@@ -81,11 +84,16 @@ pub(super) fn decode_iq2_xs(block: &[u8; 74], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub(super) fn decode_iq2_s(block: &[u8; 82], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
-    for (group, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        let high = (block[66 + group / 4] >> (2 * (group % 4))) & 3;
-        let index = usize::from(block[2 + group]) | (usize::from(high) << 8);
-        let step = half_step(d, nibble(block, 74, group / 2), 0.25);
-        signed(step, grids::IQ2_S[index], block[34 + group], out);
+    let (groups, _) = out.as_chunks_mut::<8>();
+    for (sub, groups) in groups.chunks_exact_mut(2).enumerate() {
+        let step = half_step(d, nibble(block, 74, sub), 0.25);
+        let high = block[66 + sub / 2] >> (4 * (sub % 2));
+        for (i, out) in groups.iter_mut().enumerate() {
+            let group = 2 * sub + i;
+            let high = usize::from((high >> (2 * i)) & 3) << 8;
+            let magnitudes = grids::IQ2_S[usize::from(block[2 + group]) | high];
+            signed(step, magnitudes, block[34 + group], out);
+        }
     }
 }
 

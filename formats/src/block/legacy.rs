@@ -49,18 +49,16 @@ pub(super) fn decode_q4_1(block: &[u8; 20], out: &mut [f32; LEN]) {
 /// of code `i`; the low four bits follow as in q4_0.
 #[inline(always)]
 fn five_bit_codes<const N: usize>(block: &[u8; N], at: usize) -> [u8; LEN] {
-    let fifth: [u8; 4] = wire::sub(block, at);
-    let pairs: [u8; LEN / 2] = wire::sub(block, at + 4);
     let mut codes = [0; LEN];
-    for (i, code) in codes.iter_mut().enumerate() {
-        let low = (pairs[i % 16] >> (4 * (i / 16))) & 15;
-        // A comparison with a constant bit, not a shift by `i`: it is one operation of vectors.
-        let high = if fifth[i / 8] & (1 << (i % 8)) != 0 {
-            16
-        } else {
-            0
-        };
-        *code = low | high;
+    for (i, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        // Every bit of a byte goes to a byte of its own: a copy of the byte for each, all but the
+        // one bit masked away, and a carry to the highest bit from any that is set.
+        let copies = u64::from(block[at + i]) * 0x0101_0101_0101_0101;
+        let spread = (copies & 0x8040_2010_0804_0201) + 0x7f7f_7f7f_7f7f_7f7f;
+        let fifth = (spread >> 3) & 0x1010_1010_1010_1010;
+        let pairs = u64::from_le_bytes(wire::sub(block, at + 4 + 8 * (i % 2)));
+        let low = (pairs >> (4 * (i / 2))) & 0x0f0f_0f0f_0f0f_0f0f;
+        *codes = (low | fifth).to_le_bytes();
     }
     codes
 }
