@@ -222,11 +222,12 @@ fn a_bias_is_not_left_out_silently() {
 
 #[test]
 fn biases_of_slots_are_bound_behind_their_weights() {
-    let (_, tensors) = bound_after(|tensors| {
-        tensors.insert(0, ("blk.1.ffn_down.bias".to_owned(), vec![WIDTH]));
-        tensors.push(("blk.0.attn_q.bias".to_owned(), vec![WIDTH]));
-    })
-    .unwrap();
+    let mut described = model_tensors();
+    described.insert(0, ("blk.1.ffn_down.bias".to_owned(), vec![WIDTH]));
+    described.push(("blk.0.attn_q.bias".to_owned(), vec![WIDTH]));
+    let mut writer = model_metadata();
+    add_tensors(&mut writer, &described);
+    let (_, tensors) = bind(&parsed(&writer)).unwrap();
     let roles: Vec<String> = tensors.iter().map(|t| t.role.to_string()).collect();
     for slot in ["layers.0.q", "layers.1.down"] {
         let weight = roles.iter().position(|r| *r == format!("{slot}.weight"));

@@ -14,43 +14,87 @@ use std::path::{Path, PathBuf};
 use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Role, Slot};
 use htc_formats::{DType, htz};
-use htz_common::{Choice, data_offset, forged, hyper, json, mixed, model};
+use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, varied};
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1_0.htz")
+/// The golden artifacts: minor version, model, and number of items with a digest.
+fn golden() -> [(u16, Model, usize); 2] {
+    [(0, mixed(), 17 + 1 + 1), (1, varied(), 22 + 1 + 1)]
+}
+
+fn golden_path(minor: u16) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    folder.join(format!("v1_{minor}.htz"))
 }
 
 #[test]
-fn the_golden_artifact_of_1_0_opens() {
-    let htz = Htz::open(golden()).unwrap();
-    assert_eq!(htz.format(), (1, 0));
-    let mut items = Vec::new();
-    htz.verify_all(|item| items.push(item.item.to_owned()))
-        .unwrap();
-    assert_eq!(items.len(), 17 + 1 + 1);
-    let model = mixed();
-    assert_eq!(htz.vocabulary().unwrap(), model.vocabulary);
-    for (role, bytes) in &model.data {
-        let entry = htz.manifest().tensor(*role).unwrap();
-        assert_eq!(htz.tensor_bytes(entry), bytes, "{role}");
+fn the_golden_artifacts_open() {
+    for (minor, model, expected) in golden() {
+        let htz = Htz::open(golden_path(minor)).unwrap();
+        assert_eq!(htz.format(), (1, minor));
+        let mut items = Vec::new();
+        htz.verify_all(|item| items.push(item.item.to_owned()))
+            .unwrap();
+        assert_eq!(items.len(), expected, "{items:?}");
+        assert_eq!(htz.manifest().hyper, model.manifest.hyper);
+        assert_eq!(htz.vocabulary().unwrap(), model.vocabulary);
+        for (role, bytes) in &model.data {
+            let entry = htz.manifest().tensor(*role).unwrap();
+            assert_eq!(htz.tensor_bytes(entry), bytes, "{role}");
+        }
     }
 }
 
-/// The golden artifact is what `mixed().write` gives. To make it again, after a change of the
-/// format: remove it and run `cargo test --release -p htc-formats --test htz_format`; the
+/// The golden artifacts are what the models' `write` gives. To make one again, after a change
+/// of the format: remove it and run `cargo test --release -p htc-formats --test htz_format`; the
 /// first run writes it and fails. Artifacts of released versions are never made again. (A new
 /// release of zstd may compress the tokenizer otherwise; then compare the rest by hand.)
 #[test]
-fn the_golden_artifact_of_1_0_is_reproduced() {
-    let bytes = mixed().bytes();
-    match std::fs::read(golden()) {
-        Ok(golden) => assert!(golden == bytes, "the writer gives other bytes"),
-        Err(_) => {
-            std::fs::write(golden(), bytes).unwrap();
-            panic!("there was no golden artifact; it has been written");
+fn the_golden_artifacts_are_reproduced() {
+    for (minor, model, _) in golden() {
+        let bytes = model.bytes();
+        let path = golden_path(minor);
+        match std::fs::read(&path) {
+            Ok(golden) => assert!(golden == bytes, "the writer gives other bytes"),
+            Err(_) => {
+                std::fs::write(&path, &bytes).unwrap();
+                panic!("there was no {}; it has been written", path.display());
+            }
         }
+        assert!(bytes.len() < 40_000);
     }
-    assert!(mixed().bytes().len() < 40_000);
+}
+
+#[test]
+fn what_a_reader_must_know_is_required() {
+    let file = varied().bytes();
+    for feature in ["forward", "roles", "types"] {
+        let bad = forged(&file, |manifest| {
+            let requires = manifest["requires"].as_array_mut().unwrap();
+            let before = requires.len();
+            requires.retain(|name| name != feature);
+            assert_eq!(requires.len(), before - 1);
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.htz");
+        std::fs::write(&path, bad).unwrap();
+        let error = Htz::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("feature {feature:?}")), "{error}");
+    }
+}
+
+#[test]
+fn a_difference_of_the_forward_pass_that_is_unknown_is_refused() {
+    let bad = forged(&varied().bytes(), |manifest| {
+        let forward = &mut manifest["hyper"]["forward"];
+        let caps = forward.as_object_mut().unwrap();
+        caps.remove("attention_softcap").unwrap();
+        caps.insert("alibi".to_owned(), true.into());
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.htz");
+    std::fs::write(&path, bad).unwrap();
+    let error = Htz::open(&path).unwrap_err().to_string();
+    assert!(error.contains("alibi"), "{error}");
 }
 
 #[test]

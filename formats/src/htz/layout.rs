@@ -10,7 +10,8 @@ pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 /// Major version that this crate reads and writes.
 pub const FORMAT_MAJOR: u16 = 1;
 
-/// Minor version that this crate writes; it reads every minor whose features it knows.
+/// Minor version that this crate writes where 1.0 does not suffice; it reads every minor whose
+/// features it knows.
 pub const FORMAT_MINOR: u16 = 1;
 
 /// Bytes of the header.

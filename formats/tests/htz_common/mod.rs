@@ -8,7 +8,9 @@ use htc_formats::htz::{
     BasisRecord, Budget, Digest, Form, HEADER_BYTES, HtzError, HtzWriter, Manifest, PlanRecord,
     Provenance, Section, SlotRecord, TensorEntry,
 };
-use htc_formats::model::{Forward, HyperParameters, Part, Role, Slot};
+use htc_formats::model::{
+    Activation, Forward, HyperParameters, LongRope, Part, Role, RopePairs, SlidingWindow, Slot,
+};
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 /// How a slot is to be stored.
@@ -233,7 +235,7 @@ pub fn model(
         .collect();
     let vocabulary = vocabulary(hyper.vocabulary);
     let manifest = Manifest {
-        requires: Vec::new(),
+        requires: Manifest::required_features(&hyper, &tensors),
         hyper,
         tensors,
         sections: Vec::new(),
@@ -272,6 +274,69 @@ pub fn mixed() -> Model {
         Slot::Down => Choice::LowRank(DType::F16, 3),
     };
     model(hyper(1), true, Some(DType::Q8_0), (DType::F32, 6), choose)
+}
+
+/// The small model with everything that format 1.1 brought.
+pub fn varied() -> Model {
+    let choose = |_, slot| match slot {
+        Slot::Q => Choice::Shared(DType::F16),
+        Slot::Gate => Choice::Dense(DType::IQ4NL),
+        Slot::Down => Choice::LowRank(DType::F16, 3),
+        _ => Choice::Dense(DType::Q5_1),
+    };
+    let forward = Forward {
+        rope_pairs: RopePairs::Halves,
+        activation: Activation::GeluTanh,
+        embedding_scale: Some(5.5),
+        attention_scale: Some(0.125),
+        attention_softcap: Some(50.0),
+        logit_softcap: Some(30.0),
+        sliding_window: Some(SlidingWindow {
+            positions: 7,
+            full_layers: vec![0],
+            rope_theta: Some(1e6),
+        }),
+        long_rope: Some(LongRope {
+            original_context: 32,
+            attention_factor: 1.25,
+        }),
+    };
+    let hyper = HyperParameters {
+        forward,
+        ..hyper(1)
+    };
+    let mut model = model(hyper, true, None, (DType::F32, 6), choose);
+    let layer = 0;
+    let bias = |slot| Role::Linear {
+        layer,
+        slot,
+        part: Part::Bias,
+    };
+    let more = [
+        (Role::LongRopeFactors, 8),
+        (bias(Slot::Q), 32),
+        (bias(Slot::K), 16),
+        (bias(Slot::Down), 32),
+        (Role::QueryNorm { layer }, 16),
+        (Role::KeyNorm { layer }, 16),
+        (Role::PostAttentionNorm { layer }, 32),
+        (Role::PostFfnNorm { layer }, 32),
+    ];
+    for (seed, (role, cols)) in more.into_iter().enumerate() {
+        let entry = TensorEntry::new(role.to_string(), role, DType::F32, 1, cols);
+        let bytes = numbers(DType::F32, 4 * cols, 100 + seed as u64);
+        model.manifest.tensors.push(entry);
+        model.data.push((role, bytes));
+    }
+    let manifest = &mut model.manifest;
+    let by_execution = |a: &Role, b: &Role| a.execution_order().cmp(&b.execution_order());
+    manifest
+        .tensors
+        .sort_by(|a, b| by_execution(&a.role, &b.role));
+    model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
+    // Roles were added.
+    manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
+    model
 }
 
 impl Model {
