@@ -19,6 +19,8 @@ mod avx512;
 mod blocks;
 mod elementwise;
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod heads;
 mod kernels;
 mod kv;
 mod lanes;
