@@ -400,70 +400,8 @@ macro_rules! kernel_table {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { decode(dtype, bytes, out) }
             },
-            rms_norm: |x, weight, eps, out| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-                    lanes::rms_norm::<true>(x, weight, eps, out);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, weight, eps, out) }
-            },
-            rope: |head, cos, sin| {
-                #[target_feature(enable = $features)]
-                fn version(head: &mut [f32], cos: &[f32], sin: &[f32]) {
-                    lanes::rope::<true>(head, cos, sin);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(head, cos, sin) }
-            },
-            silu_mul: |gate, up| {
-                #[target_feature(enable = $features)]
-                fn version(gate: &mut [f32], up: &[f32]) {
-                    lanes::silu_mul::<true>(gate, up);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(gate, up) }
-            },
-            add_assign: |x, y| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], y: &[f32]) {
-                    lanes::add_assign::<true>(x, y);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, y) }
-            },
-            max: |x| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32]) -> f32 {
-                    lanes::max::<true>(x)
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x) }
-            },
-            exp_sum: |x, max| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], max: f32) -> f32 {
-                    lanes::exp_sum::<true>(x, max)
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, max) }
-            },
-            scale: |x, factor| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], factor: f32) {
-                    lanes::scale::<true>(x, factor);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, factor) }
-            },
-            scores: |q, keys, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { scores(q, keys, scale, out) }
-            },
-            weighted_sum: |weights, values, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { weighted_sum(weights, values, out) }
-            },
+            loops: loops!($features),
+            heads: heads!($features),
         };
     };
 }
