@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\none vector, rows of {cols}: GB/s (ratio to reading)");
         for (name, size) in SIZES {
             let mut line = format!("{name:>7}");
-            for dtype in DType::ALL {
+            for &dtype in DType::ALL {
                 let row = dtype.row_bytes(cols).ok_or("blocks")?;
                 let rows = size / row;
                 let w = Matrix::new(dtype, rows, cols, &bytes[..rows * row])?;
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut scratch = Scratch::new();
     for n in [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 512] {
         let mut line = format!("{n:>7}");
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let size = dtype.matrix_bytes(rows, cols).ok_or("blocks")?;
             let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];

@@ -165,7 +165,7 @@ impl<'m> Session<'m> {
             cpu::embed(embedding, token as usize, row)?;
         }
         if let Some(factor) = hyper.forward.embedding_scale {
-            cpu::scale(pool, &mut buffers.x, factor)?;
+            cpu::scale(pool, &mut buffers.x, factor);
         }
         for (index, layer) in model.layers.iter().enumerate() {
             let b = &mut *buffers;
@@ -206,7 +206,7 @@ impl<'m> Session<'m> {
             let pairs = hyper.forward.rope_pairs;
             rotation.apply(pairs, &mut b.q, q_width, hyper.head_size)?;
             rotation.apply(pairs, &mut b.k, kv_width, hyper.head_size)?;
-            self.kv.append(index, &b.k, &b.v);
+            self.kv.append(index, &b.k, &b.v)?;
             let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
             let (attention, out) = (&layer.attention, &mut b.attended);
             if n == 1 {
@@ -294,7 +294,7 @@ impl<'m> Session<'m> {
         let x = &x[start * hyper.width..end * hyper.width];
         workspace.multiply(self.pool, self.model.output.matrix()?, n, x, logits)?;
         if let Some(cap) = hyper.forward.logit_softcap {
-            cpu::softcap(self.pool, logits, cap)?;
+            cpu::softcap(self.pool, logits, cap);
         }
         Ok(logits)
     }
