@@ -14,6 +14,7 @@
 pub mod artifact;
 pub mod binary;
 pub mod float64;
+pub mod logits;
 pub mod material;
 pub mod model;
 pub mod npy;

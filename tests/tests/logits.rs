@@ -1,4 +1,4 @@
-//! Execution through the loader: the logits of other programs, and every stored form at every
+//! Execution through the loader: the logits that float64 gives, and every stored form at every
 //! rank.
 
 #![allow(
@@ -12,93 +12,8 @@ use std::path::Path;
 
 use htc_loader::linear::RankFraction;
 use htc_loader::{Model, Pool, Session};
-use htc_tests::material::shared;
-use htc_tests::npy::Array;
+use htc_tests::logits::{at_positions as logits, largest_difference};
 use htc_tests::{Scratch, TinyModel, htc};
-
-/// Logits at some positions, the prompt read in one batch and one token at a time.
-fn logits(model: &Model, tokens: &[u32], positions: &[usize], threads: usize) -> [Vec<f32>; 2] {
-    let pool = Pool::new(threads).unwrap();
-    let mut prefill = Session::new(model, &pool, model.hyper().context);
-    prefill.forward(tokens).unwrap();
-    let mut batched = Vec::new();
-    for &position in positions {
-        batched.extend_from_slice(prefill.logits(position, position + 1).unwrap());
-    }
-    let mut decode = Session::new(model, &pool, model.hyper().context);
-    let mut single = Vec::new();
-    for (position, &token) in tokens.iter().enumerate() {
-        decode.forward(&[token]).unwrap();
-        if positions.contains(&position) {
-            single.extend_from_slice(decode.last_logits().unwrap());
-        }
-    }
-    [batched, single]
-}
-
-/// The largest difference, in standard deviations of what is expected.
-fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let n = expected.len() as f64;
-    let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
-    let variance = expected
-        .iter()
-        .map(|&v| (f64::from(v) - mean).powi(2))
-        .sum::<f64>()
-        / n;
-    let pairs = found.iter().zip(expected);
-    let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
-    // NaN would be overlooked by `max`.
-    assert!(found.iter().all(|v| v.is_finite()));
-    differences.fold(0.0, f64::max) / variance.sqrt()
-}
-
-/// Where the reference has its logits.
-const POSITIONS: [usize; 5] = [0, 1, 31, 100, 159];
-
-fn equals_transformers(name: &str) {
-    let Some(folder) = shared(&format!("reference/arch/{name}")) else {
-        return;
-    };
-    let tokens = Array::read(&folder.join("tokens.npy")).tokens();
-    let expected = Array::read(&folder.join("logits.npy"));
-    let model = Model::open(&folder.join("model.gguf")).unwrap();
-    assert_eq!(tokens.len(), 160);
-    let vocabulary = model.hyper().vocabulary;
-    assert_eq!(
-        expected.shape.iter().product::<usize>(),
-        POSITIONS.len() * vocabulary
-    );
-    for threads in [1, 2] {
-        for found in logits(&model, &tokens, &POSITIONS, threads) {
-            let difference = largest_difference(&found, &expected.f32());
-            assert!(
-                difference < 1e-3,
-                "{name}, {threads} threads: {difference:.2e}"
-            );
-        }
-    }
-}
-
-#[test]
-fn llama_equals_transformers() {
-    equals_transformers("llama");
-}
-
-#[test]
-fn llama_3_with_scaled_positions_equals_transformers() {
-    equals_transformers("llama3-rope");
-}
-
-#[test]
-fn llama_with_linearly_scaled_positions_equals_transformers() {
-    equals_transformers("llama-linear-rope");
-}
-
-#[test]
-fn mistral_equals_transformers() {
-    equals_transformers("mistral");
-}
 
 fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Model {
     let output = scratch.path(name);

@@ -1,0 +1,47 @@
+//! Logits of a model, and how far they are from others.
+
+use htc_loader::{Model, Pool, Session};
+
+/// Logits at some positions, the prompt read in one batch and one token at a time.
+///
+/// # Panics
+/// Where the model cannot be executed.
+pub fn at_positions(model: &Model, tokens: &[u32], positions: &[usize], threads: usize) -> [Vec<f32>; 2] {
+    let pool = Pool::new(threads).unwrap();
+    let mut prefill = Session::new(model, &pool, model.hyper().context);
+    prefill.forward(tokens).unwrap();
+    let mut batched = Vec::new();
+    for &position in positions {
+        batched.extend_from_slice(prefill.logits(position, position + 1).unwrap());
+    }
+    let mut decode = Session::new(model, &pool, model.hyper().context);
+    let mut single = Vec::new();
+    for (position, &token) in tokens.iter().enumerate() {
+        decode.forward(&[token]).unwrap();
+        if positions.contains(&position) {
+            single.extend_from_slice(decode.last_logits().unwrap());
+        }
+    }
+    [batched, single]
+}
+
+/// The largest difference, in standard deviations of what is expected.
+///
+/// # Panics
+/// Where lengths differ or a number is not finite.
+pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let n = expected.len() as f64;
+    let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+    let variance = expected
+        .iter()
+        .map(|&v| (f64::from(v) - mean).powi(2))
+        .sum::<f64>()
+        / n;
+    let pairs = found.iter().zip(expected);
+    let differences = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
+    // NaN would be overlooked by `max`.
+    assert!(found.iter().all(|v| v.is_finite()));
+    differences.fold(0.0, f64::max) / variance.sqrt()
+}
+

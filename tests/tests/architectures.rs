@@ -1,0 +1,140 @@
+//! Every architecture: the logits of transformers, from the small models of the repository and the
+//! larger ones beside it, and what becomes of them when they are compiled.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this crate is test code"
+)]
+
+use std::path::{Path, PathBuf};
+
+use htc_loader::Model;
+use htc_tests::logits::{at_positions, largest_difference};
+use htc_tests::material::shared;
+use htc_tests::npy::Array;
+use htc_tests::{Scratch, htc};
+
+const NAMES: [&str; 9] = [
+    "llama",
+    "llama-linear-rope",
+    "llama3-rope",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+];
+
+/// A model with its tokens and the logits that another program computes at some positions.
+struct Fixture {
+    name: String,
+    folder: PathBuf,
+    tokens: Vec<u32>,
+    positions: Vec<usize>,
+    expected: Vec<f32>,
+}
+
+impl Fixture {
+    fn read(name: &str, folder: PathBuf, positions: &[usize]) -> Fixture {
+        let logits = Array::read(&folder.join("logits.npy"));
+        assert_eq!(logits.shape[0], positions.len());
+        Fixture {
+            name: name.to_owned(),
+            tokens: Array::read(&folder.join("tokens.npy")).tokens(),
+            positions: positions.to_vec(),
+            expected: logits.f32(),
+            folder,
+        }
+    }
+
+    /// The largest difference of a model's logits from those expected, over both ways to read a
+    /// prompt.
+    fn difference(&self, model: &Path, threads: usize) -> f64 {
+        let model = Model::open(model).unwrap();
+        at_positions(&model, &self.tokens, &self.positions, threads)
+            .iter()
+            .map(|found| largest_difference(found, &self.expected))
+            .fold(0.0, f64::max)
+    }
+}
+
+/// `scripts/make_architecture_fixtures.py` made them; windows of 16 and an original context of
+/// 32 positions are exceeded.
+fn small() -> Vec<Fixture> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
+    let fixture = |name| Fixture::read(name, root.join(name), &[0, 1, 15, 31, 47]);
+    NAMES.into_iter().map(fixture).collect()
+}
+
+fn large() -> Vec<Fixture> {
+    let fixture = |name| {
+        let folder = shared(&format!("reference/arch/{name}"))?;
+        Some(Fixture::read(name, folder, &[0, 1, 31, 100, 159]))
+    };
+    NAMES.into_iter().filter_map(fixture).collect()
+}
+
+/// Keys and values are kept as f16, whose rounding alone makes differences of up to 5e-3.
+const KV_F16: f64 = 5e-3;
+
+#[test]
+fn gguf_gives_the_logits_of_transformers() {
+    for fixture in small().into_iter().chain(large()) {
+        for threads in [1, 2] {
+            let difference = fixture.difference(&fixture.folder.join("model.gguf"), threads);
+            let folder = fixture.folder.display();
+            assert!(difference < KV_F16, "{folder}: {difference:.2e}");
+        }
+    }
+}
+
+/// Compiles the model of a fixture; factors as f32.
+fn compiled(scratch: &Scratch, fixture: &Fixture, source: &str, options: &[&str]) -> PathBuf {
+    let output = scratch.path(&format!("{}{}.htz", fixture.name, options.join("")));
+    let source = fixture.folder.join(source);
+    htc!["compile", source, "-o", &output, "--factor-type", "f32", "--force"]
+        .args(options)
+        .run()
+        .ok();
+    htc!["verify", &output].run().ok();
+    output
+}
+
+const ALL_SLOTS: [(&str, &str); 2] = [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
+
+#[test]
+fn full_rank_loses_nothing() {
+    let scratch = Scratch::new();
+    for fixture in small().into_iter().chain(large()) {
+        for (method, slots) in ALL_SLOTS {
+            let options = ["--method", method, "--slots", slots, "--rank", "full"];
+            let artifact = compiled(&scratch, &fixture, "model.gguf", &options);
+            let difference = fixture.difference(&artifact, 2);
+            let name = &fixture.name;
+            assert!(difference < KV_F16, "{name}, {method}: {difference:.2e}");
+        }
+    }
+}
+
+#[test]
+fn half_rank_is_an_artifact_that_runs() {
+    let scratch = Scratch::new();
+    // Half the rank of the narrowest slots, keys and values: 8 and 32 or more.
+    let small = small().into_iter().map(|fixture| (fixture, "4"));
+    let large = large().into_iter().map(|fixture| (fixture, "16"));
+    for (fixture, rank) in small.chain(large) {
+        for (method, slots) in ALL_SLOTS {
+            let options = ["--method", method, "--slots", slots, "--rank", rank];
+            let artifact = compiled(&scratch, &fixture, "model.gguf", &options);
+            let name = &fixture.name;
+            // Far from the model and yet not nothing: finite logits that follow it.
+            let difference = fixture.difference(&artifact, 2);
+            assert!(difference > KV_F16, "{name}, {method}: {difference:.2e}");
+            let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
+            htc!["run", &artifact].args(run).run().ok();
+        }
+    }
+}
