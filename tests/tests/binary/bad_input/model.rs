@@ -114,12 +114,12 @@ fn weights_too_large_for_the_factor_type() {
 fn unsupported_tensor_type() {
     let mut bytes = TinyModel::default().bytes();
     let row = tensor_row(&bytes, "blk.1.attn_k.weight");
-    // Q5_0 has 22 bytes where F32 has 128, so the data fit.
-    put_u32(&mut bytes, row.kind, 6);
+    // NVFP4 has 36 bytes where F32 has 256, so the data fit.
+    put_u32(&mut bytes, row.kind, 40);
     let bad = BadModel::new(bytes);
-    bad.is_no_model(&["blk.1.attn_k.weight", "Q5_0", "q8_0", "q4_k"]);
+    bad.is_no_model(&["blk.1.attn_k.weight", "NVFP4", "q8_0", "q4_k"]);
     // It can be looked at all the same.
-    assert!(bad.inspect().ok().stderr.contains("Q5_0"));
+    assert!(bad.inspect().ok().stderr.contains("NVFP4"));
 }
 
 #[test]
@@ -295,10 +295,10 @@ fn vocabulary_without_weights() {
 fn superfluous_tensor() {
     let bad = with_tensors(&TinyModel::default(), |tensors| {
         let mut bias = tensors[1].clone();
-        bias.name = "blk.0.attn_q.bias".to_owned();
+        bias.name = "blk.0.attn_norm.bias".to_owned();
         tensors.push(bias);
     });
-    bad.is_no_model(&["blk.0.attn_q.bias"]);
+    bad.is_no_model(&["blk.0.attn_norm.bias"]);
 }
 
 #[test]
