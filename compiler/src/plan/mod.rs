@@ -204,20 +204,14 @@ fn stored_bytes(dtype: DType, rows: usize, cols: usize) -> u64 {
 }
 
 /// The type a factor with rows of `cols` numbers is stored in: the one asked for where its
-/// blocks fit, f16 where they do not.
+/// blocks fit, else q8_0 where those do (and are shorter), else f16.
 fn factor_type_for(asked: DType, cols: usize) -> DType {
-    if cols.is_multiple_of(asked.block_len()) {
-        asked
-    } else {
-        DType::F16
-    }
-}
-
-/// Ranks are allocated in multiples of this: the block of a block format, 8 for float types.
-fn granularity(dtype: DType) -> usize {
-    match dtype.block_len() {
-        1 => 8,
-        block => block,
+    let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
+    let shorter = DType::Q8_0.block_len() < asked.block_len();
+    match asked {
+        asked if fits(asked) => asked,
+        _ if shorter && fits(DType::Q8_0) => DType::Q8_0,
+        _ => DType::F16,
     }
 }
 

@@ -181,6 +181,31 @@ fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
 }
 
 #[test]
+fn the_long_blocks_of_k_quants_give_way_to_q8_0_where_they_do_not_fit() {
+    // Four steps of 256 fit the wide slots only.
+    let wide = hyper(1024, 16, 4, 3072);
+    let ratio = request(Method::PerSlot, Budget::Ratio(0.6), DType::Q4K);
+    let plan = make(&wide, ratio, |_, _| DType::F16).unwrap();
+    let gate = plan.unit_of(0, Slot::Gate).unwrap();
+    let (a, b) = (DType::Q4K, DType::Q4K);
+    assert_eq!(gate.form, Form::LowRank { rank: 512, a, b });
+    assert!(gate.notes.is_empty(), "{:?}", gate.notes);
+    let k = plan.unit_of(0, Slot::K).unwrap();
+    let Form::LowRank { rank, a, b } = k.form else {
+        panic!("{:?}", k.form);
+    };
+    assert!(rank < 256 && rank.is_multiple_of(32), "{rank}");
+    assert_eq!((a, b), (DType::Q4K, DType::Q8_0));
+    assert_eq!(k.notes.len(), 1);
+    // Rows of 20 are no blocks of q8_0 either.
+    let rank = request(Method::PerSlot, Budget::Rank(20), DType::Q6K);
+    let plan = make(&wide, rank, |_, _| DType::F16).unwrap();
+    let (rank, a, b) = (20, DType::Q6K, DType::F16);
+    let form = &plan.unit_of(0, Slot::Up).unwrap().form;
+    assert_eq!(*form, Form::LowRank { rank, a, b });
+}
+
+#[test]
 fn a_shared_basis_counts_its_parameters_once() {
     let hyper = hyper(256, 8, 4, 768);
     let plan = make(

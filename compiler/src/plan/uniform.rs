@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 
-use super::{Kind, PlanError, granularity};
+use super::{Kind, PlanError};
 
 /// Ranks by kind, so that the total meets `ratio` from below to the granularity.
 ///
@@ -62,17 +62,24 @@ pub(super) fn allocate(
     }
 }
 
-/// The step of a kind's rank: a block format's block where the kind's share of the budget holds
-/// at least one; else the float types' 8 (the factor with rows of that length is then stored in
-/// f16, and the plan says so); 1 for a matrix narrower than that.
+/// The step of a kind's rank, as long as its share of the budget holds one: the block of a block
+/// format, or where that would leave fewer than four steps, the block of q8_0 (the factor with
+/// rows of that length is then stored as q8_0); else the finest (and stored as f16). The plan
+/// says where a factor is stored otherwise.
 fn granule(kind: &Kind, ratio: f64, factor_type: DType) -> usize {
     let share = (ratio * kind.dense() as f64 / kind.cost(1) as f64) as usize;
-    let block = granularity(factor_type);
-    if block <= share.min(kind.limit) {
-        block
-    } else {
-        finest(kind)
-    }
+    let (block, shorter) = (factor_type.block_len(), DType::Q8_0.block_len());
+    let steps = match block {
+        1 => [None, None],
+        block if block <= shorter => [Some(block), None],
+        block => [Some(block).filter(|b| 4 * b <= kind.limit), Some(shorter)],
+    };
+    let fits = |step: &usize| *step <= share.min(kind.limit);
+    steps
+        .into_iter()
+        .flatten()
+        .find(fits)
+        .unwrap_or_else(|| finest(kind))
 }
 
 /// The smallest step of a kind's rank.
