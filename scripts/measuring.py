@@ -94,9 +94,9 @@ def run_speeds(options, model, prompt, tokens, threads):
         *("run", model, "--prompt-file", prompt, "-n", tokens),
         *("--temp", 0, "--ignore-eos", "--threads", threads),
     )
-    found = SPEEDS.search(ended.err.strip().rsplit("\n", 1)[-1])
+    found = SPEEDS.search(ended.err)
     if not found:
-        raise SystemExit(f"htc run: its last line is not about speed: {ended.err.strip()[-200:]!r}")
+        raise SystemExit(f"htc run: no line is about speed: {ended.err.strip()[-200:]!r}")
     read, prefill, written, decode = found.groups()
     return int(read), float(prefill), int(written), decode and float(decode)
 

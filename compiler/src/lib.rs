@@ -17,6 +17,7 @@ pub mod commands;
 pub mod evaluate;
 pub mod factorise;
 pub mod interrupt;
+pub mod memory;
 pub mod ordered;
 pub mod pipeline;
 pub mod plan;

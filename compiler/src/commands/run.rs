@@ -10,6 +10,8 @@ use htc_loader::{Pool, Session};
 
 use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
 use crate::cli::RunArgs;
+use crate::memory::{self, Resident};
+use crate::report::bytes_for_people;
 use crate::text;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
@@ -60,6 +62,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     say!("{}", in_words(&summary));
+    say!("{}", memory_in_words(session.kv().bytes() as u64));
     Ok(())
 }
 
@@ -76,6 +79,20 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
             // The line end that `echo` adds is no part of the prompt.
             Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
         }
+    }
+}
+
+/// What was in memory, and how much of it the system may take back.
+fn memory_in_words(kv: u64) -> String {
+    let kv = format!("KV cache {}", bytes_for_people(kv));
+    match memory::resident() {
+        Some(Resident { peak, mapped, own }) => format!(
+            "memory: {} resident at most; now {} of mapped files and {} of its own; {kv}",
+            bytes_for_people(peak),
+            bytes_for_people(mapped),
+            bytes_for_people(own),
+        ),
+        None => format!("memory: resident memory is not known on this system; {kv}"),
     }
 }
 

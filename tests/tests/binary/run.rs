@@ -59,6 +59,8 @@ fn the_demo_model_writes_english() {
     // The end: how much and how fast.
     assert!(outcome.stderr.contains("40 tokens"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("tokens/s"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("memory: "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("KV cache"), "{}", outcome.stderr);
 }
 
 #[test]
