@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let capacity = 16 << 10;
         // Numbers between 0.25 and 1 of either sign.
         let stored: Vec<u16> = (0..kv_heads * capacity * size)
-            .map(|i| 0x3400 + (i * 40_503 % 2048) as u16 + ((i * 7919 % 64) as u16 / 32 << 15))
+            .map(|i| 0x3400 + (i * 40_503 % 2048) as u16 + (((i * 7919 % 64) as u16 / 32) << 15))
             .collect();
         let kv = KvView::new(&stored, &stored, kv_heads, size, capacity)?;
         let q = vec![0.5; BATCH * heads * size];
