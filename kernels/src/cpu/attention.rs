@@ -1,6 +1,6 @@
 //! Causal attention with grouped heads, over all earlier positions or a window of them.
 
-use super::gemm::{Target, for_each_block};
+use super::gemm::for_each_block;
 use super::heads::Columns;
 use super::kernels::{self, Kernels};
 use super::kv::KvView;
@@ -163,6 +163,9 @@ pub(super) fn attention_decode_with(
 /// Positions whose scores a task of a prefill holds at a time.
 const KEYS: usize = 64;
 
+/// Queries that a task of a prefill has at most: as many as use a key or value that was widened.
+const WIDEST: usize = 64;
+
 /// Numbers that lie on a cache line.
 const LINE: usize = 16;
 
@@ -211,11 +214,10 @@ pub(super) fn attention_prefill_with(
     }
     let size = kv.head_size();
     let group = heads / kv.kv_heads();
-    let widest = kernels.heads.lanes * kernels.heads.registers;
     // Queries of a task: the whole group at some positions, or one head at more of them.
-    let together = if 2 * group <= widest { group } else { 1 };
-    let height = widest / together;
-    let task_scratch = Task::numbers(size, widest);
+    let together = if 2 * group <= WIDEST { group } else { 1 };
+    let height = WIDEST / together;
+    let task_scratch = Task::numbers(size, WIDEST);
     let scratch = scratch.take(task_scratch * pool.threads());
     // `out` seen as [n, heads * size] is cut into blocks of some positions of some heads.
     for_each_block(
@@ -230,31 +232,67 @@ pub(super) fn attention_prefill_with(
             let columns = rows * together;
             let width = columns.next_multiple_of(kernels.heads.lanes);
             let mut task = Task::new(scratch, size, width);
-            for c in 0..columns {
-                let at = (row + c / together) * heads * size + column + c % together * size;
-                task.set_query(c, &q[at..][..size], attention.scale);
-            }
             // The last position stands in for columns that are not used.
-            let position = |c: usize| start + row + (c / together).min(rows - 1);
-            let end = start + row + rows;
-            for tile in (attention.first_visible(start + row)..end).step_by(KEYS) {
+            let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
+            task.set_queries(
+                (0..columns).map(|c| {
+                    let at = (row + c / together) * heads * size + column + c % together * size;
+                    &q[at..][..size]
+                }),
+                attention.scale,
+            );
+            let (seen_by_all, end) = (start + row + 1, start + row + rows);
+            let begin = attention.first_visible(start + row);
+            let begin_of_last = attention.first_visible(end - 1);
+            for tile in (begin..end).step_by(KEYS) {
                 let count = KEYS.min(end - tile);
                 let range = tile * size..(tile + count) * size;
                 task.score(kernels, &keys[range.clone()], attention.softcap);
-                let first_end = start + row + 1;
-                let last_begin = attention.first_visible(end - 1);
-                if tile + count > first_end || tile < last_begin {
-                    for c in 0..width {
-                        let visible = attention.first_visible(position(c))..position(c) + 1;
-                        task.mask(c, tile, count, visible);
-                    }
+                if tile + count > seen_by_all || tile < begin_of_last {
+                    task.mask(
+                        kernels,
+                        count,
+                        positions.clone().map(|p| {
+                            [attention.first_visible(p), p + 1].map(|p| p.saturating_sub(tile))
+                        }),
+                    );
                 }
                 task.add(kernels, &values[range]);
             }
-            task.finish(&mut out, columns, together);
+            for (c, attended) in task.finish(columns).enumerate() {
+                out.row_mut(c / together)[c % together * size..][..size].copy_from_slice(attended);
+            }
         },
     );
     Ok(())
+}
+
+/// `to [cols, rows]` from `[rows, cols]`, in blocks that the compiler turns in registers.
+fn transpose(from: &[f32], [rows, cols]: [usize; 2], to: &mut [f32]) {
+    const SIDE: usize = 4;
+    for row in (0..rows).step_by(SIDE) {
+        let height = SIDE.min(rows - row);
+        let whole = if height == SIDE {
+            cols / SIDE * SIDE
+        } else {
+            0
+        };
+        for col in (0..whole).step_by(SIDE) {
+            let mut block = [[0.0; SIDE]; SIDE];
+            for (r, block) in block.iter_mut().enumerate() {
+                block.copy_from_slice(&from[(row + r) * cols + col..][..SIDE]);
+            }
+            for c in 0..SIDE {
+                let to = &mut to[(col + c) * rows + row..][..SIDE];
+                to.copy_from_slice(&[block[0][c], block[1][c], block[2][c], block[3][c]]);
+            }
+        }
+        for col in whole..cols {
+            for r in row..row + height {
+                to[col * rows + r] = from[r * cols + col];
+            }
+        }
+    }
 }
 
 /// The working memory of a block of queries, which are the columns.
@@ -272,6 +310,9 @@ struct Task<'a> {
     max: &'a mut [f32],
     total: &'a mut [f32],
     shrink: &'a mut [f32],
+    /// The rows of a tile that a column sees.
+    first: [i32; WIDEST],
+    end: [i32; WIDEST],
     fresh: bool,
 }
 
@@ -303,19 +344,25 @@ impl<'a> Task<'a> {
             total: take(width),
             shrink: take(width),
             tile: take(KEYS * size),
+            first: [0; WIDEST],
+            end: [0; WIDEST],
             fresh: true,
         };
-        task.queries.fill(0.0);
         task.max.fill(f32::NEG_INFINITY);
         task.total.fill(0.0);
         task
     }
 
-    /// Makes `q [size]` a column.
-    fn set_query(&mut self, column: usize, q: &[f32], scale: f32) {
-        for (row, q) in self.queries.chunks_exact_mut(self.width).zip(q) {
-            row[column] = q * scale;
+    /// Makes every query a column, times `scale`.
+    fn set_queries<'q>(&mut self, queries: impl Iterator<Item = &'q [f32]>, scale: f32) {
+        // The sums are not needed yet; columns without a query stay 0.
+        self.sums.fill(0.0);
+        for (row, q) in self.sums.chunks_exact_mut(self.size).zip(queries) {
+            for (row, q) in row.iter_mut().zip(q) {
+                *row = q * scale;
+            }
         }
+        transpose(self.sums, [self.width, self.size], self.queries);
     }
 
     /// Scores of every column with `keys [count, size]`.
@@ -338,18 +385,15 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Leaves out what a column does not see of the `count` positions from `tile` on.
-    fn mask(&mut self, column: usize, tile: usize, count: usize, visible: std::ops::Range<usize>) {
-        for (position, row) in self
-            .scores
-            .chunks_exact_mut(self.width)
-            .take(count)
-            .enumerate()
-        {
-            if !visible.contains(&(tile + position)) {
-                row[column] = f32::NEG_INFINITY;
-            }
+    /// Leaves out what is not visible of the `rows` positions of a tile: of every column, where it
+    /// begins and ends to see.
+    fn mask(&mut self, kernels: &Kernels, rows: usize, visible: impl Iterator<Item = [usize; 2]>) {
+        for ((first, end), visible) in self.first.iter_mut().zip(&mut self.end).zip(visible) {
+            // At most the rows, so that it fits.
+            [*first, *end] = visible.map(|position| position.min(rows) as i32);
         }
+        let scores = &mut self.scores[..rows * self.width];
+        (kernels.loops.mask_columns)(scores, &self.first[..self.width], &self.end[..self.width]);
     }
 
     /// Weights from the scores, and the sums with `values [count, size]`.
@@ -371,14 +415,18 @@ impl<'a> Task<'a> {
         self.fresh = false;
     }
 
-    /// Writes the columns to `out`, `together` to a row.
-    fn finish(&self, out: &mut Target<'_>, columns: usize, together: usize) {
-        for c in 0..columns {
-            let out = &mut out.row_mut(c / together)[c % together * self.size..][..self.size];
-            let factor = 1.0 / self.total[c];
-            for (out, row) in out.iter_mut().zip(self.sums.chunks_exact(self.width)) {
-                *out = row[c] * factor;
+    /// What each of the first `columns` columns attended to.
+    fn finish(&mut self, columns: usize) -> impl Iterator<Item = &[f32]> {
+        for total in &mut *self.total {
+            *total = 1.0 / *total;
+        }
+        for row in self.sums.chunks_exact_mut(self.width) {
+            for (sum, factor) in row.iter_mut().zip(&*self.total) {
+                *sum *= factor;
             }
         }
+        // The queries are not needed any more.
+        transpose(self.sums, [self.size, self.width], self.queries);
+        self.queries.chunks_exact(self.size).take(columns)
     }
 }

@@ -5,8 +5,6 @@
 pub(crate) struct Heads {
     /// Numbers in a register.
     pub lanes: usize,
-    /// Registers that [`Heads::columns`] takes side by side at most.
-    pub registers: usize,
     /// f16 to `f32`, exactly; as many numbers as there are halves.
     pub widen: fn(&[u16], &mut [f32]),
     /// `f32` to f16, to nearest with ties to even; what lies outside becomes infinite.
@@ -17,7 +15,7 @@ pub(crate) struct Heads {
     /// `out[h] += Σ weights[h, p] values[p]`: `weights [heads, positions]`,
     /// `values [positions, size]`, the size, `out [heads, size]`.
     pub weighted_sum: fn(&[f32], &[u16], usize, &mut [f32]),
-    /// A product of which the right side and the result are a few registers wide.
+    /// A product with a right side whose rows are short and lie together.
     pub columns: fn(Columns<'_>, &mut [f32]),
 }
 
@@ -30,7 +28,7 @@ pub(crate) struct Columns<'a> {
     pub rows: usize,
     /// `[depth, width]`.
     pub b: &'a [f32],
-    /// A multiple of [`Heads::lanes`], at most [`Heads::registers`] times as much.
+    /// A multiple of [`Heads::lanes`].
     pub width: usize,
     /// `[width]`, one factor for every column.
     pub keep: Option<&'a [f32]>,
@@ -40,9 +38,8 @@ pub(crate) struct Columns<'a> {
 /// `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`, `load_first_halves`
 /// and `sums_of_four`.
 ///
-/// `REGISTERS` is as [`Heads::registers`], `COLUMN_ROWS` how many rows of a product with so many
-/// columns have their sums in registers, `VALUE_PARTS` how many registers of a value are summed
-/// side by side for four heads.
+/// The sums of `COLUMN_ROWS` rows by `REGISTERS` registers of [`Heads::columns`] are in registers
+/// together, and those of `VALUE_PARTS` registers of a value for four heads.
 macro_rules! attention_kernels {
     ([$($attribute:tt)*], $vector:ty) => {
         /// Heads handled together: they read a key or value once.
@@ -221,70 +218,82 @@ macro_rules! attention_kernels {
 
         #[$($attribute)*]
         fn columns(operands: Columns<'_>, c: &mut [f32]) {
-            match operands.width / LANES {
-                1 => columns_of::<1>(operands, c),
-                2 => columns_of::<2>(operands, c),
-                3 => columns_of::<{ if REGISTERS < 3 { REGISTERS } else { 3 } }>(operands, c),
-                _ => columns_of::<REGISTERS>(operands, c),
+            let mut at = 0;
+            while at + REGISTERS * LANES <= operands.width {
+                columns_at::<REGISTERS>(operands, at, c);
+                at += REGISTERS * LANES;
+            }
+            if REGISTERS > 2 && at + 2 * LANES <= operands.width {
+                columns_at::<2>(operands, at, c);
+                at += 2 * LANES;
+            }
+            while at + LANES <= operands.width {
+                columns_at::<1>(operands, at, c);
+                at += LANES;
             }
         }
 
-        /// [`columns`] of `N` registers.
+        /// The `N` registers of [`columns`] that begin at column `at`.
         #[$($attribute)*]
-        fn columns_of<const N: usize>(operands: Columns<'_>, c: &mut [f32]) {
+        fn columns_at<const N: usize>(operands: Columns<'_>, at: usize, c: &mut [f32]) {
             let rows = operands.rows;
             let mut first = 0;
             while first + COLUMN_ROWS <= rows {
-                block::<COLUMN_ROWS, N>(operands, first, c);
+                block::<COLUMN_ROWS, N>(operands, first, at, c);
                 first += COLUMN_ROWS;
             }
             if first + 4 <= rows {
-                block::<4, N>(operands, first, c);
+                block::<4, N>(operands, first, at, c);
                 first += 4;
             }
             while first < rows {
-                block::<1, N>(operands, first, c);
+                block::<1, N>(operands, first, at, c);
                 first += 1;
             }
         }
 
-        /// `M` rows of [`columns_of`], from `first` on.
+        /// `M` rows of [`columns_at`], from `first` on.
         #[$($attribute)*]
         fn block<const M: usize, const N: usize>(
             Columns { a, strides: [down, along], b, width, keep, .. }: Columns<'_>,
             first: usize,
+            at: usize,
             c: &mut [f32],
         ) {
-            let b = b.as_chunks::<LANES>().0.as_chunks::<N>().0;
-            let c = c[first * width..][..M * width].as_chunks_mut::<LANES>().0;
-            let c = c.as_chunks_mut::<N>().0;
+            let depth = b.len() / width;
+            let columns = at..at + N * LANES;
             let mut sums = [[zero(); N]; M];
             if let Some(keep) = keep {
-                let keep = &keep.as_chunks::<LANES>().0[..N];
+                let keep = keep[columns.clone()].as_chunks::<LANES>().0;
                 for m in 0..M {
+                    let c = c[(first + m) * width..][columns.clone()].as_chunks::<LANES>().0;
                     for n in 0..N {
-                        sums[m][n] = mul(load(&c[m][n]), load(&keep[n]));
+                        sums[m][n] = mul(load(&c[n]), load(&keep[n]));
                     }
                 }
             }
-            let a = if b.is_empty() { a } else { &a[first * down..] };
-            assert!(b.is_empty() || (M - 1) * down + (b.len() - 1) * along < a.len());
-            for (k, b) in b.iter().enumerate() {
-                let mut x = [zero(); N];
-                for n in 0..N {
-                    x[n] = load(&b[n]);
-                }
-                for m in 0..M {
-                    // SAFETY: below the largest index, which the assertion compares with the length.
-                    let y = broadcast(unsafe { *a.get_unchecked(m * down + k * along) });
+            if depth > 0 {
+                let a = &a[first * down..];
+                assert!((M - 1) * down + (depth - 1) * along < a.len());
+                for k in 0..depth {
+                    let b = b[k * width..][columns.clone()].as_chunks::<LANES>().0;
+                    let mut x = [zero(); N];
                     for n in 0..N {
-                        sums[m][n] = fma(y, x[n], sums[m][n]);
+                        x[n] = load(&b[n]);
+                    }
+                    for m in 0..M {
+                        // SAFETY: at most the index that the assertion compares with the length.
+                        let y = broadcast(unsafe { *a.get_unchecked(m * down + k * along) });
+                        for n in 0..N {
+                            sums[m][n] = fma(y, x[n], sums[m][n]);
+                        }
                     }
                 }
             }
             for m in 0..M {
+                let c = c[(first + m) * width..][columns.clone()].as_chunks_mut::<LANES>().0;
                 for n in 0..N {
-                    store(&mut c[m][n], sums[m][n]);
+                    store(&mut c[n], sums[m][n]);
                 }
             }
         }
@@ -335,7 +344,6 @@ macro_rules! heads {
     ($features:literal) => {
         Heads {
             lanes: LANES,
-            registers: REGISTERS,
             widen: |halves, numbers| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { widen_all(halves, numbers) }

@@ -33,6 +33,8 @@ pub(crate) struct Loops {
     /// the running maximum, the running sum, and the factor that earlier weights shrink by.
     #[allow(clippy::type_complexity)] // four slices
     pub column_softmax: fn(&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
+    /// Makes `-inf` of what lies outside the rows `first .. end` of each column of `[rows, columns]`.
+    pub mask_columns: fn(&mut [f32], &[i32], &[i32]),
 }
 
 /// The table of the loops for an instruction set that has a fused multiply-add.
@@ -54,6 +56,7 @@ macro_rules! loops {
                 $features,
                 column_softmax(x: &mut [f32], max: &mut [f32], sum: &mut [f32], shrink: &mut [f32])
             ),
+            mask_columns: version!($features, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
         }
     };
 }
@@ -366,6 +369,21 @@ fn softmax_of<const FMA: bool, const N: usize>(
         }
         *max = largest;
         *sum = total;
+    }
+}
+
+/// Makes `-inf` of what lies outside the rows `first .. end` of each column.
+#[inline(always)]
+pub(super) fn mask_columns<const FMA: bool>(x: &mut [f32], first: &[i32], end: &[i32]) {
+    for (row, x) in x.chunks_exact_mut(first.len()).enumerate() {
+        let row = row as i32;
+        for ((x, &first), &end) in x.iter_mut().zip(first).zip(end) {
+            *x = if (first <= row) & (row < end) {
+                *x
+            } else {
+                f32::NEG_INFINITY
+            };
+        }
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) static KERNELS: Kernels = Kernels {
         exp_sum: lanes::exp_sum::<FMA>,
         scale: lanes::scale::<FMA>,
         column_softmax: lanes::column_softmax::<FMA>,
+        mask_columns: lanes::mask_columns::<FMA>,
     },
     heads: plain_heads::HEADS,
 };

@@ -8,7 +8,6 @@ use super::heads::{Columns, Heads, attention_kernels};
 /// The version for any processor.
 pub(super) const HEADS: Heads = Heads {
     lanes: LANES,
-    registers: REGISTERS,
     widen: widen_all,
     narrow: narrow_all,
     scores,

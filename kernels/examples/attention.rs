@@ -1,0 +1,102 @@
+//! How fast attention is on this machine.
+//!
+//! `cargo run --release -p htc-kernels --example attention [THREADS]` prints, for the heads of
+//! some models, the time of a decoding step's attention in one layer at several lengths of
+//! context, with the keys and values read per second; and that of a prefill of 512 positions,
+//! with its rate of arithmetic (products of queries and keys and of weights and values that are
+//! visible). Every number is the best of several rounds, so that other work on the machine
+//! disturbs it little.
+
+use std::time::Instant;
+
+use htc_kernels::Pool;
+use htc_kernels::cpu::{self, Attention, KvView, Scratch};
+
+/// Name, query heads, kv heads, head size.
+const MODELS: [(&str, usize, usize, usize); 4] = [
+    ("6 heads of 48", 6, 6, 48),
+    ("32 heads of 64 on 8", 32, 8, 64),
+    ("28 heads of 128 on 4", 28, 4, 128),
+    ("8 heads of 256 on 4", 8, 4, 256),
+];
+
+/// Rounds of every measurement.
+const ROUNDS: usize = 20;
+
+/// Positions of a prefill.
+const BATCH: usize = 512;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let threads = match arguments.next() {
+        Some(text) => text.parse()?,
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let pool = Pool::new(threads)?;
+    println!("{} on {threads} threads", cpu::instruction_set());
+    let mut scratch = Scratch::new();
+    for (name, heads, kv_heads, size) in MODELS {
+        let capacity = 16 << 10;
+        // Numbers between 0.25 and 1 of either sign.
+        let stored: Vec<u16> = (0..kv_heads * capacity * size)
+            .map(|i| 0x3400 + (i * 40_503 % 2048) as u16 + (((i * 7919 % 64) as u16 / 32) << 15))
+            .collect();
+        let kv = KvView::new(&stored, &stored, kv_heads, size, capacity)?;
+        let q = vec![0.5; BATCH * heads * size];
+        let mut out = vec![0.0; q.len()];
+        for (what, softcap, window) in [
+            ("", None, None),
+            (", capped", Some(50.0), None),
+            (", window of 1024", None, Some(1024)),
+        ] {
+            let attention = Attention {
+                scale: 1.0 / (size as f32).sqrt(),
+                softcap,
+                window,
+            };
+            println!("\n{name}{what}");
+            for positions in [128, 512, 4096, capacity] {
+                let (q, out) = (&q[..heads * size], &mut out[..heads * size]);
+                let time = best(|| {
+                    cpu::attention_decode(&pool, q, &kv, positions, &attention, &mut scratch, out)
+                })?;
+                let seen = positions.min(window.unwrap_or(usize::MAX));
+                let bytes = (seen * kv_heads * size * 4) as f64;
+                let (us, rate) = (time * 1e6, bytes / time / 1e9);
+                println!("  decode at {positions:>5}: {us:8.1} us, {rate:6.1} GB/s");
+            }
+            for start in [0, 3584] {
+                let time = best(|| {
+                    cpu::attention_prefill(
+                        &pool,
+                        &q,
+                        BATCH,
+                        start,
+                        &kv,
+                        &attention,
+                        &mut scratch,
+                        &mut out,
+                    )
+                })?;
+                let seen: usize = (start..start + BATCH)
+                    .map(|p| (p + 1).min(window.unwrap_or(usize::MAX)))
+                    .sum();
+                let rate = (seen * heads * size * 4) as f64 / time / 1e9;
+                let ms = time * 1e3;
+                println!("  prefill behind {start:>4}: {ms:7.2} ms, {rate:6.1} GFLOP/s");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Seconds of the fastest call.
+fn best<E>(mut f: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
+    let mut fastest = f64::MAX;
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        f()?;
+        fastest = fastest.min(begin.elapsed().as_secs_f64());
+    }
+    Ok(fastest)
+}
