@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use htc_formats::DType;
 use htc_formats::model::Slot;
+use htc_loader::kv::KvType;
 
 use crate::plan::{Budget, Method};
 
@@ -95,6 +96,9 @@ pub struct EvalArgs {
     pub reference: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub kv: KvArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the result as JSON on standard output
     #[arg(long)]
@@ -154,6 +158,9 @@ pub struct RunArgs {
     pub ignore_eos: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub kv: KvArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
 }
 
@@ -178,6 +185,14 @@ pub struct TokenizeArgs {
     /// Print the result as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the KV cache stores its numbers.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct KvArgs {
+    /// Type of the KV cache; f32 takes twice the memory and rounds nothing
+    #[arg(long, value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
+    pub kv_type: KvType,
 }
 
 /// The number of threads.
@@ -245,6 +260,14 @@ impl From<RankArg> for Budget {
             RankArg::Full => Budget::FullRank,
             RankArg::Count(n) => Budget::Rank(n),
         }
+    }
+}
+
+fn parse_kv_type(text: &str) -> Result<KvType, String> {
+    match text {
+        "f16" => Ok(KvType::F16),
+        "f32" => Ok(KvType::F32),
+        _ => Err("the KV cache is stored as f16 or f32".into()),
     }
 }
 

@@ -73,8 +73,8 @@ pub enum ExecError {
     },
     /// A key or value that the KV cache cannot hold.
     #[error(
-        "layer {layer}: a number of the {side} at position {position} is {value}, the KV cache holds \
-         float16 of at most 65504; check the file with its author's digest"
+        "layer {layer}: a number of the {side} at position {position} is {value}, which is not finite in the \
+         KV cache's type; if it is finite, use --kv-type f32, else check the file with its author's digest"
     )]
     KvRange {
         /// The layer, from 0.

@@ -9,13 +9,67 @@ use crate::error::ExecError;
 /// Positions there is room for at first; the room doubles when it is used up.
 const FIRST_CAPACITY: usize = 256;
 
-/// Keys (after rotation) and values of every position, in full, as float16.
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// float16.
+    #[default]
+    F16,
+    /// float32: twice the memory and slower; for comparisons that are to show no rounding, and
+    /// for models whose keys float16 does not hold.
+    F32,
+}
+
+enum Buffer {
+    F16(Vec<u16>),
+    F32(Vec<f32>),
+}
+
+impl Buffer {
+    fn new(kv_type: KvType) -> Self {
+        match kv_type {
+            KvType::F16 => Buffer::F16(Vec::new()),
+            KvType::F32 => Buffer::F32(Vec::new()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Buffer::F16(numbers) => size_of_val(&numbers[..]),
+            Buffer::F32(numbers) => size_of_val(&numbers[..]),
+        }
+    }
+
+    fn grow(&mut self, heads: usize, used: usize, old: usize, new: usize) {
+        match self {
+            Buffer::F16(numbers) => *numbers = grown(numbers, heads, used, old, new),
+            Buffer::F32(numbers) => *numbers = grown(numbers, heads, used, old, new),
+        }
+    }
+}
+
+/// `heads` stretches of `new` numbers with the first `used` of those of `old` numbers.
+fn grown<T: Copy + Default>(
+    numbers: &[T],
+    heads: usize,
+    used: usize,
+    old: usize,
+    new: usize,
+) -> Vec<T> {
+    let mut larger = vec![T::default(); heads * new];
+    for head in 0..heads {
+        larger[head * new..][..used].copy_from_slice(&numbers[head * old..][..used]);
+    }
+    larger
+}
+
+/// Keys (after rotation) and values of every position, in full.
 ///
 /// Per layer and per side one buffer `[kv_heads, capacity, head_size]`, which grows with the
 /// sequence: a long context costs memory only when it is used.
 pub struct KvCache {
-    keys: Vec<Vec<u16>>,
-    values: Vec<Vec<u16>>,
+    keys: Vec<Buffer>,
+    values: Vec<Buffer>,
     kv_heads: usize,
     head_size: usize,
     capacity: usize,
@@ -24,10 +78,11 @@ pub struct KvCache {
 
 impl KvCache {
     /// An empty cache for a model's shapes.
-    pub fn new(hyper: &HyperParameters) -> Self {
+    pub fn new(hyper: &HyperParameters, kv_type: KvType) -> Self {
+        let buffers = || (0..hyper.layers).map(|_| Buffer::new(kv_type)).collect();
         KvCache {
-            keys: vec![Vec::new(); hyper.layers],
-            values: vec![Vec::new(); hyper.layers],
+            keys: buffers(),
+            values: buffers(),
             kv_heads: hyper.kv_heads,
             head_size: hyper.head_size,
             capacity: 0,
@@ -60,11 +115,7 @@ impl KvCache {
         let (old, new) = (self.capacity * self.head_size, capacity * self.head_size);
         let used = self.length * self.head_size;
         for buffer in self.keys.iter_mut().chain(&mut self.values) {
-            let mut larger = vec![0; self.kv_heads * new];
-            for head in 0..self.kv_heads {
-                larger[head * new..][..used].copy_from_slice(&buffer[head * old..][..used]);
-            }
-            *buffer = larger;
+            buffer.grow(self.kv_heads, used, old, new);
         }
         self.capacity = capacity;
     }
@@ -73,8 +124,8 @@ impl KvCache {
     /// [`KvCache::advance`] counts them once all layers have theirs.
     ///
     /// # Errors
-    /// [`ExecError::KvRange`] for a number that float16 does not hold; the positions held are as
-    /// before.
+    /// [`ExecError::KvRange`] for a number that the cache does not hold; the positions held are
+    /// as before.
     pub(crate) fn append(
         &mut self,
         layer: usize,
@@ -89,16 +140,28 @@ impl KvCache {
             for (row, heads) in rows.chunks_exact(self.kv_heads * size).enumerate() {
                 let position = self.length + row;
                 for (head, vector) in heads.chunks_exact(size).enumerate() {
-                    let stored = &mut buffer[head * stride + position * size..][..size];
-                    cpu::to_f16(vector, stored).map_err(|error| match error {
-                        F16Error::Shape(error) => error.into(),
-                        F16Error::Range { value, .. } => ExecError::KvRange {
-                            layer,
-                            side,
-                            position,
-                            value,
-                        },
-                    })?;
+                    let at = head * stride + position * size;
+                    let out_of_range = |value| ExecError::KvRange {
+                        layer,
+                        side,
+                        position,
+                        value,
+                    };
+                    match buffer {
+                        Buffer::F16(buffer) => {
+                            let stored = &mut buffer[at..][..size];
+                            cpu::to_f16(vector, stored).map_err(|error| match error {
+                                F16Error::Shape(error) => error.into(),
+                                F16Error::Range { value, .. } => out_of_range(value),
+                            })?;
+                        }
+                        Buffer::F32(buffer) => {
+                            if let Some(bad) = vector.iter().find(|x| !x.is_finite()) {
+                                return Err(out_of_range(*bad));
+                            }
+                            buffer[at..][..size].copy_from_slice(vector);
+                        }
+                    }
                 }
             }
         }
@@ -112,25 +175,30 @@ impl KvCache {
 
     /// What a layer holds, as attention reads it.
     pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
-        KvView::new(
-            &self.keys[layer],
-            &self.values[layer],
-            self.kv_heads,
-            self.head_size,
-            self.capacity,
-        )
+        let (heads, size, capacity) = (self.kv_heads, self.head_size, self.capacity);
+        match (&self.keys[layer], &self.values[layer]) {
+            (Buffer::F16(keys), Buffer::F16(values)) => {
+                KvView::new(keys, values, heads, size, capacity)
+            }
+            (Buffer::F32(keys), Buffer::F32(values)) => {
+                KvView::new(keys, values, heads, size, capacity)
+            }
+            // Both sides are made alike.
+            _ => KvView::new(&[0.0_f32; 0], &[], heads, size, capacity),
+        }
     }
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        let numbers = |buffers: &[Vec<u16>]| buffers.iter().map(Vec::len).sum::<usize>();
-        (numbers(&self.keys) + numbers(&self.values)) * size_of::<u16>()
+        let buffers = self.keys.iter().chain(&self.values);
+        buffers.map(Buffer::bytes).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use htc_formats::DType;
+    use htc_kernels::cpu::KvNumbers;
 
     use super::*;
 
@@ -161,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_appended_stays_where_it_is_when_the_cache_grows() {
-        let mut cache = KvCache::new(&hyper());
+        let mut cache = KvCache::new(&hyper(), KvType::F16);
         for n in [1, 3, 250, 1, 10, 300] {
             cache.reserve(n);
             let start = cache.len();
@@ -184,7 +252,9 @@ mod tests {
         for layer in 0..2 {
             let view = cache.view(layer).unwrap();
             for head in 0..2 {
-                let (keys, values) = view.head(head);
+                let (KvNumbers::F16(keys), KvNumbers::F16(values)) = view.head(head) else {
+                    panic!("another type than was asked for");
+                };
                 for i in 0..cache.len() * 2 {
                     assert_eq!(keys[i], number(layer, 0, i / 2, head, i % 2));
                     assert_eq!(values[i], number(layer, 1, i / 2, head, i % 2));
@@ -196,8 +266,29 @@ mod tests {
     }
 
     #[test]
+    fn float32_is_kept_as_it_is() {
+        let mut cache = KvCache::new(&hyper(), KvType::F32);
+        let numbers = [1e9, f32::MIN_POSITIVE, 0.1, -3.0];
+        for position in 0..300 {
+            cache.reserve(1);
+            for layer in 0..2 {
+                let keys = numbers.map(|x| x * (position + 1) as f32);
+                cache.append(layer, &keys, &numbers).unwrap();
+            }
+            cache.advance(1);
+        }
+        let KvNumbers::F32(keys) = cache.view(1).unwrap().head(1).0 else {
+            panic!("another type than was asked for");
+        };
+        assert_eq!(keys[2 * 299..][..2], [0.1_f32 * 300.0, -900.0]);
+        assert_eq!(cache.bytes(), 2 * 2 * 512 * 4 * 4);
+        let error = cache.append(0, &[f32::NAN; 4], &numbers).unwrap_err();
+        assert!(error.to_string().contains("NaN"), "{error}");
+    }
+
+    #[test]
     fn a_number_beyond_float16_is_refused_with_its_layer() {
-        let mut cache = KvCache::new(&hyper());
+        let mut cache = KvCache::new(&hyper(), KvType::F16);
         cache.reserve(3);
         let good = [65504.0, -65519.9, 1e-9, 0.0];
         cache.append(0, &good, &good).unwrap();
@@ -207,11 +298,9 @@ mod tests {
             let zeros = [0.0; 8];
             for (side, keys, values) in [("key", rows, zeros), ("value", zeros, rows)] {
                 let error = cache.append(1, &keys, &values).unwrap_err();
-                let expected = format!(
-                    "layer 1: a number of the {side} at position 2 is {bad}, the KV cache holds float16 of \
-                     at most 65504; check the file with its author's digest"
-                );
-                assert_eq!(error.to_string(), expected);
+                let expected =
+                    format!("layer 1: a number of the {side} at position 2 is {bad}, which");
+                assert!(error.to_string().starts_with(&expected), "{error}");
             }
         }
         assert_eq!(cache.len(), 1);

@@ -1,20 +1,41 @@
 //! Logits of a model, and how far they are from others.
 
+use htc_loader::kv::KvType;
 use htc_loader::{Model, Pool, Session};
 
-/// Logits at some positions, the prompt read in one batch and one token at a time.
+/// Logits at some positions, the prompt read in one batch and one token at a time, with a KV cache
+/// of float32.
 ///
 /// # Panics
 /// Where the model cannot be executed.
-pub fn at_positions(model: &Model, tokens: &[u32], positions: &[usize], threads: usize) -> [Vec<f32>; 2] {
+pub fn at_positions(
+    model: &Model,
+    tokens: &[u32],
+    positions: &[usize],
+    threads: usize,
+) -> [Vec<f32>; 2] {
+    with_kv_type(model, tokens, positions, threads, KvType::F32)
+}
+
+/// [`at_positions`] with another type of the KV cache.
+///
+/// # Panics
+/// Where the model cannot be executed.
+pub fn with_kv_type(
+    model: &Model,
+    tokens: &[u32],
+    positions: &[usize],
+    threads: usize,
+    kv_type: KvType,
+) -> [Vec<f32>; 2] {
     let pool = Pool::new(threads).unwrap();
-    let mut prefill = Session::new(model, &pool, model.hyper().context);
+    let mut prefill = Session::with_kv_type(model, &pool, tokens.len(), kv_type);
     prefill.forward(tokens).unwrap();
     let mut batched = Vec::new();
     for &position in positions {
         batched.extend_from_slice(prefill.logits(position, position + 1).unwrap());
     }
-    let mut decode = Session::new(model, &pool, model.hyper().context);
+    let mut decode = Session::with_kv_type(model, &pool, tokens.len(), kv_type);
     let mut single = Vec::new();
     for (position, &token) in tokens.iter().enumerate() {
         decode.forward(&[token]).unwrap();

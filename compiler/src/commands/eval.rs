@@ -43,6 +43,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         Protocol {
             context,
             chunks: args.chunks.map(|n| n as usize),
+            kv_type: args.kv.kv_type,
         },
         |done, all| {
             bar.set_length(all as u64);

@@ -31,7 +31,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         Some(n) => tokens.len().saturating_add(n).min(full),
         None => full,
     };
-    let mut session = Session::new(&model, &pool, context);
+    let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
     let limits = Limits {
         tokens: args.tokens,
         ignore_end: args.ignore_eos,

@@ -7,6 +7,7 @@
 
 mod statistics;
 
+use htc_loader::kv::KvType;
 use htc_loader::exec::BATCH;
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{ExecError, Model, Pool, Session};
@@ -26,6 +27,8 @@ pub struct Protocol {
     pub context: usize,
     /// Windows at most; `None` for all that the text holds.
     pub chunks: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
 }
 
 /// The result.
@@ -131,8 +134,9 @@ pub fn evaluate(
         .bos
         .filter(|_| tokenizer.vocabulary().add_bos);
 
-    let mut session = Session::new(model, pool, context);
-    let mut other = reference.map(|(other, _)| Session::new(other, pool, context));
+    let session = |model| Session::with_kv_type(model, pool, context, protocol.kv_type);
+    let mut other = reference.map(|(other, _)| session(other));
+    let mut session = session(model);
     let mut totals = Totals::default();
     for (index, window) in tokens.chunks_exact(context).take(chunks).enumerate() {
         let mut window = window.to_vec();

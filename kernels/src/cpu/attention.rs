@@ -3,7 +3,7 @@
 use super::gemm::for_each_block;
 use super::heads::Columns;
 use super::kernels::{self, Kernels};
-use super::kv::KvView;
+use super::kv::{KvNumbers, KvView};
 use super::scratch::Scratch;
 use crate::error::ShapeError;
 use crate::pool::Pool;
@@ -91,6 +91,10 @@ pub(super) fn attention_decode_with(
             found: 0,
         });
     };
+    let Some((all_keys, all_values)) = kv.halves() else {
+        // Which is not for speed.
+        return attention_prefill_with(kernels, pool, q, 1, position, kv, attention, scratch, out);
+    };
     let heads = kv.check_queries(q.len(), 1, position, out.len())?;
     if heads == 0 {
         return Ok(());
@@ -110,11 +114,11 @@ pub(super) fn attention_decode_with(
     let parts = scratch.take(kv.kv_heads() * splits * group * part);
     pool.chunks_mut(parts, group * part, |task, parts| {
         let (kv_head, split) = (task / splits, task % splits);
-        let (keys, values) = kv.head(kv_head);
         let first = begin + split * SPLIT;
         let count = SPLIT.min(positions - first);
-        let range = first * size..(first + count) * size;
-        let (keys, values) = (&keys[range.clone()], &values[range]);
+        let start = (kv_head * kv.capacity() + first) * size;
+        let range = start..start + count * size;
+        let (keys, values) = (&all_keys[range.clone()], &all_values[range]);
         let q = &q[kv_head * group * size..][..group * size];
         let (sums, ends) = parts.split_at_mut(group * size);
         sums.fill(0.0);
@@ -247,7 +251,7 @@ pub(super) fn attention_prefill_with(
             for tile in (begin..end).step_by(KEYS) {
                 let count = KEYS.min(end - tile);
                 let range = tile * size..(tile + count) * size;
-                task.score(kernels, &keys[range.clone()], attention.softcap);
+                task.score(kernels, keys.slice(range.clone()), attention.softcap);
                 if tile + count > seen_by_all || tile < begin_of_last {
                     task.mask(
                         kernels,
@@ -257,7 +261,7 @@ pub(super) fn attention_prefill_with(
                         }),
                     );
                 }
-                task.add(kernels, &values[range]);
+                task.add(kernels, values.slice(range));
             }
             for (c, attended) in task.finish(columns).enumerate() {
                 out.row_mut(c / together)[c % together * size..][..size].copy_from_slice(attended);
@@ -291,6 +295,18 @@ fn transpose(from: &[f32], [rows, cols]: [usize; 2], to: &mut [f32]) {
             for r in row..row + height {
                 to[col * rows + r] = from[r * cols + col];
             }
+        }
+    }
+}
+
+/// Numbers as float32, in `room` where they are not stored so.
+fn in_f32<'a>(kernels: &Kernels, numbers: KvNumbers<'a>, room: &'a mut [f32]) -> &'a [f32] {
+    match numbers {
+        KvNumbers::F32(numbers) => numbers,
+        KvNumbers::F16(halves) => {
+            let wide = &mut room[..halves.len()];
+            (kernels.heads.widen)(halves, wide);
+            wide
         }
     }
 }
@@ -366,11 +382,10 @@ impl<'a> Task<'a> {
     }
 
     /// Scores of every column with `keys [count, size]`.
-    fn score(&mut self, kernels: &Kernels, keys: &[u16], softcap: Option<f32>) {
-        let rows = keys.len() / self.size;
-        let tile = &mut self.tile[..keys.len()];
+    fn score(&mut self, kernels: &Kernels, keys: KvNumbers<'_>, softcap: Option<f32>) {
+        let tile = in_f32(kernels, keys, self.tile);
+        let rows = tile.len() / self.size;
         let scores = &mut self.scores[..rows * self.width];
-        (kernels.heads.widen)(keys, tile);
         let operands = Columns {
             a: tile,
             strides: [self.size, 1],
@@ -397,12 +412,11 @@ impl<'a> Task<'a> {
     }
 
     /// Weights from the scores, and the sums with `values [count, size]`.
-    fn add(&mut self, kernels: &Kernels, values: &[u16]) {
-        let rows = values.len() / self.size;
-        let tile = &mut self.tile[..values.len()];
+    fn add(&mut self, kernels: &Kernels, values: KvNumbers<'_>) {
+        let tile = in_f32(kernels, values, self.tile);
+        let rows = tile.len() / self.size;
         let weights = &mut self.scores[..rows * self.width];
         (kernels.loops.column_softmax)(weights, self.max, self.total, self.shrink);
-        (kernels.heads.widen)(values, tile);
         let operands = Columns {
             a: tile,
             strides: [1, self.size],

@@ -1,20 +1,51 @@
 //! Keys and values of one layer.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use super::kernels::{self, Kernels};
 use crate::error::{ShapeError, expect, product};
 
+/// Numbers of keys or values.
+#[derive(Clone, Copy, Debug)]
+pub enum KvNumbers<'a> {
+    /// The bits of float16, as [`to_f16`] gives them.
+    F16(&'a [u16]),
+    /// float32: twice the memory and no rounding, for comparisons.
+    F32(&'a [f32]),
+}
+
+impl<'a> KvNumbers<'a> {
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+        match self {
+            KvNumbers::F16(numbers) => KvNumbers::F16(&numbers[range]),
+            KvNumbers::F32(numbers) => KvNumbers::F32(&numbers[range]),
+        }
+    }
+}
+
+impl<'a> From<&'a [u16]> for KvNumbers<'a> {
+    fn from(numbers: &'a [u16]) -> Self {
+        KvNumbers::F16(numbers)
+    }
+}
+
+impl<'a> From<&'a [f32]> for KvNumbers<'a> {
+    fn from(numbers: &'a [f32]) -> Self {
+        KvNumbers::F32(numbers)
+    }
+}
+
 /// A view of the keys and values of one layer, each `[kv_heads, capacity, head_size]`: the
 /// positions of one head lie together, so that a decoding step reads each head as one stream.
-/// Numbers are the bits of float16, as [`to_f16`] gives them.
 ///
 /// Position `p` of head `h` starts at number `(h * capacity + p) * head_size`. Which positions
 /// are valid is the caller's to know; kernels read positions `0 .. len` only.
 #[derive(Clone, Copy, Debug)]
 pub struct KvView<'a> {
-    keys: &'a [u16],
-    values: &'a [u16],
+    keys: KvNumbers<'a>,
+    values: KvNumbers<'a>,
     kv_heads: usize,
     head_size: usize,
     capacity: usize,
@@ -25,13 +56,16 @@ impl<'a> KvView<'a> {
     ///
     /// # Errors
     /// When `keys` or `values` has another length, or `kv_heads` or `head_size` is 0.
-    pub fn new(
-        keys: &'a [u16],
-        values: &'a [u16],
+    pub fn new<T>(
+        keys: &'a [T],
+        values: &'a [T],
         kv_heads: usize,
         head_size: usize,
         capacity: usize,
-    ) -> Result<Self, ShapeError> {
+    ) -> Result<Self, ShapeError>
+    where
+        KvNumbers<'a>: From<&'a [T]>,
+    {
         let len = product("keys (numbers)", &[kv_heads, capacity, head_size])?;
         expect("keys (numbers)", len, keys.len())?;
         expect("values (numbers)", len, values.len())?;
@@ -48,8 +82,8 @@ impl<'a> KvView<'a> {
             }
         }
         Ok(KvView {
-            keys,
-            values,
+            keys: keys.into(),
+            values: values.into(),
             kv_heads,
             head_size,
             capacity,
@@ -75,10 +109,18 @@ impl<'a> KvView<'a> {
     ///
     /// # Panics
     /// When `head >= kv_heads()`, as indexing does.
-    pub fn head(&self, head: usize) -> (&'a [u16], &'a [u16]) {
+    pub fn head(&self, head: usize) -> (KvNumbers<'a>, KvNumbers<'a>) {
         let len = self.capacity * self.head_size;
         let range = head * len..(head + 1) * len;
-        (&self.keys[range.clone()], &self.values[range])
+        (self.keys.slice(range.clone()), self.values.slice(range))
+    }
+
+    /// Keys and values of all heads, where they are float16.
+    pub(crate) fn halves(&self) -> Option<(&'a [u16], &'a [u16])> {
+        match (self.keys, self.values) {
+            (KvNumbers::F16(keys), KvNumbers::F16(values)) => Some((keys, values)),
+            _ => None,
+        }
     }
 
     /// The number of query heads, after a check of `q [n, heads, head_size]` at positions
@@ -160,7 +202,7 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
-        let buffer = [0; 24];
+        let buffer = [0_u16; 24];
         let kv = KvView::new(&buffer, &buffer, 2, 3, 4).unwrap();
         assert_eq!(kv.check_queries(12, 1, 3, 12), Ok(4));
         assert_eq!(kv.check_queries(0, 0, 0, 0), Ok(0));
@@ -169,8 +211,8 @@ mod tests {
         assert!(kv.check_queries(9, 1, 0, 9).is_err());
         assert!(kv.check_queries(12, 1, 0, 11).is_err());
         assert!(KvView::new(&buffer, &buffer[1..], 2, 3, 4).is_err());
-        assert!(KvView::new(&[], &[], 0, 3, 4).is_err());
-        assert!(KvView::new(&[], &[], 2, 0, 4).is_err());
+        assert!(KvView::new(&buffer[..0], &[], 0, 3, 4).is_err());
+        assert!(KvView::new(&buffer[..0], &[], 2, 0, 4).is_err());
         assert!(KvView::new(&buffer, &buffer, usize::MAX, 3, 4).is_err());
     }
 }

@@ -36,7 +36,7 @@ pub use elementwise::{
     add_assign, add_bias, gelu_mul, rms_norm, rms_norm_in_place, rope_adjacent, rope_halves, scale,
     silu_mul, softcap, softmax_in_place,
 };
-pub use kv::{F16Error, KvView, to_f16};
+pub use kv::{F16Error, KvNumbers, KvView, to_f16};
 pub use matmul::matmul;
 pub use matvec::{Product, embed, matvec, matvec_many};
 pub use scratch::Scratch;

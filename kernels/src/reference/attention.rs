@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use crate::cpu::{Attention, KvView};
+use crate::cpu::{Attention, KvNumbers, KvView};
 use crate::error::ShapeError;
 
 /// Causal attention of `n` queries `q [n, heads, head_size]` at positions `position ..` over the
@@ -22,7 +22,10 @@ pub fn attention(
     attention.check()?;
     let heads = kv.check_queries(q.len(), n, position, out.len())?;
     let size = kv.head_size();
-    let number = |half: u16| f16::from_bits(half).to_f64();
+    let number = |numbers: KvNumbers<'_>, i: usize| match numbers {
+        KvNumbers::F16(halves) => f16::from_bits(halves[i]).to_f64(),
+        KvNumbers::F32(numbers) => f64::from(numbers[i]),
+    };
     for t in 0..n {
         let p = position + t;
         let first = attention.window.map_or(0, |w| (p + 1).saturating_sub(w));
@@ -31,8 +34,8 @@ pub fn attention(
             let q = &q[at..at + size];
             let (keys, values) = kv.head(h / (heads / kv.kv_heads()));
             let score = |p: usize| {
-                let key = &keys[p * size..][..size];
-                let products = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * number(k));
+                let products = q.iter().enumerate();
+                let products = products.map(|(d, &q)| f64::from(q) * number(keys, p * size + d));
                 let score = products.sum::<f64>() * f64::from(attention.scale);
                 match attention.softcap.map(f64::from) {
                     Some(cap) => cap * (score / cap).tanh(),
@@ -46,7 +49,7 @@ pub fn attention(
             for d in 0..size {
                 let terms = weights.iter().enumerate();
                 let value: f64 = terms
-                    .map(|(i, weight)| weight * number(values[(first + i) * size + d]))
+                    .map(|(i, weight)| weight * number(values, (first + i) * size + d))
                     .sum();
                 out[at + d] = (value / sum) as f32;
             }

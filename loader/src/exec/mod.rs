@@ -6,7 +6,7 @@ use htc_formats::model::{Activation, RopePairs, Slot};
 use htc_kernels::{Pool, cpu};
 
 use crate::error::ExecError;
-use crate::kv::KvCache;
+use crate::kv::{KvCache, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
 use project::{Output, Workspace, project};
@@ -64,11 +64,21 @@ impl<'m> Session<'m> {
     /// An empty sequence that will have at most `context` positions. Models with LongRoPE
     /// rotate by it, and refuse more; to others it means nothing.
     pub fn new(model: &'m Model, pool: &'m Pool, context: usize) -> Self {
+        Session::with_kv_type(model, pool, context, KvType::default())
+    }
+
+    /// An empty sequence whose keys and values are stored as `kv_type`.
+    pub fn with_kv_type(
+        model: &'m Model,
+        pool: &'m Pool,
+        context: usize,
+        kv_type: KvType,
+    ) -> Self {
         Session {
             model,
             pool,
             context,
-            kv: KvCache::new(model.hyper()),
+            kv: KvCache::new(model.hyper(), kv_type),
             rank: RankFraction::FULL,
             buffers: Buffers::default(),
             rows: 0,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use htc_loader::kv::KvType;
 use htc_loader::{Model, Pool, Session};
 use htc_tests::material::{demo, shared, words};
 use htc_tests::{Scratch, TinyModel, htc};
@@ -68,7 +69,7 @@ struct Scored {
 
 fn score(model: &Model, window: &[u32]) -> Vec<Scored> {
     let pool = Pool::new(1).unwrap();
-    let mut session = Session::new(model, &pool, model.hyper().context);
+    let mut session = Session::with_kv_type(model, &pool, window.len(), KvType::F32);
     let targets = window[1..].iter();
     targets
         .zip(window)
@@ -144,7 +145,11 @@ fn follows_the_definitions(add_bos: bool) {
         }
     }
     let reference = model.to_str().unwrap();
-    let options = ["--context", "48", "--chunks", "3", "--reference", reference];
+    let options = [
+        &["--context", "48", "--chunks", "3", "--reference", reference][..],
+        &["--kv-type", "f32"],
+    ]
+    .concat();
     let found = eval(&other, &text, &options).run().json();
     let (mean, error) = mean_and_error(&half);
     close(number(&found, "/perplexity"), mean.exp(), 1e-5);

@@ -92,6 +92,8 @@ struct Case {
     capacity: usize,
     softcap: Option<f32>,
     window: Option<usize>,
+    /// Keys and values are not rounded to float16.
+    float32: bool,
 }
 
 const SHAPES: [[usize; 6]; 14] = [
@@ -131,6 +133,7 @@ fn cases() -> Vec<Case> {
                 capacity,
                 softcap: [None, Some(0.5), Some(50.0)][index % 3],
                 window,
+                float32: index % 2 == 1,
             });
         }
     }
@@ -152,11 +155,14 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
             ..
         } = case;
         let stored = kv_heads * case.capacity * size;
-        let (keys, values) = (
-            halves(&random.numbers(stored)),
-            halves(&random.numbers(stored)),
-        );
-        let kv = KvView::new(&keys, &values, kv_heads, size, case.capacity).unwrap();
+        let (keys, values) = (random.numbers(stored), random.numbers(stored));
+        let half = (halves(&keys), halves(&values));
+        let capacity = case.capacity;
+        let kv = match case.float32 {
+            true => KvView::new(&keys, &values, kv_heads, size, capacity),
+            false => KvView::new(&half.0, &half.1, kv_heads, size, capacity),
+        };
+        let kv = kv.unwrap();
         let width = kv_heads * group * size;
         let q: Vec<f32> = random.numbers(n * width);
         let attention = Attention {
@@ -313,7 +319,7 @@ fn a_nan_is_not_lost() {
 fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     let pool = Pool::new(1).unwrap();
     let mut scratch = Scratch::new();
-    let kv = KvView::new(&[0; 6], &[0; 6], 1, 2, 3).unwrap();
+    let kv = KvView::new(&[0_u16; 6], &[0; 6], 1, 2, 3).unwrap();
     let q = [0.0; 6];
     let mut y = [7.0; 6];
     let good = Attention {
@@ -338,6 +344,6 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     assert!(prefill(&q, 3, 0, &nothing).is_err());
     assert!(prefill(&q[..5], 3, 0, &good).is_err());
     assert_eq!(y, [7.0; 6]);
-    let none = KvView::new(&[], &[], 1, 2, 0).unwrap();
+    let none = KvView::new(&[0_u16; 0], &[], 1, 2, 0).unwrap();
     attention_prefill(&pool, &[], 0, 0, &none, &good, &mut scratch, &mut []).unwrap();
 }
