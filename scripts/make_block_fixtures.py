@@ -7,7 +7,8 @@
 `decode_TYPE.bin` are blocks, `decode_TYPE.f32` the first of their numbers by gguf-py's numpy decoders, and
 `decode.sha256` has the digest of all numbers of every type. gguf-py decodes no Q8_1, Q8_K, F64 and integers:
 their definitions are written out here. `encode_TYPE.f32` are numbers and `encode_TYPE.bin` their blocks by
-its encoders. `every_type.gguf` has metadata of every type and tensors of several, `tiny_llama.gguf` is a
+its encoders. `numbers_*.f16` are what the other encoders are measured on; the part from real weights is made
+only where the model is, `../shared/models/reference-7m` beside the repository. `every_type.gguf` has metadata of every type and tensors of several, `tiny_llama.gguf` is a
 whole model, both by gguf-py's writer. Everything is little-endian. The random numbers are seeded: running the script again changes nothing.
 """
 
@@ -15,7 +16,7 @@ import hashlib
 import pathlib
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGUFValueType as V
 from gguf.constants import GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
@@ -218,6 +219,19 @@ def encoded(kind, values):
         write(f"encode_{name}.bin", quantize(values, kind))
 
 
+def numbers():
+    """16 blocks of 256 of each kind; all are f16, which halves the files."""
+    rng = random_of(0)
+    write("numbers_gaussian.f16", (0.05 * rng.standard_normal(4096)).astype("<f2"))
+    write("numbers_heavy.f16", (0.02 * rng.standard_t(3, 4096)).astype("<f2"))
+    model = OUT.parents[3] / "shared/models/reference-7m/reference-7m-f16.gguf"
+    if model.exists():
+        matrices = [t.data.reshape(-1) for t in GGUFReader(model).tensors if len(t.shape) == 2]
+        weights = np.concatenate(matrices)
+        chosen = np.linspace(0, weights.size // 256 - 1, 16).astype(int)
+        write("numbers_weights.f16", weights.reshape(-1, 256)[chosen].astype("<f2"))
+
+
 def every_type():
     writer = GGUFWriter(OUT / "every_type.gguf", "llama")
     writer.add_custom_alignment(64)
@@ -348,6 +362,7 @@ def main():
 
     every_decoder()
     (OUT / "decode.sha256").write_text("".join(DIGESTS))
+    numbers()
 
     every_type()
     tiny_llama()

@@ -90,6 +90,20 @@ pub(super) fn scale<const N: usize>(block: &[u8; N], at: usize) -> f32 {
     f16_to_f32(wire::sub(block, at))
 }
 
+/// From this magnitude on a number rounds to an infinite f16.
+pub(super) const F16_LIMIT: f32 = 65520.0;
+
+/// The f16 to store for a scale: the nearest one, but none nearer to zero among the subnormals,
+/// where steps are coarse, because a scale too small clips.
+pub(super) fn f16_scale(scale: f32) -> f16 {
+    let nearest = f16::from_f32(scale);
+    let magnitude = nearest.to_f32().abs();
+    if magnitude < f16::MIN_POSITIVE.to_f32() && magnitude < scale.abs() {
+        return f16::from_bits(nearest.to_bits() + 1);
+    }
+    nearest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

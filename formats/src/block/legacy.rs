@@ -2,16 +2,16 @@
 
 use half::f16;
 
-use super::BlockError;
-use super::float::scale;
-use crate::dtype::DType;
+use super::fit;
+use super::float::{F16_LIMIT, f16_scale, scale};
 use crate::wire;
 
 /// Numbers in a block.
 const LEN: usize = 32;
 
-/// From this magnitude on the scale of a q8_0 block rounds to an infinite f16: 65520 · 127.
-pub(super) const Q8_0_LIMIT: f32 = 65520.0 * 127.0;
+/// Where the search for a scale of q4_0 begins. A finer or wider choice lowers the squared error
+/// of Gaussian numbers by less than a thousandth.
+const Q4_0_STARTS: [f32; 9] = [-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// Layout: scale f16, 32 signed codes.
 #[inline(always)]
@@ -90,30 +90,27 @@ pub(super) fn decode_q8_1(block: &[u8; 36], out: &mut [f32; LEN]) {
     }
 }
 
-pub(super) fn encode_q8_0(values: &[f32], out: &mut [u8]) -> Result<(), BlockError> {
-    let (values, _) = values.as_chunks::<LEN>();
-    let (blocks, _) = out.as_chunks_mut::<34>();
-    for (number, (values, block)) in values.iter().zip(blocks).enumerate() {
-        // Magnitudes are in the order of their bits, infinity and NaN above all others.
-        let magnitude = |value: &f32| value.abs().to_bits();
-        let largest = values.iter().map(magnitude).fold(0, u32::max);
-        if largest >= Q8_0_LIMIT.to_bits() {
-            let refused = |value| magnitude(value) >= Q8_0_LIMIT.to_bits();
-            let at = values.iter().position(refused).unwrap_or_default();
-            return Err(BlockError::NoCode {
-                dtype: DType::Q8_0,
-                index: number * LEN + at,
-                value: values[at],
-            });
-        }
-        encode_q8_0_block(values, f32::from_bits(largest), block);
+/// The numbers are finite and below the limit of the format.
+pub(super) fn encode_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
+    let d = f16_scale(fit::step(values, 8.0, &Q4_0_STARTS, F16_LIMIT));
+    let inverse = match d.to_f32() {
+        0.0 => 0.0,
+        d => 1.0 / d,
+    };
+    let codes = values.map(|value| (fit::nearest(value * inverse, -8.0, 7.0) + 8.0) as u8);
+    let (head, pairs) = block.split_at_mut(2);
+    head.copy_from_slice(&d.to_le_bytes());
+    let (low, high) = codes.split_at(LEN / 2);
+    for ((pair, low), high) in pairs.iter_mut().zip(low).zip(high) {
+        *pair = low | (high << 4);
     }
-    Ok(())
 }
 
-/// `largest` is the largest magnitude among `values`.
-fn encode_q8_0_block(values: &[f32; LEN], largest: f32, block: &mut [u8; 34]) {
-    let d = largest / 127.0;
+/// The numbers are finite and below the limit of the format.
+pub(super) fn encode_q8_0(values: &[f32; LEN], block: &mut [u8; 34]) {
+    // Magnitudes are in the order of their bits.
+    let largest = values.iter().map(|v| v.abs().to_bits()).fold(0, u32::max);
+    let d = f32::from_bits(largest) / 127.0;
     // A scale whose reciprocal is infinite is 0 as an f16: the codes do not matter then.
     let inverse = match 1.0 / d {
         inverse if inverse.is_finite() => inverse,
