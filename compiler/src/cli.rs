@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use htc_formats::DType;
+use htc_formats::{DType, block};
 use htc_formats::model::Slot;
 use htc_loader::kv::KvType;
 
@@ -63,7 +63,7 @@ pub struct CompileArgs {
     /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub slots: Vec<Slot>,
-    /// How factors are stored: f32, f16, bf16 or q8_0
+    /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
     #[command(flatten)]
@@ -294,8 +294,11 @@ fn parse_top_p(text: &str) -> Result<f32, String> {
 
 fn parse_factor_type(text: &str) -> Result<DType, String> {
     match text.parse() {
-        Ok(dtype @ (DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0)) => Ok(dtype),
-        _ => Err("factors are stored as f32, f16, bf16 or q8_0".into()),
+        Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
+        _ => {
+            let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
+            Err(format!("factors are stored as one of {}", names.join(", ")))
+        }
     }
 }
 
@@ -320,7 +323,7 @@ mod tests {
             ("--ratio", "-0.5"),
             ("--ratio", "nan"),
             ("--slots", "q,x"),
-            ("--factor-type", "q4_k"),
+            ("--factor-type", "q3_k"),
             ("--threads", "0"),
         ] {
             let typed = ["htc", "compile", "a.gguf", "-o", "b.htz", option, value];
