@@ -145,6 +145,7 @@ pub(super) use format_kernels;
 /// As [`format_kernels`] for q8_0, whose product multiplies by the scale once a block instead of
 /// once a number: the scales of a strip of blocks are widened together, which leaves seven
 /// operations a block of 32 with AVX-512 where decoding takes eleven.
+#[cfg(target_arch = "x86_64")]
 macro_rules! q8_0_kernels {
     ($features:literal) => {
         mod q8_0 {
@@ -195,6 +196,7 @@ macro_rules! q8_0_kernels {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use q8_0_kernels;
 
 /// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
@@ -217,9 +219,21 @@ pub(super) struct Aligned<T>(pub T);
 /// Asks for a cache line; an address that is not mapped does no harm.
 #[inline(always)]
 pub(super) fn prefetch<T>(address: *const T) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of x86-64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the intrinsic is not stable yet.
+    unsafe {
+        std::arch::asm!(
+            "prfm pldl1keep, [{address}]",
+            address = in(reg) address,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
 }
 
 /// The product of one row's chains of sums, and that of many rows with several vectors.
@@ -350,6 +364,7 @@ pub(super) use tile_kernels;
 /// The table of kernels of an instruction set and its `matvec` and `decode`.
 ///
 /// Expects the modules that [`format_kernels`] makes for every format.
+#[cfg(target_arch = "x86_64")]
 macro_rules! kernel_table {
     ($features:literal, $name:literal, $detected:expr) => {
         /// The table, where the processor has the instructions.
@@ -405,11 +420,13 @@ macro_rules! kernel_table {
         };
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use kernel_table;
 
 /// The same numbers, in memory: reading one of them into every lane of a register then costs a
 /// load, where the compiler would otherwise shuffle the register they came from, and the shuffles
 /// are what these kernels wait for.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn in_memory<const N: usize>(numbers: [f32; N]) -> [f32; N] {
     std::hint::black_box(numbers)

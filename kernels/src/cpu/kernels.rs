@@ -36,7 +36,9 @@ pub(crate) fn detected() -> &'static Kernels {
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     let wide = [super::avx512::kernels(), super::avx2::kernels()];
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    let wide = [super::neon::kernels()];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let wide: [Option<&'static Kernels>; 0] = [];
     wide.into_iter()
         .flatten()

@@ -15,7 +15,7 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod blocks;
 mod elementwise;
 mod gemm;
@@ -25,6 +25,8 @@ mod kv;
 mod lanes;
 mod matmul;
 mod matvec;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 mod plain_heads;
 mod scratch;
@@ -41,7 +43,7 @@ pub use matmul::matmul;
 pub use matvec::{Product, embed, matvec, matvec_many};
 pub use scratch::Scratch;
 
-/// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64` or
+/// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64-neon` or
 /// `baseline`.
 pub fn instruction_set() -> &'static str {
     kernels::detected().name

@@ -1,0 +1,348 @@
+//! The version for aarch64, all of which has NEON.
+//!
+//! Conversions from and to f16 are in assembly: the intrinsics for them are younger than the
+//! oldest compiler that this crate asks for.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use htc_formats::DType;
+
+use super::blocks::{
+    Aligned, SEGMENT, block_decoder, format_kernels, padded, part, prefetch, row_products,
+    six_bit_scales, tile_kernels,
+};
+use super::heads::{Columns, Heads, attention_kernels, heads};
+use super::kernels::Kernels;
+use super::lanes::{self, Loops, loops, version};
+use crate::matrix::Matrix;
+
+/// The table.
+pub(super) fn kernels() -> Option<&'static Kernels> {
+    Some(&KERNELS)
+}
+
+static KERNELS: Kernels = Kernels {
+    name: "aarch64-neon",
+    matvec: |w, x, y| {
+        // SAFETY: every aarch64 processor that the target stands for has the instructions.
+        unsafe {
+            match w.dtype() {
+                DType::F32 => f32::matvec(w, x, y),
+                DType::F16 => f16::matvec(w, x, y),
+                DType::BF16 => bf16::matvec(w, x, y),
+                DType::Q8_0 => q8_0::matvec(w, x, y),
+                DType::Q4_0 => q4_0::matvec(w, x, y),
+                DType::Q4K => q4_k::matvec(w, x, y),
+                DType::Q5K => q5_k::matvec(w, x, y),
+                DType::Q6K => q6_k::matvec(w, x, y),
+                _ => lanes::decoded_matvec::<true>(w, x, y),
+            }
+        }
+    },
+    few: |w, n, x, y| {
+        // SAFETY: as above.
+        unsafe { few(w, n, x, y) }
+    },
+    decode: |dtype, bytes, out| {
+        // SAFETY: as above.
+        unsafe { decode(dtype, bytes, out) }
+    },
+    loops: loops!("neon"),
+    heads: heads!("neon"),
+};
+
+#[target_feature(enable = "neon")]
+fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        DType::F32 => f32::decode(bytes, out),
+        DType::F16 => f16::decode(bytes, out),
+        DType::BF16 => bf16::decode(bytes, out),
+        DType::Q8_0 => q8_0::decode(bytes, out),
+        DType::Q4_0 => q4_0::decode(bytes, out),
+        DType::Q4K => q4_k::decode(bytes, out),
+        DType::Q5K => q5_k::decode(bytes, out),
+        DType::Q6K => q6_k::decode(bytes, out),
+        other => drop(htc_formats::block::decode(other, bytes, out)),
+    }
+}
+
+macro_rules! neon {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "neon")]
+            $item
+        )*
+    };
+}
+
+macro_rules! formats {
+    ($(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
+        $(format_kernels!("neon", $module, $bytes, $len, $unpack);)*
+    };
+}
+
+formats! {
+    (f32, 128, 32, unpack_f32),
+    (f16, 64, 32, unpack_f16),
+    (bf16, 64, 32, unpack_bf16),
+    (q8_0, 34, 32, unpack_q8_0),
+    (q4_0, 18, 32, unpack_q4_0),
+    (q4_k, 144, 256, unpack_q4_k),
+    (q5_k, 176, 256, unpack_q5_k),
+    (q6_k, 210, 256, unpack_q6_k),
+}
+
+tile_kernels!("neon", float32x4_t);
+
+attention_kernels!([target_feature(enable = "neon")], float32x4_t);
+
+/// Numbers in a register.
+const LANES: usize = 4;
+/// See [`tile_kernels`].
+const CHAINS: usize = 4;
+const TILE_ROWS: usize = 8;
+const TILE_VECTORS: usize = 3;
+/// See [`attention_kernels`].
+const REGISTERS: usize = 4;
+const COLUMN_ROWS: usize = 6;
+const VALUE_PARTS: usize = 4;
+
+neon! {
+    fn zero() -> float32x4_t {
+        vdupq_n_f32(0.0)
+    }
+
+    fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vaddq_f32(a, b)
+    }
+
+    fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmaq_f32(c, a, b)
+    }
+
+    fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vmulq_f32(a, b)
+    }
+
+    fn broadcast(x: f32) -> float32x4_t {
+        vdupq_n_f32(x)
+    }
+
+    /// The sum of the lanes of each.
+    fn sums_of_four([a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        store(&mut sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+        sums
+    }
+
+    /// Up to a register of numbers, and zeros.
+    fn load_first(x: &[f32]) -> float32x4_t {
+        let mut first = [0.0; LANES];
+        for (first, x) in first.iter_mut().zip(x) {
+            *first = *x;
+        }
+        load(&first)
+    }
+
+    fn load(x: &[f32; LANES]) -> float32x4_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_f32(x.as_ptr()) }
+    }
+
+    fn store(x: &mut [f32; LANES], value: float32x4_t) {
+        // SAFETY: the array has the bytes that are written.
+        unsafe { vst1q_f32(x.as_mut_ptr(), value) }
+    }
+
+    fn load_halves(halves: &[u16; LANES]) -> float32x4_t {
+        // SAFETY: the array has the bytes that are read.
+        widened(unsafe { vld1_u16(halves.as_ptr()) })
+    }
+
+    fn store_halves(halves: &mut [u16; LANES], numbers: float32x4_t) {
+        let rounded: uint16x4_t;
+        // SAFETY: one instruction of NEON on registers.
+        unsafe {
+            asm!(
+                "fcvtn {rounded:v}.4h, {numbers:v}.4s",
+                rounded = out(vreg) rounded,
+                numbers = in(vreg) numbers,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        // SAFETY: the array has the bytes that are written.
+        unsafe { vst1_u16(halves.as_mut_ptr(), rounded) };
+    }
+
+    /// Four f16 as numbers.
+    fn widened(halves: uint16x4_t) -> float32x4_t {
+        let numbers: float32x4_t;
+        // SAFETY: one instruction of NEON on registers.
+        unsafe {
+            asm!(
+                "fcvtl {numbers:v}.4s, {halves:v}.4h",
+                numbers = out(vreg) numbers,
+                halves = in(vreg) halves,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        numbers
+    }
+
+    fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_u8(bytes.as_ptr()) }
+    }
+
+    /// An f16 in every lane.
+    fn half(bytes: &[u8; 2]) -> float32x4_t {
+        widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
+    }
+
+    /// `q * d - m`, rounded twice where `EXACT`.
+    fn scaled<const EXACT: bool>(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
+        if EXACT {
+            vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
+        } else {
+            vfmaq_n_f32(vdupq_n_f32(-m), q, d)
+        }
+    }
+
+    /// Sixteen signed bytes as numbers.
+    fn signed(bytes: int8x16_t) -> [float32x4_t; 4] {
+        let low = vmovl_s8(vget_low_s8(bytes));
+        let high = vmovl_high_s8(bytes);
+        [
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+            vcvtq_f32_s32(vmovl_high_s16(low)),
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+            vcvtq_f32_s32(vmovl_high_s16(high)),
+        ]
+    }
+
+    /// Sixteen bytes of at most 127 as numbers.
+    fn small(bytes: uint8x16_t) -> [float32x4_t; 4] {
+        signed(vreinterpretq_s8_u8(bytes))
+    }
+
+    /// The eight scales and then the eight minima of a q4_k or q5_k block.
+    fn scales_and_mins(supers: &[u8; 4], packed: &[u8; 12]) -> [f32; 16] {
+        let six_bits = small(load_128(&six_bit_scales(packed).to_le_bytes()));
+        let (d, d_min) = (half(part(supers, 0)), half(part(supers, 2)));
+        let mut numbers = [0.0; 16];
+        for (i, numbers) in numbers.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            store(numbers, vmulq_f32(if i < 2 { d } else { d_min }, six_bits[i]));
+        }
+        numbers
+    }
+
+    fn unpack_f32<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 128], mut each: F) {
+        for i in 0..8 {
+            each(i, vreinterpretq_f32_u8(load_128(part(b, i * 16))));
+        }
+    }
+
+    fn unpack_f16<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
+        for i in 0..8 {
+            // SAFETY: the array has the bytes that are read.
+            let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
+            each(i, widened(vreinterpret_u16_u8(halves)));
+        }
+    }
+
+    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
+        for i in 0..4 {
+            let halves = vreinterpretq_u16_u8(load_128(part(b, i * 16)));
+            let low = vshll_n_u16::<16>(vget_low_u16(halves));
+            each(i * 2, vreinterpretq_f32_u32(low));
+            each(i * 2 + 1, vreinterpretq_f32_u32(vshll_high_n_u16::<16>(halves)));
+        }
+    }
+
+    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 34], mut each: F) {
+        let d = half(part(b, 0));
+        for i in 0..2 {
+            let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 2 + i * 16))));
+            for (k, q) in numbers.into_iter().enumerate() {
+                each(i * 4 + k, vmulq_f32(q, d));
+            }
+        }
+    }
+
+    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 18], mut each: F) {
+        let d = half(part(b, 0));
+        for (i, q) in nibbles(load_128(part(b, 2))).into_iter().enumerate() {
+            let centred = vsubq_s8(vreinterpretq_s8_u8(q), vdupq_n_s8(8));
+            for (k, q) in signed(centred).into_iter().enumerate() {
+                each(i * 4 + k, vmulq_f32(q, d));
+            }
+        }
+    }
+
+    /// The low halves of sixteen bytes, and the high ones.
+    fn nibbles(bytes: uint8x16_t) -> [uint8x16_t; 2] {
+        [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
+    }
+
+    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 144], mut each: F) {
+        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        for pair in 0..4 {
+            for i in 0..2 {
+                let q = nibbles(load_128(part(b, 16 + pair * 32 + i * 16)));
+                for (high, q) in q.into_iter().enumerate() {
+                    let j = pair * 2 + high;
+                    for (k, q) in small(q).into_iter().enumerate() {
+                        each(j * 8 + i * 4 + k, scaled::<EXACT>(q, scales[j], scales[j + 8]));
+                    }
+                }
+            }
+        }
+    }
+
+    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 176], mut each: F) {
+        let scales = scales_and_mins(part(b, 0), part(b, 4));
+        let fifth = [load_128(part(b, 16)), load_128(part(b, 32))];
+        for pair in 0..4 {
+            for (i, fifth) in fifth.into_iter().enumerate() {
+                let q = nibbles(load_128(part(b, 48 + pair * 32 + i * 16)));
+                for (high, q) in q.into_iter().enumerate() {
+                    let j = pair * 2 + high;
+                    let set = vtstq_u8(fifth, vdupq_n_u8(1 << j));
+                    let q = vorrq_u8(q, vandq_u8(set, vdupq_n_u8(16)));
+                    for (k, q) in small(q).into_iter().enumerate() {
+                        each(j * 8 + i * 4 + k, scaled::<EXACT>(q, scales[j], scales[j + 8]));
+                    }
+                }
+            }
+        }
+    }
+
+    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 210], mut each: F) {
+        let d = half(part(b, 208));
+        let mut scales = [0.0; 16];
+        let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 192))));
+        for (scales, q) in scales.as_chunks_mut::<LANES>().0.iter_mut().zip(numbers) {
+            store(scales, vmulq_f32(d, q));
+        }
+        for half in 0..2 {
+            for i in 0..2 {
+                let high = load_128(part(b, 128 + half * 32 + i * 16));
+                let [a, c] = nibbles(load_128(part(b, half * 64 + i * 16)));
+                let [b, d] = nibbles(load_128(part(b, half * 64 + 32 + i * 16)));
+                for (quarter, low) in [a, b, c, d].into_iter().enumerate() {
+                    // Two bits more for each quarter further on.
+                    let high = vshlq_u8(high, vdupq_n_s8(-2 * quarter as i8));
+                    let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
+                    let q = vreinterpretq_s8_u8(vorrq_u8(low, high));
+                    let q = signed(vsubq_s8(q, vdupq_n_s8(32)));
+                    let index = half * 8 + quarter * 2 + i;
+                    for (k, q) in q.into_iter().enumerate() {
+                        each(index * 4 + k, vmulq_n_f32(q, scales[index]));
+                    }
+                }
+            }
+        }
+    }
+}
