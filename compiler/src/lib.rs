@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod chat;
 pub mod cli;
 pub mod commands;
 pub mod evaluate;

@@ -1,0 +1,140 @@
+//! Conversations as the text that a model was trained on.
+//!
+//! A chat template is a program out of a model's file. It is executed in a process of its own,
+//! whose memory and time are bounded: no interpreter of Jinja bounds what a template allocates.
+
+mod template;
+
+use std::io::{self, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+pub use template::{Conversation, Message};
+
+/// Address space of the process that executes a template.
+const MEMORY: u64 = 1 << 30;
+
+/// How long a template may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Name of the subcommand that executes a template.
+pub const SUBCOMMAND: &str = "render-chat-template";
+
+/// Why a conversation cannot be written.
+#[derive(Debug, Error)]
+pub enum ChatError {
+    /// There is nothing to write it with.
+    #[error("the model has no chat template; without --chat the text is continued as it is")]
+    NoTemplate,
+    /// The template is at fault.
+    #[error("the model's chat template fails: {0}; without --chat the text is continued as it is")]
+    Template(String),
+    /// The system is at fault.
+    #[error("the process for the chat template cannot be used: {0}")]
+    Process(#[from] io::Error),
+}
+
+/// The text of a conversation, up to where the model's answer begins.
+///
+/// # Errors
+/// [`ChatError::Template`] where the template fails, takes too long, or takes more memory or
+/// writes more text than any conversation needs.
+pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(SUBCOMMAND)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let request = serde_json::to_vec(conversation).map_err(io::Error::from)?;
+    // Threads, so that neither side waits for the other with a full pipe.
+    let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let limit = template::MAX_TEXT_BYTES as u64 + 1;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if let Some(stdin) = &mut stdin {
+                // Where the child is gone, its exit says why.
+                let _ = stdin.write_all(&request);
+            }
+            drop(stdin);
+        });
+        let text = scope.spawn(move || read(stdout, limit));
+        let words = scope.spawn(move || read(stderr, 1 << 12));
+        let started = Instant::now();
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break Some(status),
+                None if started.elapsed() > PATIENCE => {
+                    child.kill()?;
+                    child.wait()?;
+                    break None;
+                }
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let joined = |thread: std::thread::ScopedJoinHandle<'_, io::Result<Vec<u8>>>| {
+            thread.join().unwrap_or_else(|_| Ok(Vec::new()))
+        };
+        let (text, words) = (joined(text)?, joined(words)?);
+        let failed = |why: String| Err(ChatError::Template(why));
+        match status {
+            None => failed(format!("it takes longer than {} s", PATIENCE.as_secs())),
+            Some(status) if status.success() => match String::from_utf8(text) {
+                Ok(text) => Ok(text),
+                Err(_) => failed("it writes no UTF-8".to_owned()),
+            },
+            Some(status) if status.code() == Some(1) => {
+                failed(String::from_utf8_lossy(&words).trim().to_owned())
+            }
+            // An allocation that fails, or an overflowing stack, ends a process at once.
+            Some(_) => failed("it takes more memory than any conversation needs".to_owned()),
+        }
+    })
+}
+
+fn read(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(limit).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// The other side of [`render`]: reads a conversation from standard input and writes its text.
+///
+/// # Errors
+/// What is wrong, on one line.
+pub fn serve() -> Result<(), String> {
+    limit_memory().map_err(|error| format!("memory cannot be limited: {error}"))?;
+    let mut request = Vec::new();
+    let stdin = io::stdin().lock();
+    stdin
+        .take(MEMORY / 8)
+        .read_to_end(&mut request)
+        .map_err(|error| error.to_string())?;
+    let conversation: Conversation =
+        serde_json::from_slice(&request).map_err(|error| error.to_string())?;
+    let text = template::render(&conversation)?;
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|error| error.to_string())
+}
+
+#[cfg(unix)]
+fn limit_memory() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = Rlimit {
+        current: Some(MEMORY),
+        maximum: Some(MEMORY),
+    };
+    setrlimit(Resource::As, limit)?;
+    Ok(())
+}
+
+/// Not known on this system; time stays limited.
+#[cfg(not(unix))]
+fn limit_memory() -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Chat templates: Jinja, with what the `transformers` library gives them.
+//!
+//! Blocks take the line they stand on (`trim_blocks`, `lstrip_blocks`), loops may be left, strings
+//! and mappings have the methods of Python's. `raise_exception` ends the rendering with its
+//! message. `strftime_now` is not defined, as templates foresee: the same conversation gives the
+//! same text on any day.
+
+use std::io::{self, Write};
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Environment, Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use serde_json::ser::Formatter;
+
+/// Bytes of the rendered text at most: some million tokens.
+pub const MAX_TEXT_BYTES: usize = 4 << 20;
+
+/// Instructions at most; a template takes some hundreds for a message.
+const FUEL: u64 = 10_000_000;
+
+/// What is said to a model, and how it is written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// The template.
+    pub template: String,
+    /// What was said, the first first.
+    pub messages: Vec<Message>,
+    /// Text of the beginning-of-sequence token; empty where there is none.
+    pub bos: String,
+    /// Text of the end-of-sequence token; empty where there is none.
+    pub eos: String,
+}
+
+/// What one side said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    /// The words.
+    pub content: String,
+}
+
+/// The text of a conversation, up to where the model's answer begins.
+///
+/// Steps and the length of the text are bounded; memory is not, since a template may double a
+/// string some forty times. [`render`](super::render) bounds that too.
+///
+/// # Errors
+/// What is wrong with the template, on one line.
+pub fn render(conversation: &Conversation) -> Result<String, String> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_filter("tojson", to_json);
+    let name = "chat template";
+    environment
+        .add_template(name, &conversation.template)
+        .map_err(in_words)?;
+    let mut text = Bounded::default();
+    let context = minijinja::context! {
+        messages => conversation.messages,
+        bos_token => conversation.bos,
+        eos_token => conversation.eos,
+        add_generation_prompt => true,
+    };
+    let template = environment.get_template(name).map_err(in_words)?;
+    let rendered = template.render_captured_to(context, &mut text).map(drop);
+    match rendered {
+        Ok(()) => String::from_utf8(text.bytes).map_err(|_| "it writes no UTF-8".to_owned()),
+        Err(_) if text.full => Err(format!("it writes more than {MAX_TEXT_BYTES} bytes")),
+        Err(error) => Err(in_words(error)),
+    }
+}
+
+/// A text of bounded length.
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > MAX_TEXT_BYTES - self.bytes.len() {
+            self.full = true;
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn in_words(error: Error) -> String {
+    let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
+    let what = match error.kind() {
+        ErrorKind::OutOfFuel => "it takes more steps than are allowed; does it loop?".to_owned(),
+        kind => match error.detail() {
+            Some(detail) => format!("{kind}: {detail}"),
+            None => kind.to_string(),
+        },
+    };
+    format!("{line}{what}")
+}
+
+/// `json.dumps` of Python with `ensure_ascii=False`: a space behind commas and colons.
+fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
+    let failed = |error: serde_json::Error| {
+        Error::new(ErrorKind::BadSerialization, error.to_string())
+    };
+    let indent: Option<usize> = options.get("indent")?;
+    let mut text = Vec::new();
+    match indent {
+        Some(indent) => {
+            let indent = " ".repeat(indent.min(16));
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
+            let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+            value.serialize(&mut serializer).map_err(failed)?;
+        }
+        None => {
+            let mut serializer = serde_json::Serializer::with_formatter(&mut text, Spaced);
+            value.serialize(&mut serializer).map_err(failed)?;
+        }
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(Value::from_safe_string(text))
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, to: &mut W) -> io::Result<()> {
+        to.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests;
