@@ -1,6 +1,6 @@
 //! Architectures as data, and the binding of a model's tensors to one of them.
 //!
-//! An architecture is a [table](tables): its names, a rule per tensor, and traits that the files
+//! An architecture is a table: its names, a rule per tensor, and traits that the files
 //! of such models do not state. Binding reads the hyper-parameters, finds every tensor of the
 //! table, compares its shape, and refuses what is left over: a tensor that nothing reads, a bias
 //! for example, would silently change what the model computes.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
-use crate::model::{Activation, HyperError, HyperParameters, Role, RopePairs};
+use crate::model::{Activation, BlockRole, HyperError, HyperParameters, Role, RopePairs};
 
 pub use tables::SUPPORTED;
 
@@ -122,7 +122,7 @@ struct TensorRule {
     /// Empty where the folder states the numbers in its configuration.
     hugging_face: &'static str,
     /// The roles it plays and how many rows each has, one under the other.
-    holds: &'static [(fn(usize) -> Role, Dim)],
+    holds: &'static [(BlockRole, Dim)],
     cols: Dim,
     /// Whether a model without it is incomplete.
     required: bool,
@@ -352,7 +352,7 @@ impl Architecture {
                 None => {}
             }
         }
-        bound.sort_by(|a, b| a.role.execution_order().cmp(&b.role.execution_order()));
+        bound.sort_by_key(|tensor| tensor.role.execution_order());
         let mut rest = names.filter(|name| !used.contains(*name));
         match rest.next() {
             None => Ok(bound),
