@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::architecture::{self, BindError};
-use crate::gguf::{Gguf, OpenError};
+use crate::gguf::{Contents, OpenError, Split};
 use crate::htz::{Digest, HtzError};
 use crate::map::MappedFile;
 use crate::model::{HyperParameters, Role};
@@ -80,25 +80,29 @@ pub enum SourceError {
 }
 
 impl ModelFile {
-    /// Opens a GGUF model.
+    /// Opens a GGUF model; where it is in several files, by any of them.
     ///
     /// # Errors
     ///
-    /// [`SourceError`] when the file is no valid GGUF, or holds no model of an architecture in
-    /// [`architecture::SUPPORTED`] that is complete and consistent.
+    /// [`SourceError`] when a file is no valid GGUF, the files do not go together, or they hold
+    /// no model of an architecture in [`architecture::SUPPORTED`] that is complete and
+    /// consistent.
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let gguf = Gguf::open(path)?;
-        let (hyper, tensors) = architecture::bind(&gguf).map_err(|error| SourceError::Bind {
-            path: gguf.map().path().to_path_buf(),
-            error,
-        })?;
-        let vocabulary = Vocabulary::from_gguf(&gguf).and_then(|vocabulary| {
+        let split = Split::open(path)?;
+        let gguf = split.first();
+        let others: Vec<&Contents> = split.others().iter().map(|part| &**part).collect();
+        let (hyper, tensors) =
+            architecture::bind_parts(gguf, &others).map_err(|error| SourceError::Bind {
+                path: split.file_of(error.tensor()).path().to_path_buf(),
+                error,
+            })?;
+        let vocabulary = Vocabulary::from_gguf(gguf).and_then(|vocabulary| {
             vocabulary.check_rows(hyper.vocabulary)?;
             Ok(vocabulary)
         });
         Ok(ModelFile {
             path: gguf.map().path().to_path_buf(),
-            files: vec![Arc::clone(gguf.map())],
+            files: split.files(),
             container: Container::Gguf {
                 version: gguf.version(),
             },

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
+use crate::limits;
 use crate::model::{Activation, BlockRole, HyperError, HyperParameters, Role, RopePairs};
 
 pub use tables::SUPPORTED;
@@ -221,7 +222,7 @@ pub(crate) enum Naming {
     HuggingFace,
 }
 
-/// Why a GGUF file is not a model that this project executes.
+/// Why a file or a folder is not a model that this project executes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BindError {
     /// Another architecture.
@@ -272,7 +273,9 @@ pub enum BindError {
         found: usize,
     },
     /// A tensor that the architecture needs.
-    #[error("tensor {tensor:?} is missing; the file is incomplete (a vocabulary, or one shard?)")]
+    #[error(
+        "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
+    )]
     MissingTensor {
         /// Its name.
         tensor: String,
@@ -307,13 +310,53 @@ fn supported() -> String {
     names.join(", ")
 }
 
+impl BindError {
+    /// The tensor concerned, where it is one.
+    pub fn tensor(&self) -> Option<&str> {
+        match self {
+            BindError::MissingTensor { tensor }
+            | BindError::TensorShape { tensor, .. }
+            | BindError::UnexpectedTensors { tensor, .. }
+            | BindError::Gguf(GgufError::UnsupportedType { tensor, .. }) => Some(tensor),
+            _ => None,
+        }
+    }
+}
+
+/// Refuses a number of blocks beyond [`limits`], before anything is made for every block.
+fn check_layers(found: usize) -> Result<usize, HyperError> {
+    let limit = limits::MAX_LAYERS;
+    if (1..=limit).contains(&found) {
+        return Ok(found);
+    }
+    Err(HyperError {
+        name: "layers",
+        expected: format!("1 to {limit}"),
+        found: found.to_string(),
+    })
+}
+
 /// Binds a GGUF file: its hyper-parameters, and its tensors in the order of execution.
 ///
 /// # Errors
 ///
 /// [`BindError`], whose variants are what is checked.
 pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
-    let name: &str = gguf.required("general.architecture")?;
+    bind_parts(gguf, &[])
+}
+
+/// Binds a model in several GGUF files, of which the first has the metadata and no two have a
+/// tensor of the same name. Tensors are in the files by this order.
+///
+/// # Errors
+///
+/// [`BindError`], whose variants are what is checked.
+pub fn bind_parts(
+    first: &Contents,
+    others: &[&Contents],
+) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+    let parts = gguf::Parts::new(first, others);
+    let name: &str = first.required("general.architecture")?;
     let architecture =
         SUPPORTED
             .iter()
@@ -321,10 +364,9 @@ pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), Bind
             .ok_or_else(|| BindError::Architecture {
                 found: name.to_owned(),
             })?;
-    let hyper = gguf::hyper_parameters(gguf, architecture)?;
-    let names = gguf.tensors().iter().map(|tensor| tensor.name.as_str());
-    let find = |name: &str| gguf::find(gguf, name);
-    let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, names, find)?;
+    let hyper = gguf::hyper_parameters(&parts, architecture)?;
+    let find = |name: &str| parts.find(name);
+    let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, parts.names(), find)?;
     Ok((hyper, tensors))
 }
 
