@@ -6,17 +6,21 @@
 //! for example, would silently change what the model computes.
 
 mod gguf;
+mod hugging_face;
 mod tables;
 
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
 use crate::limits;
 use crate::model::{Activation, BlockRole, HyperError, HyperParameters, Role, RopePairs};
+use crate::safetensors::SafetensorsError;
 
+pub use hugging_face::{ConfigError, WeightFile, bind_hugging_face};
 pub use tables::SUPPORTED;
 
 /// An architecture that this project executes.
@@ -234,6 +238,20 @@ pub enum BindError {
     /// A metadata entry is missing or of another type, or a tensor's type is not supported.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// A configuration says something that is not executed, or not what it should.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A tensor's type is not supported.
+    #[error(transparent)]
+    Safetensors(#[from] SafetensorsError),
+    /// The numbers of a tensor, which have to be known when the model is opened, are not read.
+    #[error("tensor {tensor:?}: {error}")]
+    Numbers {
+        /// Its name.
+        tensor: String,
+        /// Why not.
+        error: BlockError,
+    },
     /// Hyper-parameters that no model can have.
     #[error(transparent)]
     Hyper(#[from] HyperError),
@@ -317,7 +335,11 @@ impl BindError {
             BindError::MissingTensor { tensor }
             | BindError::TensorShape { tensor, .. }
             | BindError::UnexpectedTensors { tensor, .. }
-            | BindError::Gguf(GgufError::UnsupportedType { tensor, .. }) => Some(tensor),
+            | BindError::Numbers { tensor, .. }
+            | BindError::Safetensors(SafetensorsError::UnsupportedType { tensor, .. })
+            | BindError::Gguf(GgufError::UnsupportedType { tensor, .. })
+            | BindError::Config(ConfigError::Bias { tensor, .. }) => Some(tensor),
+            BindError::Config(ConfigError::Tied { output, .. }) => Some(output),
             _ => None,
         }
     }
@@ -404,6 +426,15 @@ impl Architecture {
                 count: 1 + rest.count(),
             }),
         }
+    }
+
+    /// Names of all tensors of a model of `layers` blocks, with the roles they play.
+    fn names(&self, layers: usize, naming: Naming) -> impl Iterator<Item = (String, Role)> {
+        self.expected(layers, naming)
+            .flat_map(|(name, layer, rule)| {
+                let roles = rule.holds.iter();
+                roles.map(move |(role, _)| (name.clone(), role(layer)))
+            })
     }
 
     /// Names, blocks and rules of all tensors of a model of `layers` blocks; a tensor outside
