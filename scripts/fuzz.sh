@@ -22,7 +22,7 @@ case $seconds in
     ;;
 esac
 [ $# -eq 0 ] || shift
-[ $# -ne 0 ] || set -- gguf block htz
+[ $# -ne 0 ] || set -- gguf block htz safetensors
 
 # The sanitizers are behind unstable flags, which the stable compiler takes with this.
 export RUSTC_BOOTSTRAP=1

@@ -1,5 +1,5 @@
-//! What lies on disk, and nothing else: GGUF, block formats, vocabularies and the sealed
-//! `.htz` artifact. The layout of `.htz` is specified in the `htz` module's documentation.
+//! What lies on disk, and nothing else: GGUF, safetensors, block formats, vocabularies and the
+//! sealed `.htz` artifact. The layout of `.htz` is specified in the `htz` module's documentation.
 
 pub mod architecture;
 pub mod block;
@@ -9,6 +9,7 @@ pub mod htz;
 pub mod limits;
 pub mod map;
 pub mod model;
+pub mod safetensors;
 pub mod source;
 pub mod vocab;
 pub mod wire;

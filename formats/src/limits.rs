@@ -11,7 +11,7 @@ pub const MAX_METADATA_ENTRIES: u64 = 1 << 16;
 /// Tensors of a file. The largest published mixtures of experts have some thousands.
 pub const MAX_TENSORS: u64 = 1 << 20;
 
-/// Dimensions of a tensor; GGUF's own bound.
+/// Dimensions of a tensor; GGUF's own bound, and twice what the tensors of a dense model have.
 pub const MAX_DIMENSIONS: u32 = 4;
 
 /// Bytes of a metadata key; GGUF's own bound.
@@ -29,6 +29,19 @@ pub const MAX_ARRAY_DEPTH: u32 = 4;
 /// Alignment of tensor data in bytes; the usual one is 32, and 1 MiB covers every page size in
 /// use but huge pages, which file mappings do not need.
 pub const MAX_ALIGNMENT: u64 = 1 << 20;
+
+/// Files of one model. The largest published ones have some hundreds.
+pub const MAX_FILES: usize = 1 << 12;
+
+/// Bytes of a safetensors header; the format's own bound.
+pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// Bytes of a `config.json`: real ones have some thousands. What is parsed of it takes a few
+/// dozen times as much memory.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// Bytes of a `model.safetensors.index.json`, at about 100 for a tensor.
+pub const MAX_INDEX_BYTES: u64 = 1 << 24;
 
 /// Blocks of a transformer.
 pub const MAX_LAYERS: usize = 1 << 12;

@@ -202,8 +202,11 @@ pub enum Role {
     Output,
 }
 
+/// A role in every block, by the block's index.
+pub(crate) type BlockRole = fn(usize) -> Role;
+
 /// The vectors of a block that are no part of a slot, by the names used in roles.
-const BLOCK_VECTORS: [(&str, fn(usize) -> Role); 6] = [
+const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
     ("attention_norm", |layer| Role::AttentionNorm { layer }),
     ("query_norm", |layer| Role::QueryNorm { layer }),
     ("key_norm", |layer| Role::KeyNorm { layer }),

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::architecture::{self, BindError};
-use crate::gguf::{Gguf, OpenError};
-use crate::htz::{Digest, HtzError};
-use crate::map::MappedFile;
+use crate::architecture::{self, BindError, WeightFile};
+use crate::gguf::{self, Contents, OpenError, Split};
+use crate::htz::{self, Digest, HtzError};
+use crate::map::{MapError, MappedFile};
 use crate::model::{HyperParameters, Role};
+use crate::safetensors::{CONFIG, Folder, FolderError, INDEX};
 use crate::vocab::{Vocabulary, VocabularyError};
 
 pub use crate::architecture::{ModelTensor, Place};
@@ -15,10 +16,15 @@ pub use crate::architecture::{ModelTensor, Place};
 /// What kind of file a model came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// GGUF.
+    /// GGUF, in one file or in several.
     Gguf {
         /// Version of the format.
         version: u32,
+    },
+    /// A folder of Hugging Face's tools.
+    Safetensors {
+        /// Files of weights.
+        shards: usize,
     },
     /// The artifact of this project.
     Htz {
@@ -32,10 +38,11 @@ pub enum Container {
 /// A model in mapped files: what it is, and where its tensors are.
 #[derive(Clone, Debug)]
 pub struct ModelFile {
-    /// What was opened: a file or a folder.
+    /// What was opened: a folder, a file, or the first of several files.
     pub path: PathBuf,
-    /// Every file that the model was read from, in the order of their names; tensors say in
-    /// which they are.
+    /// Every file that the model was read from, the configuration and the index of a folder
+    /// among them, in the order of their names; tensors say in which they are. Those that only
+    /// the vocabulary was read from are not.
     pub files: Vec<Arc<MappedFile>>,
     /// The kind of file.
     pub container: Container,
@@ -54,10 +61,13 @@ pub enum SourceError {
     /// The container is unreadable.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The folder is incomplete or unreadable.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The container holds something that is not executed.
     #[error("{}: {error}", path.display())]
     Bind {
-        /// The file.
+        /// The file, or the folder where it is none of the files in it.
         path: PathBuf,
         /// What was found in it.
         error: BindError,
@@ -67,7 +77,8 @@ pub enum SourceError {
     Htz(#[from] HtzError),
     /// The file is of a kind that is not supported.
     #[error(
-        "{}: not a model file: it begins with \"{}\"; supported are GGUF and .htz",
+        "{}: not a model file: it begins with \"{}\"; supported are GGUF, .htz and folders with \
+         a {CONFIG} and .safetensors files",
         path.display(),
         found.escape_ascii()
     )]
@@ -80,31 +91,109 @@ pub enum SourceError {
 }
 
 impl ModelFile {
-    /// Opens a GGUF model.
+    /// Opens a model, whatever its container: a file tells by its first bytes, or by its name
+    /// that it is in the folder of a model.
     ///
     /// # Errors
     ///
-    /// [`SourceError`] when the file is no valid GGUF, or holds no model of an architecture in
-    /// [`architecture::SUPPORTED`] that is complete and consistent.
+    /// [`SourceError::Container`] where the file is of no kind that is supported; the errors of
+    /// [`open_gguf`](ModelFile::open_gguf), [`open_htz`](ModelFile::open_htz) and
+    /// [`open_folder`](ModelFile::open_folder).
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
+        let path = path.as_ref();
+        let map = match MappedFile::open(path) {
+            Ok(map) => map,
+            Err(MapError::Folder { path }) => return ModelFile::open_folder(path),
+            Err(error) => return Err(OpenError::Map(error).into()),
+        };
+        if map.starts_with(&htz::MAGIC) {
+            ModelFile::open_htz(path)
+        } else if map.starts_with(&gguf::MAGIC) {
+            ModelFile::open_gguf(path)
+        } else if is_in_folder(path) {
+            ModelFile::open_folder(path)
+        } else {
+            Err(SourceError::Container {
+                path: path.to_owned(),
+                found: map.iter().copied().take(htz::MAGIC.len()).collect(),
+            })
+        }
+    }
+
+    /// Opens a GGUF model; where it is in several files, by any of them.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`] when a file is no valid GGUF, the files do not go together, or they hold
+    /// no model of an architecture in [`architecture::SUPPORTED`] that is complete and
+    /// consistent.
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let gguf = Gguf::open(path)?;
-        let (hyper, tensors) = architecture::bind(&gguf).map_err(|error| SourceError::Bind {
-            path: gguf.map().path().to_path_buf(),
-            error,
-        })?;
-        let vocabulary = Vocabulary::from_gguf(&gguf).and_then(|vocabulary| {
+        let split = Split::open(path)?;
+        let gguf = split.first();
+        let others: Vec<&Contents> = split.others().iter().map(|part| &**part).collect();
+        let (hyper, tensors) =
+            architecture::bind_parts(gguf, &others).map_err(|error| SourceError::Bind {
+                path: split.file_of(error.tensor()).path().to_path_buf(),
+                error,
+            })?;
+        let vocabulary = Vocabulary::from_gguf(gguf).and_then(|vocabulary| {
             vocabulary.check_rows(hyper.vocabulary)?;
             Ok(vocabulary)
         });
         Ok(ModelFile {
             path: gguf.map().path().to_path_buf(),
-            files: vec![Arc::clone(gguf.map())],
+            files: split.files(),
             container: Container::Gguf {
                 version: gguf.version(),
             },
             hyper,
             vocabulary,
             tensors,
+        })
+    }
+
+    /// Opens the model in a folder, which may be named by its configuration, its index or one
+    /// of its weights.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError`] when the folder is incomplete or a file of it invalid, or the model is of
+    /// no architecture in [`architecture::SUPPORTED`], incomplete or inconsistent.
+    pub fn open_folder(path: impl AsRef<Path>) -> Result<Self, SourceError> {
+        let folder = Folder::open(path)?;
+        let files = folder.files();
+        let place = |map: &Arc<MappedFile>| files.iter().position(|file| Arc::ptr_eq(file, map));
+        let weights: Vec<WeightFile<'_>> = folder
+            .shards()
+            .iter()
+            .filter_map(|shard| {
+                Some(WeightFile {
+                    index: place(&shard.map)?,
+                    bytes: &shard.map,
+                    contents: &shard.contents,
+                })
+            })
+            .collect();
+        let (hyper, tensors) =
+            architecture::bind_hugging_face(folder.config(), &weights).map_err(|error| {
+                SourceError::Bind {
+                    path: file_of(&folder, &error),
+                    error,
+                }
+            })?;
+        let vocabulary = vocabulary_of_folder(folder.path()).and_then(|vocabulary| {
+            vocabulary.check_rows(hyper.vocabulary)?;
+            Ok(vocabulary)
+        });
+        Ok(ModelFile {
+            path: folder.path().to_path_buf(),
+            container: Container::Safetensors {
+                shards: weights.len(),
+            },
+            hyper,
+            vocabulary,
+            tensors,
+            files,
         })
     }
 
@@ -143,4 +232,25 @@ impl ModelFile {
         }
         Digest::of(lines.as_bytes())
     }
+}
+
+/// Whether a file's name is one of those in the folder of a model.
+fn is_in_folder(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name == CONFIG || name == INDEX || path.extension().is_some_and(|e| e == "safetensors")
+}
+
+/// The vocabulary in a folder.
+fn vocabulary_of_folder(_folder: &Path) -> Result<Vocabulary, VocabularyError> {
+    Err(VocabularyError::Absent)
+}
+
+/// Where in a folder the cause of an error is.
+fn file_of(folder: &Folder, error: &BindError) -> PathBuf {
+    let of_tensor = error.tensor().map(|name| {
+        let mut shards = folder.shards().iter();
+        let shard = shards.find(|shard| shard.contents.tensor(name).is_some());
+        shard.map_or(folder.path(), |shard| shard.map.path())
+    });
+    of_tensor.unwrap_or(folder.config().path()).to_path_buf()
 }

@@ -32,6 +32,29 @@ fn bound_with(key: &str, value: Value) -> Result<(), BindError> {
     bind(&parsed(&writer)).map(|_| ())
 }
 
+/// Every second layer of more than memory holds would be listed.
+#[test]
+fn layers_are_counted_before_anything_is_made_for_each() {
+    let original = parsed(&model_metadata());
+    let mut writer = Writer::new();
+    for (k, v) in original
+        .metadata()
+        .iter()
+        .filter(|(k, _)| k != "llama.block_count")
+    {
+        writer.metadata(k.as_str(), v.clone());
+    }
+    writer
+        .metadata("llama.block_count", Value::U64(u64::MAX))
+        .metadata("llama.attention.sliding_window", Value::U32(8))
+        .metadata("llama.attention.sliding_window_pattern", Value::U32(2));
+    add_tensors(&mut writer, &model_tensors());
+    match bind(&parsed(&writer)).unwrap_err() {
+        BindError::Hyper(error) => assert_eq!(error.name, "layers"),
+        other => panic!("{other}"),
+    }
+}
+
 fn refused_with(key: &str, value: Value) -> BindError {
     let error = bound_with(key, value).unwrap_err();
     assert!(!error.to_string().contains('\n'), "{error}");

@@ -119,6 +119,7 @@ pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest
             source_bytes: source.size(),
             source_format: match source.container {
                 Container::Gguf { version } => format!("gguf v{version}"),
+                Container::Safetensors { shards } => format!("safetensors, files: {shards}"),
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
             },
             instruction_set: htc_kernels::cpu::instruction_set().into(),

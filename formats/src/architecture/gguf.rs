@@ -1,32 +1,70 @@
 //! Hyper-parameters and tensors as GGUF states them.
 
-use super::{Architecture, BindError, Found, Sliding};
-use crate::gguf::{Array, Contents, FromValue, GgufError, Value};
+use std::collections::HashMap;
+
+use super::{Architecture, BindError, Found, Sliding, check_layers};
+use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};
 use crate::model::{Forward, HyperParameters, LongRope, SlidingWindow};
 
-/// The tensor of a name.
-pub(super) fn find(gguf: &Contents, name: &str) -> Result<Option<Found>, BindError> {
-    let Some(tensor) = gguf.tensor(name) else {
-        return Ok(None);
-    };
-    // GGUF writes the row length first, and dimensions of length 1 behind it or not.
-    let mut shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
-    while shape.len() > 2 && shape[0] == 1 {
-        shape.remove(0);
+/// The files of a model.
+pub(super) struct Parts<'a> {
+    /// The file with the metadata.
+    first: &'a Contents,
+    others: &'a [&'a Contents],
+    /// Tensors by their names, each with its file.
+    tensors: HashMap<&'a str, (usize, &'a TensorInfo)>,
+}
+
+impl<'a> Parts<'a> {
+    pub fn new(first: &'a Contents, others: &'a [&'a Contents]) -> Self {
+        let mut parts = Parts {
+            first,
+            others,
+            tensors: HashMap::new(),
+        };
+        for (file, contents) in parts.files().enumerate() {
+            for tensor in contents.tensors() {
+                parts.tensors.insert(tensor.name.as_str(), (file, tensor));
+            }
+        }
+        parts
     }
-    Ok(Some(Found {
-        shape,
-        dtype: tensor.dtype()?,
-        file: 0,
-        range: tensor.range.clone(),
-    }))
+
+    fn files(&self) -> impl Iterator<Item = &'a Contents> + use<'a> {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+
+    /// The names of all tensors in the order of the files.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let tensors = self.files().flat_map(Contents::tensors);
+        tensors.map(|tensor| tensor.name.as_str())
+    }
+
+    /// The tensor of a name.
+    pub fn find(&self, name: &str) -> Result<Option<Found>, BindError> {
+        let Some(&(file, tensor)) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        // GGUF writes the row length first, and dimensions of length 1 behind it or not.
+        let mut shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
+        while shape.len() > 2 && shape[0] == 1 {
+            shape.remove(0);
+        }
+        Ok(Some(Found {
+            shape,
+            dtype: tensor.dtype()?,
+            file,
+            range: tensor.range.clone(),
+        }))
+    }
 }
 
 /// Reads the hyper-parameters, with the defaults that llama.cpp has for absent keys.
 pub(super) fn hyper_parameters(
-    gguf: &Contents,
+    parts: &Parts<'_>,
     architecture: &Architecture,
 ) -> Result<HyperParameters, BindError> {
+    let gguf = parts.first;
     let keys = Keys {
         gguf,
         prefix: architecture.name,
@@ -37,7 +75,7 @@ pub(super) fn hyper_parameters(
         return Err(BindError::Experts { experts });
     }
     let width: usize = keys.required("embedding_length")?;
-    let layers: usize = keys.required("block_count")?;
+    let layers = check_layers(keys.required("block_count")?)?;
     let heads: usize = keys.required("attention.head_count")?;
     // Where it does not divide, the width of a head must be stated; 0 is refused below.
     let divided = match width.checked_rem(heads) {
@@ -65,12 +103,12 @@ pub(super) fn hyper_parameters(
             .optional("final_logit_softcapping")?
             .or(traits.logit_softcap),
         sliding_window: sliding_window(&keys, architecture, layers)?,
-        long_rope: long_rope(&keys, context)?,
+        long_rope: long_rope(parts, &keys, context)?,
     };
     let hyper = HyperParameters {
         architecture: architecture.name.to_owned(),
         name: gguf.optional::<&str>("general.name")?.map(str::to_owned),
-        vocabulary: vocabulary_rows(gguf)?,
+        vocabulary: vocabulary_rows(parts)?,
         context,
         width,
         layers,
@@ -89,12 +127,14 @@ pub(super) fn hyper_parameters(
 }
 
 /// Rows of the embedding: the tensor is what is executed, so it decides.
-fn vocabulary_rows(gguf: &Contents) -> Result<usize, BindError> {
+fn vocabulary_rows(parts: &Parts<'_>) -> Result<usize, BindError> {
     let name = "token_embd.weight";
-    let embedding = gguf.tensor(name).ok_or_else(|| BindError::MissingTensor {
-        tensor: name.to_owned(),
-    })?;
-    Ok(embedding.rows())
+    match parts.tensors.get(name) {
+        Some((_, embedding)) => Ok(embedding.rows()),
+        None => Err(BindError::MissingTensor {
+            tensor: name.to_owned(),
+        }),
+    }
 }
 
 /// The divisor of positions. An absent type means linear with the factor given, and a factor of
@@ -156,9 +196,12 @@ fn sliding_window(
 
 /// LongRoPE is told by its original context and its factor; the tensors are looked at when the
 /// model is bound.
-fn long_rope(keys: &Keys<'_>, context: usize) -> Result<Option<LongRope>, BindError> {
-    let tensor = "rope_factors_long.weight";
-    if keys.gguf.tensor(tensor).is_none() {
+fn long_rope(
+    parts: &Parts<'_>,
+    keys: &Keys<'_>,
+    context: usize,
+) -> Result<Option<LongRope>, BindError> {
+    if !parts.tensors.contains_key("rope_factors_long.weight") {
         return Ok(None);
     }
     Ok(Some(LongRope {

@@ -1,21 +1,26 @@
 //! Architectures as data, and the binding of a model's tensors to one of them.
 //!
-//! An architecture is a [table](tables): its names, a rule per tensor, and traits that the files
+//! An architecture is a table: its names, a rule per tensor, and traits that the files
 //! of such models do not state. Binding reads the hyper-parameters, finds every tensor of the
 //! table, compares its shape, and refuses what is left over: a tensor that nothing reads, a bias
 //! for example, would silently change what the model computes.
 
 mod gguf;
+mod hugging_face;
 mod tables;
 
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
-use crate::model::{Activation, HyperError, HyperParameters, Role, RopePairs};
+use crate::limits;
+use crate::model::{Activation, BlockRole, HyperError, HyperParameters, Role, RopePairs};
+use crate::safetensors::SafetensorsError;
 
+pub use hugging_face::{ConfigError, WeightFile, bind_hugging_face};
 pub use tables::SUPPORTED;
 
 /// An architecture that this project executes.
@@ -122,7 +127,7 @@ struct TensorRule {
     /// Empty where the folder states the numbers in its configuration.
     hugging_face: &'static str,
     /// The roles it plays and how many rows each has, one under the other.
-    holds: &'static [(fn(usize) -> Role, Dim)],
+    holds: &'static [(BlockRole, Dim)],
     cols: Dim,
     /// Whether a model without it is incomplete.
     required: bool,
@@ -221,7 +226,7 @@ pub(crate) enum Naming {
     HuggingFace,
 }
 
-/// Why a GGUF file is not a model that this project executes.
+/// Why a file or a folder is not a model that this project executes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BindError {
     /// Another architecture.
@@ -233,6 +238,20 @@ pub enum BindError {
     /// A metadata entry is missing or of another type, or a tensor's type is not supported.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// A configuration says something that is not executed, or not what it should.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A tensor's type is not supported.
+    #[error(transparent)]
+    Safetensors(#[from] SafetensorsError),
+    /// The numbers of a tensor, which have to be known when the model is opened, are not read.
+    #[error("tensor {tensor:?}: {error}")]
+    Numbers {
+        /// Its name.
+        tensor: String,
+        /// Why not.
+        error: BlockError,
+    },
     /// Hyper-parameters that no model can have.
     #[error(transparent)]
     Hyper(#[from] HyperError),
@@ -272,7 +291,9 @@ pub enum BindError {
         found: usize,
     },
     /// A tensor that the architecture needs.
-    #[error("tensor {tensor:?} is missing; the file is incomplete (a vocabulary, or one shard?)")]
+    #[error(
+        "tensor {tensor:?} is missing; the model is incomplete (a vocabulary, or one file of several?)"
+    )]
     MissingTensor {
         /// Its name.
         tensor: String,
@@ -307,13 +328,57 @@ fn supported() -> String {
     names.join(", ")
 }
 
+impl BindError {
+    /// The tensor concerned, where it is one.
+    pub fn tensor(&self) -> Option<&str> {
+        match self {
+            BindError::MissingTensor { tensor }
+            | BindError::TensorShape { tensor, .. }
+            | BindError::UnexpectedTensors { tensor, .. }
+            | BindError::Numbers { tensor, .. }
+            | BindError::Safetensors(SafetensorsError::UnsupportedType { tensor, .. })
+            | BindError::Gguf(GgufError::UnsupportedType { tensor, .. })
+            | BindError::Config(ConfigError::Bias { tensor, .. }) => Some(tensor),
+            BindError::Config(ConfigError::Tied { output, .. }) => Some(output),
+            _ => None,
+        }
+    }
+}
+
+/// Refuses a number of blocks beyond [`limits`], before anything is made for every block.
+fn check_layers(found: usize) -> Result<usize, HyperError> {
+    let limit = limits::MAX_LAYERS;
+    if (1..=limit).contains(&found) {
+        return Ok(found);
+    }
+    Err(HyperError {
+        name: "layers",
+        expected: format!("1 to {limit}"),
+        found: found.to_string(),
+    })
+}
+
 /// Binds a GGUF file: its hyper-parameters, and its tensors in the order of execution.
 ///
 /// # Errors
 ///
 /// [`BindError`], whose variants are what is checked.
 pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
-    let name: &str = gguf.required("general.architecture")?;
+    bind_parts(gguf, &[])
+}
+
+/// Binds a model in several GGUF files, of which the first has the metadata and no two have a
+/// tensor of the same name. Tensors are in the files by this order.
+///
+/// # Errors
+///
+/// [`BindError`], whose variants are what is checked.
+pub fn bind_parts(
+    first: &Contents,
+    others: &[&Contents],
+) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+    let parts = gguf::Parts::new(first, others);
+    let name: &str = first.required("general.architecture")?;
     let architecture =
         SUPPORTED
             .iter()
@@ -321,10 +386,9 @@ pub fn bind(gguf: &Contents) -> Result<(HyperParameters, Vec<ModelTensor>), Bind
             .ok_or_else(|| BindError::Architecture {
                 found: name.to_owned(),
             })?;
-    let hyper = gguf::hyper_parameters(gguf, architecture)?;
-    let names = gguf.tensors().iter().map(|tensor| tensor.name.as_str());
-    let find = |name: &str| gguf::find(gguf, name);
-    let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, names, find)?;
+    let hyper = gguf::hyper_parameters(&parts, architecture)?;
+    let find = |name: &str| parts.find(name);
+    let tensors = architecture.bind_tensors(&hyper, Naming::Gguf, parts.names(), find)?;
     Ok((hyper, tensors))
 }
 
@@ -352,7 +416,7 @@ impl Architecture {
                 None => {}
             }
         }
-        bound.sort_by(|a, b| a.role.execution_order().cmp(&b.role.execution_order()));
+        bound.sort_by_key(|tensor| tensor.role.execution_order());
         let mut rest = names.filter(|name| !used.contains(*name));
         match rest.next() {
             None => Ok(bound),
@@ -362,6 +426,15 @@ impl Architecture {
                 count: 1 + rest.count(),
             }),
         }
+    }
+
+    /// Names of all tensors of a model of `layers` blocks, with the roles they play.
+    fn names(&self, layers: usize, naming: Naming) -> impl Iterator<Item = (String, Role)> {
+        self.expected(layers, naming)
+            .flat_map(|(name, layer, rule)| {
+                let roles = rule.holds.iter();
+                roles.map(move |(role, _)| (name.clone(), role(layer)))
+            })
     }
 
     /// Names, blocks and rules of all tensors of a model of `layers` blocks; a tensor outside

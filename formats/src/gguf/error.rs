@@ -22,6 +22,78 @@ pub enum OpenError {
         /// What is wrong with it.
         error: GgufError,
     },
+    /// The file is a part of a model whose parts do not go together.
+    #[error("{}: {error}", path.display())]
+    Split {
+        /// The part.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: SplitError,
+    },
+}
+
+/// Why a file is not the part of a model that it should be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SplitError {
+    /// A name from which those of the other parts do not follow.
+    #[error("this is a part of a model, its name must end in \"{expected}\"; rename it back")]
+    Name {
+        /// The end of the name.
+        expected: String,
+    },
+    /// More parts than a model has.
+    #[error(
+        "the model has {found} parts, {} is the most that is supported",
+        limits::MAX_FILES
+    )]
+    Count {
+        /// How many.
+        found: usize,
+    },
+    /// A part that is not there.
+    #[error("this part of the model is missing, there are {count}; download it")]
+    Missing {
+        /// Parts of the model.
+        count: usize,
+    },
+    /// A file that is no part of a model.
+    #[error("this file is no part of the model: metadata {key:?} is missing; download it again")]
+    NotAPart {
+        /// What parts have.
+        key: &'static str,
+    },
+    /// A part of another model, or another part.
+    #[error(
+        "metadata {key:?} is {found}, expected {expected} as in the other parts or by the name of \
+         the file; it is of another model, download it again"
+    )]
+    Differs {
+        /// The key.
+        key: String,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// A tensor that another part has.
+    #[error("tensor {tensor:?} is in {other:?} too; one of the files is of another model")]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+        /// The name of the other part's file.
+        other: String,
+    },
+    /// More or fewer tensors than stated.
+    #[error(
+        "the parts of the model have {found} tensors, expected {expected}; one of the files is of \
+         another model"
+    )]
+    Tensors {
+        /// `split.tensors.count`.
+        expected: usize,
+        /// Tensors of all parts.
+        found: usize,
+    },
 }
 
 /// What is wrong with the contents of a GGUF file, or with what was asked of it.

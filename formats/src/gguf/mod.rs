@@ -9,6 +9,7 @@
 mod error;
 mod ggml_type;
 mod reader;
+mod split;
 mod value;
 mod writer;
 
@@ -16,8 +17,9 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use error::{GgufError, OpenError};
+pub use error::{GgufError, OpenError, SplitError};
 pub use ggml_type::GgmlType;
+pub use split::Split;
 pub use value::{Array, FromValue, Value, ValueType};
 pub use writer::{WriteError, Writer};
 

@@ -274,7 +274,7 @@ impl HtzError {
 
 /// `text` without line breaks or other control characters, cut to a length that fits a message:
 /// it may come from a hostile file.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut line: String = text
         .chars()

@@ -12,6 +12,7 @@ mod writer;
 
 pub use digest::Digest;
 pub use error::HtzError;
+pub(crate) use error::one_line;
 pub use layout::{
     ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,

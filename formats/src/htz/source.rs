@@ -3,32 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Htz, HtzError, MAGIC};
-use crate::gguf;
-use crate::map::MappedFile;
+use super::{Htz, HtzError};
 use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
-    /// Opens a model, whatever its container: the first bytes of the file tell.
-    ///
-    /// # Errors
-    /// [`SourceError::Container`] where the file is neither GGUF nor an artifact; the errors of
-    /// [`open_gguf`](ModelFile::open_gguf) and [`open_htz`](ModelFile::open_htz).
-    pub fn open(path: impl AsRef<Path>) -> Result<ModelFile, SourceError> {
-        let path = path.as_ref();
-        let map = MappedFile::open(path).map_err(HtzError::Map)?;
-        if map.starts_with(&MAGIC) {
-            ModelFile::open_htz(path)
-        } else if map.starts_with(&gguf::MAGIC) {
-            ModelFile::open_gguf(path)
-        } else {
-            Err(SourceError::Container {
-                path: path.to_owned(),
-                found: map.iter().copied().take(MAGIC.len()).collect(),
-            })
-        }
-    }
-
     /// Opens an artifact; the digests of its tensors are not compared.
     ///
     /// # Errors

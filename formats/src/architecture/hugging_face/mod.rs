@@ -1,0 +1,380 @@
+//! Hyper-parameters and tensors as the folders of Hugging Face's tools state them.
+//!
+//! What `config.json` leaves out has the value that transformers 5 gives it. Queries and keys
+//! are in the order of the heads' halves, which is how they are rotated; the weights of Gemma's
+//! norms are stored less one, and the divisors of rotary frequencies are numbers of the
+//! configuration: both become tensors that are computed when a model is opened.
+
+mod config;
+mod model_types;
+mod rope;
+mod tensors;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use config::ConfigError;
+pub use tensors::WeightFile;
+
+use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
+use crate::dtype::DType;
+use crate::htz::one_line;
+use crate::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
+use config::Object;
+use model_types::{ModelType, Window};
+use rope::{Rope, Scaling};
+
+/// Binds a folder: what its configuration says, and the tensors of its files of weights in the
+/// order of execution.
+///
+/// # Errors
+///
+/// [`BindError`], whose variants are what is checked.
+pub fn bind_hugging_face(
+    config: &[u8],
+    files: &[WeightFile<'_>],
+) -> Result<(HyperParameters, Vec<ModelTensor>), BindError> {
+    let map = config::parse(config)?;
+    let config = Object::root(&map);
+    let (model, architecture) = model_types::of(&config)?;
+    check_supported(&config, model, architecture)?;
+    let (hyper, rope) = hyper_parameters(&config, model, architecture)?;
+    hyper.check()?;
+    let mut bound = tensors::bind(&config, model, architecture, &hyper, files)?;
+    // Only now: the shapes agree, so that what is computed is in proportion to the files.
+    bound.extend(rope_tensors(&rope, &hyper)?);
+    bound.sort_by_key(|tensor| tensor.role.execution_order());
+    Ok((hyper, bound))
+}
+
+/// Refuses what would be executed differently.
+fn check_supported(
+    config: &Object<'_>,
+    model: &ModelType,
+    architecture: &Architecture,
+) -> Result<(), BindError> {
+    if let Some(quantised) = config.object("quantization_config")? {
+        let method = match quantised.optional::<&str>("quant_method")? {
+            Some(method) => one_line(method),
+            None => "an unnamed method".to_owned(),
+        };
+        return Err(ConfigError::Quantised { method }.into());
+    }
+    let names: &[&str] = match architecture.traits.activation {
+        Activation::Silu => &["silu", "swish"],
+        Activation::GeluTanh => &["gelu_pytorch_tanh"],
+    };
+    let key = model.activation;
+    if !names.contains(&config.or(key, names[0])?) {
+        return Err(config.refuse(key, format!("{:?}", names[0])).into());
+    }
+    for key in model.false_keys {
+        if config.optional(key)?.unwrap_or(false) {
+            let expected = format!("false for model type {:?}", model.name);
+            return Err(config.refuse(key, expected).into());
+        }
+    }
+    Ok(())
+}
+
+fn hyper_parameters(
+    config: &Object<'_>,
+    model: &ModelType,
+    architecture: &Architecture,
+) -> Result<(HyperParameters, Rope), BindError> {
+    let traits = &architecture.traits;
+    let width = config.or("hidden_size", model.hidden_size)?;
+    let layers = check_layers(config.or("num_hidden_layers", model.num_hidden_layers)?)?;
+    let heads = config.or("num_attention_heads", model.num_attention_heads)?;
+    let kv_heads = config.nullable("num_key_value_heads", model.num_key_value_heads)?;
+    let head_size = match config.nullable("head_dim", model.head_dim)? {
+        Some(head_size) => head_size,
+        // Without heads it is refused with the other numbers.
+        None => width.checked_div(heads).unwrap_or(0),
+    };
+    let context = config.or("max_position_embeddings", model.max_position_embeddings)?;
+    let rope = rope::read(config, model, traits, context)?;
+    let forward = Forward {
+        rope_pairs: RopePairs::Halves,
+        activation: traits.activation,
+        embedding_scale: traits.embedding_scale.of(width),
+        attention_scale: attention_scale(config, model, head_size)?,
+        attention_softcap: softcap(
+            config,
+            "attn_logit_softcapping",
+            model.attn_logit_softcapping,
+        )?,
+        logit_softcap: softcap(
+            config,
+            "final_logit_softcapping",
+            model.final_logit_softcapping,
+        )?,
+        sliding_window: sliding_window(config, model, traits.sliding, layers, &rope)?,
+        long_rope: match &rope.scaling {
+            Scaling::Long { rope, .. } => Some(*rope),
+            _ => None,
+        },
+    };
+    let hyper = HyperParameters {
+        architecture: architecture.name.to_owned(),
+        name: None,
+        vocabulary: config.or("vocab_size", model.vocab_size)?,
+        context,
+        width,
+        layers,
+        heads,
+        kv_heads: kv_heads.unwrap_or(heads),
+        head_size,
+        ffn: config.or("intermediate_size", model.intermediate_size)?,
+        norm_epsilon: config.or("rms_norm_eps", model.rms_norm_eps)?,
+        rope_theta: rope.theta,
+        // Rounded down, and saturating where it makes no sense.
+        rope_dimensions: (head_size as f64 * rope.part) as usize,
+        rope_linear_scale: match rope.scaling {
+            Scaling::Linear(factor) => factor,
+            _ => 1.0,
+        },
+        forward,
+    };
+    Ok((hyper, rope))
+}
+
+/// The scale of attention, where it is not the plain one.
+fn attention_scale(
+    config: &Object<'_>,
+    model: &ModelType,
+    head_size: usize,
+) -> Result<Option<f32>, ConfigError> {
+    let Some(default) = model.query_pre_attn_scalar else {
+        return Ok(None);
+    };
+    let scalar: f64 = config.or("query_pre_attn_scalar", default)?;
+    Ok((scalar != head_size as f64).then(|| scalar.powf(-0.5) as f32))
+}
+
+fn softcap(
+    config: &Object<'_>,
+    key: &str,
+    default: Option<Option<f32>>,
+) -> Result<Option<f32>, ConfigError> {
+    match default {
+        Some(default) => config.nullable(key, default),
+        None => Ok(None),
+    }
+}
+
+/// The window and the layers that have it.
+fn sliding_window(
+    config: &Object<'_>,
+    model: &ModelType,
+    sliding: Sliding,
+    layers: usize,
+    rope: &Rope,
+) -> Result<Option<SlidingWindow>, BindError> {
+    let key = "sliding_window";
+    let positions: Option<usize> = match model.window {
+        Window::Never => None,
+        Window::Every { default } => config.nullable(key, default)?,
+        Window::Upper { default, .. } if config.or("use_sliding_window", false)? => {
+            config.nullable(key, Some(default))?
+        }
+        Window::Upper { .. } => None,
+        Window::Pattern { default, .. } => config.nullable(key, Some(default))?,
+    };
+    let listed = layer_types(config, layers)?;
+    let full_layers = match &listed {
+        Some(slides) => {
+            let full = slides.iter().enumerate().filter(|(_, slides)| !**slides);
+            full.map(|(layer, _)| layer).collect()
+        }
+        None => full_layers(config, model, sliding, layers, positions.is_some())?,
+    };
+    let types = "layer_types";
+    let Some(positions) = positions else {
+        return match (full_layers.len() < layers, listed.is_some()) {
+            (false, _) => Ok(None),
+            (true, true) => {
+                let expected = format!("full attention alone, as there is no {key:?}");
+                Err(config.refuse(types, expected).into())
+            }
+            (true, false) => {
+                let expected = "a number of positions, as layers slide";
+                Err(config.refuse(key, expected).into())
+            }
+        };
+    };
+    if matches!(model.window, Window::Every { .. }) && !full_layers.is_empty() {
+        let expected = format!("sliding attention alone for model type {:?}", model.name);
+        return Err(config.refuse(types, expected).into());
+    }
+    if full_layers.len() == layers {
+        return Ok(None);
+    }
+    Ok(Some(SlidingWindow {
+        positions,
+        full_layers,
+        rope_theta: rope.sliding_theta,
+    }))
+}
+
+/// For every layer whether it slides, where the configuration lists them.
+fn layer_types(config: &Object<'_>, layers: usize) -> Result<Option<Vec<bool>>, BindError> {
+    let key = "layer_types";
+    let Some(types) = config.optional::<&[Value]>(key)? else {
+        return Ok(None);
+    };
+    if types.len() != layers {
+        return Err(BindError::Pattern {
+            layers,
+            found: types.len(),
+        });
+    }
+    let mut slides = Vec::with_capacity(layers);
+    for kind in types {
+        slides.push(match kind.as_str() {
+            Some("sliding_attention") => true,
+            Some("full_attention") => false,
+            _ => {
+                return Err(ConfigError::Value {
+                    key: format!("{key}.{}", slides.len()),
+                    expected: "\"full_attention\" or \"sliding_attention\"".to_owned(),
+                    found: one_line(&kind.to_string()),
+                }
+                .into());
+            }
+        });
+    }
+    Ok(Some(slides))
+}
+
+/// The layers without a window where they are not listed.
+fn full_layers(
+    config: &Object<'_>,
+    model: &ModelType,
+    sliding: Sliding,
+    layers: usize,
+    window: bool,
+) -> Result<Vec<usize>, ConfigError> {
+    let all = || (0..layers).collect();
+    Ok(match model.window {
+        Window::Every { .. } if window => Vec::new(),
+        Window::Upper {
+            max_window_layers, ..
+        } if window => {
+            let first = config.or("max_window_layers", max_window_layers)?;
+            (0..first.min(layers)).collect()
+        }
+        Window::Never | Window::Every { .. } | Window::Upper { .. } => all(),
+        Window::Pattern { keys, .. } => {
+            let mut every = None;
+            for key in keys {
+                every = every.or(config.optional(key)?);
+                if every == Some(0) {
+                    return Err(config.refuse(key, "1 at least"));
+                }
+            }
+            sliding.full_layers(layers, every)
+        }
+    })
+}
+
+/// The divisors of rotary frequencies as tensors.
+fn rope_tensors(rope: &Rope, hyper: &HyperParameters) -> Result<Vec<ModelTensor>, ConfigError> {
+    let frequencies = hyper.rope_dimensions / 2;
+    let tensor = |role, name: &str, values: &[f32]| computed(name.to_owned(), role, values);
+    Ok(match &rope.scaling {
+        Scaling::None | Scaling::Linear(_) => Vec::new(),
+        Scaling::Llama3(llama3) => {
+            let factors = llama3.factors(hyper.rope_theta, hyper.rope_dimensions);
+            vec![tensor(Role::RopeFactors, &llama3.key, &factors)]
+        }
+        Scaling::Long { short, long, .. } => {
+            short.check(frequencies)?;
+            long.check(frequencies)?;
+            vec![
+                tensor(Role::RopeFactors, &short.key, &short.values),
+                tensor(Role::LongRopeFactors, &long.key, &long.values),
+            ]
+        }
+    })
+}
+
+/// A vector that is in no file.
+fn computed(name: String, role: Role, values: &[f32]) -> ModelTensor {
+    let bytes: Arc<[u8]> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    ModelTensor {
+        name,
+        role,
+        dtype: DType::F32,
+        rows: 1,
+        cols: values.len(),
+        place: Place::Computed(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults of the configuration classes of transformers 5.
+    #[test]
+    fn sizes_have_defaults() {
+        let (no_kv, no_window) = (0, 0);
+        for (name, vocabulary, width, ffn, layers, heads, kv_heads, head_size, context, window) in [
+            (
+                "llama", 32_000, 4096, 11_008, 32, 32, no_kv, 128, 2048, no_window,
+            ),
+            (
+                "mistral", 32_000, 4096, 14_336, 32, 32, 8, 128, 131_072, 4096,
+            ),
+            (
+                "qwen2", 151_936, 4096, 22_016, 32, 32, 32, 128, 32_768, no_window,
+            ),
+            (
+                "qwen3", 151_936, 4096, 22_016, 32, 32, 32, 128, 32_768, no_window,
+            ),
+            ("gemma2", 256_000, 2304, 9216, 26, 8, 4, 256, 8192, 4096),
+            (
+                "gemma3_text",
+                262_208,
+                2304,
+                9216,
+                26,
+                8,
+                4,
+                256,
+                131_072,
+                4096,
+            ),
+            (
+                "phi3", 32_064, 3072, 8192, 32, 32, no_kv, 96, 4096, no_window,
+            ),
+        ] {
+            let json = format!("{{\"model_type\":\"{name}\"}}");
+            let map = config::parse(json.as_bytes()).unwrap();
+            let config = Object::root(&map);
+            let (model, architecture) = model_types::of(&config).unwrap();
+            check_supported(&config, model, architecture).unwrap();
+            let (hyper, _) = hyper_parameters(&config, model, architecture).unwrap();
+            hyper.check().unwrap();
+            let found = (
+                (hyper.vocabulary, hyper.width, hyper.ffn, hyper.layers),
+                (hyper.heads, hyper.kv_heads, hyper.head_size, hyper.context),
+                hyper
+                    .forward
+                    .sliding_window
+                    .map_or(0, |window| window.positions),
+            );
+            let kv_heads = if kv_heads == no_kv { heads } else { kv_heads };
+            let expected = (
+                (vocabulary, width, ffn, layers),
+                (heads, kv_heads, head_size, context),
+                window,
+            );
+            assert_eq!(found, expected, "{name}");
+            // The scale of attention is the plain one for all of them.
+            assert_eq!(hyper.forward.attention_scale, None, "{name}");
+        }
+    }
+}

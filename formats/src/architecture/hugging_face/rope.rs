@@ -1,0 +1,350 @@
+//! Rotary embeddings as configurations state them.
+//!
+//! transformers 5 writes `rope_parameters`, for some models one object per kind of layer; before,
+//! there were `rope_theta` and `rope_scaling`, whose kind was `type` and later `rope_type`. The
+//! kinds and their defaults are those of its `modeling_rope_utils.py`.
+
+use std::f64::consts::PI;
+
+use serde_json::Value;
+
+use super::config::{ConfigError, FromJson, Object};
+use super::model_types::{ModelType, RopeKinds};
+use crate::architecture::Traits;
+use crate::model::LongRope;
+
+/// The rotary embedding of a model.
+#[derive(Debug)]
+pub(super) struct Rope {
+    pub theta: f32,
+    /// The base in layers with a window, where it is another.
+    pub sliding_theta: Option<f32>,
+    /// The part of a head that is rotated.
+    pub part: f64,
+    pub scaling: Scaling,
+}
+
+/// How positions or frequencies are scaled.
+#[derive(Debug)]
+pub(super) enum Scaling {
+    None,
+    /// Positions are divided by this.
+    Linear(f32),
+    Llama3(Llama3),
+    Long {
+        rope: LongRope,
+        short: Factors,
+        long: Factors,
+    },
+}
+
+/// Divisors of frequencies, with the key that states them.
+#[derive(Debug)]
+pub(super) struct Factors {
+    pub key: String,
+    pub values: Vec<f32>,
+}
+
+impl Factors {
+    /// Refuses another number of divisors than there are frequencies.
+    pub fn check(&self, frequencies: usize) -> Result<(), ConfigError> {
+        if self.values.len() == frequencies {
+            return Ok(());
+        }
+        Err(ConfigError::Value {
+            key: self.key.clone(),
+            expected: format!("an array of {frequencies}, half the rotated dimensions"),
+            found: format!("an array of {}", self.values.len()),
+        })
+    }
+}
+
+/// The scaling of Llama 3.1: long waves are stretched, short ones are not, and those between
+/// partly.
+#[derive(Debug)]
+pub(super) struct Llama3 {
+    /// The key of the object that states it.
+    pub key: String,
+    factor: f64,
+    low_freq_factor: f64,
+    high_freq_factor: f64,
+    original_context: f64,
+}
+
+impl Llama3 {
+    /// What the frequencies of `dimensions` rotated dimensions are divided by.
+    pub fn factors(&self, theta: f32, dimensions: usize) -> Vec<f32> {
+        let frequencies = (0..dimensions / 2).map(|i| {
+            let exponent = -2.0 * i as f64 / dimensions as f64;
+            f64::from(theta).powf(exponent)
+        });
+        frequencies
+            .map(|frequency| self.factor(frequency))
+            .collect()
+    }
+
+    fn factor(&self, frequency: f64) -> f32 {
+        // How often the wave fits the original context.
+        let waves = self.original_context * frequency / (2.0 * PI);
+        let (low, high) = (self.low_freq_factor, self.high_freq_factor);
+        let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
+        (1.0 / ((1.0 - kept) / self.factor + kept)) as f32
+    }
+}
+
+/// Reads all that a configuration says about rotation.
+pub(super) fn read(
+    config: &Object<'_>,
+    model: &ModelType,
+    traits: &Traits,
+    context: usize,
+) -> Result<Rope, ConfigError> {
+    let scaling = config.object("rope_scaling")?.filter(|o| !o.is_empty());
+    let parameters = config.object("rope_parameters")?;
+    let (stated, sliding) = match (model.rope, &parameters) {
+        (RopeKinds::PerLayer, Some(parameters)) => {
+            let (full, sliding) = per_layer(parameters)?;
+            (Stated(scaling.into_iter().chain(full).collect()), sliding)
+        }
+        (RopeKinds::PerLayer, None) => (Stated(scaling.into_iter().collect()), None),
+        // The older form wins where a configuration has both.
+        _ => match scaling.or(parameters) {
+            Some(stated) => (Stated(vec![for_all_layers(stated, model)?]), None),
+            None => (Stated(Vec::new()), None),
+        },
+    };
+    let theta = match stated.optional("rope_theta")? {
+        Some(theta) => theta,
+        None => config.or("rope_theta", traits.rope_theta)?,
+    };
+    let sliding_theta = match traits.sliding_rope_theta {
+        None => None,
+        Some(default) => Some(sliding_theta(config, sliding, default)?),
+    };
+    Ok(Rope {
+        theta,
+        sliding_theta,
+        part: part(config, &stated, model)?,
+        scaling: read_scaling(config, &stated, model, context)?,
+    })
+}
+
+/// Objects that state one thing together; the first that has a key states it.
+struct Stated<'a>(Vec<Object<'a>>);
+
+impl<'a> Stated<'a> {
+    fn find(&self, key: &str) -> Option<&Object<'a>> {
+        self.0.iter().find(|object| object.has(key))
+    }
+
+    fn optional<T: FromJson<'a>>(&self, key: &str) -> Result<Option<T>, ConfigError> {
+        match self.find(key) {
+            Some(object) => object.optional(key),
+            None => Ok(None),
+        }
+    }
+
+    fn missing<T: FromJson<'a>>(&self, key: &str) -> ConfigError {
+        ConfigError::Missing {
+            key: self.0.first().map_or(key.to_owned(), |o| o.path(key)),
+            expected: T::EXPECTED,
+        }
+    }
+
+    /// A number that is finite and positive as f32 too.
+    fn positive(&self, key: &str) -> Result<f64, ConfigError> {
+        let object = self.find(key).ok_or_else(|| self.missing::<f64>(key))?;
+        let value: f64 = object.required(key)?;
+        let rounded = value as f32;
+        if !(rounded.is_finite() && rounded > 0.0) {
+            return Err(object.refuse(key, "a finite positive number"));
+        }
+        Ok(value)
+    }
+
+    fn factors(&self, key: &str) -> Result<Factors, ConfigError> {
+        let object = self
+            .find(key)
+            .ok_or_else(|| self.missing::<&[Value]>(key))?;
+        let stated: &[Value] = object.required(key)?;
+        let mut values = Vec::with_capacity(stated.len());
+        for value in stated {
+            match f32::from_json(value).filter(|x| x.is_finite() && *x > 0.0) {
+                Some(value) => values.push(value),
+                None => return Err(object.refuse(key, "an array of finite positive numbers")),
+            }
+        }
+        Ok(Factors {
+            key: object.path(key),
+            values,
+        })
+    }
+}
+
+/// The keys under which the layers without a window and those with one have parameters of their
+/// own.
+const LAYERS: [&str; 2] = ["full_attention", "sliding_attention"];
+
+/// What is stated of the layers without a window, and of those with one.
+fn per_layer<'a>(
+    parameters: &Object<'a>,
+) -> Result<(Option<Object<'a>>, Option<Object<'a>>), ConfigError> {
+    let [full, sliding] = LAYERS;
+    if let Some(key) = parameters.keys().find(|key| !LAYERS.contains(key)) {
+        return Err(parameters.refuse(key, format!("in {full:?} or {sliding:?}")));
+    }
+    Ok((parameters.object(full)?, parameters.object(sliding)?))
+}
+
+/// What is stated of all layers together.
+fn for_all_layers<'a>(stated: Object<'a>, model: &ModelType) -> Result<Object<'a>, ConfigError> {
+    match LAYERS.into_iter().find(|key| stated.has(key)) {
+        None => Ok(stated),
+        Some(key) => {
+            let expected = format!("absent for model type {:?}", model.name);
+            Err(stated.refuse(key, expected))
+        }
+    }
+}
+
+/// The base in layers with a window, which know no scaling.
+fn sliding_theta(
+    config: &Object<'_>,
+    stated: Option<Object<'_>>,
+    default: f32,
+) -> Result<f32, ConfigError> {
+    let stated = Stated(stated.into_iter().collect());
+    for key in ["rope_type", "type"] {
+        let Some(object) = stated.find(key) else {
+            continue;
+        };
+        if object.required::<&str>(key)? != "default" {
+            return Err(object.refuse(key, "\"default\""));
+        }
+    }
+    match stated.optional("rope_theta")? {
+        Some(theta) => Ok(theta),
+        None => config.or("rope_local_base_freq", default),
+    }
+}
+
+fn part(config: &Object<'_>, stated: &Stated<'_>, model: &ModelType) -> Result<f64, ConfigError> {
+    let key = "partial_rotary_factor";
+    let object = stated.find(key).unwrap_or(config);
+    let part = object.optional(key)?.unwrap_or(1.0);
+    if part != 1.0 && !model.rotates_partly {
+        let expected = format!("1 for model type {:?}", model.name);
+        return Err(object.refuse(key, expected));
+    }
+    Ok(part)
+}
+
+fn read_scaling(
+    config: &Object<'_>,
+    stated: &Stated<'_>,
+    model: &ModelType,
+    context: usize,
+) -> Result<Scaling, ConfigError> {
+    let key = ["rope_type", "type"]
+        .into_iter()
+        .find_map(|key| Some((stated.find(key)?, key)));
+    let Some((object, key)) = key else {
+        return Ok(Scaling::None);
+    };
+    let kind: &str = object.required(key)?;
+    match (kind, model.rope) {
+        ("default", _) => Ok(Scaling::None),
+        ("linear", RopeKinds::Any | RopeKinds::PerLayer) => {
+            // In range: it has been looked at as f32.
+            Ok(Scaling::Linear(stated.positive("factor")? as f32))
+        }
+        ("llama3", RopeKinds::Any | RopeKinds::PerLayer) => {
+            let original = original_context(config, stated, model, context)?;
+            llama3(object, stated, original).map(Scaling::Llama3)
+        }
+        ("longrope", RopeKinds::Any | RopeKinds::PlainOrLong)
+        | ("su" | "yarn", RopeKinds::PlainOrLong) => {
+            let original = original_context(config, stated, model, context)?;
+            Ok(Scaling::Long {
+                rope: LongRope {
+                    original_context: original,
+                    attention_factor: attention_factor(stated, context, original)?,
+                },
+                short: stated.factors("short_factor")?,
+                long: stated.factors("long_factor")?,
+            })
+        }
+        _ => {
+            let supported = match model.rope {
+                RopeKinds::Any => "default, linear, llama3 or longrope",
+                RopeKinds::PlainOrLong => "default or longrope",
+                RopeKinds::PerLayer => "default, linear or llama3",
+            };
+            let expected = format!("{supported} for model type {:?}", model.name);
+            Err(object.refuse(key, expected))
+        }
+    }
+}
+
+/// The context before the scaling: stated beside the scaling or inside of it.
+fn original_context(
+    config: &Object<'_>,
+    stated: &Stated<'_>,
+    model: &ModelType,
+    context: usize,
+) -> Result<usize, ConfigError> {
+    let key = "original_max_position_embeddings";
+    let outer: Option<usize> = config.optional(key)?;
+    let inner: Option<usize> = stated.optional(key)?;
+    match (outer, inner, stated.find(key)) {
+        (Some(outer), Some(inner), Some(object)) if outer != inner => {
+            Err(object.refuse(key, format!("{outer} as outside of it")))
+        }
+        _ => {
+            let default = model.original_max_position_embeddings.unwrap_or(context);
+            Ok(outer.or(inner).unwrap_or(default))
+        }
+    }
+}
+
+fn llama3(
+    object: &Object<'_>,
+    stated: &Stated<'_>,
+    original_context: usize,
+) -> Result<Llama3, ConfigError> {
+    let scaling = Llama3 {
+        key: object.name().to_owned(),
+        factor: stated.positive("factor")?,
+        low_freq_factor: stated.positive("low_freq_factor")?,
+        high_freq_factor: stated.positive("high_freq_factor")?,
+        original_context: original_context as f64,
+    };
+    if scaling.high_freq_factor <= scaling.low_freq_factor {
+        let key = "high_freq_factor";
+        let object = stated.find(key).unwrap_or(object);
+        return Err(object.refuse(key, "more than \"low_freq_factor\""));
+    }
+    Ok(scaling)
+}
+
+/// The factor of rotated queries and keys: as stated, or what LongRoPE's authors suggest for the
+/// factor of the context.
+fn attention_factor(
+    stated: &Stated<'_>,
+    context: usize,
+    original: usize,
+) -> Result<f32, ConfigError> {
+    if let Some(factor) = stated.optional("attention_factor")? {
+        return Ok(factor);
+    }
+    let original = original as f64;
+    let factor = match stated.optional::<f64>("factor")? {
+        Some(factor) => factor,
+        None => context as f64 / original,
+    };
+    if factor <= 1.0 {
+        return Ok(1.0);
+    }
+    // What is no number is refused with the other hyper-parameters.
+    Ok((1.0 + factor.ln() / original.ln()).sqrt() as f32)
+}

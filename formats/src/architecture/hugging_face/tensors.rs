@@ -1,0 +1,186 @@
+//! The tensors of a folder.
+
+use std::collections::HashMap;
+
+use super::computed;
+use super::config::{ConfigError, Object};
+use super::model_types::ModelType;
+use crate::architecture::{Architecture, BindError, Found, ModelTensor, Naming};
+use crate::block;
+use crate::model::{HyperParameters, Part, Role};
+use crate::safetensors::{Contents, TensorInfo, is_computed_buffer};
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const OUTPUT: &str = "lm_head.weight";
+
+/// A safetensors file of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightFile<'a> {
+    /// Which of the model's files it is.
+    pub index: usize,
+    /// All bytes of the file.
+    pub bytes: &'a [u8],
+    /// What is in it.
+    pub contents: &'a Contents,
+}
+
+/// The tensors by their names, in the order of the files.
+struct Tensors<'a> {
+    files: &'a [WeightFile<'a>],
+    places: HashMap<&'a str, (usize, &'a TensorInfo)>,
+}
+
+impl<'a> Tensors<'a> {
+    fn new(files: &'a [WeightFile<'a>]) -> Self {
+        let mut places = HashMap::new();
+        for (file, weights) in files.iter().enumerate() {
+            for tensor in weights.contents.tensors() {
+                places.insert(tensor.name.as_str(), (file, tensor));
+            }
+        }
+        Tensors { files, places }
+    }
+
+    /// The names that a model has to have a place for.
+    fn names(&self) -> impl Iterator<Item = &'a str> {
+        let tensors = self.files.iter().flat_map(|f| f.contents.tensors());
+        tensors
+            .map(|tensor| tensor.name.as_str())
+            .filter(|name| !is_computed_buffer(name))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Found>, BindError> {
+        let Some((file, tensor)) = self.places.get(name) else {
+            return Ok(None);
+        };
+        Ok(Some(Found {
+            shape: tensor.shape.clone(),
+            dtype: tensor.dtype()?,
+            file: self.files[*file].index,
+            range: tensor.range.clone(),
+        }))
+    }
+
+    /// Type, shape and bytes of a tensor.
+    fn value(&self, name: &str) -> Option<(&'a TensorInfo, &'a [u8])> {
+        let (file, tensor) = *self.places.get(name)?;
+        Some((tensor, &self.files[file].bytes[tensor.range.clone()]))
+    }
+}
+
+/// Finds the tensors of a model, norms as they are multiplied.
+pub(super) fn bind(
+    config: &Object<'_>,
+    model: &ModelType,
+    architecture: &Architecture,
+    hyper: &HyperParameters,
+    files: &[WeightFile<'_>],
+) -> Result<Vec<ModelTensor>, BindError> {
+    let tensors = Tensors::new(files);
+    let tied = config.or("tie_word_embeddings", model.tie_word_embeddings)?;
+    if tied {
+        check_tied(&tensors)?;
+    } else if !tensors.places.contains_key(OUTPUT) {
+        return Err(BindError::MissingTensor {
+            tensor: OUTPUT.to_owned(),
+        });
+    }
+    let unused = |name: &str| tied && name == OUTPUT;
+    let mut bound = architecture.bind_tensors(
+        hyper,
+        Naming::HuggingFace,
+        tensors.names().filter(|name| !unused(name)),
+        |name| match unused(name) {
+            true => Ok(None),
+            false => tensors.find(name),
+        },
+    )?;
+    check_biases(config, model, architecture, hyper, &tensors)?;
+    if architecture.traits.norms_less_one {
+        for tensor in bound.iter_mut().filter(|tensor| is_norm(tensor.role)) {
+            *tensor = plus_one(tensor, &tensors)?;
+        }
+    }
+    Ok(bound)
+}
+
+/// Where output and embedding are one, a file may have both, but not two.
+fn check_tied(tensors: &Tensors<'_>) -> Result<(), ConfigError> {
+    let (Some((output, a)), Some((embedding, b))) =
+        (tensors.value(OUTPUT), tensors.value(EMBEDDING))
+    else {
+        return Ok(());
+    };
+    if (output.element, &output.shape, a) == (embedding.element, &embedding.shape, b) {
+        return Ok(());
+    }
+    Err(ConfigError::Tied {
+        output: OUTPUT,
+        embedding: EMBEDDING,
+    })
+}
+
+/// Compares the biases that may or may not be there with what the configuration says.
+fn check_biases(
+    config: &Object<'_>,
+    model: &ModelType,
+    architecture: &Architecture,
+    hyper: &HyperParameters,
+    tensors: &Tensors<'_>,
+) -> Result<(), BindError> {
+    for (slots, key) in model.biases {
+        let stated = match key {
+            Some(key) => config.or(key, false)?,
+            None => false,
+        };
+        for (name, role) in architecture.names(hyper.layers, Naming::HuggingFace) {
+            let Role::Linear { slot, part, .. } = role else {
+                continue;
+            };
+            if part != Part::Bias || !slots.contains(&slot) {
+                continue;
+            }
+            match (tensors.places.contains_key(name.as_str()), stated) {
+                (true, true) | (false, false) => {}
+                (false, true) => return Err(BindError::MissingTensor { tensor: name }),
+                (true, false) => {
+                    return Err(BindError::Config(ConfigError::Bias {
+                        tensor: name,
+                        model_type: model.name,
+                        key: *key,
+                    }));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_norm(role: Role) -> bool {
+    matches!(
+        role,
+        Role::AttentionNorm { .. }
+            | Role::QueryNorm { .. }
+            | Role::KeyNorm { .. }
+            | Role::PostAttentionNorm { .. }
+            | Role::FfnNorm { .. }
+            | Role::PostFfnNorm { .. }
+            | Role::OutputNorm
+    )
+}
+
+/// The weights of a norm that are stored less one.
+fn plus_one(norm: &ModelTensor, tensors: &Tensors<'_>) -> Result<ModelTensor, BindError> {
+    let mut values = vec![0.0; norm.cols];
+    let bytes = tensors
+        .value(&norm.name)
+        .map_or(&[][..], |(_, bytes)| bytes);
+    block::decode(norm.dtype, bytes, &mut values).map_err(|error| BindError::Numbers {
+        tensor: norm.name.clone(),
+        error,
+    })?;
+    for value in &mut values {
+        *value += 1.0;
+    }
+    Ok(computed(norm.name.clone(), norm.role, &values))
+}

@@ -1,0 +1,237 @@
+//! A folder with a model in it, as Hugging Face's tools write it.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Contents, FolderError, Index};
+use crate::limits;
+use crate::map::{MapError, MappedFile};
+
+/// The file that says what the model is.
+pub const CONFIG: &str = "config.json";
+
+/// The file that holds all weights, where it is one.
+pub const WEIGHTS: &str = "model.safetensors";
+
+/// The file that says which weights are where, where there are several.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// Ends of the names of tensors that older tools saved although they are computed from the
+/// configuration. Nothing reads them.
+const COMPUTED_BUFFERS: [&str; 3] = [
+    ".rotary_emb.inv_freq",
+    ".rotary_emb.cos_cached",
+    ".rotary_emb.sin_cached",
+];
+
+/// Whether a tensor is computed from the configuration, so that it may be saved or not.
+pub(crate) fn is_computed_buffer(tensor: &str) -> bool {
+    COMPUTED_BUFFERS.iter().any(|end| tensor.ends_with(end))
+}
+
+/// A mapped file of weights.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// The mapping.
+    pub map: Arc<MappedFile>,
+    /// What is in it.
+    pub contents: Contents,
+}
+
+/// A folder with a configuration and weights, whose index agrees with the files.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    config: Arc<MappedFile>,
+    index: Option<Arc<MappedFile>>,
+    shards: Vec<Shard>,
+}
+
+impl Folder {
+    /// Maps and validates the folder at `path`, or the one that the file at `path` is in: its
+    /// configuration, its index or one of its weights.
+    ///
+    /// # Errors
+    ///
+    /// [`FolderError`], whose variants are what is checked. What the configuration says is not.
+    pub fn open(path: impl AsRef<Path>) -> Result<Folder, FolderError> {
+        let path = path.as_ref();
+        let kind = std::fs::metadata(path).map_err(|error| MapError::Io {
+            path: path.to_owned(),
+            error,
+        })?;
+        if kind.is_dir() {
+            return open(path);
+        }
+        let folder = match path.parent() {
+            None => Path::new("."),
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+        };
+        let folder = open(folder)?;
+        let mut files = folder.files().into_iter();
+        if files.any(|file| file.path().file_name() == path.file_name()) {
+            return Ok(folder);
+        }
+        Err(FolderError::NotAWeight {
+            path: path.to_owned(),
+        })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The mapped configuration.
+    pub fn config(&self) -> &Arc<MappedFile> {
+        &self.config
+    }
+
+    /// The files of weights, in the order of their names.
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Every file that is read, in the order of their names.
+    pub fn files(&self) -> Vec<Arc<MappedFile>> {
+        let mut files = vec![Arc::clone(&self.config)];
+        files.extend(self.index.clone());
+        files.extend(self.shards.iter().map(|shard| Arc::clone(&shard.map)));
+        files.sort_by(|a, b| a.path().file_name().cmp(&b.path().file_name()));
+        files
+    }
+}
+
+fn open(path: &Path) -> Result<Folder, FolderError> {
+    let Some(config) = map(path.join(CONFIG))? else {
+        return Err(FolderError::NoConfig {
+            folder: path.to_owned(),
+        });
+    };
+    check_size(&config, limits::MAX_CONFIG_BYTES)?;
+    let index = map(path.join(INDEX))?;
+    let shards = match &index {
+        Some(index) => indexed(path, index)?,
+        None => match map(path.join(WEIGHTS))? {
+            Some(weights) => vec![shard(weights)?],
+            None => {
+                return Err(FolderError::NoWeights {
+                    folder: path.to_owned(),
+                });
+            }
+        },
+    };
+    Ok(Folder {
+        path: path.to_owned(),
+        config,
+        index,
+        shards,
+    })
+}
+
+/// Maps a file; `None` where there is none.
+fn map(path: PathBuf) -> Result<Option<Arc<MappedFile>>, MapError> {
+    match MappedFile::open(path) {
+        Ok(map) => Ok(Some(Arc::new(map))),
+        Err(MapError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn check_size(file: &MappedFile, limit: u64) -> Result<(), FolderError> {
+    let found = file.len() as u64;
+    if found <= limit {
+        return Ok(());
+    }
+    Err(FolderError::Size {
+        path: file.path().to_owned(),
+        found,
+        limit,
+    })
+}
+
+fn shard(map: Arc<MappedFile>) -> Result<Shard, FolderError> {
+    let contents = Contents::parse(&map).map_err(|error| FolderError::Weights {
+        path: map.path().to_owned(),
+        error,
+    })?;
+    Ok(Shard { map, contents })
+}
+
+/// The files that an index lists, which must hold what it says and nothing else.
+fn indexed(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, FolderError> {
+    check_size(file, limits::MAX_INDEX_BYTES)?;
+    let path = || file.path().to_owned();
+    let index = Index::parse(file).map_err(|error| FolderError::Index {
+        path: path(),
+        error,
+    })?;
+    let names = index.shards();
+    if names.len() > limits::MAX_FILES {
+        return Err(FolderError::Files {
+            path: path(),
+            found: names.len(),
+        });
+    }
+    if !names.iter().any(|name| name == WEIGHTS) && folder.join(WEIGHTS).exists() {
+        return Err(FolderError::Ambiguous {
+            folder: folder.to_owned(),
+        });
+    }
+    let mut shards = Vec::with_capacity(names.len());
+    for name in names {
+        let path = folder.join(name);
+        let Some(map) = map(path.clone())? else {
+            return Err(FolderError::MissingShard { path });
+        };
+        shards.push(shard(map)?);
+    }
+    check_index(&index, &shards)?;
+    Ok(shards)
+}
+
+fn check_index(index: &Index, shards: &[Shard]) -> Result<(), FolderError> {
+    let path = |shard: usize| shards[shard].map.path().to_owned();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (place, shard) in shards.iter().enumerate() {
+        let names = shard.contents.tensors().iter().map(|t| t.name.as_str());
+        for tensor in names.filter(|name| !is_computed_buffer(name)) {
+            if let Some(other) = places.insert(tensor, place) {
+                return Err(FolderError::TwoShards {
+                    path: path(place),
+                    tensor: tensor.to_owned(),
+                    other: index.shards()[other].clone(),
+                });
+            }
+            if index.shard_of(tensor).is_none() {
+                return Err(FolderError::Unlisted {
+                    path: path(place),
+                    tensor: tensor.to_owned(),
+                });
+            }
+        }
+    }
+    let listed = index.tensors().iter();
+    for (tensor, listed) in listed.filter(|(name, _)| !is_computed_buffer(name)) {
+        match places.get(tensor.as_str()) {
+            Some(place) if place == listed => {}
+            Some(&place) => {
+                return Err(FolderError::WrongShard {
+                    path: path(place),
+                    tensor: tensor.clone(),
+                    listed: index.shards()[*listed].clone(),
+                });
+            }
+            None => {
+                return Err(FolderError::MissingTensor {
+                    path: path(*listed),
+                    tensor: tensor.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! From bytes to validated [`Contents`].
+
+use std::fmt;
+
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::{Contents, Element, SafetensorsError, TensorInfo};
+use crate::htz::one_line;
+use crate::limits;
+
+/// Bytes of the length that a file begins with.
+const LENGTH_BYTES: usize = 8;
+
+/// The key of the header that is no tensor.
+const METADATA: &str = "__metadata__";
+
+pub(super) fn parse(bytes: &[u8]) -> Result<Contents, SafetensorsError> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
+        return Err(SafetensorsError::TooShort {
+            length: bytes.len(),
+        });
+    };
+    let stated = u64::from_le_bytes(*length);
+    // The end of the file comes first: in a truncated file the remedy is another copy.
+    if stated > rest.len() as u64 {
+        return Err(SafetensorsError::HeaderLength {
+            stated,
+            left: rest.len() as u64,
+        });
+    }
+    if stated > limits::MAX_HEADER_BYTES {
+        return Err(SafetensorsError::Limit {
+            place: "bytes of the header".to_owned(),
+            found: stated,
+            limit: limits::MAX_HEADER_BYTES,
+        });
+    }
+    // Lossless: the header is inside of `rest`.
+    let (header, data) = rest.split_at(stated as usize);
+    let rows = rows(header)?;
+    let data_offset = LENGTH_BYTES + header.len();
+    let mut tensors = Vec::with_capacity(rows.len());
+    for row in rows {
+        tensors.push(locate(row, data_offset, data.len())?);
+    }
+    check_coverage(&mut tensors, data_offset, bytes.len())?;
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        return Err(SafetensorsError::DuplicateTensor {
+            tensor: pair[0].name.clone(),
+        });
+    }
+    Ok(Contents { tensors })
+}
+
+/// A tensor as the header describes it.
+struct Row {
+    name: String,
+    entry: Entry,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    dtype: String,
+    shape: Shape,
+    data_offsets: [u64; 2],
+}
+
+/// Reads the JSON without building a tree of it, so that memory is bounded by the tensors.
+fn rows(header: &[u8]) -> Result<Vec<Row>, SafetensorsError> {
+    let json = |error: serde_json::Error| SafetensorsError::Json {
+        error: one_line(&error.to_string()),
+    };
+    if header.first() != Some(&b'{') {
+        return Err(SafetensorsError::NotSafetensors {
+            found: header.iter().copied().take(8).collect(),
+        });
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(header);
+    let rows = deserializer.deserialize_map(Rows).map_err(json)?;
+    deserializer.end().map_err(json)?;
+    Ok(rows)
+}
+
+struct Rows;
+
+impl<'de> Visitor<'de> for Rows {
+    type Value = Vec<Row>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Row>, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA {
+                map.next_value::<Texts>()?;
+                continue;
+            }
+            check_name(&name)?;
+            check_count(rows.len())?;
+            let entry = map
+                .next_value::<Entry>()
+                .map_err(|error| A::Error::custom(format!("tensor {name:?}: {error}")))?;
+            rows.push(Row { name, entry });
+        }
+        Ok(rows)
+    }
+}
+
+/// Refuses a tensor's name that is too long.
+pub(super) fn check_name<E: Error>(name: &str) -> Result<(), E> {
+    let limit = limits::MAX_TENSOR_NAME_BYTES;
+    if name.len() as u64 <= limit {
+        return Ok(());
+    }
+    Err(E::custom(format!(
+        "a name has {} bytes, {limit} is the most that is supported: {:?}",
+        name.len(),
+        one_line(name)
+    )))
+}
+
+/// Refuses another tensor where there are as many as a file may have.
+pub(super) fn check_count<E: Error>(tensors: usize) -> Result<(), E> {
+    if (tensors as u64) < limits::MAX_TENSORS {
+        return Ok(());
+    }
+    let limit = limits::MAX_TENSORS;
+    Err(E::custom(format!("there are more than {limit} tensors")))
+}
+
+/// An object of texts, which are checked to be texts and forgotten.
+struct Texts;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Texts)
+    }
+}
+
+impl<'de> Visitor<'de> for Texts {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+        while map.next_entry::<String, String>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+/// Lengths of a tensor, no more of them than are supported.
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lengths;
+
+        impl<'de> Visitor<'de> for Lengths {
+            type Value = Shape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(
+                    f,
+                    "a shape of at most {} dimensions",
+                    limits::MAX_DIMENSIONS
+                )
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut lengths: A) -> Result<Shape, A::Error> {
+                let mut shape = Vec::new();
+                while let Some(length) = lengths.next_element()? {
+                    if shape.len() == limits::MAX_DIMENSIONS as usize {
+                        return Err(A::Error::invalid_length(shape.len() + 1, &self));
+                    }
+                    shape.push(length);
+                }
+                Ok(Shape(shape))
+            }
+        }
+
+        deserializer.deserialize_seq(Lengths)
+    }
+}
+
+/// Checks type, shape and place of a tensor against each other and the length of the data.
+fn locate(
+    row: Row,
+    data_offset: usize,
+    data_length: usize,
+) -> Result<TensorInfo, SafetensorsError> {
+    let Row { name, entry } = row;
+    let Some(&element) = Element::ALL.iter().find(|e| e.name() == entry.dtype) else {
+        return Err(SafetensorsError::UnknownType {
+            tensor: name,
+            found: one_line(&entry.dtype),
+        });
+    };
+    let Shape(shape) = entry.shape;
+    let [start, end] = entry.data_offsets;
+    let bits = shape
+        .iter()
+        .try_fold(element.bits(), |product, &dim| product.checked_mul(dim));
+    // A tensor of no numbers has no bits, whatever the other lengths are.
+    let bits = if shape.contains(&0) { Some(0) } else { bits };
+    let expected = bits
+        .filter(|bits| bits.is_multiple_of(8))
+        .map(|bits| bits / 8);
+    if expected.is_none() || end.checked_sub(start) != expected {
+        return Err(SafetensorsError::Length {
+            tensor: name,
+            element,
+            shape,
+            expected,
+            start,
+            end,
+        });
+    }
+    if end > data_length as u64 {
+        return Err(SafetensorsError::BeyondEnd {
+            tensor: name,
+            end,
+            length: data_length as u64,
+        });
+    }
+    // Lossless: both are inside of the data.
+    let (start, end) = (start as usize, end as usize);
+    Ok(TensorInfo {
+        name,
+        element,
+        shape,
+        range: data_offset + start..data_offset + end,
+    })
+}
+
+/// Checks that the tensors cover the data, from `start` to `end` of the file, without gap and
+/// overlap. Leaves them in the order of their places.
+fn check_coverage(
+    tensors: &mut [TensorInfo],
+    start: usize,
+    end: usize,
+) -> Result<(), SafetensorsError> {
+    tensors.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
+    let mut covered = start;
+    let mut before: Option<&TensorInfo> = None;
+    for tensor in tensors.iter() {
+        if let Some(before) = before.filter(|_| tensor.range.start < covered) {
+            return Err(SafetensorsError::Overlap {
+                first: before.name.clone(),
+                second: tensor.name.clone(),
+            });
+        }
+        if tensor.range.start > covered {
+            return Err(SafetensorsError::Gap {
+                before: Some(tensor.name.clone()),
+                bytes: (tensor.range.start - covered) as u64,
+            });
+        }
+        covered = tensor.range.end;
+        before = Some(tensor);
+    }
+    if covered < end {
+        return Err(SafetensorsError::Gap {
+            before: None,
+            bytes: (end - covered) as u64,
+        });
+    }
+    Ok(())
+}

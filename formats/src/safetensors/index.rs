@@ -1,0 +1,134 @@
+//! Which tensor is in which file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path};
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::IndexError;
+use super::header::{check_count, check_name};
+use crate::htz::one_line;
+
+/// What `model.safetensors.index.json` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// The files in the order of their names.
+    shards: Vec<String>,
+    /// Tensors in the order of their names, each with its place in `shards`.
+    tensors: Vec<(String, usize)>,
+}
+
+impl Index {
+    /// Reads an index.
+    ///
+    /// # Errors
+    ///
+    /// [`IndexError`], whose variants are what is checked.
+    pub fn parse(json: &[u8]) -> Result<Index, IndexError> {
+        let file: File = serde_json::from_slice(json).map_err(|error| IndexError::Json {
+            error: one_line(&error.to_string()),
+        })?;
+        let WeightMap { mut tensors, files } = file.weight_map;
+        if let Some((shard, file)) = files.iter().find(|(name, _)| !is_shard_name(name)) {
+            let listed = tensors.iter().find(|(_, found)| found == file);
+            return Err(IndexError::ShardName {
+                tensor: listed.map(|(tensor, _)| tensor.clone()).unwrap_or_default(),
+                shard: one_line(shard),
+            });
+        }
+        // The files were counted as they came; their places are those of their names.
+        let mut places = vec![0; files.len()];
+        for (place, &file) in files.values().enumerate() {
+            places[file] = place;
+        }
+        for (_, file) in &mut tensors {
+            *file = places[*file];
+        }
+        tensors.sort();
+        if let Some(pair) = tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(IndexError::DuplicateTensor {
+                tensor: pair[0].0.clone(),
+            });
+        }
+        Ok(Index {
+            shards: files.into_keys().collect(),
+            tensors,
+        })
+    }
+
+    /// The files, in the order of their names.
+    pub fn shards(&self) -> &[String] {
+        &self.shards
+    }
+
+    /// The tensors in the order of their names, each with its file's place in
+    /// [`shards`](Index::shards).
+    pub fn tensors(&self) -> &[(String, usize)] {
+        &self.tensors
+    }
+
+    /// The place of a tensor's file in [`shards`](Index::shards).
+    pub fn shard_of(&self, tensor: &str) -> Option<usize> {
+        let found = self
+            .tensors
+            .binary_search_by(|(name, _)| name.as_str().cmp(tensor))
+            .ok()?;
+        Some(self.tensors[found].1)
+    }
+}
+
+/// Whether a name leads to a file in the folder of the index, and nowhere else.
+fn is_shard_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let one = matches!(
+        (components.next(), components.next()),
+        (Some(Component::Normal(part)), None) if part.as_encoded_bytes() == name.as_bytes()
+    );
+    one && name.ends_with(".safetensors")
+        && !name.contains(['/', '\\', ':'])
+        && !name.chars().any(char::is_control)
+}
+
+#[derive(Deserialize)]
+struct File {
+    weight_map: WeightMap,
+}
+
+/// Tensors, each with the number of its file; and the files, each with its number.
+struct WeightMap {
+    tensors: Vec<(String, usize)>,
+    files: BTreeMap<String, usize>,
+}
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = WeightMap;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors and the names of their files")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+        let mut found = WeightMap {
+            tensors: Vec::new(),
+            files: BTreeMap::new(),
+        };
+        while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+            check_name(&tensor)?;
+            check_count(found.tensors.len())?;
+            let next = found.files.len();
+            let file = *found.files.entry(file).or_insert(next);
+            found.tensors.push((tensor, file));
+        }
+        Ok(found)
+    }
+}

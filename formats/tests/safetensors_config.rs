@@ -1,0 +1,619 @@
+//! Configurations of models as Hugging Face's tools write them, old and new.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its helpers"
+)]
+
+mod safetensors_common;
+
+use htc_formats::architecture::{BindError, ConfigError, Place, bind_hugging_face};
+use htc_formats::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
+use safetensors_common::{
+    FFN, HEAD, LAYERS, TOKENS, TYPES, WIDTH, computed, hyper, numbers, refused, refused_value,
+    small,
+};
+use serde_json::{Value, json};
+
+fn window(model_type: &str, keys: Value) -> Option<SlidingWindow> {
+    hyper(model_type, keys).forward.sliding_window
+}
+
+#[test]
+fn what_a_configuration_leaves_out_is_as_in_transformers() {
+    // Sizes are stated, the rest is not. The values are those of the classes of transformers 5.
+    for model_type in TYPES {
+        let gemma = model_type.starts_with("gemma");
+        let expected = HyperParameters {
+            architecture: match model_type {
+                "mistral" => "llama",
+                "gemma3_text" => "gemma3",
+                other => other,
+            }
+            .to_owned(),
+            name: None,
+            vocabulary: TOKENS as usize,
+            context: 64,
+            width: WIDTH as usize,
+            layers: LAYERS as usize,
+            heads: 4,
+            kv_heads: 2,
+            head_size: HEAD as usize,
+            ffn: FFN as usize,
+            norm_epsilon: if model_type == "phi3" { 1e-5 } else { 1e-6 },
+            rope_theta: if model_type == "gemma3_text" {
+                1e6
+            } else {
+                1e4
+            },
+            rope_dimensions: HEAD as usize,
+            rope_linear_scale: 1.0,
+            forward: Forward {
+                rope_pairs: RopePairs::Halves,
+                activation: if gemma {
+                    Activation::GeluTanh
+                } else {
+                    Activation::Silu
+                },
+                embedding_scale: gemma.then(|| 8f32.sqrt()),
+                // 256 to the power of -1/2, where a head has 4.
+                attention_scale: gemma.then_some(1.0 / 16.0),
+                attention_softcap: (model_type == "gemma2").then_some(50.0),
+                logit_softcap: (model_type == "gemma2").then_some(30.0),
+                sliding_window: match model_type {
+                    "mistral" => Some((vec![], None)),
+                    "gemma2" => Some((vec![1], None)),
+                    "gemma3_text" => Some((vec![], Some(1e4))),
+                    _ => None,
+                }
+                .map(|(full_layers, rope_theta)| SlidingWindow {
+                    positions: 4096,
+                    full_layers,
+                    rope_theta,
+                }),
+                long_rope: None,
+            },
+        };
+        let (found, tensors) = small(model_type).bind().unwrap();
+        assert_eq!(found, expected, "{model_type}");
+        assert!(tensors.iter().map(|t| t.role.execution_order()).is_sorted());
+    }
+}
+
+#[test]
+fn every_tensor_has_its_role_and_bytes() {
+    for (model_type, per_layer) in [
+        ("llama", 9),
+        ("mistral", 9),
+        ("qwen2", 12),
+        ("qwen3", 11),
+        ("gemma2", 11),
+        ("gemma3_text", 13),
+        // Three slots in one tensor, two in another.
+        ("phi3", 9),
+    ] {
+        let model = small(model_type);
+        let (_, tensors) = model.bind().unwrap();
+        let gemma = model_type.starts_with("gemma");
+        let outside = if gemma { 2 } else { 3 };
+        assert_eq!(
+            tensors.len(),
+            outside + per_layer * LAYERS as usize,
+            "{model_type}"
+        );
+        let file = model.file(|_| true);
+        for tensor in &tensors {
+            let stored = &model.tensors[&tensor.name];
+            match &tensor.place {
+                Place::File { index: 0, range } => {
+                    let found = &file[range.clone()];
+                    let at = stored
+                        .bytes
+                        .windows(found.len())
+                        .position(|part| part == found);
+                    assert!(
+                        at.is_some_and(|at| at % 4 == 0),
+                        "{model_type} {}",
+                        tensor.role
+                    );
+                    assert_eq!(found.len(), 4 * tensor.rows * tensor.cols);
+                }
+                Place::File { .. } => panic!("there is one file"),
+                Place::Computed(_) => {
+                    assert!(gemma, "{model_type} {}", tensor.role);
+                    let plus_one: Vec<f32> = stored
+                        .bytes
+                        .chunks(4)
+                        .map(|b| 1.0 + f32::from_le_bytes(b.try_into().unwrap()))
+                        .collect();
+                    assert_eq!(numbers(tensor), plus_one, "{model_type} {}", tensor.role);
+                }
+            }
+        }
+        // All norms, and nothing else.
+        let computed = tensors
+            .iter()
+            .filter(|t| matches!(t.place, Place::Computed(_)));
+        let norms = match model_type {
+            "gemma2" => 4 * LAYERS + 1,
+            "gemma3_text" => 6 * LAYERS + 1,
+            _ => 0,
+        };
+        assert_eq!(computed.count() as u64, norms, "{model_type}");
+    }
+}
+
+#[test]
+fn slots_in_one_tensor_are_taken_apart_in_order() {
+    let model = small("phi3");
+    let (_, tensors) = model.bind().unwrap();
+    let file = model.file(|_| true);
+    let name = "model.layers.1.self_attn.qkv_proj.weight";
+    let parts: Vec<u8> = tensors
+        .iter()
+        .filter(|t| t.name == name)
+        .flat_map(|t| match &t.place {
+            Place::File { range, .. } => file[range.clone()].to_vec(),
+            Place::Computed(_) => panic!("{} is computed", t.role),
+        })
+        .collect();
+    assert_eq!(parts, model.tensors[name].bytes);
+    let roles: Vec<String> = tensors
+        .iter()
+        .filter(|t| t.name == name || t.name.ends_with("1.mlp.gate_up_proj.weight"))
+        .map(|t| format!("{} {}", t.role, t.rows))
+        .collect();
+    assert_eq!(
+        roles,
+        [
+            "layers.1.q.weight 16",
+            "layers.1.k.weight 8",
+            "layers.1.v.weight 8",
+            "layers.1.gate.weight 12",
+            "layers.1.up.weight 12"
+        ]
+    );
+}
+
+#[test]
+fn norms_of_every_float_type_gain_one() {
+    let name = "model.layers.2.self_attn.k_norm.weight";
+    // -0.5, 1.5, 0, 2 in half precision and in bfloat16.
+    for (dtype, codes) in [
+        ("F16", [0xb800u16, 0x3e00, 0, 0x4000]),
+        ("BF16", [0xbf00, 0x3fc0, 0, 0x4000]),
+    ] {
+        let mut model = small("gemma3_text");
+        let tensor = model.tensors.get_mut(name).unwrap();
+        tensor.dtype = dtype;
+        tensor.bytes = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
+        assert_eq!(
+            computed(&model, Role::KeyNorm { layer: 2 }),
+            [0.5, 2.5, 1.0, 3.0]
+        );
+    }
+}
+
+#[test]
+fn null_is_none_where_there_may_be_none() {
+    let found = hyper("llama", json!({"num_key_value_heads": 2, "head_dim": 4}));
+    assert_eq!(found.kv_heads, 2);
+    let mut model = small("llama");
+    model.with(json!({"num_key_value_heads": null, "num_attention_heads": 2, "head_dim": null}));
+    for layer in 0..LAYERS {
+        for name in ["q", "k", "v"] {
+            model.add(
+                &format!("model.layers.{layer}.self_attn.{name}_proj.weight"),
+                &[8, 8],
+            );
+        }
+        model.add(
+            &format!("model.layers.{layer}.self_attn.o_proj.weight"),
+            &[8, 8],
+        );
+    }
+    let found = model.bind().unwrap().0;
+    assert_eq!((found.heads, found.kv_heads, found.head_size), (2, 2, 4));
+
+    let caps = json!({"attn_logit_softcapping": null, "final_logit_softcapping": null});
+    let found = hyper("gemma2", caps).forward;
+    assert_eq!((found.attention_softcap, found.logit_softcap), (None, None));
+    let caps = json!({"attn_logit_softcapping": 20, "final_logit_softcapping": 7.5});
+    for model_type in ["gemma2", "gemma3_text"] {
+        let found = hyper(model_type, caps.clone()).forward;
+        assert_eq!(
+            (found.attention_softcap, found.logit_softcap),
+            (Some(20.0), Some(7.5))
+        );
+    }
+    // Others have no such keys.
+    assert_eq!(hyper("llama", caps).forward.attention_softcap, None);
+
+    for key in [
+        "hidden_size",
+        "vocab_size",
+        "rms_norm_eps",
+        "tie_word_embeddings",
+        "hidden_act",
+    ] {
+        match refused("llama", json!({key: null})) {
+            BindError::Config(ConfigError::WrongType {
+                key: said, found, ..
+            }) => {
+                assert_eq!((said.as_str(), found.as_str()), (key, "null"));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn the_scale_of_attention_is_stated_by_its_square() {
+    let scale = |keys| hyper("gemma2", keys).forward.attention_scale;
+    assert_eq!(scale(json!({"query_pre_attn_scalar": 4})), None);
+    assert_eq!(
+        scale(json!({"query_pre_attn_scalar": 144})),
+        Some(1.0 / 12.0)
+    );
+    assert_eq!(scale(json!({"query_pre_attn_scalar": 0.25})), Some(2.0));
+    for scalar in [json!(0), json!(-1)] {
+        let error = refused("gemma2", json!({"query_pre_attn_scalar": scalar}));
+        assert!(matches!(error, BindError::Hyper(_)), "{error}");
+    }
+}
+
+#[test]
+fn windows_are_where_each_type_states_them() {
+    let some = |positions, full_layers: &[usize]| {
+        Some(SlidingWindow {
+            positions,
+            full_layers: full_layers.to_vec(),
+            rope_theta: None,
+        })
+    };
+    // No key of Llama's.
+    assert_eq!(
+        window(
+            "llama",
+            json!({"sliding_window": 7, "use_sliding_window": true})
+        ),
+        None
+    );
+    for model_type in ["mistral", "phi3"] {
+        assert_eq!(window(model_type, json!({"sliding_window": null})), None);
+        assert_eq!(
+            window(model_type, json!({"sliding_window": 7})),
+            some(7, &[])
+        );
+        let types = ["sliding_attention"; 3];
+        let keys = json!({"sliding_window": 7, "layer_types": types});
+        assert_eq!(window(model_type, keys), some(7, &[]));
+        let types = ["full_attention", "sliding_attention", "sliding_attention"];
+        let keys = json!({"sliding_window": 7, "layer_types": types});
+        assert_eq!(refused_value(model_type, keys).0, "layer_types");
+    }
+    for model_type in ["qwen2", "qwen3"] {
+        let window = |keys| window(model_type, keys);
+        assert_eq!(window(json!({"sliding_window": 7})), None);
+        let on = json!({"use_sliding_window": true, "sliding_window": 7});
+        // From layer 28.
+        assert_eq!(window(on.clone()), None);
+        let mut keys = on.clone();
+        keys["max_window_layers"] = 1.into();
+        assert_eq!(window(keys), some(7, &[0]));
+        let mut keys = on.clone();
+        keys["max_window_layers"] = 0.into();
+        assert_eq!(window(keys), some(7, &[]));
+        let mut keys = on.clone();
+        keys["layer_types"] = json!(["full_attention", "sliding_attention", "full_attention"]);
+        assert_eq!(window(keys.clone()), some(7, &[0, 2]));
+        // The list needs a window.
+        keys["use_sliding_window"] = false.into();
+        assert_eq!(refused_value(model_type, keys).0, "layer_types");
+    }
+    let types = json!({"layer_types": ["full_attention", "sliding_attention", "full_attention"]});
+    assert_eq!(window("gemma2", types.clone()), some(4096, &[0, 2]));
+    assert_eq!(
+        window("gemma2", json!({"sliding_window": 5})),
+        some(5, &[1])
+    );
+    let full = json!({"layer_types": (vec!["full_attention"; 3])});
+    assert_eq!(window("gemma2", full.clone()), None);
+    assert_eq!(window("gemma3_text", full), None);
+    for (every, full) in [
+        (1, None),
+        (2, Some(vec![1])),
+        (3, Some(vec![2])),
+        (6, Some(vec![])),
+    ] {
+        let expected = full.map(|full_layers| SlidingWindow {
+            positions: 4096,
+            full_layers,
+            rope_theta: Some(1e4),
+        });
+        for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+            assert_eq!(
+                window("gemma3_text", json!({key: every})),
+                expected,
+                "{key} {every}"
+            );
+        }
+    }
+    let pattern = json!({"sliding_window_pattern": 0});
+    assert_eq!(
+        refused_value("gemma3_text", pattern).0,
+        "sliding_window_pattern"
+    );
+    for model_type in ["gemma2", "gemma3_text"] {
+        let none = json!({"sliding_window": null});
+        assert_eq!(refused_value(model_type, none).0, "sliding_window");
+        let none = json!({"sliding_window": 0});
+        assert!(matches!(refused(model_type, none), BindError::Hyper(_)));
+    }
+    let types = json!({"layer_types": (vec!["full_attention"; 2])});
+    assert_eq!(
+        refused("qwen2", types),
+        BindError::Pattern {
+            layers: 3,
+            found: 2
+        }
+    );
+    let types = json!({"layer_types": ["full_attention", "full_attention", "chunked\nattention"]});
+    assert_eq!(refused_value("qwen2", types).0, "layer_types.2");
+}
+
+#[test]
+fn the_output_is_tied_where_it_is_said_to_be() {
+    let output = "lm_head.weight";
+    let mut model = small("llama");
+    model.remove(output);
+    assert!(matches!(model.refused(), BindError::MissingTensor { tensor } if tensor == output));
+    model.with(json!({"tie_word_embeddings": true}));
+    let (_, tied) = model.bind().unwrap();
+    assert!(tied.iter().all(|t| t.role != Role::Output));
+    // A file may have it all the same; but not another one.
+    let embedding = model.tensors["model.embed_tokens.weight"].clone();
+    model.tensors.insert(output.to_owned(), embedding);
+    let (_, again) = model.bind().unwrap();
+    assert_eq!(again.len(), tied.len());
+    model.add(output, &[TOKENS, WIDTH]);
+    let error = model.refused();
+    assert!(
+        matches!(error, BindError::Config(ConfigError::Tied { .. })),
+        "{error}"
+    );
+    model.with(json!({"tie_word_embeddings": false}));
+    assert_eq!(model.bind().unwrap().1.len(), tied.len() + 1);
+    // Gemma's are tied where nothing is said.
+    let mut model = small("gemma2");
+    assert_eq!(model.add(output, &[TOKENS, WIDTH]).refused(), error);
+}
+
+#[test]
+fn biases_are_where_the_configuration_says() {
+    let with = |model_type: &str, names: &[&str], keys: Value| {
+        let mut model = small(model_type);
+        for layer in 0..LAYERS {
+            for name in names {
+                let rows = match *name {
+                    "self_attn.q_proj" => 16,
+                    "self_attn.k_proj" | "self_attn.v_proj" => 8,
+                    "mlp.gate_proj" | "mlp.up_proj" => FFN,
+                    _ => WIDTH,
+                };
+                model.add(&format!("model.layers.{layer}.{name}.bias"), &[rows]);
+            }
+        }
+        model.with(keys);
+        model
+    };
+    let attention = [
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+    ];
+    let ffn = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+    for (model_type, names, key) in [
+        ("llama", &attention[..], "attention_bias"),
+        ("llama", &ffn, "mlp_bias"),
+        ("qwen3", &attention, "attention_bias"),
+    ] {
+        let plain = small(model_type).bind().unwrap().1.len();
+        let (_, tensors) = with(model_type, names, json!({key: true})).bind().unwrap();
+        assert_eq!(tensors.len(), plain + names.len() * LAYERS as usize);
+        for keys in [json!({}), json!({key: false})] {
+            match with(model_type, names, keys).refused() {
+                BindError::Config(ConfigError::Bias { key: said, .. }) => {
+                    assert_eq!(said, Some(key))
+                }
+                other => panic!("{other}"),
+            }
+        }
+        let error = with(model_type, &names[1..], json!({key: true})).refused();
+        assert!(matches!(error, BindError::MissingTensor { .. }), "{error}");
+    }
+    for (model_type, names) in [
+        ("mistral", &attention[..]),
+        ("mistral", &ffn),
+        ("qwen3", &ffn),
+    ] {
+        let keys = json!({"attention_bias": true, "mlp_bias": true});
+        match with(
+            model_type,
+            names,
+            if model_type == "qwen3" {
+                json!({})
+            } else {
+                keys
+            },
+        )
+        .refused()
+        {
+            BindError::Config(ConfigError::Bias { key, .. }) => assert_eq!(key, None),
+            other => panic!("{other}"),
+        }
+    }
+    for (model_type, names) in [
+        ("qwen2", &attention[3..]),
+        ("gemma2", &attention),
+        ("phi3", &ffn[2..]),
+    ] {
+        let error = with(model_type, names, json!({})).refused();
+        assert!(
+            matches!(error, BindError::UnexpectedTensors { .. }),
+            "{error}"
+        );
+    }
+    for key in ["attention_bias", "use_bidirectional_attention"] {
+        for model_type in ["gemma2", "gemma3_text"] {
+            assert_eq!(refused_value(model_type, json!({key: true})).0, key);
+            hyper(model_type, json!({key: null}));
+        }
+    }
+}
+
+#[test]
+fn another_activation_is_refused_by_name() {
+    for model_type in TYPES {
+        let gemma = model_type.starts_with("gemma");
+        let key = if gemma {
+            "hidden_activation"
+        } else {
+            "hidden_act"
+        };
+        let (said, found) = refused_value(model_type, json!({key: "relu"}));
+        assert_eq!((said.as_str(), found.as_str()), (key, "\"relu\""));
+        let own = if gemma { "gelu_pytorch_tanh" } else { "swish" };
+        hyper(model_type, json!({key: own}));
+    }
+}
+
+#[test]
+fn other_models_are_refused_by_what_they_are() {
+    let all = "llama, mistral, qwen2, qwen3, gemma2, gemma3_text, phi3";
+    let named = |keys: Value| {
+        let error = refused("llama", keys);
+        assert!(error.to_string().ends_with(all), "{error}");
+        match error {
+            BindError::Config(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    for found in ["gpt2", "gemma", "gemma3", "phi", "phi3small", "Llama", ""] {
+        let expected = ConfigError::ModelType {
+            found: found.to_owned(),
+        };
+        assert_eq!(named(json!({"model_type": found})), expected);
+    }
+    for found in ["mixtral", "qwen2_moe", "qwen3_moe", "phimoe"] {
+        let expected = ConfigError::Experts {
+            found: found.to_owned(),
+        };
+        assert_eq!(named(json!({"model_type": found})), expected);
+    }
+    for key in ["num_local_experts", "num_experts", "n_routed_experts"] {
+        let expected = ConfigError::Experts {
+            found: "new".to_owned(),
+        };
+        assert_eq!(named(json!({"model_type": "new", key: 8})), expected);
+    }
+    for found in ["gemma3", "llava", "mllama"] {
+        let expected = ConfigError::Vision {
+            found: found.to_owned(),
+        };
+        let keys = json!({"model_type": found, "vision_config": {"hidden_size": 1}});
+        assert_eq!(named(keys), expected);
+    }
+    let mut model = small("llama");
+    let error = model.without("model_type").refused();
+    assert!(
+        matches!(error, BindError::Config(ConfigError::Missing { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn quantised_weights_are_refused_by_their_method() {
+    for method in [
+        "gptq",
+        "awq",
+        "bitsandbytes",
+        "fp8",
+        "mxfp4",
+        "compressed-tensors",
+    ] {
+        let keys = json!({"quantization_config": {"quant_method": method, "bits": 4}});
+        assert_eq!(
+            refused("llama", keys),
+            BindError::Config(ConfigError::Quantised {
+                method: method.to_owned()
+            })
+        );
+    }
+    assert!(matches!(
+        refused("llama", json!({"quantization_config": {}})),
+        BindError::Config(ConfigError::Quantised { .. })
+    ));
+    hyper("llama", json!({"quantization_config": null}));
+}
+
+#[test]
+fn what_is_no_configuration_is_told() {
+    let deep = format!("{{\"a\":{}", "[".repeat(1 << 20));
+    for text in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{} {}",
+        "{\"model_type\": \"llama\", NaN}",
+        &deep,
+        "\u{feff}{}",
+    ] {
+        let error = bind_hugging_face(text.as_bytes(), &[]).unwrap_err();
+        assert!(!error.to_string().contains('\n'), "{error}");
+        assert!(
+            matches!(error, BindError::Config(ConfigError::Json { .. })),
+            "{error}"
+        );
+    }
+    for (key, value) in [
+        ("model_type", json!(["llama"])),
+        ("hidden_size", json!(-8)),
+        ("hidden_size", json!(8.0)),
+        ("hidden_size", json!("8")),
+        ("vocab_size", json!(true)),
+        ("rms_norm_eps", json!("1e-5")),
+        ("rope_theta", json!([1])),
+        ("rope_scaling", json!("linear")),
+        ("rope_parameters", json!([])),
+        ("tie_word_embeddings", json!("yes")),
+        ("quantization_config", json!("gptq")),
+        ("attention_bias", json!(1)),
+    ] {
+        match refused("llama", json!({key: value})) {
+            BindError::Config(ConfigError::WrongType { key: said, .. }) => assert_eq!(said, key),
+            other => panic!("{other}"),
+        }
+    }
+    for (key, value) in [
+        ("num_hidden_layers", json!(0)),
+        ("num_hidden_layers", json!(u64::MAX)),
+        ("num_attention_heads", json!(0)),
+        ("num_attention_heads", json!(u64::MAX)),
+        ("num_key_value_heads", json!(3)),
+        ("head_dim", json!(u64::MAX)),
+        ("head_dim", json!(3)),
+        ("max_position_embeddings", json!(u64::MAX)),
+        ("intermediate_size", json!(u64::MAX)),
+        ("vocab_size", json!(0)),
+        ("rms_norm_eps", json!(0)),
+        ("rms_norm_eps", json!(1e300)),
+        ("rope_theta", json!(-1)),
+    ] {
+        let error = refused("llama", json!({key: value}));
+        assert!(matches!(error, BindError::Hyper(_)), "{key}: {error}");
+    }
+}

@@ -1,0 +1,518 @@
+//! Folders of models: the files in them, and what is wrong with them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and so do its helpers"
+)]
+
+mod safetensors_common;
+
+use std::fs;
+use std::path::Path;
+
+use htc_formats::architecture::{BindError, ConfigError};
+use htc_formats::htz::Digest;
+use htc_formats::limits;
+use htc_formats::map::MapError;
+use htc_formats::model::{Role, RopePairs};
+use htc_formats::safetensors::{FolderError, IndexError, SafetensorsError};
+use htc_formats::source::{Container, ModelFile, SourceError};
+use htc_formats::vocab::VocabularyError;
+use safetensors_common::{LAYERS, Model, Tensor, file, small, write_index};
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+
+const SECOND: &str = "model-00002-of-00004.safetensors";
+const THIRD: &str = "model-00003-of-00004.safetensors";
+
+/// A folder with a small model in several files, and its index.
+fn sharded() -> (TempDir, Model, Value) {
+    let folder = tempdir().unwrap();
+    let model = small("llama");
+    let index = model.write_sharded(folder.path());
+    (folder, model, index)
+}
+
+/// Why a folder is not opened: the message names it, and the file in it where there is one.
+fn refused(folder: &Path, file: &str) -> FolderError {
+    let error = ModelFile::open(folder).unwrap_err();
+    let text = error.to_string();
+    assert!(!text.contains('\n') && text.len() < 2000, "{text}");
+    let path = match file {
+        "" => folder.to_owned(),
+        file => folder.join(file),
+    };
+    assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+    match error {
+        SourceError::Folder(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// The same for a folder whose configuration and weights disagree.
+fn not_bound(folder: &Path, file: &str) -> BindError {
+    let error = ModelFile::open(folder).unwrap_err();
+    let text = error.to_string();
+    let path = match file {
+        "" => folder.to_owned(),
+        file => folder.join(file),
+    };
+    assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+    match error {
+        SourceError::Bind { error, .. } => error,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_folder_opens_by_any_of_its_files() {
+    let folder = tempdir().unwrap();
+    let model = small("llama");
+    model.write(folder.path());
+    fs::write(
+        folder.path().join("other.safetensors"),
+        model.file(|_| true),
+    )
+    .unwrap();
+    fs::write(folder.path().join("generation_config.json"), "{}").unwrap();
+    let files = ["config.json", "model.safetensors"];
+    let paths = files.map(|name| folder.path().join(name));
+    for path in [folder.path(), &paths[0], &paths[1]] {
+        let opened = ModelFile::open(path).unwrap();
+        assert_eq!(opened.path, folder.path());
+        assert_eq!(opened.container, Container::Safetensors { shards: 1 });
+        let found: Vec<_> = opened
+            .files
+            .iter()
+            .map(|file| file.path().to_owned())
+            .collect();
+        assert_eq!(found, paths);
+        assert_eq!(opened.hyper.forward.rope_pairs, RopePairs::Halves);
+        assert_eq!(opened.vocabulary, Err(VocabularyError::Absent));
+        assert_eq!(opened.tensors.len(), model.tensors.len());
+        for tensor in &opened.tensors {
+            assert_eq!(opened.bytes(tensor), model.tensors[&tensor.name].bytes);
+        }
+    }
+    // A digest that common tools give: of the list that they write for the files.
+    let opened = ModelFile::open(folder.path()).unwrap();
+    let lines: String = files
+        .iter()
+        .zip(&paths)
+        .map(|(name, path)| format!("{}  {name}\n", Digest::of(&fs::read(path).unwrap())))
+        .collect();
+    assert_eq!(opened.digest(), Digest::of(lines.as_bytes()));
+
+    let error = ModelFile::open(folder.path().join("other.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("other.safetensors"), "{error}");
+    assert!(matches!(
+        error,
+        SourceError::Folder(FolderError::NotAWeight { .. })
+    ));
+    let error = ModelFile::open(folder.path().join("generation_config.json")).unwrap_err();
+    assert!(matches!(error, SourceError::Container { .. }));
+}
+
+#[test]
+fn a_file_in_the_current_folder_needs_no_path() {
+    // The tests of a package run in its folder, where no model is.
+    let error = ModelFile::open_folder("Cargo.toml").unwrap_err();
+    assert!(
+        error.to_string().starts_with(".: there is no config.json"),
+        "{error}"
+    );
+}
+
+#[test]
+fn several_files_are_one_model() {
+    let (folder, model, _) = sharded();
+    let whole = tempdir().unwrap();
+    model.write(whole.path());
+    let (parts, whole) = (
+        ModelFile::open(folder.path()).unwrap(),
+        ModelFile::open(whole.path()).unwrap(),
+    );
+    let shards = LAYERS as usize + 1;
+    assert_eq!(parts.container, Container::Safetensors { shards });
+    let names: Vec<_> = parts
+        .files
+        .iter()
+        .map(|f| f.path().file_name().unwrap())
+        .collect();
+    assert!(names.is_sorted(), "{names:?}");
+    assert_eq!(names.len(), shards + 2);
+    assert_eq!(parts.hyper, whole.hyper);
+    assert_eq!(parts.tensors.len(), whole.tensors.len());
+    for (a, b) in parts.tensors.iter().zip(&whole.tensors) {
+        assert_eq!(
+            (a.role, a.dtype, a.rows, a.cols),
+            (b.role, b.dtype, b.rows, b.cols)
+        );
+        assert_eq!(parts.bytes(a), whole.bytes(b), "{}", a.name);
+    }
+    for name in ["model.safetensors.index.json", SECOND] {
+        assert_eq!(
+            ModelFile::open(folder.path().join(name)).unwrap().path,
+            folder.path()
+        );
+    }
+}
+
+#[test]
+fn an_index_may_list_the_single_file() {
+    let folder = tempdir().unwrap();
+    let model = small("llama");
+    model.write(folder.path());
+    let map: serde_json::Map<String, Value> = model
+        .tensors
+        .keys()
+        .map(|name| (name.clone(), "model.safetensors".into()))
+        .collect();
+    write_index(folder.path(), &json!({ "weight_map": map }));
+    let opened = ModelFile::open(folder.path()).unwrap();
+    assert_eq!(opened.container, Container::Safetensors { shards: 1 });
+    assert_eq!(opened.files.len(), 3);
+}
+
+#[test]
+fn a_folder_holds_a_configuration_and_weights() {
+    let folder = tempdir().unwrap();
+    let model = small("llama");
+    assert!(matches!(
+        refused(folder.path(), ""),
+        FolderError::NoConfig { .. }
+    ));
+    model.write_config(folder.path());
+    assert!(matches!(
+        refused(folder.path(), ""),
+        FolderError::NoWeights { .. }
+    ));
+    model.write_sharded(folder.path());
+    fs::write(
+        folder.path().join("model.safetensors"),
+        model.file(|_| true),
+    )
+    .unwrap();
+    assert!(matches!(
+        refused(folder.path(), ""),
+        FolderError::Ambiguous { .. }
+    ));
+    let missing = folder.path().join("missing");
+    assert!(matches!(
+        ModelFile::open_folder(&missing).unwrap_err(),
+        SourceError::Folder(FolderError::Map(MapError::Io { .. }))
+    ));
+}
+
+#[test]
+fn files_are_files_and_no_giants() {
+    for name in ["config.json", "model.safetensors"] {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join(name);
+        small("llama").write(folder.path());
+        fs::write(&path, "").unwrap();
+        assert!(matches!(
+            refused(folder.path(), name),
+            FolderError::Map(MapError::Empty { .. })
+        ));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(
+            refused(folder.path(), name),
+            FolderError::Map(MapError::Folder { .. })
+        ));
+    }
+    for (name, limit) in [
+        ("config.json", limits::MAX_CONFIG_BYTES),
+        ("model.safetensors.index.json", limits::MAX_INDEX_BYTES),
+    ] {
+        let (folder, ..) = sharded();
+        let file = fs::File::options()
+            .write(true)
+            .open(folder.path().join(name))
+            .unwrap();
+        file.set_len(limit + 1).unwrap();
+        match refused(folder.path(), name) {
+            FolderError::Size {
+                found, limit: said, ..
+            } => assert_eq!((found, said), (limit + 1, limit)),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_broken_file_of_weights_is_named() {
+    let (folder, ..) = sharded();
+    let path = folder.path().join(SECOND);
+    let bytes = fs::read(&path).unwrap();
+    for cut in [4, 100, bytes.len() - 1] {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        assert!(matches!(
+            refused(folder.path(), SECOND),
+            FolderError::Weights { .. }
+        ));
+    }
+}
+
+#[test]
+fn an_index_and_its_files_agree() {
+    let name = "model.layers.0.mlp.up_proj.weight";
+    let (first, index_file) = (
+        "model-00001-of-00004.safetensors",
+        "model.safetensors.index.json",
+    );
+
+    let (folder, ..) = sharded();
+    fs::remove_file(folder.path().join(SECOND)).unwrap();
+    assert!(matches!(
+        refused(folder.path(), SECOND),
+        FolderError::MissingShard { .. }
+    ));
+
+    // Listed, and nowhere.
+    let (folder, mut model, _) = sharded();
+    model.remove(name);
+    let index = folder.path().join(index_file);
+    let kept = fs::read(&index).unwrap();
+    model.write_sharded(folder.path());
+    fs::write(&index, kept).unwrap();
+    assert!(matches!(
+        refused(folder.path(), SECOND),
+        FolderError::MissingTensor { tensor, .. } if tensor == name
+    ));
+
+    // Listed in another file than it is in.
+    let (folder, _, mut index) = sharded();
+    index["weight_map"][name] = THIRD.into();
+    write_index(folder.path(), &index);
+    assert!(matches!(
+        refused(folder.path(), SECOND),
+        FolderError::WrongShard { tensor, listed, .. } if tensor == name && listed == THIRD
+    ));
+
+    // In two files.
+    let (folder, model, _) = sharded();
+    let two = model.file(|n| n == name || n.starts_with("model.layers.1."));
+    fs::write(folder.path().join(THIRD), two).unwrap();
+    assert!(matches!(
+        refused(folder.path(), THIRD),
+        FolderError::TwoShards { tensor, other, .. } if tensor == name && other == SECOND
+    ));
+
+    // Not listed.
+    let (folder, mut model, index) = sharded();
+    model.add("lm_head.bias", &[5]);
+    model.write_sharded(folder.path());
+    write_index(folder.path(), &index);
+    assert!(matches!(
+        refused(folder.path(), first),
+        FolderError::Unlisted { tensor, .. } if tensor == "lm_head.bias"
+    ));
+}
+
+#[test]
+fn buffers_that_are_computed_anyway_may_be_anywhere() {
+    let buffer = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    let (folder, mut model, mut index) = sharded();
+    // Listed and nowhere; then in the file and not listed.
+    index["weight_map"][buffer] = THIRD.into();
+    write_index(folder.path(), &index);
+    let without = ModelFile::open(folder.path()).unwrap();
+    model.add(buffer, &[2]);
+    model.add("model.rotary_emb.inv_freq", &[2]);
+    index["weight_map"].as_object_mut().unwrap().remove(buffer);
+    model.write_sharded(folder.path());
+    write_index(folder.path(), &index);
+    let with = ModelFile::open(folder.path()).unwrap();
+    assert_eq!(with.tensors.len(), without.tensors.len());
+    // Another tensor is not left out.
+    model.add("model.layers.0.self_attn.rotary_emb.scale", &[2]);
+    model.write_sharded(folder.path());
+    assert!(matches!(
+        not_bound(folder.path(), SECOND),
+        BindError::UnexpectedTensors { count: 1, .. }
+    ));
+}
+
+#[test]
+fn an_index_leads_nowhere_else() {
+    let (folder, _, index) = sharded();
+    let outside = folder.path().join("inner");
+    fs::create_dir(&outside).unwrap();
+    for shard in [
+        "../model.safetensors",
+        "inner/../model.safetensors",
+        "./model.safetensors",
+        "inner/model.safetensors",
+        "/etc/model.safetensors",
+        "C:\\model.safetensors",
+        "..\\model.safetensors",
+        "..",
+        "",
+        ".safetensors/",
+        "model.bin",
+        "config.json",
+        "model\u{0}.safetensors",
+        "model\n.safetensors",
+    ] {
+        let mut index = index.clone();
+        index["weight_map"]["model.norm.weight"] = shard.into();
+        write_index(folder.path(), &index);
+        let error = refused(folder.path(), "model.safetensors.index.json");
+        match error {
+            FolderError::Index {
+                error: IndexError::ShardName { tensor, .. },
+                ..
+            } => {
+                assert_eq!(tensor, "model.norm.weight", "{shard:?}");
+            }
+            other => panic!("{shard:?}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn an_index_is_an_index() {
+    let (folder, ..) = sharded();
+    let path = folder.path().join("model.safetensors.index.json");
+    let long = format!(
+        "{{\"weight_map\":{{\"{}\":\"a.safetensors\"}}}}",
+        "a".repeat(300)
+    );
+    for text in [
+        "{",
+        "[]",
+        "{}",
+        r#"{"weight_map":[]}"#,
+        r#"{"weight_map":{"a":1}}"#,
+        r#"{"weight_map":{"a":{"b":"c"}}}"#,
+        r#"{"weight_map":{},"weight_map":{}}"#,
+        &"[".repeat(1 << 20),
+        &format!("{{\"metadata\":{}", "{\"a\":".repeat(1 << 20)),
+        &long,
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = refused(folder.path(), "model.safetensors.index.json");
+        assert!(
+            matches!(
+                error,
+                FolderError::Index {
+                    error: IndexError::Json { .. },
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    let twice = r#"{"weight_map":{"a":"a.safetensors","\u0061":"b.safetensors"}}"#;
+    fs::write(&path, twice).unwrap();
+    assert!(matches!(
+        refused(folder.path(), "model.safetensors.index.json"),
+        FolderError::Index {
+            error: IndexError::DuplicateTensor { .. },
+            ..
+        }
+    ));
+    let map: serde_json::Map<String, Value> = (0..=limits::MAX_FILES)
+        .map(|i| (format!("t{i}"), format!("{i}.safetensors").into()))
+        .collect();
+    write_index(folder.path(), &json!({ "weight_map": map }));
+    assert!(matches!(
+        refused(folder.path(), "model.safetensors.index.json"),
+        FolderError::Files { found, .. } if found == limits::MAX_FILES + 1
+    ));
+}
+
+#[test]
+fn a_tensor_that_does_not_fit_is_named_with_its_file() {
+    let name = "model.layers.1.mlp.down_proj.weight";
+    let (folder, model, _) = sharded();
+
+    let mut other = model.clone();
+    other.with(json!({"intermediate_size": 13}));
+    other.write_sharded(folder.path());
+    match not_bound(folder.path(), SECOND) {
+        BindError::TensorShape {
+            expected, found, ..
+        } => {
+            assert_eq!((expected, found), (vec![13, 8], vec![12, 8]));
+        }
+        other => panic!("{other}"),
+    }
+
+    let mut other = model.clone();
+    other.remove(name);
+    other.write_sharded(folder.path());
+    match not_bound(folder.path(), "") {
+        BindError::MissingTensor { tensor } => assert_eq!(tensor, name),
+        other => panic!("{other}"),
+    }
+
+    let mut other = model.clone();
+    other.tensors.insert(
+        name.to_owned(),
+        Tensor {
+            dtype: "F8_E4M3",
+            shape: vec![8, 12],
+            bytes: vec![0; 96],
+        },
+    );
+    other.write_sharded(folder.path());
+    let error = not_bound(folder.path(), THIRD);
+    assert!(
+        matches!(&error, BindError::Safetensors(SafetensorsError::UnsupportedType { tensor, .. }) if tensor == name),
+        "{error}"
+    );
+    assert!(error.to_string().contains("F8_E4M3"), "{error}");
+
+    let mut other = model.clone();
+    other.with(json!({"model_type": "gpt2"}));
+    other.write_sharded(folder.path());
+    assert!(matches!(
+        not_bound(folder.path(), "config.json"),
+        BindError::Config(ConfigError::ModelType { .. })
+    ));
+}
+
+#[test]
+fn every_float_type_is_used_in_place() {
+    let name = "model.layers.0.mlp.up_proj.weight";
+    for (dtype, size) in [("F64", 8), ("F32", 4), ("F16", 2), ("BF16", 2)] {
+        let folder = tempdir().unwrap();
+        let mut model = small("qwen3");
+        let bytes: Vec<u8> = (0..12 * 8 * size).map(|i| i as u8).collect();
+        let tensor = Tensor {
+            dtype,
+            shape: vec![12, 8],
+            bytes: bytes.clone(),
+        };
+        model.tensors.insert(name.to_owned(), tensor);
+        model.write(folder.path());
+        let opened = ModelFile::open(folder.path()).unwrap();
+        let tensor = opened.tensors.iter().find(|t| t.name == name).unwrap();
+        assert_eq!(tensor.dtype.name(), dtype.to_lowercase());
+        assert_eq!(opened.bytes(tensor), bytes);
+        assert!(opened.tensor(Role::Output).is_some());
+    }
+}
+
+#[test]
+fn a_file_of_another_kind_is_told_by_its_beginning() {
+    let folder = tempdir().unwrap();
+    small("llama").write(folder.path());
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, file("{}", &[])).unwrap();
+    let error = ModelFile::open(&path).unwrap_err();
+    assert!(matches!(error, SourceError::Container { .. }));
+    assert!(error.to_string().contains("config.json"), "{error}");
+    // Neither does a name make a GGUF file a safetensors file.
+    let path = folder.path().join("model.safetensors");
+    fs::write(&path, b"GGUF\x03\0\0\0").unwrap();
+    assert!(matches!(
+        ModelFile::open(&path).unwrap_err(),
+        SourceError::Open(_)
+    ));
+}
