@@ -52,5 +52,13 @@ pub const MAX_WIDTH: usize = 1 << 20;
 /// Tokens of a vocabulary.
 pub const MAX_VOCABULARY: usize = 1 << 24;
 
+/// Bytes of a `tokenizer.json` or a `tokenizer.model`. The largest published ones, of vocabularies
+/// of 262,144 tokens, have 33 MB.
+pub const MAX_TOKENIZER_FILE_BYTES: u64 = 1 << 26;
+
+/// Bytes of any other file beside a tokenizer, such as `tokenizer_config.json`; those with the most
+/// added tokens have 1.2 MB.
+pub const MAX_CONFIG_FILE_BYTES: u64 = 1 << 22;
+
 /// Positions of a context.
 pub const MAX_CONTEXT: usize = 1 << 30;

@@ -228,6 +228,7 @@ fn small(add_space_prefix: bool) -> Vocabulary {
         add_bos: true,
         add_eos: false,
         add_space_prefix,
+        ..Vocabulary::default()
     }
 }
 

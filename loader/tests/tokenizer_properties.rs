@@ -34,6 +34,7 @@ fn vocabulary(add_space_prefix: bool) -> Vocabulary {
         add_bos: true,
         add_eos: true,
         add_space_prefix,
+        ..Vocabulary::default()
     }
 }
 

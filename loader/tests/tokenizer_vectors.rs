@@ -1,30 +1,18 @@
-//! The test strings that llama.cpp keeps beside its vocabularies.
+//! Ids of published vocabularies, where `../shared` has them: llama.cpp's test strings, and whole
+//! texts by the digests of what llama.cpp gives.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
-use std::path::PathBuf;
+mod tokenizer_common;
 
-use htc_formats::gguf::Gguf;
-use htc_formats::vocab::Vocabulary;
-use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
+use htc_formats::htz::Digest;
+use htc_loader::tokenizer::AddSpecial;
+use tokenizer_common::{fixture, published, texts, tokenizer_of};
 
-fn vocabulary(name: &str) -> Option<PathBuf> {
-    let shared = std::env::var_os("HTC_SHARED").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
-        PathBuf::from,
-    );
-    let path = shared.join(format!("models/gguf-vocab/ggml-vocab-{name}.gguf"));
-    if path.exists() {
-        return Some(path);
-    }
-    println!("skipped: {} is not there", path.display());
-    None
-}
-
+/// `.inp` holds texts, `.out` the ids that llama.cpp gives them.
 fn check(name: &str) {
-    let Some(path) = vocabulary(name) else { return };
-    let gguf = Gguf::open(&path).unwrap();
-    let tokenizer = Tokenizer::new(Vocabulary::from_gguf(&gguf).unwrap()).unwrap();
+    let Some(path) = published(name) else { return };
+    let tokenizer = tokenizer_of(&path);
     let texts = std::fs::read_to_string(path.with_extension("gguf.inp")).unwrap();
     let ids = std::fs::read_to_string(path.with_extension("gguf.out")).unwrap();
     let texts: Vec<_> = texts.split_terminator("\n__ggml_vocab_test__\n").collect();
@@ -55,16 +43,38 @@ fn phi_3() {
     check("phi-3");
 }
 
-/// The vocabularies of byte-level BPE are refused, whichever layer comes first.
 #[test]
-fn gpt_2_is_refused() {
-    let Some(path) = vocabulary("gpt-2") else {
-        return;
-    };
-    let gguf = Gguf::open(&path).unwrap();
-    let refused = match Vocabulary::from_gguf(&gguf) {
-        Ok(vocabulary) => Tokenizer::new(vocabulary).map(|_| ()),
-        Err(error) => Err(TokenizerError::from(error)),
-    };
-    assert!(refused.unwrap_err().to_string().contains("gpt2"));
+fn llama_3() {
+    check("llama-bpe");
+}
+
+#[test]
+fn gpt_2() {
+    check("gpt-2");
+}
+
+#[test]
+fn qwen_2() {
+    check("qwen2");
+}
+
+/// Every text with every vocabulary, against the digests that
+/// `scripts/make_tokenizer_fixtures.py --peer llama-tokenize` (llama.cpp, commit 0c1e57098) wrote.
+#[test]
+fn whole_texts() {
+    let digests = fixture("token_digests.json");
+    let texts = texts();
+    for (vocabulary, expected) in digests.as_object().unwrap() {
+        let Some(path) = published(vocabulary) else {
+            continue;
+        };
+        let tokenizer = tokenizer_of(&path);
+        for (name, text) in &texts {
+            let ids = tokenizer.encode(text, AddSpecial::Nothing);
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let found = serde_json::json!([ids.len(), Digest::of(&bytes).to_string()]);
+            assert_eq!(found, expected[name], "{vocabulary} on {name}");
+            assert!(tokenizer.decode(&ids) == *text, "{vocabulary} on {name}");
+        }
+    }
 }

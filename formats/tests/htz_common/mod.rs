@@ -74,6 +74,7 @@ pub fn vocabulary(tokens: usize) -> Vocabulary {
         add_bos: true,
         add_eos: false,
         add_space_prefix: true,
+        ..Vocabulary::default()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use htc_formats::vocab::TokenKind;
 
-use super::{SPACE, Tokenizer, byte_value};
+use super::{Method, SPACE, Tokenizer, alphabet, byte_value};
 
 /// Decodes a sequence of tokens as they come.
 ///
-/// Bytes of byte tokens wait until they make a character; bytes that cannot become one are
+/// Bytes wait until they make a character; bytes that cannot become one are
 /// replaced by U+FFFD, one for each maximal prefix of a character (Unicode 16, section 3.9, as
 /// [`String::from_utf8_lossy`]). Control and unknown tokens, and ids outside the vocabulary, have
 /// no text.
@@ -56,6 +56,10 @@ impl<'a> StreamDecoder<'a> {
                     self.pending.push(byte);
                     self.take_complete(text);
                 }
+            }
+            TokenKind::Normal if matches!(tokenizer.method, Method::ByteLevel(_)) => {
+                alphabet::decode(piece, &mut self.pending);
+                self.take_complete(text);
             }
             // Encoding puts no space before a user-defined token, and matches it as it is written.
             TokenKind::UserDefined => {

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
-use super::TokenizerError;
 use super::queue::{Pair, PairQueue};
+use super::{TokenizerError, byte_tokens};
 
 /// No token, no symbol.
 const NONE: u32 = u32::MAX;
@@ -64,12 +64,7 @@ impl Merger {
             }
         }
 
-        let mut bytes = Box::new([NONE; 256]);
-        for (byte, token) in (0u8..=255).zip(bytes.iter_mut()) {
-            if let Some(&id) = ids.get(format!("<0x{byte:02X}>").as_str()) {
-                *token = id;
-            }
-        }
+        let bytes = byte_tokens(|text| ids.get(text).copied());
         let unknown = vocabulary.unknown.or_else(|| {
             let mut kinds = (0..).zip(&vocabulary.kinds);
             kinds

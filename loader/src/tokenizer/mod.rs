@@ -1,40 +1,52 @@
-//! SentencePiece tokenizer: text to token ids and back.
+//! Tokenizers: text to token ids and back.
 //!
-//! The algorithm is the one of llama.cpp, id for id, because that is what the models of this
-//! format are run with elsewhere:
+//! The algorithms are those of llama.cpp, id for id, because that is what the models of these
+//! formats are run with elsewhere:
 //!
-//! 1. The text is cut at the user-defined tokens, the longest first.
-//! 2. Each remaining piece of text gets a space in front if it opens the text or follows a
-//!    user-defined token (SentencePiece's dummy prefix), and every space becomes U+2581.
-//! 3. Starting from single characters, the pair of neighbours whose token has the best score is
-//!    joined, the left-most first, until there is none (Sennrich et al. 2016, with SentencePiece's
-//!    scores in place of merge ranks).
-//! 4. A character that is no token is written with byte tokens (`<0x41>`), or as the unknown token
-//!    where the vocabulary has none: one for a whole run of them, as SentencePiece does. (llama.cpp
-//!    gives up on such a text.)
+//! 1. The text is cut at the user-defined tokens, the longest first, and, where that is asked for,
+//!    at the control tokens.
+//! 2. SentencePiece: each remaining piece of text gets a space in front if it opens the text or
+//!    follows a special token (the dummy prefix), and every space becomes U+2581. Starting from
+//!    single characters, the pair of neighbours whose token has the best score is joined, the
+//!    left-most first, until there is none (Sennrich et al. 2016, with SentencePiece's scores in
+//!    place of merge ranks). A character that is no token is written with byte tokens (`<0x41>`), or
+//!    as the unknown token where the vocabulary has none: one for a whole run of them, as
+//!    SentencePiece does. (llama.cpp gives up on such a text.)
+//! 3. Byte-level BPE: each remaining piece is cut into words. Starting from single bytes, the pair
+//!    of neighbours that comes first in the vocabulary's list is joined, until there is none.
 //!
+//! SentencePiece vocabularies out of `tokenizer.json` have such a list instead of scores.
 //! [`StreamDecoder`] is the way back, one token at a time.
 
+mod alphabet;
+mod byte_level;
+mod characters;
 mod control;
 mod decode;
 mod merge;
+mod pairs;
 mod queue;
 mod user_defined;
+mod words;
 
-use htc_formats::vocab::{TokenKind, Vocabulary, VocabularyError};
+use std::collections::HashMap;
+
+use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
 use thiserror::Error;
 
+use byte_level::ByteLevel;
+use characters::Characters;
 pub use decode::StreamDecoder;
 use merge::Merger;
 use user_defined::{Fragment, UserDefined};
 
-/// What a space is written as inside a vocabulary (U+2581).
+/// What a space is written as inside a SentencePiece vocabulary (U+2581).
 const SPACE: &str = "\u{2581}";
 
 /// Why a vocabulary cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum TokenizerError {
-    /// It is of another kind than `llama`, or its tables contradict each other.
+    /// It is of a kind that is not supported, or its tables contradict each other.
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
     /// Two ids for one text.
@@ -67,19 +79,46 @@ pub enum TokenizerError {
         /// What it is needed for.
         reason: &'static str,
     },
-    /// More text in user-defined tokens than [`MAX_USER_DEFINED_BYTES`].
+    /// A vocabulary that writes characters with byte tokens, but not all of them.
     #[error(
-        "the user-defined tokens have {found} bytes of text, expected at most {MAX_USER_DEFINED_BYTES}; mark those that need not stay whole as normal"
+        "the vocabulary lacks some of the byte tokens \"<0x00>\" to \"<0xFF>\"; convert the model again from its source"
     )]
-    UserDefinedText {
+    BytesMissing,
+    /// A merge whose two tokens are no token together.
+    #[error(
+        "merge {merge} makes {text:?}, which is no token; convert the model again from its source"
+    )]
+    MergeResult {
+        /// Its rank.
+        merge: u32,
+        /// The text of both its tokens.
+        text: String,
+    },
+    /// Two merges of the same tokens.
+    #[error(
+        "merges {first} and {second} both make {text:?} of the same tokens; convert the model again from its source"
+    )]
+    MergeTwice {
+        /// The lower rank.
+        first: u32,
+        /// The higher rank.
+        second: u32,
+        /// What they make.
+        text: String,
+    },
+    /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
+    #[error(
+        "the special tokens have {found} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
+    )]
+    SpecialText {
         /// How many bytes.
         found: usize,
     },
 }
 
-/// Bytes of all user-defined tokens together. The tables to find them take some fifty bytes for
-/// each; real vocabularies have a few thousand.
-pub const MAX_USER_DEFINED_BYTES: usize = 1 << 20;
+/// Bytes of all special tokens (user-defined, control, unknown) together. The tables to find them
+/// take some fifty bytes for each; real vocabularies have some ten thousand.
+pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
 
 /// Whether [`Tokenizer::encode`] adds the special tokens of a whole sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +132,18 @@ pub enum AddSpecial {
     Nothing,
 }
 
-/// A SentencePiece tokenizer over one vocabulary.
+/// How text between special tokens becomes tokens.
+#[derive(Clone, Debug)]
+enum Method {
+    /// SentencePiece by scores.
+    Scores(Merger),
+    /// SentencePiece by a list of merges.
+    Characters(Characters),
+    /// Byte-level BPE.
+    ByteLevel(ByteLevel),
+}
+
+/// A tokenizer over one vocabulary.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
@@ -102,7 +152,9 @@ pub struct Tokenizer {
     /// Tokens that end a generated text, ascending.
     ends: Vec<u32>,
     user_defined: UserDefined,
-    merger: Merger,
+    /// User-defined, control and unknown tokens.
+    special: UserDefined,
+    method: Method,
 }
 
 impl Tokenizer {
@@ -110,10 +162,13 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenizerError`], whose variants are what is checked.
-    pub fn new(vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
+    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         check(&vocabulary)?;
+        vocabulary.strip_before.sort_unstable();
+        vocabulary.strip_after.sort_unstable();
         let mut kinds = vocabulary.kinds.clone();
-        let mut ends = Vec::from_iter(vocabulary.eos);
+        let mut ends = vocabulary.end_of_generation.clone();
+        ends.extend(vocabulary.eos);
         for (id, text) in (0..).zip(&vocabulary.tokens) {
             if control::ends_text(text) {
                 ends.push(id);
@@ -125,19 +180,25 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
 
-        let user_defined = UserDefined::new(
-            (0..)
-                .zip(&vocabulary.tokens)
-                .filter(|&(id, _)| kinds[id as usize] == TokenKind::UserDefined)
-                .map(|(id, text)| (id, text.as_str())),
-        );
-        let merger = Merger::new(&vocabulary)?;
+        let find = |wanted: &[TokenKind]| {
+            let tokens = (0..).zip(&vocabulary.tokens);
+            let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
+            UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
+        };
+        let user_defined = find(&[TokenKind::UserDefined]);
+        let special = find(&[
+            TokenKind::UserDefined,
+            TokenKind::Control,
+            TokenKind::Unknown,
+        ]);
+        let method = method(&vocabulary)?;
         Ok(Self {
             vocabulary,
             kinds,
             ends,
             user_defined,
-            merger,
+            special,
+            method,
         })
     }
 
@@ -145,45 +206,116 @@ impl Tokenizer {
     /// tokens.
     ///
     /// Time is O(n log n) in the length of the text.
-    pub fn encode(&self, text: &str, special: AddSpecial) -> Vec<u32> {
-        let (before, after) = match special {
+    pub fn encode(&self, text: &str, add: AddSpecial) -> Vec<u32> {
+        self.encode_cut_at(&self.user_defined, text, add)
+    }
+
+    /// As [`encode`](Self::encode), but control tokens spelt in the text are those tokens: for
+    /// prompts that are written with them. BOS is not put before a text that begins with it, nor
+    /// EOS behind one that ends with it.
+    pub fn encode_with_special(&self, text: &str, add: AddSpecial) -> Vec<u32> {
+        self.encode_cut_at(&self.special, text, add)
+    }
+
+    fn encode_cut_at(&self, special: &UserDefined, text: &str, add: AddSpecial) -> Vec<u32> {
+        let (before, after) = match add {
             AddSpecial::AsVocabulary => (self.vocabulary.add_bos, self.vocabulary.add_eos),
             AddSpecial::Prompt => (self.vocabulary.add_bos, false),
             AddSpecial::Nothing => (false, false),
         };
         let mut ids = Vec::new();
-        if before {
+        let collapsed;
+        let text = if self.vocabulary.collapse_spaces {
+            collapsed = collapse_spaces(text);
+            &collapsed
+        } else {
+            text
+        };
+        let fragments = special.split(text);
+        if before && self.vocabulary.bos != end_of(fragments.first()) {
             ids.extend(self.vocabulary.bos);
         }
-        let mut merging = self.merger.start();
-        let mut escaped = String::new();
-        let mut prefix = self.vocabulary.add_space_prefix;
-        for fragment in self.user_defined.split(text) {
-            match fragment {
-                Fragment::Token(token) => {
-                    ids.push(token);
-                    prefix = self.vocabulary.add_space_prefix;
-                }
-                Fragment::Text(text) => {
-                    escaped.clear();
-                    if prefix {
-                        escaped.push_str(SPACE);
-                    }
-                    for (i, word) in text.split(' ').enumerate() {
-                        if i > 0 {
-                            escaped.push_str(SPACE);
-                        }
-                        escaped.push_str(word);
-                    }
-                    merging.encode(&escaped, &mut ids);
-                    prefix = false;
-                }
+        match &self.method {
+            Method::Scores(merger) => {
+                let mut merging = merger.start();
+                self.pieces(&fragments, &mut ids, |text, ids| merging.encode(text, ids));
+            }
+            Method::Characters(characters) => {
+                let mut joining = characters.start();
+                let encode = |text: &str, ids: &mut _| characters.encode(&mut joining, text, ids);
+                self.pieces(&fragments, &mut ids, encode);
+            }
+            Method::ByteLevel(byte_level) => {
+                let mut joining = byte_level.start();
+                self.each(&fragments, &mut ids, |_, text, ids| {
+                    byte_level.encode(&mut joining, text, ids);
+                });
             }
         }
-        if after {
+        if after && self.vocabulary.eos != end_of(fragments.last()) {
             ids.extend(self.vocabulary.eos);
         }
         ids
+    }
+
+    /// Appends the special tokens, and calls `encode` with the number of each fragment that is a
+    /// text, and the text.
+    fn each(
+        &self,
+        fragments: &[Fragment<'_>],
+        ids: &mut Vec<u32>,
+        mut encode: impl FnMut(usize, &str, &mut Vec<u32>),
+    ) {
+        let strips = |list: &[u32], token| {
+            end_of(token).is_some_and(|token| list.binary_search(&token).is_ok())
+        };
+        let mut before = None;
+        for (at, fragment) in fragments.iter().enumerate() {
+            match *fragment {
+                Fragment::Token(token) => ids.push(token),
+                Fragment::Text(mut text) => {
+                    if strips(&self.vocabulary.strip_after, before) {
+                        text = text.trim_start();
+                    }
+                    if strips(&self.vocabulary.strip_before, fragments.get(at + 1)) {
+                        text = text.trim_end();
+                    }
+                    if !text.is_empty() {
+                        encode(at, text, ids);
+                    }
+                }
+            }
+            before = Some(fragment);
+        }
+    }
+
+    /// As [`each`](Self::each), with the texts as SentencePiece writes them.
+    fn pieces(
+        &self,
+        fragments: &[Fragment<'_>],
+        ids: &mut Vec<u32>,
+        mut encode: impl FnMut(&str, &mut Vec<u32>),
+    ) {
+        let Vocabulary {
+            add_space_prefix,
+            space_prefix_once,
+            ..
+        } = self.vocabulary;
+        let mut escaped = String::new();
+        self.each(fragments, ids, |at, text, ids| {
+            escaped.clear();
+            let once = at == 0 && !text.starts_with([' ', '\u{2581}']);
+            if add_space_prefix && (once || !space_prefix_once) {
+                escaped.push_str(SPACE);
+            }
+            for (i, word) in text.split(' ').enumerate() {
+                if i > 0 {
+                    escaped.push_str(SPACE);
+                }
+                escaped.push_str(word);
+            }
+            encode(&escaped, ids);
+        });
     }
 
     /// Text of a whole sequence: [`StreamDecoder`] run over all of it.
@@ -212,13 +344,13 @@ impl Tokenizer {
         self.vocabulary.eos
     }
 
-    /// Whether a generated text ends with this token: EOS, or one of the tokens that end a turn
-    /// in a chat model, which are known by their text only.
+    /// Whether a generated text ends with this token: EOS, those that the model's files list, or one
+    /// of the tokens that end a turn in a chat model, which are known by their text only.
     pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
     }
 
-    /// Text of a token as the vocabulary writes it, spaces as U+2581; `None` for an id outside it.
+    /// Text of a token as the vocabulary writes it; `None` for an id outside it.
     pub fn piece(&self, token: u32) -> Option<&str> {
         self.vocabulary
             .tokens
@@ -283,14 +415,64 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
                     text: text.clone(),
                 });
             }
-            TokenKind::UserDefined => found += text.len(),
+            TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown => found += text.len(),
             _ => {}
         }
     }
-    if found > MAX_USER_DEFINED_BYTES {
-        return Err(TokenizerError::UserDefinedText { found });
+    if found > MAX_SPECIAL_BYTES {
+        return Err(TokenizerError::SpecialText { found });
     }
     Ok(())
+}
+
+/// Builds the tables for the vocabulary's kind.
+fn method(vocabulary: &Vocabulary) -> Result<Method, TokenizerError> {
+    if vocabulary.model != BYTE_LEVEL && vocabulary.merges.is_empty() {
+        return Ok(Method::Scores(Merger::new(vocabulary)?));
+    }
+    let mut ids = HashMap::with_capacity(vocabulary.tokens.len());
+    for (id, text) in (0..).zip(&vocabulary.tokens) {
+        // An empty text never occurs; several tokens may have it.
+        if text.is_empty() {
+            continue;
+        }
+        if let Some(first) = ids.insert(text.as_str(), id) {
+            return Err(TokenizerError::Duplicate {
+                first,
+                second: id,
+                text: text.clone(),
+            });
+        }
+    }
+    Ok(match vocabulary.pre {
+        Some(pre) if vocabulary.model == BYTE_LEVEL => {
+            Method::ByteLevel(ByteLevel::new(vocabulary, pre, &ids)?)
+        }
+        _ => Method::Characters(Characters::new(vocabulary, &ids)?),
+    })
+}
+
+/// The token of every byte, or `u32::MAX`, by the ids of texts.
+fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
+    let mut bytes = Box::new([u32::MAX; 256]);
+    for (byte, token) in (0u8..=255).zip(bytes.iter_mut()) {
+        *token = id(&format!("<0x{byte:02X}>")).unwrap_or(u32::MAX);
+    }
+    bytes
+}
+
+/// The special token at one end of a text.
+fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
+    match fragment {
+        Some(Fragment::Token(token)) => Some(*token),
+        _ => None,
+    }
+}
+
+/// One space for every run of them, none at either end.
+fn collapse_spaces(text: &str) -> String {
+    let words = text.split(' ').filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ fn vocabulary(tokens: &[(&str, f32, TokenKind)]) -> Vocabulary {
         add_bos: true,
         add_eos: false,
         add_space_prefix: true,
+        ..Vocabulary::default()
     }
 }
 
@@ -179,10 +180,10 @@ fn refusals_say_what_and_why() {
     let refuse = |vocabulary| Tokenizer::new(vocabulary).unwrap_err();
 
     let error = refuse(Vocabulary {
-        model: "gpt2".to_owned(),
+        model: "t5".to_owned(),
         ..letters()
     });
-    assert!(error.to_string().contains("gpt2"), "{error}");
+    assert!(error.to_string().contains("t5"), "{error}");
     let error = refuse(Vocabulary {
         scores: vec![0.0],
         ..letters()
@@ -250,10 +251,11 @@ fn refusals_say_what_and_why() {
     }
 
     let mut long = letters();
-    long.tokens[4] = "x".repeat(MAX_USER_DEFINED_BYTES + 1);
+    long.tokens[4] = "x".repeat(MAX_SPECIAL_BYTES + 1);
     long.kinds[4] = TokenKind::UserDefined;
-    let found = MAX_USER_DEFINED_BYTES + 1;
-    assert_eq!(refuse(long), TokenizerError::UserDefinedText { found });
+    // And those of "<unk>", "<s>" and "</s>".
+    let found = MAX_SPECIAL_BYTES + 1 + 12;
+    assert_eq!(refuse(long), TokenizerError::SpecialText { found });
 }
 
 /// Several empty tokens are padding, not duplicates, and occur nowhere, even as user-defined.

@@ -1,0 +1,158 @@
+//! A vocabulary out of GGUF metadata.
+
+use std::collections::HashMap;
+
+use super::{BYTE_LEVEL, PreTokenizer, TokenKind, Vocabulary, VocabularyError, check_model};
+use crate::gguf::{Contents, GgufError};
+
+/// Keys of tokens that end a generated text, beside EOS: the end of a turn or of a message, and
+/// what ends the middle part of an infilling prompt.
+const END_KEYS: [&str; 5] = [
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
+
+impl Vocabulary {
+    /// Reads the vocabulary out of GGUF metadata. What a file leaves out has the values that
+    /// llama.cpp assumes.
+    ///
+    /// SentencePiece: BOS 1, EOS 2 and unknown 0 where the vocabulary has such tokens, BOS and a
+    /// space before a text, no EOS behind it. Scores must be there: without them every merge is as
+    /// good as any other.
+    ///
+    /// Byte-level BPE: no special tokens (llama.cpp's are Falcon's), nothing put before or behind a
+    /// text but BOS where all models with the pre-tokenizer want it. The pre-tokenizer must be
+    /// there, since a guess would degrade the model without a sign of it; `default`, which
+    /// stands for such a guess, is none. Scores are not used and not kept.
+    ///
+    /// # Errors
+    ///
+    /// [`VocabularyError`], whose variants are what is checked.
+    pub fn from_gguf(gguf: &Contents) -> Result<Self, VocabularyError> {
+        let model: &str = gguf
+            .optional("tokenizer.ggml.model")?
+            .ok_or(VocabularyError::Absent)?;
+        // Before anything else: other kinds need other entries.
+        check_model(model)?;
+        let byte_level = model == BYTE_LEVEL;
+        let pre = if byte_level {
+            Some(pre_tokenizer(gguf)?)
+        } else {
+            None
+        };
+        let tokens: &[String] = gguf.required("tokenizer.ggml.tokens")?;
+        let (scores, merges) = if byte_level {
+            (Vec::new(), merges(gguf, tokens)?)
+        } else {
+            let scores: &[f32] = gguf.required("tokenizer.ggml.scores")?;
+            (scores.to_vec(), Vec::new())
+        };
+        let kinds = match gguf.optional::<&[i32]>("tokenizer.ggml.token_type")? {
+            None => vec![TokenKind::Normal; tokens.len()],
+            Some(kinds) => kinds
+                .iter()
+                .enumerate()
+                .map(|(token, &found)| kind(found, token))
+                .collect::<Result<_, _>>()?,
+        };
+        let special = |key, default: u32| -> Result<Option<u32>, GgufError> {
+            let default = (!byte_level && (default as usize) < tokens.len()).then_some(default);
+            Ok(gguf.optional(key)?.or(default))
+        };
+        let flag = |key, default| Ok::<_, GgufError>(gguf.optional(key)?.unwrap_or(default));
+        let mut end_of_generation = Vec::new();
+        for key in END_KEYS {
+            end_of_generation.extend(gguf.optional::<u32>(key)?);
+        }
+        let template: Option<&str> = gguf.optional("tokenizer.chat_template")?;
+        let mut vocabulary = Vocabulary {
+            model: model.to_owned(),
+            tokens: tokens.to_vec(),
+            scores,
+            kinds,
+            bos: special("tokenizer.ggml.bos_token_id", 1)?,
+            eos: special("tokenizer.ggml.eos_token_id", 2)?,
+            unknown: special("tokenizer.ggml.unknown_token_id", 0)?,
+            add_bos: flag(
+                "tokenizer.ggml.add_bos_token",
+                pre.is_none_or(PreTokenizer::adds_bos),
+            )?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+            // Converters copy the entry into byte-level vocabularies, where it means nothing.
+            add_space_prefix: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
+            merges,
+            pre,
+            end_of_generation,
+            chat_template: template.map(str::to_owned),
+            ..Vocabulary::default()
+        };
+        vocabulary.check()?;
+        if let Some(name) = gguf.optional::<&str>("general.name")? {
+            vocabulary.strip_after = stripping(name, &vocabulary);
+        }
+        Ok(vocabulary)
+    }
+}
+
+fn pre_tokenizer(gguf: &Contents) -> Result<PreTokenizer, VocabularyError> {
+    let name: &str = gguf
+        .optional("tokenizer.ggml.pre")?
+        .ok_or(VocabularyError::PreTokenizerMissing)?;
+    PreTokenizer::from_name(name).ok_or_else(|| VocabularyError::PreTokenizer {
+        found: name.to_owned(),
+    })
+}
+
+/// The merges, each written as two texts with a space between them.
+fn merges(gguf: &Contents, tokens: &[String]) -> Result<Vec<(u32, u32)>, VocabularyError> {
+    let merges: &[String] = gguf.required("tokenizer.ggml.merges")?;
+    let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();
+    let pair = |merge: &str| {
+        // The first character may itself be a space.
+        let space = 1 + merge.bytes().skip(1).position(|byte| byte == b' ')?;
+        let (left, right) = (merge.get(..space)?, merge.get(space + 1..)?);
+        Some((*ids.get(left)?, *ids.get(right)?))
+    };
+    merges
+        .iter()
+        .enumerate()
+        .map(|(rank, merge)| {
+            pair(merge).ok_or_else(|| VocabularyError::Merge {
+                merge: rank,
+                found: merge.clone(),
+            })
+        })
+        .collect()
+}
+
+fn kind(found: i32, token: usize) -> Result<TokenKind, VocabularyError> {
+    u8::try_from(found)
+        .ok()
+        .and_then(|kind| TokenKind::try_from(kind).ok())
+        .ok_or(VocabularyError::Kind { token, found })
+}
+
+/// Special tokens of Phi-3 take the whitespace behind them away, which GGUF has no entry for:
+/// llama.cpp knows the models by their name.
+fn stripping(name: &str, vocabulary: &Vocabulary) -> Vec<u32> {
+    const KEEPING: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+    let name = name.to_lowercase();
+    let phi_3 = name.contains("phi-3") || name.contains("phi3");
+    if !phi_3 || !vocabulary.tokens.iter().any(|text| text == KEEPING[2]) {
+        return Vec::new();
+    }
+    let tokens = (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds);
+    tokens
+        .filter(|((_, text), kind)| {
+            let special = matches!(
+                kind,
+                TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown
+            );
+            text.as_str() == "</s>" || special && !KEEPING.contains(&text.as_str())
+        })
+        .map(|((id, _), _)| id)
+        .collect()
+}

@@ -1,0 +1,362 @@
+//! The tokens of a tokenizer's file, those that are added to it, and how it writes spaces.
+
+use std::collections::HashMap;
+
+use super::json::{AddedToken, Component, Model, Part, Pattern, TokenizerJson};
+use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
+use crate::vocab::{BYTE_LEVEL, SENTENCE_PIECE, TokenKind, Vocabulary, VocabularyError};
+
+/// The score that converters to GGUF give to tokens that are added to a SentencePiece model.
+const ADDED_SCORE: f32 = -1000.0;
+/// The score that they give to ids between and behind all tokens.
+const PADDING_SCORE: f32 = -10000.0;
+
+/// Tokens and the rules for them, before special tokens have their meaning.
+pub(super) struct Base {
+    pub(super) vocabulary: Vocabulary,
+    /// Tokens that the model itself has; those behind them were added.
+    pub(super) own: usize,
+    /// The most ids there may be: twice the tokens that the files list, so that a single id cannot
+    /// ask for more memory than the files have.
+    pub(super) most: usize,
+}
+
+impl Base {
+    pub(super) fn of_json(tokenizer: TokenizerJson) -> Result<Self, VocabularyError> {
+        let TokenizerJson {
+            added_tokens,
+            normalizer,
+            pre_tokenizer,
+            model,
+            ..
+        } = tokenizer;
+        check_model(&model)?;
+        let byte_level = pre_tokenizer
+            .as_ref()
+            .filter(|component| pre_tokenizer::is_byte_level(component));
+        let mut vocabulary = match byte_level {
+            Some(component) => {
+                check_no_normalizer(normalizer.as_ref())?;
+                let pre = pre_tokenizer::byte_level(component, model.ignore_merges)?;
+                Vocabulary {
+                    model: BYTE_LEVEL.to_owned(),
+                    pre: Some(pre),
+                    ..Vocabulary::default()
+                }
+            }
+            None => spaces(normalizer.as_ref(), pre_tokenizer.as_ref(), &model)?,
+        };
+        let pre = vocabulary.pre;
+
+        let entries = model.vocab.0;
+        let ids: HashMap<&str, u32> = entries.iter().map(|(text, id)| (&**text, *id)).collect();
+        let mut merges = Vec::with_capacity(model.merges.len());
+        for (rank, merge) in model.merges.iter().enumerate() {
+            let (left, right) = merge.pair();
+            match (ids.get(left), ids.get(right)) {
+                (Some(&left), Some(&right)) => merges.push((left, right)),
+                _ => {
+                    return Err(VocabularyError::Merge {
+                        merge: rank,
+                        found: format!("{left} {right}"),
+                    });
+                }
+            }
+        }
+        vocabulary.merges = merges;
+        drop(ids);
+        let mut base = Base {
+            most: 2 * (entries.len() + added_tokens.len()),
+            own: 0,
+            vocabulary,
+        };
+        for (text, id) in entries {
+            let kind = match pre {
+                None if model.unk_token.as_ref() == Some(&text) => TokenKind::Unknown,
+                None if is_byte(&text) => TokenKind::Byte,
+                _ => TokenKind::Normal,
+            };
+            if kind == TokenKind::Unknown {
+                base.vocabulary.unknown = Some(id);
+            }
+            base.put(id, text, kind)?;
+        }
+        base.own = base.vocabulary.tokens.len();
+        for token in &added_tokens {
+            base.add(token)?;
+        }
+        Ok(base)
+    }
+
+    /// Gives an id of the model its text.
+    fn put(&mut self, id: u32, text: String, kind: TokenKind) -> Result<(), VocabularyError> {
+        let at = id as usize;
+        self.grow(id, &text)?;
+        let Vocabulary { tokens, kinds, .. } = &mut self.vocabulary;
+        if kinds[at] != TokenKind::Unused {
+            let problem = format!("tokens {:?} and {text:?} both have the id {id}", tokens[at]);
+            return Err(file(TOKENIZER_JSON, &problem));
+        }
+        tokens[at] = text;
+        kinds[at] = kind;
+        Ok(())
+    }
+
+    /// Makes `id`, which `text` is to have, one of the tokens.
+    fn grow(&mut self, id: u32, text: &str) -> Result<(), VocabularyError> {
+        let most = self.most;
+        if id as usize >= most {
+            let problem = format!("token {text:?} has the id {id}, expected one below {most}");
+            return Err(file("the tokenizer's files", &problem));
+        }
+        self.vocabulary.pad(id as usize + 1);
+        Ok(())
+    }
+
+    /// Adds a token, or says that one of the model's is special.
+    pub(super) fn add(&mut self, token: &AddedToken) -> Result<(), VocabularyError> {
+        let AddedToken { id, content, .. } = token;
+        if token.single_word {
+            let found = format!("true for the added token {content:?}");
+            return Err(unsupported(TOKENIZER_JSON, "single_word", found, "false"));
+        }
+        let at = *id as usize;
+        self.grow(*id, content)?;
+        let Vocabulary {
+            tokens,
+            scores,
+            kinds,
+            strip_before,
+            strip_after,
+            ..
+        } = &mut self.vocabulary;
+        if token.special || looks_special(content) {
+            kinds[at] = TokenKind::Control;
+            tokens[at] = content.clone();
+        } else {
+            kinds[at] = TokenKind::UserDefined;
+            tokens[at] = content.replace('\u{2581}', " ");
+        }
+        if let Some(score) = scores.get_mut(at) {
+            *score = ADDED_SCORE;
+        }
+        for (flag, list) in [(token.lstrip, strip_before), (token.rstrip, strip_after)] {
+            if flag && !list.contains(id) {
+                list.push(*id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The vocabulary with exactly `size` tokens, where that is known.
+    pub(super) fn finish(mut self, size: Option<u64>) -> Result<Vocabulary, VocabularyError> {
+        let Some(size) = size else {
+            return Ok(self.vocabulary);
+        };
+        let rows = usize::try_from(size).unwrap_or(usize::MAX);
+        if !(self.own..=self.most).contains(&rows) {
+            let tokens = self.vocabulary.tokens.len();
+            return Err(VocabularyError::Rows { tokens, rows });
+        }
+        self.vocabulary.pad(rows);
+        let Vocabulary {
+            tokens,
+            scores,
+            kinds,
+            strip_before,
+            strip_after,
+            ..
+        } = &mut self.vocabulary;
+        tokens.truncate(rows);
+        scores.truncate(rows);
+        kinds.truncate(rows);
+        for list in [strip_before, strip_after] {
+            list.retain(|&id| (id as usize) < rows);
+            list.sort_unstable();
+        }
+        Ok(self.vocabulary)
+    }
+}
+
+impl Vocabulary {
+    /// Adds ids without a text until there are `len`, as converters to GGUF name and score them.
+    fn pad(&mut self, len: usize) {
+        let scored = !self.scores.is_empty();
+        for id in self.tokens.len()..len {
+            self.tokens.push(format!("[PAD{id}]"));
+            self.kinds.push(TokenKind::Unused);
+            if scored {
+                self.scores.push(PADDING_SCORE);
+            }
+        }
+    }
+}
+
+/// Refuses models that are no byte pair encoding, or do more than that.
+fn check_model(model: &Model) -> Result<(), VocabularyError> {
+    let refuse = |what, found: String, supported: &str| {
+        Err(unsupported(TOKENIZER_JSON, what, found, supported))
+    };
+    match model.kind.as_deref() {
+        Some("BPE") => {}
+        // Files of early versions leave it out.
+        None if !model.merges.is_empty() => {}
+        Some(other) => return refuse("model.type", other.to_owned(), "BPE"),
+        None => return refuse("model.type", "missing".to_owned(), "BPE"),
+    }
+    if let Some(dropout) = model.dropout.filter(|&dropout| dropout != 0.0) {
+        return refuse("model.dropout", dropout.to_string(), "0");
+    }
+    for (what, affix) in [
+        (
+            "model.continuing_subword_prefix",
+            &model.continuing_subword_prefix,
+        ),
+        ("model.end_of_word_suffix", &model.end_of_word_suffix),
+    ] {
+        if let Some(affix) = affix.as_ref().filter(|affix| !affix.is_empty()) {
+            return refuse(what, affix.clone(), "none");
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a normaliser other than to NFC before byte-level pre-tokenizers.
+fn check_no_normalizer(normalizer: Option<&Component>) -> Result<(), VocabularyError> {
+    let Some(component) = normalizer else {
+        return Ok(());
+    };
+    let nothing = |kind: &str| kind == "NFC";
+    let known = match &component.parts {
+        Some(parts) if component.kind == "Sequence" => {
+            parts.0.iter().all(|part| nothing(&part.kind))
+        }
+        _ => nothing(&component.kind),
+    };
+    if known {
+        return Ok(());
+    }
+    let found = pre_tokenizer::in_words(normalizer);
+    Err(unsupported(
+        TOKENIZER_JSON,
+        "normalizer",
+        found,
+        "none, NFC",
+    ))
+}
+
+/// How a vocabulary of characters writes spaces: an empty vocabulary with the flags for it.
+fn spaces(
+    normalizer: Option<&Component>,
+    pre_tokenizer: Option<&Component>,
+    model: &Model,
+) -> Result<Vocabulary, VocabularyError> {
+    if !model.byte_fallback {
+        let found = pre_tokenizer::in_words(pre_tokenizer);
+        let supported = "ByteLevel, or a model with byte_fallback";
+        return Err(unsupported(
+            TOKENIZER_JSON,
+            "pre_tokenizer",
+            found,
+            supported,
+        ));
+    }
+    if model.ignore_merges {
+        let found = "true for a model with byte_fallback";
+        return Err(unsupported(
+            TOKENIZER_JSON,
+            "model.ignore_merges",
+            found,
+            "false",
+        ));
+    }
+    /// What a normaliser does to spaces.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Rule {
+        Prefix,
+        Replace,
+        Other,
+    }
+    fn rule<P>(part: &Part<P>) -> Rule {
+        match (part.kind.as_str(), &part.pattern) {
+            ("Prepend", None) if part.prepend.as_deref() == Some("\u{2581}") => Rule::Prefix,
+            ("Replace", Some(Pattern::String(space)))
+                if space == " " && part.content.as_deref() == Some("\u{2581}") =>
+            {
+                Rule::Replace
+            }
+            _ => Rule::Other,
+        }
+    }
+    let rules = match normalizer {
+        None => Vec::new(),
+        Some(component) => match &component.parts {
+            Some(parts) if component.kind == "Sequence" => parts.0.iter().map(rule).collect(),
+            _ => vec![rule(component)],
+        },
+    };
+    // Behind the replacement there is no space left to split at.
+    let splits_at_space = |component: &Component| {
+        component.kind == "Split"
+            && matches!(&component.pattern, Some(Pattern::String(space)) if space == " ")
+    };
+    let metaspace = |component: &&Component| {
+        component.kind == "Metaspace"
+            && component.replacement.as_deref() == Some("\u{2581}")
+            && component.split == Some(false)
+    };
+    let (prefix, once) = match (rules.as_slice(), pre_tokenizer) {
+        ([Rule::Prefix, Rule::Replace] | [Rule::Replace, Rule::Prefix], None) => (true, false),
+        ([Rule::Replace], None) => (false, false),
+        ([Rule::Replace], Some(component)) if splits_at_space(component) => (false, false),
+        ([], Some(component)) if metaspace(&component) => {
+            match component.prepend_scheme.as_deref() {
+                Some("first") => (true, true),
+                Some("never") => (false, false),
+                _ => return Err(unsupported_spaces(normalizer, pre_tokenizer)),
+            }
+        }
+        _ => return Err(unsupported_spaces(normalizer, pre_tokenizer)),
+    };
+    Ok(Vocabulary {
+        model: SENTENCE_PIECE.to_owned(),
+        add_space_prefix: prefix,
+        space_prefix_once: once,
+        ..Vocabulary::default()
+    })
+}
+
+fn unsupported_spaces(
+    normalizer: Option<&Component>,
+    pre_tokenizer: Option<&Component>,
+) -> VocabularyError {
+    let normalizer = pre_tokenizer::in_words(normalizer);
+    let pre_tokenizer = pre_tokenizer::in_words(pre_tokenizer);
+    let found = format!("{normalizer} and {pre_tokenizer}");
+    let supported = "Prepend and Replace of a space by U+2581, or Metaspace without split that prepends first or never";
+    unsupported(
+        TOKENIZER_JSON,
+        "normalizer and pre_tokenizer",
+        found,
+        supported,
+    )
+}
+
+fn is_byte(text: &str) -> bool {
+    let digits = text
+        .strip_prefix("<0x")
+        .and_then(|rest| rest.strip_suffix('>'));
+    digits.is_some_and(|digits| {
+        digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    })
+}
+
+/// Control tokens that some models' files do not mark as such; converters to GGUF know them by
+/// their text.
+fn looks_special(text: &str) -> bool {
+    let between = |start, end| text.starts_with(start) && text.ends_with(end);
+    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+        || between("<|", "|>")
+        || between("<｜", "｜>")
+        || between("<unused", ">")
+}

@@ -1,0 +1,342 @@
+//! The JSON files of a folder, as far as they are read. Everything has a type: a tree of arbitrary
+//! values would take many times the size of a file.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// `tokenizer.json`.
+#[derive(Debug, Deserialize)]
+pub(super) struct TokenizerJson {
+    #[serde(default)]
+    pub(super) added_tokens: Vec<AddedToken>,
+    pub(super) normalizer: Option<Component>,
+    pub(super) pre_tokenizer: Option<Component>,
+    pub(super) post_processor: Option<Component>,
+    pub(super) model: Model,
+}
+
+/// `tokenizer.json` where another file has the tokens.
+#[derive(Debug, Deserialize)]
+pub(super) struct PostProcessor {
+    pub(super) post_processor: Option<Component>,
+}
+
+/// A token beside those of the model: in `tokenizer.json`, and, with its id as the key, in
+/// `tokenizer_config.json`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct AddedToken {
+    #[serde(default)]
+    pub(super) id: u32,
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) single_word: bool,
+    #[serde(default)]
+    pub(super) lstrip: bool,
+    #[serde(default)]
+    pub(super) rstrip: bool,
+    #[serde(default)]
+    pub(super) special: bool,
+}
+
+/// The model of `tokenizer.json`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Model {
+    #[serde(rename = "type")]
+    pub(super) kind: Option<String>,
+    pub(super) dropout: Option<f64>,
+    pub(super) unk_token: Option<String>,
+    pub(super) continuing_subword_prefix: Option<String>,
+    pub(super) end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    pub(super) byte_fallback: bool,
+    #[serde(default)]
+    pub(super) ignore_merges: bool,
+    #[serde(default)]
+    pub(super) vocab: Entries<u32>,
+    #[serde(default)]
+    pub(super) merges: Vec<Merge>,
+}
+
+/// A normaliser, a pre-tokenizer or a post-processor, or a sequence of them.
+pub(super) type Component = Part<Part<Nothing>>;
+
+/// A step of one; fields that it does not have are `None`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Part<P> {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(alias = "normalizers", alias = "pretokenizers", alias = "processors")]
+    pub(super) parts: Option<Few<P>>,
+    pub(super) pattern: Option<Pattern>,
+    pub(super) behavior: Option<String>,
+    pub(super) invert: Option<bool>,
+    pub(super) content: Option<String>,
+    pub(super) prepend: Option<String>,
+    pub(super) add_prefix_space: Option<bool>,
+    pub(super) use_regex: Option<bool>,
+    pub(super) individual_digits: Option<bool>,
+    pub(super) replacement: Option<String>,
+    pub(super) prepend_scheme: Option<String>,
+    pub(super) split: Option<bool>,
+    pub(super) single: Option<Few<TemplatePiece>>,
+}
+
+/// What a sequence in a sequence would hold.
+#[derive(Debug)]
+pub(super) enum Nothing {}
+
+impl<'de> Deserialize<'de> for Nothing {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(D::Error::custom("a sequence in a sequence"))
+    }
+}
+
+/// What is looked for.
+#[derive(Debug, Deserialize)]
+pub(super) enum Pattern {
+    String(String),
+    Regex(String),
+}
+
+/// What a text is put between.
+#[derive(Debug, Deserialize)]
+pub(super) enum TemplatePiece {
+    SpecialToken { id: String },
+    Sequence {},
+}
+
+/// `tokenizer_config.json`, `special_tokens_map.json`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct TokenizerConfig {
+    pub(super) add_bos_token: Option<bool>,
+    pub(super) add_eos_token: Option<bool>,
+    pub(super) add_prefix_space: Option<bool>,
+    pub(super) bos_token: Option<TokenName>,
+    pub(super) eos_token: Option<TokenName>,
+    pub(super) unk_token: Option<TokenName>,
+    #[serde(default)]
+    pub(super) added_tokens_decoder: Entries<AddedToken>,
+    pub(super) chat_template: Option<Template>,
+}
+
+/// `config.json`, `generation_config.json`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Config {
+    pub(super) model_type: Option<String>,
+    pub(super) vocab_size: Option<u64>,
+    pub(super) bos_token_id: Option<Ids>,
+    pub(super) eos_token_id: Option<Ids>,
+    pub(super) text_config: Option<TextConfig>,
+}
+
+/// The part of a `config.json` of a model that is not for text only.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct TextConfig {
+    pub(super) vocab_size: Option<u64>,
+    pub(super) bos_token_id: Option<Ids>,
+    pub(super) eos_token_id: Option<Ids>,
+}
+
+/// `chat_template.json`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ChatTemplate {
+    pub(super) chat_template: Option<Template>,
+}
+
+/// A token by its text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum TokenName {
+    Text(String),
+    Token { content: String },
+}
+
+impl TokenName {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            TokenName::Text(text) | TokenName::Token { content: text } => text,
+        }
+    }
+}
+
+/// One token or several, by their ids.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Ids {
+    One(u32),
+    Several(Vec<u32>),
+}
+
+impl Ids {
+    pub(super) fn list(&self) -> &[u32] {
+        match self {
+            Ids::One(id) => std::slice::from_ref(id),
+            Ids::Several(ids) => ids,
+        }
+    }
+}
+
+/// A chat template, or several with names.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Template {
+    One(String),
+    Several(Vec<NamedTemplate>),
+}
+
+/// One of several chat templates.
+#[derive(Debug, Deserialize)]
+pub(super) struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+impl Template {
+    /// The template, of several the one that is named `default`.
+    pub(super) fn text(self) -> Option<String> {
+        match self {
+            Template::One(text) => Some(text),
+            Template::Several(templates) => {
+                let mut templates = templates.into_iter();
+                templates
+                    .find(|template| template.name == "default")
+                    .map(|template| template.template)
+            }
+        }
+    }
+}
+
+/// A merge, written as two texts or, in older files, as one with a space between them.
+#[derive(Debug)]
+pub(super) struct Merge {
+    pub(super) text: String,
+    /// Where the first of the two ends, and the second begins.
+    split: (usize, usize),
+}
+
+impl Merge {
+    pub(super) fn pair(&self) -> (&str, &str) {
+        (&self.text[..self.split.0], &self.text[self.split.1..])
+    }
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Merge;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a merge of two texts")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
+                match text.split_once(' ') {
+                    Some((left, right)) if !right.contains(' ') => Ok(Merge {
+                        text: text.to_owned(),
+                        split: (left.len(), left.len() + 1),
+                    }),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Merge, A::Error> {
+                let mut text = String::new();
+                let mut next = |at| {
+                    let item = items.next_element::<String>()?;
+                    item.ok_or_else(|| A::Error::invalid_length(at, &self))
+                };
+                text += &next(0)?;
+                let at = text.len();
+                text += &next(1)?;
+                match items.next_element::<IgnoredAny>()? {
+                    None => Ok(Merge {
+                        text,
+                        split: (at, at),
+                    }),
+                    Some(_) => Err(A::Error::invalid_length(3, &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// An object's entries in the order of the file; empty where there is a list instead.
+#[derive(Debug)]
+pub(super) struct Entries<T>(pub(super) Vec<(String, T)>);
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Entries(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Entries<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+
+            /// Unigram models have a list of texts and scores here; they are refused by their name.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Entries::default())
+            }
+        }
+
+        deserializer.deserialize_any(Reader(PhantomData))
+    }
+}
+
+/// A list that is short in every real file.
+#[derive(Debug)]
+pub(super) struct Few<T>(pub(super) Vec<T>);
+
+/// The most that such a list may hold.
+const FEW: usize = 16;
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                write!(formatter, "a list of at most {FEW}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = list.next_element()? {
+                    if items.len() == FEW {
+                        return Err(A::Error::invalid_length(FEW + 1, &self));
+                    }
+                    items.push(item);
+                }
+                Ok(Few(items))
+            }
+        }
+
+        deserializer.deserialize_seq(Reader(PhantomData))
+    }
+}

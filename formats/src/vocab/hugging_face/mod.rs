@@ -1,0 +1,276 @@
+//! A vocabulary out of a folder as published on the Hugging Face hub.
+//!
+//! Two files hold tokens: `tokenizer.model` (SentencePiece) and `tokenizer.json` (Hugging Face's
+//! tokenizers). A folder may have both; the former is then what the model was trained with and what
+//! converters to GGUF read, so that it is read here too. The other files state special tokens and
+//! the chat template.
+//!
+//! What a normaliser to Unicode's form NFC would change is left as it is, as in GGUF, whose programs
+//! know no such step; most text is in that form anyway.
+
+mod base;
+mod json;
+mod pre_tokenizer;
+mod sentence_piece;
+mod special;
+
+use std::io::Read as _;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use base::Base;
+use json::{
+    AddedToken, ChatTemplate, Config, Entries, PostProcessor, TokenizerConfig, TokenizerJson,
+};
+use special::{Special, post_process};
+
+use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
+use crate::limits;
+
+const TOKENIZER_MODEL: &str = "tokenizer.model";
+const TOKENIZER_JSON: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// The files of a folder that say something about its vocabulary, as bytes; `None` where there is
+/// no such file.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the fields are the files' names")]
+pub struct HuggingFaceFiles {
+    pub tokenizer_model: Option<Vec<u8>>,
+    pub tokenizer_json: Option<Vec<u8>>,
+    pub tokenizer_config: Option<Vec<u8>>,
+    pub special_tokens_map: Option<Vec<u8>>,
+    pub added_tokens: Option<Vec<u8>>,
+    pub config: Option<Vec<u8>>,
+    pub generation_config: Option<Vec<u8>>,
+    pub chat_template_jinja: Option<Vec<u8>>,
+    pub chat_template_json: Option<Vec<u8>>,
+}
+
+impl Vocabulary {
+    /// Reads the vocabulary of a folder in Hugging Face's layout: `tokenizer.model` or
+    /// `tokenizer.json`, and whatever of `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `added_tokens.json`, `config.json`, `generation_config.json`, `chat_template.jinja` and
+    /// `chat_template.json` is there.
+    ///
+    /// Where `config.json` states the size of the vocabulary, it has that size: ids that no file
+    /// gives a text are filled up, and added tokens behind it, which the model has no embedding for,
+    /// are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`VocabularyError`]: files that cannot be read, are too large or damaged, tokenizers of other
+    /// kinds, and what [`check`](Self::check) refuses.
+    pub fn from_hugging_face(dir: &Path) -> Result<Self, VocabularyError> {
+        HuggingFaceFiles::read(dir)?.vocabulary()
+    }
+}
+
+impl HuggingFaceFiles {
+    /// Reads the files of a folder.
+    ///
+    /// # Errors
+    ///
+    /// [`VocabularyError::File`] where one is too large or cannot be read; absence is no error.
+    pub fn read(dir: &Path) -> Result<Self, VocabularyError> {
+        let tokenizer = |name| read(dir, name, limits::MAX_TOKENIZER_FILE_BYTES);
+        let config = |name| read(dir, name, limits::MAX_CONFIG_FILE_BYTES);
+        Ok(HuggingFaceFiles {
+            tokenizer_model: tokenizer(TOKENIZER_MODEL)?,
+            tokenizer_json: tokenizer(TOKENIZER_JSON)?,
+            tokenizer_config: config(TOKENIZER_CONFIG)?,
+            special_tokens_map: config("special_tokens_map.json")?,
+            added_tokens: config("added_tokens.json")?,
+            config: config("config.json")?,
+            generation_config: config("generation_config.json")?,
+            chat_template_jinja: config("chat_template.jinja")?,
+            chat_template_json: config("chat_template.json")?,
+        })
+    }
+
+    /// The vocabulary that the files describe together.
+    ///
+    /// # Errors
+    ///
+    /// As [`Vocabulary::from_hugging_face`].
+    pub fn vocabulary(&self) -> Result<Vocabulary, VocabularyError> {
+        let tokenizer_config: TokenizerConfig =
+            parse(TOKENIZER_CONFIG, self.tokenizer_config.as_deref())?.unwrap_or_default();
+        let map: TokenizerConfig = parse(
+            "special_tokens_map.json",
+            self.special_tokens_map.as_deref(),
+        )?
+        .unwrap_or_default();
+        let config: Config = parse("config.json", self.config.as_deref())?.unwrap_or_default();
+        let generation: Config =
+            parse("generation_config.json", self.generation_config.as_deref())?.unwrap_or_default();
+        let (base, processor) = match (&self.tokenizer_model, &self.tokenizer_json) {
+            (Some(bytes), tokenizer) if sentence_piece::is_sentence_piece(bytes) => {
+                let base = self.of_pieces(sentence_piece::parse(bytes)?, &tokenizer_config)?;
+                let beside: Option<PostProcessor> = parse(TOKENIZER_JSON, tokenizer.as_deref())?;
+                (base, beside.and_then(|file| file.post_processor))
+            }
+            (_, Some(bytes)) => {
+                let mut tokenizer: TokenizerJson = parse_one(TOKENIZER_JSON, bytes)?;
+                let processor = tokenizer.post_processor.take();
+                (Base::of_json(tokenizer)?, processor)
+            }
+            (Some(_), None) => {
+                let problem = "is no SentencePiece model, and there is no tokenizer.json beside it";
+                return Err(file(TOKENIZER_MODEL, problem));
+            }
+            (None, None) => {
+                let problem = "is not in the folder, and neither is tokenizer.model; copy the tokenizer's files";
+                return Err(file(TOKENIZER_JSON, problem));
+            }
+        };
+        let text_config = config.text_config.as_ref();
+        let size = config
+            .vocab_size
+            .or_else(|| text_config.and_then(|text| text.vocab_size));
+        let mut vocabulary = base.finish(size)?;
+
+        let gemma = |kind: &String| kind.starts_with("gemma");
+        if vocabulary.model == SENTENCE_PIECE {
+            if config.model_type.as_ref().is_some_and(gemma) {
+                // Whatever the SentencePiece model says, which these are not used with.
+                vocabulary.add_space_prefix = false;
+            } else if let Some(prefix) = tokenizer_config.add_prefix_space
+                && vocabulary.merges.is_empty()
+            {
+                vocabulary.add_space_prefix = prefix;
+            }
+        }
+        let special = Special {
+            names: [&tokenizer_config, &map],
+            ids: [
+                (config.bos_token_id.as_ref(), config.eos_token_id.as_ref()),
+                text_config.map_or((None, None), |text| {
+                    (text.bos_token_id.as_ref(), text.eos_token_id.as_ref())
+                }),
+                (
+                    generation.bos_token_id.as_ref(),
+                    generation.eos_token_id.as_ref(),
+                ),
+            ],
+        };
+        special.set(&mut vocabulary)?;
+        let (bos, eos) = match &processor {
+            Some(processor) => post_process(processor, &mut vocabulary)?,
+            None => (None, None),
+        };
+        let flag = |processed: Option<bool>, stated: Option<bool>, default| {
+            let default = if processor.is_some() { false } else { default };
+            processed.or(stated).unwrap_or(default)
+        };
+        vocabulary.add_bos = flag(bos, tokenizer_config.add_bos_token, vocabulary.add_bos);
+        vocabulary.add_eos = flag(eos, tokenizer_config.add_eos_token, vocabulary.add_eos);
+        vocabulary.chat_template = self.template(tokenizer_config)?;
+        vocabulary.check()?;
+        Ok(vocabulary)
+    }
+
+    /// The tokens of a SentencePiece model, and those that are added to it.
+    fn of_pieces(
+        &self,
+        vocabulary: Vocabulary,
+        config: &TokenizerConfig,
+    ) -> Result<Base, VocabularyError> {
+        let added: Entries<u32> =
+            parse("added_tokens.json", self.added_tokens.as_deref())?.unwrap_or_default();
+        let decoder = &config.added_tokens_decoder.0;
+        let own = vocabulary.tokens.len();
+        let mut base = Base {
+            most: 2 * (own + added.0.len() + decoder.len()),
+            own,
+            vocabulary,
+        };
+        for (content, id) in added.0 {
+            base.add(&AddedToken {
+                id,
+                content,
+                ..AddedToken::default()
+            })?;
+        }
+        for (key, token) in decoder {
+            let id = key.parse().map_err(|_| {
+                let problem = format!("added_tokens_decoder has the id {key:?}");
+                file(TOKENIZER_CONFIG, &problem)
+            })?;
+            let token = token.clone();
+            base.add(&AddedToken { id, ..token })?;
+        }
+        Ok(base)
+    }
+
+    /// The chat template: a file of its own goes before an entry.
+    fn template(&self, config: TokenizerConfig) -> Result<Option<String>, VocabularyError> {
+        if let Some(bytes) = &self.chat_template_jinja {
+            let text = String::from_utf8(bytes.clone());
+            let text = text.map_err(|_| file("chat_template.jinja", "is no UTF-8"))?;
+            return Ok(Some(text));
+        }
+        if let Some(template) = config.chat_template {
+            return Ok(template.text());
+        }
+        let beside: Option<ChatTemplate> =
+            parse("chat_template.json", self.chat_template_json.as_deref())?;
+        Ok(beside.and_then(|file| file.chat_template?.text()))
+    }
+}
+
+fn file(name: &str, problem: &str) -> VocabularyError {
+    VocabularyError::File {
+        file: name.to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+fn unsupported(
+    file: &'static str,
+    what: &'static str,
+    found: impl Into<String>,
+    supported: impl Into<String>,
+) -> VocabularyError {
+    VocabularyError::Unsupported {
+        file,
+        what,
+        found: found.into(),
+        supported: supported.into(),
+    }
+}
+
+fn read(dir: &Path, name: &str, most: u64) -> Result<Option<Vec<u8>>, VocabularyError> {
+    let path = dir.join(name);
+    let problem = |problem: String| VocabularyError::File {
+        file: path.display().to_string(),
+        problem,
+    };
+    let open = match std::fs::File::open(&path) {
+        Ok(open) => open,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(problem(error.to_string())),
+    };
+    let mut bytes = Vec::new();
+    open.take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| problem(error.to_string()))?;
+    if bytes.len() as u64 > most {
+        return Err(problem(format!(
+            "the file has more than {most} bytes, which no tokenizer has"
+        )));
+    }
+    Ok(Some(bytes))
+}
+
+fn parse<'a, T: Deserialize<'a>>(
+    name: &str,
+    bytes: Option<&'a [u8]>,
+) -> Result<Option<T>, VocabularyError> {
+    bytes.map(|bytes| parse_one(name, bytes)).transpose()
+}
+
+fn parse_one<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, VocabularyError> {
+    serde_json::from_slice(bytes).map_err(|error| file(name, &error.to_string()))
+}

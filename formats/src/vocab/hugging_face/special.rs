@@ -1,0 +1,116 @@
+//! Special tokens: which they are, and which of them are put around a text.
+
+use super::json::{Component, Ids, Part, TemplatePiece, TokenName, TokenizerConfig};
+use super::{TOKENIZER_JSON, unsupported};
+use crate::vocab::{Vocabulary, VocabularyError};
+
+/// Where BOS, EOS and the unknown token are named, by text and by id, the first that does so first.
+pub(super) struct Special<'a> {
+    /// `tokenizer_config.json` and `special_tokens_map.json`.
+    pub(super) names: [&'a TokenizerConfig; 2],
+    /// BOS and EOS of `config.json`, of its part for text, and of `generation_config.json`.
+    pub(super) ids: [(Option<&'a Ids>, Option<&'a Ids>); 3],
+}
+
+impl Special<'_> {
+    pub(super) fn set(&self, vocabulary: &mut Vocabulary) -> Result<(), VocabularyError> {
+        let named = |which: &'static str, names: [Option<&TokenName>; 2]| {
+            let mut names = names.into_iter().flatten();
+            let Some(name) = names.find(|name| !name.text().is_empty()) else {
+                return Ok(None);
+            };
+            let mut texts = (0..).zip(&vocabulary.tokens);
+            match texts.find(|(_, text)| *text == name.text()) {
+                Some((id, _)) => Ok(Some(id)),
+                None => Err(VocabularyError::SpecialName {
+                    which,
+                    name: name.text().to_owned(),
+                }),
+            }
+        };
+        let [config, map] = self.names;
+        let names = |of: fn(&TokenizerConfig) -> Option<&TokenName>| [of(config), of(map)];
+        let bos = named("BOS", names(|names| names.bos_token.as_ref()))?;
+        let eos = named("EOS", names(|names| names.eos_token.as_ref()))?;
+        let unknown = named("unknown", names(|names| names.unk_token.as_ref()))?;
+        let first = |list: Option<&Ids>| list.and_then(|ids| ids.list().first().copied());
+        let bos_id = self.ids.iter().find_map(|(bos, _)| first(*bos));
+        let eos_id = self.ids.iter().find_map(|(_, eos)| first(*eos));
+        vocabulary.bos = bos.or(bos_id).or(vocabulary.bos);
+        vocabulary.eos = eos.or(eos_id).or(vocabulary.eos);
+        vocabulary.unknown = unknown.or(vocabulary.unknown);
+
+        let lists = self.ids.iter().filter_map(|(_, eos)| *eos);
+        let mut ends: Vec<u32> = lists.flat_map(Ids::list).copied().collect();
+        ends.retain(|&id| Some(id) != vocabulary.eos);
+        ends.sort_unstable();
+        ends.dedup();
+        vocabulary.end_of_generation = ends;
+        Ok(())
+    }
+}
+
+/// Whether a post-processor puts BOS before and EOS behind a text; `None` where it says neither.
+/// What it puts there is BOS or EOS where no other file names one.
+pub(super) fn post_process(
+    processor: &Component,
+    vocabulary: &mut Vocabulary,
+) -> Result<(Option<bool>, Option<bool>), VocabularyError> {
+    let templates: Vec<_> = match &processor.parts {
+        Some(parts) if processor.kind == "Sequence" => {
+            let template = |part: &Part<_>| (part.kind.clone(), texts(part));
+            parts.0.iter().map(template).collect()
+        }
+        _ => vec![(processor.kind.clone(), texts(processor))],
+    };
+    let refuse = |found: &str, supported: &str| {
+        Err(unsupported(
+            TOKENIZER_JSON,
+            "post_processor",
+            found,
+            supported,
+        ))
+    };
+    let tokens = &vocabulary.tokens;
+    let is = |id: &mut Option<u32>, name: &String| {
+        let named = || {
+            let mut texts = (0..).zip(tokens);
+            texts.find(|(_, text)| *text == name).map(|(id, _)| id)
+        };
+        *id = id.or_else(named);
+        id.and_then(|id| tokens.get(id as usize)) == Some(name)
+    };
+    let (own_bos, own_eos) = (&mut vocabulary.bos, &mut vocabulary.eos);
+    let mut puts = (None, None);
+    for (kind, pieces) in templates {
+        match kind.as_str() {
+            "ByteLevel" => {}
+            "TemplateProcessing" => match pieces.as_slice() {
+                [None] => {}
+                [Some(bos), None] if is(own_bos, bos) => puts.0 = Some(true),
+                [None, Some(eos)] if is(own_eos, eos) => puts.1 = Some(true),
+                [Some(bos), None, Some(eos)] if is(own_bos, bos) && is(own_eos, eos) => {
+                    puts = (Some(true), Some(true));
+                }
+                _ => {
+                    let names = pieces.iter().map(|piece| piece.as_deref().unwrap_or("$A"));
+                    let found = names.collect::<Vec<_>>().join(" ");
+                    return refuse(&found, "BOS before and EOS behind a text");
+                }
+            },
+            other => return refuse(other, "ByteLevel, TemplateProcessing"),
+        }
+    }
+    Ok(puts)
+}
+
+/// The template of one text: special tokens by their text, `None` for the text itself.
+fn texts<P>(part: &Part<P>) -> Vec<Option<String>> {
+    let pieces = part.single.iter().flat_map(|pieces| &pieces.0);
+    pieces
+        .map(|piece| match piece {
+            TemplatePiece::SpecialToken { id } => Some(id.clone()),
+            TemplatePiece::Sequence {} => None,
+        })
+        .collect()
+}

@@ -1,0 +1,102 @@
+//! The classes of characters that pre-tokenizers speak of.
+
+use unicode_general_category::{GeneralCategory, get_general_category};
+
+/// What a character is; several bits may be set.
+pub(super) type Class = u8;
+
+/// `\p{L}`
+pub(super) const LETTER: Class = 1;
+/// `\p{N}`
+pub(super) const NUMBER: Class = 1 << 1;
+/// `\p{P}`
+pub(super) const PUNCTUATION: Class = 1 << 2;
+/// `\p{S}`
+pub(super) const SYMBOL: Class = 1 << 3;
+/// `\p{M}`
+pub(super) const MARK: Class = 1 << 4;
+/// `\s`
+pub(super) const SPACE: Class = 1 << 5;
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: may stand before the small letters of a word.
+pub(super) const LEADING: Class = 1 << 6;
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: may end a word.
+pub(super) const TRAILING: Class = 1 << 7;
+
+const ASCII: [Class; 128] = {
+    let mut table = [0; 128];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = match byte as u8 {
+            b'a'..=b'z' => LETTER | TRAILING,
+            b'A'..=b'Z' => LETTER | LEADING,
+            b'0'..=b'9' => NUMBER,
+            b'\t'..=b'\r' | b' ' => SPACE,
+            b'$' | b'+' | b'<'..=b'>' | b'^' | b'`' | b'|' | b'~' => SYMBOL,
+            b'!'..=b'/' | b':'..=b'@' | b'['..=b'_' | b'{'..=b'}' => PUNCTUATION,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// The class of a character, by Unicode 16.
+pub(super) fn class(character: char) -> Class {
+    use GeneralCategory::{
+        ClosePunctuation, ConnectorPunctuation, CurrencySymbol, DashPunctuation, DecimalNumber,
+        EnclosingMark, FinalPunctuation, InitialPunctuation, LetterNumber, LowercaseLetter,
+        MathSymbol, ModifierLetter, ModifierSymbol, NonspacingMark, OpenPunctuation, OtherLetter,
+        OtherNumber, OtherPunctuation, OtherSymbol, SpacingMark, TitlecaseLetter, UppercaseLetter,
+    };
+    if character.is_ascii() {
+        return ASCII[character as usize];
+    }
+    match get_general_category(character) {
+        UppercaseLetter | TitlecaseLetter => LETTER | LEADING,
+        LowercaseLetter => LETTER | TRAILING,
+        ModifierLetter | OtherLetter => LETTER | LEADING | TRAILING,
+        NonspacingMark | SpacingMark | EnclosingMark => MARK | LEADING | TRAILING,
+        DecimalNumber | LetterNumber | OtherNumber => NUMBER,
+        ConnectorPunctuation | DashPunctuation | OpenPunctuation | ClosePunctuation
+        | InitialPunctuation | FinalPunctuation | OtherPunctuation => PUNCTUATION,
+        MathSymbol | CurrencySymbol | ModifierSymbol | OtherSymbol => SYMBOL,
+        _ if character.is_whitespace() => SPACE,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The standard library knows three of the classes (and newer characters), and the table of
+    /// ASCII is a copy.
+    #[test]
+    fn classes_agree_with_their_other_sources() {
+        for character in '\0'..=char::MAX {
+            if get_general_category(character) == GeneralCategory::Unassigned {
+                continue;
+            }
+            let class = class(character);
+            assert_eq!(
+                class & SPACE != 0,
+                character.is_whitespace(),
+                "{character:?}"
+            );
+            assert_eq!(class & NUMBER != 0, character.is_numeric(), "{character:?}");
+            if class & LETTER != 0 {
+                assert!(character.is_alphabetic(), "{character:?}");
+            }
+            let kinds = class & (LETTER | NUMBER | PUNCTUATION | SYMBOL | MARK | SPACE);
+            assert!(kinds.count_ones() <= 1, "{character:?}");
+            let punctuation = character.is_ascii_punctuation();
+            if character.is_ascii() {
+                assert_eq!(class & (PUNCTUATION | SYMBOL) != 0, punctuation);
+                let abbreviation = get_general_category(character).abbreviation();
+                assert_eq!(class & PUNCTUATION != 0, abbreviation.starts_with('P'));
+                assert_eq!(class & LEADING != 0, abbreviation == "Lu");
+                assert_eq!(class & TRAILING != 0, abbreviation == "Ll");
+            }
+        }
+    }
+}

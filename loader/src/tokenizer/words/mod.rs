@@ -1,0 +1,96 @@
+//! Cutting a text into the words that byte-level merging works on.
+//!
+//! The models' files state regular expressions. There are few of them, and none needs more than a
+//! look at the next characters, so that each is a function here: the time is linear in the text
+//! whatever the text is, which an engine that backtracks does not give. Every function's
+//! documentation is its expression.
+//!
+//! A pre-tokenizer is a sequence of stages. Each stage cuts the pieces that the one before has
+//! left, at what matches and between, and looks at nothing outside the piece.
+
+mod class;
+mod expressions;
+
+use htc_formats::vocab::PreTokenizer;
+
+use expressions::{
+    cjk, cjk_and_kana, deep_seek_v3, gpt_2, gpt_4o, letters_deep_seek_llm, line_end, llama_3,
+    number, numbers, punctuation, punctuation_deep_seek_llm, spaced_letters, tekken, three_numbers,
+};
+
+/// How a piece is cut.
+enum Stage {
+    /// By a function that says how many bytes match at the beginning of a text; `None` where
+    /// nothing does.
+    At(fn(&str) -> Option<usize>),
+    /// `\s+$`
+    TrailingSpace,
+}
+
+use Stage::{At, TrailingSpace};
+
+fn stages(pre: PreTokenizer) -> &'static [Stage] {
+    match pre {
+        PreTokenizer::Gpt2 => &[At(gpt_2)],
+        PreTokenizer::StarCoder => &[At(number), At(gpt_2)],
+        PreTokenizer::Llama3 | PreTokenizer::Dbrx => &[At(|text| llama_3(text, 3))],
+        PreTokenizer::Qwen2 => &[At(|text| llama_3(text, 1))],
+        PreTokenizer::DeepSeekLlm => &[
+            At(line_end),
+            At(letters_deep_seek_llm),
+            At(punctuation_deep_seek_llm),
+            TrailingSpace,
+            At(cjk),
+            At(numbers),
+        ],
+        PreTokenizer::DeepSeekCoder => &[
+            At(line_end),
+            At(spaced_letters),
+            At(punctuation),
+            At(cjk),
+            At(number),
+        ],
+        PreTokenizer::DeepSeekV3 => &[At(three_numbers), At(cjk_and_kana), At(deep_seek_v3)],
+        PreTokenizer::Gpt4o => &[At(gpt_4o)],
+        PreTokenizer::Tekken => &[At(tekken)],
+    }
+}
+
+/// Calls `word` with every word of `text`, in order; together they are the text.
+pub(super) fn for_each(pre: PreTokenizer, text: &str, word: &mut dyn FnMut(&str)) {
+    cut(stages(pre), text, word);
+}
+
+fn cut(stages: &[Stage], piece: &str, word: &mut dyn FnMut(&str)) {
+    if piece.is_empty() {
+        return;
+    }
+    let Some((stage, next)) = stages.split_first() else {
+        return word(piece);
+    };
+    match stage {
+        TrailingSpace => {
+            let (before, space) = piece.split_at(piece.trim_end().len());
+            cut(next, before, word);
+            cut(next, space, word);
+        }
+        At(matched) => {
+            let (mut done, mut at) = (0, 0);
+            while let Some(character) = piece[at..].chars().next() {
+                match matched(&piece[at..]) {
+                    None => at += character.len_utf8(),
+                    Some(len) => {
+                        cut(next, &piece[done..at], word);
+                        cut(next, &piece[at..at + len], word);
+                        at += len;
+                        done = at;
+                    }
+                }
+            }
+            cut(next, &piece[done..], word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

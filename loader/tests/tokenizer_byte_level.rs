@@ -1,0 +1,249 @@
+//! Byte-level vocabularies against PyPI's `tokenizers`, on a small vocabulary that it trained
+//! (`scripts/make_tokenizer_fixtures.py`).
+
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+
+mod tokenizer_common;
+
+use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
+use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
+use serde_json::{Value, json};
+use tokenizer_common::{cases, fixture, from_json};
+
+fn small() -> Vocabulary {
+    from_json(&fixture("bpe_tokenizer.json"))
+}
+
+fn token(vocabulary: &Vocabulary, text: &str) -> u32 {
+    let mut tokens = (0..).zip(&vocabulary.tokens);
+    tokens.find(|(_, token)| *token == text).unwrap().0
+}
+
+#[test]
+fn ids_with_every_pre_tokenizer() {
+    let fixture_ids = fixture("bpe_ids.json");
+    let mut model = fixture("bpe_tokenizer.json");
+    for (name, pre) in fixture_ids["pre_tokenizers"].as_object().unwrap() {
+        model["pre_tokenizer"] = pre.clone();
+        let ignores = matches!(name.as_str(), "llama-bpe" | "tekken");
+        model["model"]["ignore_merges"] = json!(ignores);
+        let vocabulary = from_json(&model);
+        assert_eq!(vocabulary.pre, PreTokenizer::from_name(name), "{name}");
+        let tokenizer = Tokenizer::new(vocabulary).unwrap();
+        for (text, expected) in cases(&fixture_ids["texts"], &fixture_ids["ids"][name]) {
+            // The other program always takes special tokens for what they are.
+            let found = tokenizer.encode_with_special(text, AddSpecial::Nothing);
+            assert_eq!(found, expected, "{name}: {text:?}");
+            let plain = tokenizer.encode(text, AddSpecial::Nothing);
+            assert_eq!(tokenizer.decode(&plain), text, "{name}");
+            assert_eq!(plain == found, !text.contains("<|im_"), "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn special_tokens_in_a_text_are_text_unless_asked_for() {
+    let vocabulary = Vocabulary {
+        bos: Some(1),
+        eos: Some(2),
+        add_bos: true,
+        add_eos: true,
+        ..small()
+    };
+    let tokenizer = Tokenizer::new(vocabulary).unwrap();
+    let text = "<|im_start|>a<|im_end|>";
+    let a = token(tokenizer.vocabulary(), "a");
+    let special = |add| tokenizer.encode_with_special(text, add);
+    assert_eq!(special(AddSpecial::Nothing), [1, a, 2]);
+    // BOS and EOS are there already.
+    assert_eq!(special(AddSpecial::AsVocabulary), [1, a, 2]);
+    assert_eq!(special(AddSpecial::Prompt), [1, a, 2]);
+    let plain = tokenizer.encode(text, AddSpecial::AsVocabulary);
+    assert!(plain.len() > 10 && plain.starts_with(&[1]) && plain.ends_with(&[2]));
+    assert!(!plain[1..plain.len() - 1].iter().any(|&id| id < 3));
+    let other = tokenizer.encode_with_special("a<|endoftext|>", AddSpecial::AsVocabulary);
+    assert_eq!(other, [1, a, 0, 2]);
+}
+
+/// Whitespace beside tokens that take it away, as Phi-3's and Phi-4's do.
+#[test]
+fn whitespace_beside_special_tokens() {
+    let vocabulary = Vocabulary {
+        strip_before: vec![2],
+        strip_after: vec![1, 2],
+        ..small()
+    };
+    let tokenizer = Tokenizer::new(vocabulary).unwrap();
+    let encode = |text| tokenizer.encode_with_special(text, AddSpecial::Nothing);
+    let bare = encode("<|im_start|>a<|im_end|>a<|endoftext|>");
+    for text in [
+        "<|im_start|>\n\n a \t<|im_end|> \u{a0}a<|endoftext|>",
+        "<|im_start|> a\n<|im_end|>a<|endoftext|>",
+    ] {
+        assert_eq!(encode(text), bare, "{text:?}");
+    }
+    assert_eq!(encode("<|im_start|> \n<|im_end|>  "), [1, 2]);
+    assert_ne!(encode("a <|endoftext|>"), encode("a<|endoftext|>"));
+}
+
+/// Llama 3: a word that is a token is that token, even where merging would not find it.
+#[test]
+fn whole_words_go_before_merges() {
+    let mut vocabulary = small();
+    let word = vocabulary.tokens.len() as u32;
+    vocabulary.tokens.push("Ġxyzzy".to_owned());
+    vocabulary.kinds.push(TokenKind::Normal);
+    for (pre, whole) in [
+        (PreTokenizer::Llama3, true),
+        (PreTokenizer::Tekken, true),
+        (PreTokenizer::Dbrx, false),
+    ] {
+        let pre = Some(pre);
+        let tokenizer = Tokenizer::new(Vocabulary {
+            pre,
+            ..vocabulary.clone()
+        })
+        .unwrap();
+        let ids = tokenizer.encode("a xyzzy", AddSpecial::Nothing);
+        assert_eq!(ids.contains(&word), whole, "{pre:?}");
+        assert_eq!(tokenizer.decode(&ids), "a xyzzy");
+    }
+}
+
+/// The definition, at quadratic cost: join the pair of neighbours that comes first, the left-most
+/// of equals, until there is none.
+#[test]
+fn a_long_word_follows_the_definition() {
+    let vocabulary = small();
+    let rank = |pair: (u32, u32)| vocabulary.merges.iter().position(|merge| *merge == pair);
+    let text = "ththeererinininganandandaalliicecehesaidtotheQueen".repeat(4);
+    let mut expected: Vec<u32> = text
+        .chars()
+        .map(|character| token(&vocabulary, &character.to_string()))
+        .collect();
+    loop {
+        let ranked = (1..expected.len())
+            .filter_map(|at| Some((rank((expected[at - 1], expected[at]))?, at)));
+        let Some((_, at)) = ranked.min() else { break };
+        let right = expected.remove(at) as usize;
+        let left = expected[at - 1] as usize;
+        let text = format!("{}{}", vocabulary.tokens[left], vocabulary.tokens[right]);
+        expected[at - 1] = token(&vocabulary, &text);
+    }
+    assert!(expected.len() < text.len() * 3 / 4);
+    let tokenizer = Tokenizer::new(vocabulary.clone()).unwrap();
+    assert_eq!(tokenizer.encode(&text, AddSpecial::Nothing), expected);
+}
+
+/// A word of a mebibyte: anything quadratic would not end.
+#[test]
+fn long_words_take_their_time_only_once() {
+    let tokenizer = Tokenizer::new(small()).unwrap();
+    for run in ["a", "th", " ", "!", "é", "the"] {
+        let text = run.repeat((1 << 20) / run.len());
+        let ids = tokenizer.encode(&text, AddSpecial::Nothing);
+        assert!(tokenizer.decode(&ids) == text, "{run:?}");
+    }
+}
+
+/// A byte that stood in no text the vocabulary was made from has no token.
+#[test]
+fn bytes_without_a_token_are_left_out() {
+    let mut vocabulary = small();
+    let merged = |id: u32| vocabulary.merges.iter().any(|&(a, b)| a == id || b == id);
+    let mut letters = ('A'..='Z').map(String::from);
+    let letter = letters.find(|text| !merged(token(&vocabulary, text)));
+    let letter = letter.unwrap();
+    let at = token(&vocabulary, &letter) as usize;
+    vocabulary.tokens[at] = "renamed".to_owned();
+    let tokenizer = Tokenizer::new(vocabulary).unwrap();
+    let without = tokenizer.encode("ab", AddSpecial::Nothing);
+    let with = tokenizer.encode(&format!("a{letter}b"), AddSpecial::Nothing);
+    assert_eq!(with, without);
+}
+
+#[test]
+fn ends_of_generation() {
+    let mut vocabulary = small();
+    let tokens = vocabulary.tokens.len() as u32;
+    for text in ["<|eot_id|>", "<end_of_turn>", "<|end|>", "other"] {
+        vocabulary.tokens.push(text.to_owned());
+        vocabulary.kinds.push(TokenKind::Control);
+    }
+    vocabulary.eos = Some(1);
+    vocabulary.end_of_generation = vec![tokens + 3];
+    let tokenizer = Tokenizer::new(vocabulary).unwrap();
+    let ends: Vec<u32> = (0..tokens + 9).filter(|&id| tokenizer.is_end(id)).collect();
+    let named = [tokens, tokens + 1, tokens + 2, tokens + 3];
+    assert_eq!(ends, [&[0, 1, 2], named.as_slice()].concat());
+    assert_eq!(tokenizer.decode(&ends), "");
+}
+
+#[test]
+fn damaged_vocabularies_are_refused() {
+    let refuse = |change: fn(&mut Vocabulary)| {
+        let mut vocabulary = small();
+        change(&mut vocabulary);
+        let error = Tokenizer::new(vocabulary).unwrap_err();
+        assert!(!error.to_string().contains('\n'), "{error}");
+        error
+    };
+    let no_token = refuse(|v| v.merges[3] = (0, 0));
+    assert!(
+        matches!(no_token, TokenizerError::MergeResult { merge: 3, .. }),
+        "{no_token}"
+    );
+    let twice = refuse(|v| v.merges[7] = v.merges[3]);
+    let (first, second) = (3, 7);
+    assert!(
+        matches!(twice, TokenizerError::MergeTwice { first: a, second: b, .. } if (a, b) == (first, second)),
+        "{twice}"
+    );
+    let outside = refuse(|v| v.merges[0].0 = u32::MAX);
+    assert!(
+        matches!(outside, TokenizerError::Vocabulary(_)),
+        "{outside}"
+    );
+    let duplicate = refuse(|v| v.tokens[9] = v.tokens[8].clone());
+    assert!(
+        matches!(
+            duplicate,
+            TokenizerError::Duplicate {
+                first: 8,
+                second: 9,
+                ..
+            }
+        ),
+        "{duplicate}"
+    );
+    let no_pre = refuse(|v| v.pre = None);
+    assert!(
+        no_pre.to_string().contains("tokenizer.ggml.pre"),
+        "{no_pre}"
+    );
+    let end = refuse(|v| v.end_of_generation = vec![5, 1 << 30]);
+    assert!(
+        end.to_string()
+            .contains("end-of-generation token is 1073741824"),
+        "{end}"
+    );
+}
+
+/// As an artifact stores it.
+#[test]
+fn a_vocabulary_survives_its_json() {
+    let vocabulary = small();
+    let json = serde_json::to_value(&vocabulary).unwrap();
+    assert_eq!(json["pre"], "gpt-2");
+    for absent in ["scores", "chat_template", "strip_after", "collapse_spaces"] {
+        assert_eq!(json.get(absent), None);
+    }
+    assert_eq!(
+        serde_json::from_value::<Vocabulary>(json.clone()).unwrap(),
+        vocabulary
+    );
+    let mut unknown = json;
+    unknown["pre"] = Value::from("gpt-9");
+    let error = serde_json::from_value::<Vocabulary>(unknown).unwrap_err();
+    assert!(error.to_string().contains("gpt-9"), "{error}");
+}

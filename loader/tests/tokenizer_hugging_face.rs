@@ -1,0 +1,128 @@
+//! Vocabularies out of Hugging Face folders: the same ids as the GGUF of the same model, and as
+//! PyPI's `tokenizers`.
+
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+
+mod tokenizer_common;
+
+use htc_formats::gguf::Gguf;
+use htc_formats::vocab::Vocabulary;
+use htc_loader::tokenizer::{AddSpecial, Tokenizer, TokenizerError};
+use tokenizer_common::{cases, fixture, from_json, shared, texts, vocabulary_of};
+
+/// Every model of `reference/arch`, made by llama.cpp's converter from the folder it is in.
+#[test]
+fn folders_and_their_ggufs_have_the_same_vocabulary() {
+    let Some(folder) = shared("reference/arch") else {
+        return;
+    };
+    let mut models = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let folder = entry.unwrap().path();
+        let read = Vocabulary::from_hugging_face(&folder).unwrap();
+        let expected = vocabulary_of(&folder.join("model.gguf"));
+        assert_eq!(read, expected, "{}", folder.display());
+        models += 1;
+    }
+    assert!(models > 5);
+}
+
+#[test]
+fn texts_have_the_same_ids_from_either() {
+    let Some(folder) = shared("models/reference-7m") else {
+        return;
+    };
+    let read = Vocabulary::from_hugging_face(&folder).unwrap();
+    let expected = vocabulary_of(&folder.join("reference-7m-f16.gguf"));
+    assert_eq!(read, expected);
+    let (read, expected) = (
+        Tokenizer::new(read).unwrap(),
+        Tokenizer::new(expected).unwrap(),
+    );
+    for (name, text) in texts() {
+        let ids = read.encode(&text, AddSpecial::AsVocabulary);
+        assert!(
+            ids == expected.encode(&text, AddSpecial::AsVocabulary),
+            "{name}"
+        );
+        assert!(read.decode(&ids) == text, "{name}");
+    }
+}
+
+/// Characters with byte fallback and a list of merges, with every normaliser and pre-tokenizer that
+/// is understood, on a vocabulary cut out of the demo model's.
+#[test]
+fn characters_with_byte_fallback() {
+    let expected = fixture("characters_ids.json");
+    let mut model = fixture("characters_tokenizer.json");
+    for (name, variant) in expected["variants"].as_object().unwrap() {
+        model["normalizer"] = variant[0].clone();
+        model["pre_tokenizer"] = variant[1].clone();
+        let vocabulary = from_json(&model);
+        assert_eq!((vocabulary.unknown, vocabulary.scores.len()), (Some(0), 0));
+        let tokenizer = Tokenizer::new(vocabulary).unwrap();
+        for (text, expected) in cases(&expected["texts"], &expected["ids"][name]) {
+            let found = tokenizer.encode_with_special(text, AddSpecial::Nothing);
+            assert_eq!(found, expected, "{name}: {text:?}");
+            if ["prepend", "replace", "gemma"].contains(&name.as_str()) {
+                let plain = tokenizer.encode(text, AddSpecial::Nothing);
+                let shown = text.replace('\u{2581}', " ");
+                assert_eq!(tokenizer.decode(&plain), shown, "{name}");
+            }
+        }
+    }
+}
+
+/// The same vocabulary by scores and by merges, on texts that no tie decides.
+#[test]
+fn scores_and_merges_agree() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo");
+    let gguf = Gguf::open(format!("{demo}/reference-7m-f16.gguf")).unwrap();
+    let by_scores = Vocabulary::from_gguf(&gguf).unwrap();
+    let id = |text: &str| by_scores.tokens.iter().position(|token| token == text);
+    let mut merges = Vec::new();
+    let mut order: Vec<usize> = (259..by_scores.tokens.len()).collect();
+    order.sort_by(|&a, &b| by_scores.scores[b].total_cmp(&by_scores.scores[a]));
+    for token in order {
+        let text = &by_scores.tokens[token];
+        for (at, _) in text.char_indices().skip(1) {
+            if let (Some(left), Some(right)) = (id(&text[..at]), id(&text[at..])) {
+                merges.push((left as u32, right as u32));
+            }
+        }
+    }
+    let by_merges = Vocabulary {
+        merges,
+        scores: Vec::new(),
+        ..by_scores.clone()
+    };
+    let (a, b) = (
+        Tokenizer::new(by_scores).unwrap(),
+        Tokenizer::new(by_merges).unwrap(),
+    );
+    for name in ["alice.txt", "time_machine.txt"] {
+        let text = std::fs::read_to_string(format!("{demo}/{name}")).unwrap();
+        let ids = a.encode(&text, AddSpecial::Nothing);
+        assert!(ids == b.encode(&text, AddSpecial::Nothing), "{name}");
+    }
+    // One long run without any place to cut it.
+    let run = "ab".repeat(1 << 19);
+    let ids = b.encode(&run, AddSpecial::Nothing);
+    assert!(b.decode(&ids) == run);
+}
+
+#[test]
+fn missing_byte_tokens_are_refused() {
+    let mut vocabulary = from_json(&{
+        let mut model = fixture("characters_tokenizer.json");
+        let variants = fixture("characters_ids.json");
+        model["normalizer"] = variants["variants"]["prepend"][0].clone();
+        model
+    });
+    vocabulary.tokens[77] = "renamed".to_owned();
+    vocabulary.kinds[77] = htc_formats::vocab::TokenKind::Normal;
+    assert_eq!(
+        Tokenizer::new(vocabulary).unwrap_err(),
+        TokenizerError::BytesMissing
+    );
+}
