@@ -185,6 +185,8 @@ def write_gguf(path, arch, config, tensors, pieces):
     w.add_token_list([pieces.id_to_piece(i).encode() for i in range(len(pieces))])
     w.add_token_scores([pieces.get_score(i) for i in range(len(pieces))])
     w.add_token_types([2 if pieces.is_unknown(i) else 3 if pieces.is_control(i) else 1 for i in range(len(pieces))])
+    if arch.startswith("gemma"):
+        w.add_add_space_prefix(False)
     w.add_bos_token_id(1)
     w.add_eos_token_id(2)
     for name, tensor in tensors.items():

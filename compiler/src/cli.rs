@@ -23,24 +23,28 @@ pub struct Cli {
 /// One variant per subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compress a GGUF model into one sealed .htz artifact
+    /// Compress a model into one sealed .htz artifact
     Compile(CompileArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Write text
     Run(RunArgs),
-    /// Show what is in a GGUF or a .htz
+    /// Show what is in a model or a .htz
     Inspect(FileArgs),
     /// Recompute every digest of a .htz; exit code 0 means undamaged
     Verify(FileArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
+    /// The other side of `run --chat`, which starts it
+    #[command(name = crate::chat::SUBCOMMAND, hide = true)]
+    RenderChatTemplate,
 }
 
 /// Arguments of `htc compile`.
 #[derive(Debug, Args)]
 pub struct CompileArgs {
-    /// Model to compress (.gguf)
+    /// Model to compress: a .gguf (of several files the first), or a folder with config.json and
+    /// .safetensors
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// Artifact to write (.htz)
@@ -80,7 +84,7 @@ pub struct CompileArgs {
 /// Arguments of `htc eval`.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
-    /// Model to measure (.gguf or .htz)
+    /// Model to measure (.gguf, folder or .htz)
     pub model: PathBuf,
     /// Text to measure on (UTF-8)
     #[arg(long, value_name = "FILE")]
@@ -108,7 +112,7 @@ pub struct EvalArgs {
 /// Arguments of `htc run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Model to run (.gguf or .htz)
+    /// Model to run (.gguf, folder or .htz)
     pub model: PathBuf,
     /// Text to continue; without it and --prompt-file, standard input is read
     #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
@@ -116,6 +120,13 @@ pub struct RunArgs {
     /// File whose text is to be continued (UTF-8)
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
+    /// Take the text as a message of a conversation, which the model answers: it is written by the
+    /// model's chat template, and the model's end of turn ends the answer
+    #[arg(long)]
+    pub chat: bool,
+    /// What the conversation begins with: how the model is to answer
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
     /// Tokens to write at most [default: until the model ends or its context is full]
     #[arg(short = 'n', value_name = "N", allow_negative_numbers = true)]
     pub tokens: Option<usize>,
@@ -167,7 +178,7 @@ pub struct RunArgs {
 /// Arguments of commands that look at one file.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// File to look at
+    /// File to look at (a folder with config.json and .safetensors, too)
     pub file: PathBuf,
     /// Print the result as JSON on standard output
     #[arg(long)]
@@ -177,11 +188,14 @@ pub struct FileArgs {
 /// Arguments of `htc tokenize`.
 #[derive(Debug, Args)]
 pub struct TokenizeArgs {
-    /// Model whose vocabulary to use (.gguf or .htz; a GGUF without tensors will do)
+    /// Model whose vocabulary to use (.gguf, folder or .htz; a vocabulary alone will do)
     pub model: PathBuf,
     /// Text to split (UTF-8)
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
+    /// Take special tokens that are spelt in the text as those tokens
+    #[arg(long)]
+    pub special: bool,
     /// Print the result as JSON on standard output
     #[arg(long)]
     pub json: bool,

@@ -181,7 +181,7 @@ impl ModelFile {
                     error,
                 }
             })?;
-        let vocabulary = vocabulary_of_folder(folder.path()).and_then(|vocabulary| {
+        let vocabulary = Vocabulary::from_hugging_face(folder.path()).and_then(|vocabulary| {
             vocabulary.check_rows(hyper.vocabulary)?;
             Ok(vocabulary)
         });
@@ -235,14 +235,9 @@ impl ModelFile {
 }
 
 /// Whether a file's name is one of those in the folder of a model.
-fn is_in_folder(path: &Path) -> bool {
+pub fn is_in_folder(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default();
     name == CONFIG || name == INDEX || path.extension().is_some_and(|e| e == "safetensors")
-}
-
-/// The vocabulary in a folder.
-fn vocabulary_of_folder(_folder: &Path) -> Result<Vocabulary, VocabularyError> {
-    Err(VocabularyError::Absent)
 }
 
 /// Where in a folder the cause of an error is.

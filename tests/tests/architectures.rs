@@ -82,15 +82,38 @@ fn large() -> Vec<Fixture> {
 /// float16 alone makes differences of up to 5e-3.
 const KV: [(KvType, f64); 2] = [(KvType::F32, 1e-3), (KvType::F16, 5e-3)];
 
-#[test]
-fn gguf_gives_the_logits_of_transformers() {
+fn gives_the_logits_of_transformers(model: impl Fn(&Fixture) -> PathBuf) {
     for fixture in small().into_iter().chain(large()) {
         for ((kv_type, bound), threads) in KV.into_iter().zip([1, 2]) {
-            let model = fixture.folder.join("model.gguf");
+            let model = model(&fixture);
             let difference = fixture.difference(&model, kv_type, threads);
-            let folder = fixture.folder.display();
-            assert!(difference < bound, "{folder}, {kv_type:?}: {difference:.2e}");
+            let model = model.display();
+            assert!(difference < bound, "{model}, {kv_type:?}: {difference:.2e}");
         }
+    }
+}
+
+#[test]
+fn gguf_gives_the_logits_of_transformers() {
+    gives_the_logits_of_transformers(|fixture| fixture.folder.join("model.gguf"));
+}
+
+#[test]
+fn a_folder_gives_the_logits_of_transformers() {
+    gives_the_logits_of_transformers(|fixture| fixture.folder.clone());
+}
+
+/// The same text, split and continued alike.
+#[test]
+fn a_folder_writes_what_its_gguf_writes() {
+    for fixture in small() {
+        let written = |model: &Path| {
+            let options = ["-p", "the white rabbit", "-n", "12", "--temp", "0"];
+            htc!["run", model].args(options).run().ok().stdout
+        };
+        let gguf = written(&fixture.folder.join("model.gguf"));
+        assert_eq!(written(&fixture.folder), gguf, "{}", fixture.name);
+        assert!(gguf.len() > 8, "{}", fixture.name);
     }
 }
 
@@ -114,7 +137,9 @@ fn full_rank_loses_nothing() {
     for fixture in small().into_iter().chain(large()) {
         for (method, slots) in ALL_SLOTS {
             let options = ["--method", method, "--slots", slots, "--rank", "full"];
-            let artifact = compiled(&scratch, &fixture, "model.gguf", &options);
+            // Alternately, so that both are compiled with both methods.
+            let source = if method == "gp" { "model.gguf" } else { "." };
+            let artifact = compiled(&scratch, &fixture, source, &options);
             let difference = fixture.difference(&artifact, KvType::F32, 2);
             let name = &fixture.name;
             assert!(difference < 1e-3, "{name}, {method}: {difference:.2e}");
@@ -131,7 +156,8 @@ fn half_rank_is_an_artifact_that_runs() {
     for (fixture, rank) in small.chain(large) {
         for (method, slots) in ALL_SLOTS {
             let options = ["--method", method, "--slots", slots, "--rank", rank];
-            let artifact = compiled(&scratch, &fixture, "model.gguf", &options);
+            let source = if method == "gp" { "config.json" } else { "model.gguf" };
+            let artifact = compiled(&scratch, &fixture, source, &options);
             let name = &fixture.name;
             // Far from the model and yet not nothing: finite logits that follow it.
             let difference = fixture.difference(&artifact, KvType::F32, 2);

@@ -5,6 +5,7 @@ use std::path::Path;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest};
 use htc_formats::model::HyperParameters;
+use htc_formats::source::ModelFile;
 use serde::Serialize;
 use serde_json::{Map, json};
 
@@ -25,6 +26,14 @@ pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
         (Opened::Htz(artifact), true) => print_json(&htz_json(&artifact)),
         (Opened::Htz(artifact), false) => {
             show_htz(&args.file, &artifact);
+            Ok(())
+        }
+        (Opened::Folder(_), json) => {
+            let model = ModelFile::open_folder(&args.file)?;
+            if json {
+                return print_json(&folder_json(&model));
+            }
+            show_folder(&model);
             Ok(())
         }
     }
@@ -145,6 +154,54 @@ struct ArtifactJson<'a> {
     bytes: usize,
     #[serde(flatten)]
     manifest: &'a Manifest,
+}
+
+fn folder_json(model: &ModelFile) -> serde_json::Value {
+    let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+    let tensors: Vec<_> = model
+        .tensors
+        .iter()
+        .map(|t| {
+            json!({
+                "name": t.name,
+                "role": t.role,
+                "type": t.dtype,
+                "rows": t.rows,
+                "cols": t.cols,
+                "bytes": t.place.len(),
+            })
+        })
+        .collect();
+    json!({
+        "format": "safetensors",
+        "files": model.files.iter().map(|f| name(f.path())).collect::<Vec<_>>(),
+        "bytes": model.size(),
+        "hyper": model.hyper,
+        "tensors": tensors,
+    })
+}
+
+fn show_folder(model: &ModelFile) {
+    say!(
+        "{}: folder with config.json and .safetensors, {}",
+        model.path.display(),
+        bytes_for_people(model.size())
+    );
+    show_hyper(&model.hyper);
+    if let Err(error) = &model.vocabulary {
+        say!("no vocabulary: {error}");
+    }
+    say!("\ntensors");
+    for t in &model.tensors {
+        say!(
+            "  {:<48}  {:<22}  {:<4}  {:>16}  {:>9}",
+            shorten(&t.name),
+            t.role.to_string(),
+            t.dtype,
+            format!("{} x {}", t.rows, t.cols),
+            bytes_for_people(t.place.len() as u64)
+        );
+    }
 }
 
 fn htz_json(artifact: &Htz) -> impl Serialize + '_ {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use htc_formats::gguf::{Gguf, OpenError};
 use htc_formats::htz::{Htz, HtzError};
 use htc_formats::map::{MapError, MappedFile};
-use htc_formats::source::SourceError;
+use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
 use htc_loader::generate::GenerateError;
 use htc_loader::sampling::SamplingError;
@@ -24,6 +24,7 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{LoadError, Model};
 use thiserror::Error;
 
+use crate::chat::{self, ChatError};
 use crate::cli::Command;
 use crate::evaluate::EvaluateError;
 use crate::pipeline::CompileError;
@@ -70,9 +71,13 @@ pub enum Failure {
     Sampling(#[from] SamplingError),
     #[error(transparent)]
     Pool(#[from] htc_kernels::PoolError),
+    #[error("{}: {error}", path.display())]
+    Chat { path: PathBuf, error: ChatError },
+    #[error("{0}")]
+    Served(String),
     #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
     NoPrompt,
-    #[error("{}: a GGUF carries no digests to verify; compile it to a .htz first", .0.display())]
+    #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
     NoDigests(PathBuf),
     #[error("{}: {faults} of {items} parts are damaged, the first is {first}; copy the file again or compile it anew", path.display())]
     Damaged {
@@ -95,6 +100,10 @@ impl Failure {
         match self {
             Failure::Compile(CompileError::Plan(_) | CompileError::SameFile(_))
             | Failure::NoPrompt
+            | Failure::Chat {
+                error: ChatError::NoTemplate,
+                ..
+            }
             | Failure::ReportPath { .. } => USAGE,
             _ => FAILURE,
         }
@@ -113,6 +122,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
+        Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
     }
 }
 
@@ -132,14 +142,22 @@ pub fn one_line(message: &str) -> String {
     format!("{}; see --help", said.join(" "))
 }
 
-/// A file by its first bytes.
+/// A folder, or a file by its first bytes.
 enum Opened {
     Gguf(Gguf),
     Htz(Box<Htz>),
+    Folder(PathBuf),
 }
 
-/// Opens a GGUF or a `.htz` without binding it to an architecture.
+/// Opens a GGUF or a `.htz` without binding it to an architecture; a folder is not opened yet.
 fn open_container(path: &Path) -> Result<Opened, Failure> {
+    if path.is_dir() {
+        return Ok(Opened::Folder(path.to_owned()));
+    }
+    if is_in_folder(path) {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        return Ok(Opened::Folder(folder.unwrap_or(Path::new(".")).to_owned()));
+    }
     let map = MappedFile::open(path)?;
     if map.starts_with(&htc_formats::htz::MAGIC) {
         Ok(Opened::Htz(Box::new(Htz::open(path)?)))

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use htc_loader::generate::{self, Limits, Stop, Summary};
 use htc_loader::sampling::{Sampler, SamplingOptions};
-use htc_loader::tokenizer::AddSpecial;
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{Pool, Session};
 
 use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
+use crate::chat::{self, ChatError, Conversation, Message};
 use crate::cli::RunArgs;
 use crate::memory::{self, Resident};
 use crate::report::bytes_for_people;
@@ -24,7 +25,13 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
     let tokenizer = tokenizer_of(&args.model, &model)?;
     let prompt = prompt(args)?;
-    let tokens = tokenizer.encode(&prompt, AddSpecial::Prompt);
+    let tokens = match args.chat {
+        false => tokenizer.encode(&prompt, AddSpecial::Prompt),
+        true => {
+            let text = conversation(args, &tokenizer, prompt)?;
+            tokenizer.encode_with_special(&text, AddSpecial::Prompt)
+        }
+    };
     let pool = Pool::new(args.threads.count())?;
     let full = model.hyper().context;
     let context = match args.tokens {
@@ -64,6 +71,33 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     say!("{}", in_words(&summary));
     say!("{}", memory_in_words(session.kv().bytes() as u64));
     Ok(())
+}
+
+/// The prompt as the model's chat template writes it.
+fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result<String, Failure> {
+    let failed = |error| Failure::Chat {
+        path: args.model.clone(),
+        error,
+    };
+    let vocabulary = tokenizer.vocabulary();
+    let template = vocabulary.chat_template.clone();
+    let template = template.ok_or_else(|| failed(ChatError::NoTemplate))?;
+    let message = |role: &str, content: String| Message {
+        role: role.to_owned(),
+        content,
+    };
+    let system = args.system.clone().map(|text| message("system", text));
+    let text_of = |token: Option<u32>| -> String {
+        let piece = token.and_then(|token| tokenizer.piece(token));
+        piece.unwrap_or_default().to_owned()
+    };
+    let conversation = Conversation {
+        template,
+        messages: system.into_iter().chain([message("user", prompt)]).collect(),
+        bos: text_of(vocabulary.bos),
+        eos: text_of(vocabulary.eos),
+    };
+    chat::render(&conversation).map_err(failed)
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {

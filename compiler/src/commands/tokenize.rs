@@ -25,13 +25,22 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
                 error,
             })?
         }
+        Opened::Folder(folder) => {
+            Vocabulary::from_hugging_face(&folder).map_err(|error| Failure::Vocabulary {
+                path: folder,
+                error,
+            })?
+        }
     };
     let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
         path: args.model.clone(),
         error,
     })?;
     let text = text::read(&args.text)?;
-    let tokens = tokenizer.encode(&text, AddSpecial::AsVocabulary);
+    let tokens = match args.special {
+        true => tokenizer.encode_with_special(&text, AddSpecial::AsVocabulary),
+        false => tokenizer.encode(&text, AddSpecial::AsVocabulary),
+    };
     if args.json {
         return print_json(&Tokens { tokens });
     }
