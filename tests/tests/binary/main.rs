@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod chat;
 mod compile;
 mod eval;
 mod factors;

@@ -1,0 +1,136 @@
+//! `htc run --chat`: what a model is asked, and templates that are at fault.
+
+use std::time::{Duration, Instant};
+
+use htc_formats::gguf::Value;
+use htc_tests::{Outcome, Scratch, TinyModel, htc};
+
+/// What a conversation of one user's words gives with a template.
+fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
+    let key = "tokenizer.chat_template";
+    let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
+    let model = scratch.file("chat.gguf", tiny.bytes());
+    let chat = [
+        "-p",
+        "the cat",
+        "--chat",
+        "-n",
+        "4",
+        "--temp",
+        "0",
+        "--ignore-eos",
+    ];
+    htc!["run", &model].args(chat).args(options).run()
+}
+
+/// What the same model continues a text with.
+fn continued(scratch: &Scratch, text: &str) -> Outcome {
+    let model = scratch.file("plain.gguf", TinyModel::default().bytes());
+    let options = ["-p", text, "-n", "4", "--temp", "0", "--ignore-eos"];
+    htc!["run", &model].args(options).run().ok()
+}
+
+/// The number of tokens that were read.
+fn read(outcome: &Outcome) -> &str {
+    let (_, rest) = outcome.stderr.split_once("prompt: ").unwrap();
+    rest.split_once(' ').unwrap().0
+}
+
+#[test]
+fn the_template_writes_the_prompt() {
+    let scratch = Scratch::new();
+    let template = "{% for m in messages %}{{ m.role }} {{ m.content }}\n{% endfor %}\
+                    {% if add_generation_prompt %}model{% endif %}";
+    let asked = ask(&scratch, template, &[]).ok();
+    let plain = continued(&scratch, "user the cat\nmodel");
+    assert_eq!(asked.stdout, plain.stdout);
+    assert_eq!(read(&asked), read(&plain));
+    let asked = ask(&scratch, template, &["--system", "sit"]).ok();
+    let plain = continued(&scratch, "system sit\nuser the cat\nmodel");
+    assert_eq!(asked.stdout, plain.stdout);
+}
+
+#[test]
+fn bos_is_there_once() {
+    let scratch = Scratch::new();
+    let with = ask(&scratch, "{{ bos_token }}{{ messages[0].content }}", &[]).ok();
+    let without = ask(&scratch, "{{ messages[0].content }}", &[]).ok();
+    assert_eq!(read(&with), read(&without));
+    assert_eq!(read(&with), read(&continued(&scratch, "the cat")));
+}
+
+#[test]
+fn an_artifact_keeps_its_template() {
+    let scratch = Scratch::new();
+    let template = Value::String("say {{ messages[0].content }}".to_owned());
+    let tiny = TinyModel::default().with("tokenizer.chat_template", template);
+    let model = scratch.file("chat.gguf", tiny.bytes());
+    let artifact = scratch.path("chat.htz");
+    htc![
+        "compile",
+        &model,
+        "-o",
+        &artifact,
+        "--rank",
+        "full",
+        "--factor-type",
+        "f32"
+    ]
+    .run()
+    .ok();
+    let options = ["-p", "the cat", "--chat", "-n", "4", "--temp", "0"];
+    let asked = |model: &std::path::Path| htc!["run", model].args(options).run().ok();
+    assert_eq!(asked(&artifact).stdout, asked(&model).stdout);
+}
+
+#[test]
+fn a_model_without_a_template() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let outcome = htc!["run", &model, "-p", "the", "--chat"].run();
+    outcome.refused(2, &["model.gguf", "no chat template", "without --chat"]);
+    let outcome = htc!["run", &model, "-p", "the", "--system", "be brief"].run();
+    outcome.refused(2, &["--chat"]);
+}
+
+#[test]
+fn templates_that_fail() {
+    let scratch = Scratch::new();
+    for (template, words) in [
+        ("{% for m in messages %}", &["syntax error"][..]),
+        (
+            "{{ raise_exception('no system message') }}",
+            &["no system message"],
+        ),
+        ("{{ messages.a.b }}", &["undefined"]),
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+            &["steps"],
+        ),
+        (
+            "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
+            &["bytes"],
+        ),
+        (
+            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+            &["recursion"],
+        ),
+    ] {
+        let outcome = ask(&scratch, template, &[]);
+        outcome.refused(1, &[&["chat.gguf", "chat template"], words].concat());
+    }
+}
+
+/// No interpreter bounds what a template allocates; the process that it runs in does.
+#[cfg(target_os = "linux")]
+#[test]
+fn templates_that_take_memory() {
+    let scratch = Scratch::new();
+    let doubling = "{% set ns = namespace(x='x') %}{% for a in range(60) %}\
+                    {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | length }}";
+    for template in [doubling, "{{ ('x' * 99999999999) | length }}"] {
+        let started = Instant::now();
+        ask(&scratch, template, &[]).refused(1, &["chat.gguf", "chat template"]);
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+}
