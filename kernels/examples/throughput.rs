@@ -16,6 +16,18 @@ use htc_kernels::{Matrix, Pool};
 /// Bytes of weights of the three cases.
 const SIZES: [(&str, usize); 3] = [("L2", 1 << 20), ("L3", 24 << 20), ("memory", 1 << 30)];
 
+/// The formats that have a kernel.
+const FORMATS: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+];
+
 /// Rounds of every measurement.
 const ROUNDS: usize = 8;
 
@@ -40,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("\none vector, rows of {cols}: GB/s (ratio to reading)");
         for (name, size) in SIZES {
             let mut line = format!("{name:>7}");
-            for dtype in DType::ALL {
+            for dtype in FORMATS {
                 let row = dtype.row_bytes(cols).ok_or("blocks")?;
                 let rows = size / row;
                 let w = Matrix::new(dtype, rows, cols, &bytes[..rows * row])?;
@@ -67,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut scratch = Scratch::new();
     for n in [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 512] {
         let mut line = format!("{n:>7}");
-        for dtype in DType::ALL {
+        for dtype in FORMATS {
             let size = dtype.matrix_bytes(rows, cols).ok_or("blocks")?;
             let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];
