@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
+use super::activations::{self, Strip};
 use super::blocks::{
     Aligned, SEGMENT, attention_kernels, block_decoder, format_kernels, in_memory, kernel_table,
     padded, part, prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,

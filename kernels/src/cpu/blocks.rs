@@ -512,6 +512,14 @@ macro_rules! kernel_table {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { few(w, n, x, y) }
             },
+            quantise: |x, out| {
+                #[target_feature(enable = $features)]
+                fn version(x: &[f32], out: &mut [Strip]) {
+                    activations::quantise(x, out);
+                }
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { version(x, out) }
+            },
             decode: |dtype, bytes, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { decode(dtype, bytes, out) }

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use htc_formats::DType;
 
+use super::activations::Strip;
 use super::plain;
 use crate::matrix::Matrix;
 
@@ -16,6 +17,8 @@ pub(crate) struct Kernels {
     pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
     /// `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
     pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
+    /// One row as integers: `x`, strips for all of it.
+    pub quantise: fn(&[f32], &mut [Strip]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
     /// `x`, `weight` and `out` of one row, and `eps`.

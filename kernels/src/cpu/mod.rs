@@ -10,6 +10,7 @@
 //! What needs a processor's extra instructions stands in a file per instruction set, behind a
 //! table of safe functions that is only handed out where the processor has them.
 
+mod activations;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -2,6 +2,7 @@
 
 use htc_formats::DType;
 
+use super::activations;
 use super::kernels::Kernels;
 use super::lanes;
 use crate::matrix::Matrix;
@@ -18,6 +19,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     },
     matvec,
     few,
+    quantise: activations::quantise,
     decode,
     rms_norm: lanes::rms_norm::<FMA>,
     rope: lanes::rope::<FMA>,
