@@ -1,6 +1,7 @@
 //! Products of a stored matrix and many vectors.
 
 use super::gemm::{View, for_each_block};
+use super::int_gemm::{self, Tiles};
 use super::kernels::{self, Kernels};
 use super::matvec::{Product, matvec_many_with, rows_per_task};
 use super::scratch::Scratch;
@@ -40,11 +41,12 @@ pub fn matmul(
     y: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
-    matmul_with(kernels::detected(), pool, w, n, x, y, scratch)
+    matmul_with(kernels::detected(), int_gemm::detected(), pool, w, n, x, y, scratch)
 }
 
 pub(super) fn matmul_with(
     kernels: &Kernels,
+    tiles: Option<&Tiles>,
     pool: &Pool,
     w: Matrix<'_>,
     n: usize,
@@ -67,6 +69,12 @@ pub(super) fn matmul_with(
     }
     if n == 1 {
         return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
+    }
+    if let Some(tiles) = tiles
+        && int_gemm::takes(w.dtype())
+    {
+        int_gemm::multiply(kernels, tiles, pool, w, n, x, y, scratch);
+        return Ok(());
     }
     if n <= FEW {
         return few(kernels, pool, w, n, x, y, scratch);

@@ -20,12 +20,15 @@ mod avx512;
 mod blocks;
 mod elementwise;
 mod gemm;
+mod int_gemm;
 mod kernels;
 mod kv;
 mod lanes;
 mod matmul;
 mod matvec;
 mod plain;
+#[cfg(target_arch = "x86_64")]
+mod quantise;
 mod scratch;
 #[cfg(test)]
 mod tests;

@@ -240,7 +240,7 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
                 for k in available() {
                     let results = pools.each_ref().map(|pool| {
                         let mut y = vec![f32::NAN; n * rows];
-                        matmul::matmul_with(k, pool, w, n, &x, &mut y, &mut scratch).unwrap();
+                        matmul::matmul_with(k, None, pool, w, n, &x, &mut y, &mut scratch).unwrap();
                         y
                     });
                     for t in 0..n {
