@@ -44,7 +44,9 @@ impl Random {
                     .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
                     .collect();
             }
-            DType::Q4K | DType::Q5K => &[0, 2],
+            DType::Q4K | DType::Q5K | DType::Q4_1 | DType::Q5_1 => &[0, 2],
+            DType::Q2K => &[80, 82],
+            DType::Q3K => &[108],
             DType::Q6K => &[208],
             _ => &[0],
         };

@@ -15,6 +15,8 @@ mod avx512;
 mod formats;
 #[cfg(target_arch = "x86_64")]
 mod panel;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +32,8 @@ use super::scratch::Scratch;
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
+use panel::ROWS;
 pub(super) use panel::Panel;
-
-/// Rows of `W` that are multiplied together.
-pub(super) const ROWS: usize = 32;
 
 /// The product of one instruction set.
 pub(crate) struct Tiles {
@@ -47,7 +47,18 @@ pub(crate) struct Tiles {
 pub(super) fn takes(dtype: DType) -> bool {
     matches!(
         dtype,
-        DType::Q8_0 | DType::Q4_0 | DType::Q4K | DType::Q5K | DType::Q6K
+        DType::Q8_0
+            | DType::Q4_0
+            | DType::Q4_1
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Q2K
+            | DType::Q3K
+            | DType::Q4K
+            | DType::Q5K
+            | DType::Q6K
+            | DType::IQ4NL
+            | DType::IQ4XS
     )
 }
 
@@ -60,7 +71,7 @@ pub(crate) fn detected() -> Option<&'static Tiles> {
 /// All that this processor can run, the best first.
 pub(crate) fn available() -> Vec<&'static Tiles> {
     #[cfg(target_arch = "x86_64")]
-    let wide = [avx512::tiles()];
+    let wide = [avx512::detected()];
     #[cfg(not(target_arch = "x86_64"))]
     let wide: [Option<&'static Tiles>; 0] = [];
     wide.into_iter().flatten().collect()

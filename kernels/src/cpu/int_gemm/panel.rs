@@ -1,15 +1,13 @@
 //! Weights in the order in which they are multiplied.
 
-use super::ROWS;
-use super::formats::Row;
+use super::super::blocks::prefetch;
+use super::formats::{Format, Row, STRIP};
+use crate::matrix::Matrix;
 
-/// Rows in a register.
-pub(super) const LANES: usize = 16;
+/// Rows of `W` that are multiplied together.
+pub(super) const ROWS: usize = 32;
 
-/// Registers of rows.
-pub(super) const VECTORS: usize = ROWS / LANES;
-
-/// Strips of a panel.
+/// Strips of columns of a panel.
 pub(super) const STRIPS: usize = 2;
 
 /// Blocks of 32 columns in a strip.
@@ -19,45 +17,85 @@ pub(super) const BLOCKS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Block {
-    /// Four columns of a row side by side, those of all rows, then the next four.
-    pub codes: [[[u8; 4 * LANES]; VECTORS]; 8],
+    /// Four columns of every row side by side, then the next four.
+    pub codes: [[[u8; 4]; ROWS]; 8],
     /// The scales of either half of the columns, or those of all in the first.
-    pub scales: [[[f32; LANES]; VECTORS]; 2],
+    pub scales: [[f32; ROWS]; 2],
     /// The minima, likewise.
-    pub minima: [[[f32; LANES]; VECTORS]; 2],
-}
-
-impl Block {
-    const ZERO: Block = Block {
-        codes: [[[0; 4 * LANES]; VECTORS]; 8],
-        scales: [[[0.0; LANES]; VECTORS]; 2],
-        minima: [[[0.0; LANES]; VECTORS]; 2],
-    };
-}
-
-/// The weights that one task works on: a range of columns that stays in the first-level cache.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Panel {
-    pub(super) blocks: [Block; STRIPS * BLOCKS],
-    /// Where rows are unpacked.
-    pub(super) rows: [Row; LANES],
-    /// What has been added up so far, for every vector.
-    pub(super) sums: Vec<Sums>,
+    pub minima: [[f32; ROWS]; 2],
 }
 
 /// The results of one vector.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Sums(pub [[f32; LANES]; VECTORS]);
+pub(super) struct Sums(pub [f32; ROWS]);
 
-impl Sums {
-    pub const ZERO: Sums = Sums([[0.0; LANES]; VECTORS]);
+/// What one task works with.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Panel {
+    /// A range of columns that stays in the first-level cache.
+    pub(super) blocks: [Block; STRIPS * BLOCKS],
+    /// Where rows are unpacked.
+    pub(super) rows: [Row; 16],
+    /// What has been added up so far, for every vector.
+    pub(super) sums: Vec<Sums>,
 }
 
 impl Panel {
     pub(in super::super) const EMPTY: Panel = Panel {
-        blocks: [Block::ZERO; STRIPS * BLOCKS],
-        rows: [Row::ZERO; LANES],
+        blocks: [Block {
+            codes: [[[0; 4]; ROWS]; 8],
+            scales: [[0.0; ROWS]; 2],
+            minima: [[0.0; ROWS]; 2],
+        }; STRIPS * BLOCKS],
+        rows: [Row::ZERO; 16],
         sums: Vec::new(),
     };
+}
+
+/// Asks for the weights that come next while those at hand are multiplied.
+pub(super) struct Ahead<'a> {
+    w: Matrix<'a>,
+    /// The first of the rows, and where in them.
+    row: usize,
+    byte: usize,
+    /// Cache lines of a row and of all rows, and those that have been asked for.
+    lines_of_row: usize,
+    lines: usize,
+    done: usize,
+    /// Lines asked for at a time.
+    step: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// What follows the columns before `end` of the rows from `row` on, in so many steps.
+    pub fn new<F: Format>(w: Matrix<'a>, row: usize, end: usize, steps: usize) -> Self {
+        let (row, start) = if end < w.cols() { (row, end) } else { (row + ROWS, 0) };
+        let bytes = |cols: usize| cols / F::LEN * F::BYTES;
+        let count = w.cols().min(start + STRIPS * STRIP) - start;
+        // One more, for rows do not begin where lines begin.
+        let lines_of_row = bytes(count).div_ceil(64) + 1;
+        let lines = ROWS.min(w.rows().saturating_sub(row)) * lines_of_row;
+        Ahead {
+            w,
+            row,
+            byte: bytes(start),
+            lines_of_row,
+            lines,
+            done: 0,
+            step: lines.div_ceil(steps.max(1)),
+        }
+    }
+
+    /// One step.
+    #[inline(always)]
+    pub fn fetch(&mut self) {
+        let end = self.lines.min(self.done + self.step);
+        for line in self.done..end {
+            let row = self.w.row(self.row + line / self.lines_of_row);
+            let byte = self.byte + line % self.lines_of_row * 64;
+            prefetch(row.as_ptr().wrapping_add(byte));
+        }
+        self.done = end;
+    }
 }

@@ -51,7 +51,7 @@ fn exact(w: Matrix<'_>, x: &[f64]) -> Vec<[f64; 2]> {
 fn rounding(dtype: DType, cols: usize) -> f64 {
     let terms = cols as f64 / 32.0 + 8.0;
     let growth = match dtype {
-        DType::Q4K | DType::Q5K => 40.0,
+        DType::Q4K | DType::Q5K | DType::Q2K | DType::Q4_1 | DType::Q5_1 => 40.0,
         _ => 1.0,
     };
     terms * growth * 6e-8
