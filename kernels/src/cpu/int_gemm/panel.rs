@@ -1,6 +1,7 @@
 //! Weights in the order in which they are multiplied.
 
-use super::super::blocks::prefetch;
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+
 use super::formats::{Format, Row, STRIP};
 use crate::matrix::Matrix;
 
@@ -37,7 +38,7 @@ pub(in super::super) struct Panel {
     pub(super) blocks: [Block; STRIPS * BLOCKS],
     /// Where rows are unpacked.
     pub(super) rows: [Row; 16],
-    /// What has been added up so far, for every vector.
+    /// What has been added up so far, for every vector and then for every vector with the next rows.
     pub(super) sums: Vec<Sums>,
 }
 
@@ -68,14 +69,19 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// What follows the columns before `end` of the rows from `row` on, in so many steps.
-    pub fn new<F: Format>(w: Matrix<'a>, row: usize, end: usize, steps: usize) -> Self {
-        let (row, start) = if end < w.cols() { (row, end) } else { (row + ROWS, 0) };
+    /// What follows the panel of the rows from `row` and the columns from `start` on, in so many
+    /// steps: the next rows, or the first ones again of the next columns.
+    pub fn new<F: Format>(w: Matrix<'a>, row: usize, start: usize, steps: usize) -> Self {
+        let (row, start) = if row + ROWS < w.rows() {
+            (row + ROWS, start)
+        } else {
+            (0, w.cols().min(start + STRIPS * STRIP))
+        };
         let bytes = |cols: usize| cols / F::LEN * F::BYTES;
         let count = w.cols().min(start + STRIPS * STRIP) - start;
         // One more, for rows do not begin where lines begin.
         let lines_of_row = bytes(count).div_ceil(64) + 1;
-        let lines = ROWS.min(w.rows().saturating_sub(row)) * lines_of_row;
+        let lines = ROWS.min(w.rows() - row) * lines_of_row * usize::from(count > 0);
         Ahead {
             w,
             row,
@@ -94,7 +100,10 @@ impl<'a> Ahead<'a> {
         for line in self.done..end {
             let row = self.w.row(self.row + line / self.lines_of_row);
             let byte = self.byte + line % self.lines_of_row * 64;
-            prefetch(row.as_ptr().wrapping_add(byte));
+            let address = row.as_ptr().wrapping_add(byte).cast();
+            // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of
+            // x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
         }
         self.done = end;
     }

@@ -93,30 +93,33 @@ macro_rules! tiles {
             panel: &mut Panel,
         ) {
             let (n, cols) = (y.rows(), w.cols());
-            if panel.sums.len() < n {
-                panel.sums.resize(n, Sums([0.0; ROWS]));
+            let panels = w.rows().div_ceil(ROWS);
+            if panel.sums.len() < panels * n {
+                panel.sums.resize(panels * n, Sums([0.0; ROWS]));
             }
             if cols == 0 {
                 (0..n).for_each(|t| y.row_mut(t).fill(0.0));
             }
-            for first in (0..w.rows()).step_by(ROWS) {
-                for start in (0..cols).step_by(STRIPS * STRIP) {
-                    let count = cols.min(start + STRIPS * STRIP) - start;
+            // The vectors' part of a range of columns stays in the second-level cache for all rows.
+            for start in (0..cols).step_by(STRIPS * STRIP) {
+                let count = cols.min(start + STRIPS * STRIP) - start;
+                let x = &x[start / STRIP * stride..];
+                let last = start + count == cols;
+                for p in 0..panels {
+                    let first = p * ROWS;
                     fill::<F>(w, first, start, count, panel);
-                    let mut ahead = Ahead::new::<F>(w, first, start + count, n.div_ceil(TILE));
                     let blocks = &panel.blocks[..count / 32];
-                    let x = &x[start / STRIP * stride..];
-                    let (add, last) = (start > 0, start + count == cols);
-                    for t in (0..n).step_by(TILE) {
+                    let sums = &mut panel.sums[p * n..(p + 1) * n];
+                    let mut ahead = Ahead::new::<F>(w, first, start, n.div_ceil(TILE));
+                    for (i, sums) in sums.chunks_mut(TILE).enumerate() {
                         ahead.fetch();
-                        let count = TILE.min(n - t);
+                        let t = i * TILE;
                         if last {
                             for t in t + TILE..n.min(t + 2 * TILE) {
                                 prefetch_to_write(&y.row_mut(t)[first..]);
                             }
                         }
-                        let sums = &mut panel.sums[t..t + count];
-                        tile::<F>(blocks, &x[t..], stride, sums, add);
+                        tile::<F>(blocks, &x[t..], stride, sums, start > 0);
                         if last {
                             for (i, sums) in sums.iter().enumerate() {
                                 let y = &mut y.row_mut(t + i)[first..];
