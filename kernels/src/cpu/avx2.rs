@@ -6,11 +6,12 @@ use htc_formats::DType;
 
 use super::activations::{self, Strip};
 use super::blocks::{
-    Aligned, SEGMENT, attention_kernels, block_decoder, format_kernels, in_memory, kernel_table,
-    padded, part, prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, format_kernels, in_memory, kernel_table, padded, part,
+    prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
 };
+use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
-use super::lanes;
+use super::lanes::{self, Loops, loops, version};
 use crate::matrix::Matrix;
 
 kernel_table!(
@@ -51,7 +52,7 @@ q8_0_kernels!("avx2,fma,f16c");
 
 tile_kernels!("avx2,fma,f16c", __m256);
 
-attention_kernels!("avx2,fma,f16c", __m256);
+attention_kernels!([target_feature(enable = "avx2,fma,f16c")], __m256);
 
 /// Numbers in a register.
 const LANES: usize = 8;
@@ -59,6 +60,10 @@ const LANES: usize = 8;
 const CHAINS: usize = 2;
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 3;
+/// See [`attention_kernels`].
+const REGISTERS: usize = 2;
+const COLUMN_ROWS: usize = 6;
+const VALUE_PARTS: usize = 2;
 
 avx2! {
     fn zero() -> __m256 {
@@ -107,6 +112,17 @@ avx2! {
     fn store(x: &mut [f32; LANES], value: __m256) {
         // SAFETY: the array has the bytes that are written.
         unsafe { _mm256_storeu_ps(x.as_mut_ptr(), value) }
+    }
+
+    fn load_halves(halves: &[u16; LANES]) -> __m256 {
+        // SAFETY: the array has the bytes that are read.
+        _mm256_cvtph_ps(unsafe { _mm_loadu_si128(halves.as_ptr().cast()) })
+    }
+
+    fn store_halves(halves: &mut [u16; LANES], numbers: __m256) {
+        let rounded = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), rounded) };
     }
 
     fn load_64(bytes: &[u8; 8]) -> __m128i {

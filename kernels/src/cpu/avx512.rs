@@ -10,11 +10,12 @@ use htc_formats::DType;
 
 use super::activations::{self, Strip};
 use super::blocks::{
-    Aligned, SEGMENT, attention_kernels, block_decoder, format_kernels, in_memory, kernel_table,
-    padded, part, prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, format_kernels, in_memory, kernel_table, padded, part,
+    prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
 };
+use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
-use super::lanes;
+use super::lanes::{self, Loops, loops, version};
 use crate::matrix::Matrix;
 
 kernel_table!(
@@ -62,7 +63,12 @@ q8_0_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 
 tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
 
-attention_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
+attention_kernels!(
+    [target_feature(
+        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
+    )],
+    __m512
+);
 
 /// Numbers in a register.
 const LANES: usize = 16;
@@ -70,6 +76,10 @@ const LANES: usize = 16;
 const CHAINS: usize = 4;
 const TILE_ROWS: usize = 8;
 const TILE_VECTORS: usize = 3;
+/// See [`attention_kernels`].
+const REGISTERS: usize = 4;
+const COLUMN_ROWS: usize = 6;
+const VALUE_PARTS: usize = 4;
 
 avx512! {
     fn zero() -> __m512 {
@@ -123,6 +133,17 @@ avx512! {
     fn store(x: &mut [f32; LANES], value: __m512) {
         // SAFETY: the array has the bytes that are written.
         unsafe { _mm512_storeu_ps(x.as_mut_ptr(), value) }
+    }
+
+    fn load_halves(halves: &[u16; LANES]) -> __m512 {
+        // SAFETY: the array has the bytes that are read.
+        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
+    }
+
+    fn store_halves(halves: &mut [u16; LANES], numbers: __m512) {
+        let rounded = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers);
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     }
 
     fn load_128(bytes: &[u8; 16]) -> __m128i {

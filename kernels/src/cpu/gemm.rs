@@ -59,18 +59,6 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// `data` as `[rows, cols]`.
-    pub fn new(data: &'a mut [f32], rows: usize, cols: usize) -> Self {
-        assert!(rows.saturating_mul(cols) <= data.len());
-        Target {
-            base: data.as_mut_ptr(),
-            rows,
-            cols,
-            stride: cols,
-            numbers: PhantomData,
-        }
-    }
-
     /// One row.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         assert!(row < self.rows);

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 
 use super::activations::Strip;
+use super::heads::Heads;
+use super::lanes::Loops;
 use super::plain;
 use crate::matrix::Matrix;
 
@@ -21,24 +23,10 @@ pub(crate) struct Kernels {
     pub quantise: fn(&[f32], &mut [Strip]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
-    /// `x`, `weight` and `out` of one row, and `eps`.
-    pub rms_norm: fn(&[f32], &[f32], f32, &mut [f32]),
-    /// One head and its cosines and sines.
-    pub rope: fn(&mut [f32], &[f32], &[f32]),
-    /// `gate`, `up`.
-    pub silu_mul: fn(&mut [f32], &[f32]),
-    /// `x += y`.
-    pub add_assign: fn(&mut [f32], &[f32]),
-    /// The largest number; `-inf` of none.
-    pub max: fn(&[f32]) -> f32,
-    /// `x = exp(x - max)`; the sum of the results.
-    pub exp_sum: fn(&mut [f32], f32) -> f32,
-    /// `x *= factor`.
-    pub scale: fn(&mut [f32], f32),
-    /// `scores[p] = scale * q · keys[p]`; `keys [scores.len(), q.len()]`.
-    pub scores: fn(&[f32], &[f32], f32, &mut [f32]),
-    /// `out += Σ weights[p] values[p]`; `values [weights.len(), out.len()]`.
-    pub weighted_sum: fn(&[f32], &[f32], &mut [f32]),
+    /// Norms, activations and the parts of a softmax.
+    pub loops: Loops,
+    /// Products with keys and values.
+    pub heads: Heads,
 }
 
 /// The best table this processor can run.

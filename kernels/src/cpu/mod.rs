@@ -20,19 +20,24 @@ mod avx512;
 mod blocks;
 mod elementwise;
 mod gemm;
+mod heads;
 mod kernels;
 mod kv;
 mod lanes;
 mod matmul;
 mod matvec;
 mod plain;
+mod plain_heads;
 mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub use attention::{attention_decode, attention_prefill};
-pub use elementwise::{add_assign, rms_norm, rope_adjacent, silu_mul, softmax_in_place};
-pub use kv::KvView;
+pub use attention::{Attention, attention_decode, attention_prefill};
+pub use elementwise::{
+    add_assign, add_bias, gelu_mul, rms_norm, rms_norm_in_place, rope_adjacent, rope_halves, scale,
+    silu_mul, softcap, softmax_in_place,
+};
+pub use kv::{F16Error, KvView, to_f16};
 pub use matmul::matmul;
 pub use matvec::{Product, embed, matvec, matvec_many};
 pub use scratch::Scratch;

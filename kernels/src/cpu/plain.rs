@@ -4,7 +4,8 @@ use htc_formats::DType;
 
 use super::activations;
 use super::kernels::Kernels;
-use super::lanes;
+use super::lanes::{self, Loops};
+use super::plain_heads;
 use crate::matrix::Matrix;
 
 /// Whether every processor of this architecture has a fused multiply-add.
@@ -21,15 +22,21 @@ pub(super) static KERNELS: Kernels = Kernels {
     few,
     quantise: activations::quantise,
     decode,
-    rms_norm: lanes::rms_norm::<FMA>,
-    rope: lanes::rope::<FMA>,
-    silu_mul: lanes::silu_mul::<FMA>,
-    add_assign: lanes::add_assign::<FMA>,
-    max: lanes::max::<FMA>,
-    exp_sum: lanes::exp_sum::<FMA>,
-    scale: lanes::scale::<FMA>,
-    scores: lanes::scores::<FMA>,
-    weighted_sum: lanes::weighted_sum::<FMA>,
+    loops: Loops {
+        rms_norm: lanes::rms_norm::<FMA>,
+        rms_norm_in_place: lanes::rms_norm_in_place::<FMA>,
+        rope_adjacent: lanes::rope_adjacent::<FMA>,
+        rope_halves: lanes::rope_halves::<FMA>,
+        silu_mul: lanes::silu_mul::<FMA>,
+        gelu_mul: lanes::gelu_mul::<FMA>,
+        softcap: lanes::softcap::<FMA>,
+        add_assign: lanes::add_assign::<FMA>,
+        max: lanes::max::<FMA>,
+        exp_sum: lanes::exp_sum::<FMA>,
+        scale: lanes::scale::<FMA>,
+        column_softmax: lanes::column_softmax::<FMA>,
+    },
+    heads: plain_heads::HEADS,
 };
 
 /// Numbers decoded at a time: a multiple of every block length.

@@ -8,6 +8,21 @@ use crate::matrix::Matrix;
 use crate::pool::Pool;
 use crate::reference;
 
+mod attention_tests;
+mod elementwise_tests;
+
+/// The formats that [`Random::matrix`] makes.
+const TYPES: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+];
+
 /// A small generator of its own (xorshift64*), so that every machine sees the same numbers.
 pub(super) struct Random(pub u64);
 
@@ -46,7 +61,13 @@ impl Random {
             }
             DType::Q4K | DType::Q5K => &[0, 2],
             DType::Q6K => &[208],
-            _ => &[0],
+            DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::IQ4NL | DType::IQ4XS => {
+                &[0]
+            }
+            DType::Q4_1 | DType::Q5_1 => &[0, 2],
+            DType::Q2K => &[80, 82],
+            DType::Q3K => &[108],
+            other => panic!("no blocks of {other}"),
         };
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
             for &at in halves {
@@ -57,18 +78,6 @@ impl Random {
         bytes
     }
 }
-
-/// The formats that have a kernel.
-const FORMATS: [DType; 8] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q4_0,
-    DType::Q4K,
-    DType::Q5K,
-    DType::Q6K,
-];
 
 /// Columns to try: whole blocks, and for single numbers also what no register divides.
 fn widths(dtype: DType) -> Vec<usize> {
@@ -81,7 +90,7 @@ fn widths(dtype: DType) -> Vec<usize> {
 #[test]
 fn decoders_agree_bit_for_bit() {
     let mut random = Random(1);
-    for dtype in FORMATS {
+    for dtype in TYPES {
         for cols in widths(dtype) {
             let bytes = random.matrix(dtype, 1, cols);
             let mut expected = vec![0.0; cols];
@@ -99,7 +108,7 @@ fn decoders_agree_bit_for_bit() {
 #[test]
 fn decoders_agree_on_every_half_and_on_any_bytes() {
     let mut random = Random(9);
-    for dtype in FORMATS {
+    for dtype in TYPES {
         let (cols, bytes) = match dtype {
             DType::F16 | DType::BF16 => {
                 (1 << 16, (0..=u16::MAX).flat_map(u16::to_le_bytes).collect())
@@ -177,7 +186,7 @@ fn few_long_rows_agree_with_the_reference() {
 fn matvec_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(2);
     let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
-    for dtype in FORMATS {
+    for dtype in TYPES {
         for cols in widths(dtype) {
             for rows in [0, 1, 2, 3, 4, 5, 17, 130] {
                 let bytes = random.matrix(dtype, rows, cols);
@@ -220,7 +229,7 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(3);
     let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
     let mut scratch = Scratch::new();
-    for dtype in FORMATS {
+    for dtype in TYPES {
         for cols in [0, 1, 3, 4, 11].map(|blocks| blocks * dtype.block_len().max(19)) {
             for (rows, n) in [
                 (1, 2),
@@ -276,146 +285,6 @@ fn assert_close(
     for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
         let allowed = bound * scale(i) + f32::MIN_POSITIVE;
         assert!((f - e).abs() <= allowed, "{what} [{i}]: {f} for {e}");
-    }
-}
-
-#[test]
-fn the_exponential_is_within_its_bound() {
-    for k in available() {
-        let x: Vec<f32> = (-873_300..=883_700)
-            .map(|i| i as f32 * 1e-4)
-            .chain([0.0, -0.0, 1e-30, -1e-30])
-            .collect();
-        let mut found = x.clone();
-        (k.exp_sum)(&mut found, 0.0);
-        for (&x, &found) in x.iter().zip(&found) {
-            let expected = f64::from(x).exp();
-            let error = (f64::from(found) - expected).abs() / expected;
-            assert!(error < 3e-7, "{} exp({x}): {found} for {expected}", k.name);
-        }
-        let mut ends = [-88.0, -1e30, f32::NEG_INFINITY, f32::NAN, 1e30];
-        (k.exp_sum)(&mut ends, 0.0);
-        assert_eq!(ends[..3], [0.0; 3], "{}", k.name);
-        assert!(ends[3].is_nan() && ends[4] > 2e38 && ends[4].is_finite());
-    }
-}
-
-#[test]
-fn elementwise_kernels_agree_with_the_reference() {
-    let mut random = Random(4);
-    let pools = [1, 3].map(|threads| Pool::new(threads).unwrap());
-    for width in [1, 2, 7, 15, 16, 17, 64, 255, 256, 1000] {
-        for n in [1, 2, 5, 100] {
-            let x = random.numbers(n * width);
-            let weight = random.numbers(width);
-            let mut expected = vec![0.0; x.len()];
-            reference::rms_norm(&x, &weight, 1e-5, &mut expected).unwrap();
-            let gate: Vec<f32> = random.numbers(n * width).iter().map(|g| g * 30.0).collect();
-            let mut gated = gate.clone();
-            reference::silu_mul(&mut gated, &x).unwrap();
-            let mut summed = gate.clone();
-            reference::add_assign(&mut summed, &x).unwrap();
-            for k in available() {
-                for pool in &pools {
-                    let mut found = vec![f32::NAN; x.len()];
-                    elementwise::rms_norm_with(k, pool, &x, &weight, 1e-5, &mut found).unwrap();
-                    assert_close(&found, &expected, |i| expected[i].abs(), 1e-6, "rms_norm");
-                    let mut found = gate.clone();
-                    elementwise::silu_mul_with(k, pool, &mut found, &x).unwrap();
-                    assert_close(&found, &gated, |i| gated[i].abs(), 1e-6, "silu_mul");
-                    let mut found = gate.clone();
-                    elementwise::add_assign_with(k, pool, &mut found, &x).unwrap();
-                    assert_eq!(found, summed);
-                }
-            }
-        }
-        let mut expected: Vec<f32> = random.numbers(width).iter().map(|g| g * 20.0).collect();
-        let x = expected.clone();
-        reference::softmax_in_place(&mut expected);
-        for k in available() {
-            let mut found = x.clone();
-            elementwise::softmax_with(k, &mut found);
-            // The error of an exponential's argument is relative to the argument.
-            assert_close(&found, &expected, |i| expected[i], 5e-6, "softmax");
-        }
-    }
-}
-
-#[test]
-fn rope_agrees_with_the_reference() {
-    let mut random = Random(5);
-    for (heads, head_size, pairs) in [
-        (1, 2, 1),
-        (3, 8, 4),
-        (4, 80, 16),
-        (2, 128, 64),
-        (2, 5, 2),
-        (2, 4, 0),
-    ] {
-        let x = random.numbers(heads * head_size);
-        let angles: Vec<f32> = random.numbers(pairs).iter().map(|a| a * 100.0).collect();
-        let cos: Vec<f32> = angles.iter().map(|a| a.cos()).collect();
-        let sin: Vec<f32> = angles.iter().map(|a| a.sin()).collect();
-        let mut expected = x.clone();
-        reference::rope_adjacent(&mut expected, head_size, &cos, &sin).unwrap();
-        for k in available() {
-            let mut found = x.clone();
-            elementwise::rope_adjacent_with(k, &mut found, head_size, &cos, &sin).unwrap();
-            assert_close(&found, &expected, |_| 1.0, 2e-7, "rope");
-        }
-    }
-}
-
-#[test]
-fn attention_agrees_with_the_reference_on_any_number_of_threads() {
-    let mut random = Random(6);
-    let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
-    let mut scratch = Scratch::new();
-    // kv heads, queries per kv head, head size, position, queries, capacity
-    for [kv_heads, group, size, position, n, capacity] in [
-        [1, 1, 8, 0, 1, 1],
-        [2, 1, 16, 0, 5, 7],
-        [4, 2, 32, 3, 1, 600],
-        [1, 4, 24, 599, 1, 600],
-        [2, 3, 5, 250, 70, 320],
-        [1, 2, 100, 0, 65, 65],
-        [1, 1, 128, 511, 1, 512],
-        [1, 2, 64, 500, 130, 640],
-    ] {
-        let keys = random.numbers(kv_heads * capacity * size);
-        let values = random.numbers(kv_heads * capacity * size);
-        let kv = KvView::new(&keys, &values, kv_heads, size, capacity).unwrap();
-        let q: Vec<f32> = random.numbers(n * kv_heads * group * size);
-        let scale = 3.0 / (size as f32).sqrt();
-        let mut expected = vec![0.0; q.len()];
-        reference::attention(&q, n, position, &kv, scale, &mut expected).unwrap();
-        for k in available() {
-            let mut run = |pool: &Pool, decode: bool| {
-                let mut out = vec![f32::NAN; q.len()];
-                if decode {
-                    let len = position + 1;
-                    let s = &mut scratch;
-                    attention::attention_decode_with(k, pool, &q, &kv, len, scale, s, &mut out)
-                } else {
-                    let s = &mut scratch;
-                    attention::attention_prefill_with(
-                        k, pool, &q, n, position, &kv, scale, s, &mut out,
-                    )
-                }
-                .unwrap();
-                out
-            };
-            for decode in [false, true] {
-                if decode && n != 1 {
-                    continue;
-                }
-                let results = pools.each_ref().map(|pool| run(pool, decode));
-                // Values are below 1, and so is their mean.
-                assert_close(&results[0], &expected, |_| 1.0, 2e-6, k.name);
-                assert_eq!(results[0], results[1]);
-                assert_eq!(results[0], results[2]);
-            }
-        }
     }
 }
 
@@ -506,11 +375,6 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     assert!(rope_adjacent(&mut y, 3, &[1.0], &[]).is_err());
     assert!(silu_mul(&pool, &mut y, &[0.0; 5]).is_err());
     assert!(add_assign(&pool, &mut y, &[0.0; 5]).is_err());
-    let kv = KvView::new(&[0.0; 6], &[0.0; 6], 1, 2, 3).unwrap();
-    let q = [0.0; 6];
-    assert!(attention_decode(&pool, &q, &kv, 0, 1.0, &mut scratch, &mut y).is_err());
-    assert!(attention_decode(&pool, &q, &kv, 4, 1.0, &mut scratch, &mut y).is_err());
-    assert!(attention_prefill(&pool, &q, 3, 1, &kv, 1.0, &mut scratch, &mut y).is_err());
     assert_eq!(y, [7.0; 6]);
 }
 
@@ -527,14 +391,12 @@ fn empty_shapes_are_no_error() {
     matmul(&pool, none, 0, &[], &mut [], &mut scratch).unwrap();
     rms_norm(&pool, &[], &[], 0.0, &mut []).unwrap();
     rope_adjacent(&mut [], 0, &[], &[]).unwrap();
-    let kv = KvView::new(&[], &[], 1, 2, 0).unwrap();
-    attention_prefill(&pool, &[], 0, 0, &kv, 1.0, &mut scratch, &mut []).unwrap();
 }
 
 #[test]
 fn embed_reads_one_row() {
     let mut random = Random(8);
-    for dtype in FORMATS {
+    for dtype in TYPES {
         let cols = 2 * dtype.block_len();
         let bytes = random.matrix(dtype, 3, cols);
         let w = Matrix::new(dtype, 3, cols, &bytes).unwrap();
