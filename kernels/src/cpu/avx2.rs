@@ -4,14 +4,17 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
-use super::activations::{self, Strip};
+use super::activations;
 use super::blocks::{
     Aligned, SEGMENT, block_decoder, format_kernels, in_memory, kernel_table, padded, part,
     prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
 };
+use super::dot;
 use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
+use super::matvec::decoded_matvec;
+use super::plain;
 use crate::matrix::Matrix;
 
 kernel_table!(
@@ -19,7 +22,11 @@ kernel_table!(
     "x86-64-v3",
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("f16c"),
+    dot::avx2,
+    "avxvnni",
+    "x86-64-v3-vnni",
+    dot::avx_vnni
 );
 
 macro_rules! avx2 {

@@ -351,10 +351,19 @@ pub(super) use tile_kernels;
 ///
 /// Expects the modules that [`format_kernels`] makes for every format.
 macro_rules! kernel_table {
-    ($features:literal, $name:literal, $detected:expr) => {
-        /// The table, where the processor has the instructions.
-        pub(super) fn kernels() -> Option<&'static Kernels> {
-            $detected.then_some(&KERNELS)
+    ($features:literal, $name:literal, $detected:expr, $dot:path, $vnni:tt, $vnni_name:literal, $vnni_dot:path) => {
+        /// The table with integer products for the processor's VNNI, where it has them, and the
+        /// one without, where it has the other instructions.
+        pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
+            static WITH: Kernels = Kernels {
+                name: $vnni_name,
+                dot: $vnni_dot,
+                ..KERNELS
+            };
+            static WITHOUT: Kernels = KERNELS;
+            let detected = $detected;
+            let vnni = detected && is_x86_feature_detected!($vnni);
+            [vnni.then_some(&WITH), detected.then_some(&WITHOUT)]
         }
 
         #[target_feature(enable = $features)]
@@ -368,14 +377,15 @@ macro_rules! kernel_table {
                 DType::Q4K => q4_k::decode(bytes, out),
                 DType::Q5K => q5_k::decode(bytes, out),
                 DType::Q6K => q6_k::decode(bytes, out),
-                other => drop(htc_formats::block::decode(other, bytes, out)),
+                other => plain::decode(other, bytes, out),
             }
         }
 
         /// Private, so that [`kernels`] is the only way to the functions below: each calls code
         /// that needs the instructions.
-        static KERNELS: Kernels = Kernels {
+        const KERNELS: Kernels = Kernels {
             name: $name,
+            dot: $dot,
             matvec: |w, x, y| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe {
@@ -388,7 +398,7 @@ macro_rules! kernel_table {
                         DType::Q4K => q4_k::matvec(w, x, y),
                         DType::Q5K => q5_k::matvec(w, x, y),
                         DType::Q6K => q6_k::matvec(w, x, y),
-                        _ => lanes::decoded_matvec::<true>(w, x, y),
+                        _ => decoded_matvec::<true>(w, x, y),
                     }
                 }
             },
@@ -397,12 +407,8 @@ macro_rules! kernel_table {
                 unsafe { few(w, n, x, y) }
             },
             quantise: |x, out| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32], out: &mut [Strip]) {
-                    activations::quantise(x, out);
-                }
                 // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, out) }
+                unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
