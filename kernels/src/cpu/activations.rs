@@ -56,7 +56,7 @@ impl Strip {
         half_sums: [[0; BLOCKS]; 2],
     };
 
-        fn set(&mut self, b: usize, scale: f32, codes: [i8; BLOCK], halves: [i32; 2]) {
+    fn set(&mut self, b: usize, scale: f32, codes: [i8; BLOCK], halves: [i32; 2]) {
         self.codes[b] = codes;
         self.scales[b] = scale;
         self.sums[b] = halves[0] + halves[1];

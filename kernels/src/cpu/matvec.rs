@@ -34,7 +34,15 @@ pub(super) fn matvec_with(
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
     let input = Input::Vector;
-    project_with(kernels, pool, 1, x, &[], &mut [Slot { w, input, y }], scratch)
+    project_with(
+        kernels,
+        pool,
+        1,
+        x,
+        &[],
+        &mut [Slot { w, input, y }],
+        scratch,
+    )
 }
 
 /// A vector in the forms that products read.

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::activations::{Strip, quantise_rows};
+use super::activations::quantise_rows;
 use super::kernels::{self, Kernels};
 use super::matmul::matmul_with;
 use super::matvec::{Vector, multiply, rows_per_task, strips};
@@ -82,7 +82,9 @@ pub(super) fn project_with(
     let mut inner = std::mem::take(&mut scratch.inner);
     let mut outcome = Ok(());
     for (f, factor) in factors.iter().enumerate() {
-        let slots = slots.iter_mut().filter(|slot| slot.input == Input::Inner(f));
+        let slots = slots
+            .iter_mut()
+            .filter(|slot| slot.input == Input::Inner(f));
         let all = two_stages(kernels, pool, n, x, factor, slots, &mut inner, scratch);
         outcome = outcome.and(all);
     }
@@ -258,11 +260,17 @@ fn one_row(
     let read = |input| {
         let slots = slots.iter().filter(|slot| slot.input == input);
         let matrices = slots.map(|slot| slot.w);
-        matrices.map(|w| strips(w.dtype(), w.cols())).max().unwrap_or(0)
+        matrices
+            .map(|w| strips(w.dtype(), w.cols()))
+            .max()
+            .unwrap_or(0)
     };
-    let by_factors = factors.iter().map(|f| strips(f.w.dtype(), f.w.cols())).max();
+    let by_factors = factors
+        .iter()
+        .map(|f| strips(f.w.dtype(), f.w.cols()))
+        .max();
     let x_strips = by_factors.unwrap_or(0).max(read(Input::Vector));
-    let (mut numbers, mut strip_count) = (0, x_strips);
+    let (mut numbers, mut strip_count) = (0, 0);
     let mut inners = Vec::with_capacity(factors.len());
     for (index, factor) in factors.iter().enumerate() {
         let inner = Inner {
@@ -274,8 +282,8 @@ fn one_row(
         strip_count += inner.strip_count;
         inners.push(inner);
     }
-    let (inner, all_strips) = scratch.inner(numbers, strip_count);
-    let (x_strips, inner_strips) = all_strips.split_at_mut(x_strips);
+    let (inner, strips) = scratch.inner(numbers, x_strips + strip_count);
+    let (x_strips, inner_strips) = strips.split_at_mut(x_strips);
     if !x_strips.is_empty() {
         quantise_rows(kernels, pool, x.len(), x, x_strips);
     }
@@ -302,7 +310,9 @@ fn one_row(
         stage.push(Work::new(pool, slot.w, slot.input, &mut *slot.y));
     }
     let stages = [first, second];
-    let tasks = stages.each_ref().map(|works| works.iter().map(|w| w.tasks).sum());
+    let tasks = stages
+        .each_ref()
+        .map(|works| works.iter().map(|w| w.tasks).sum());
 
     let run = |stage: usize, mut task: usize| {
         for work in &stages[stage] {
@@ -321,7 +331,7 @@ fn one_row(
                     unsafe {
                         Vector {
                             numbers: inner.part(at.numbers, rows),
-                            strips: inner_strips.part(at.strips - x.strips.len(), at.strip_count),
+                            strips: inner_strips.part(at.strips, at.strip_count),
                         }
                     }
                 }
@@ -345,7 +355,7 @@ fn one_row(
             let (numbers, strips) = unsafe {
                 (
                     inner.part_mut(at.numbers, rows),
-                    inner_strips.part_mut(at.strips - x.strips.len(), at.strip_count),
+                    inner_strips.part_mut(at.strips, at.strip_count),
                 )
             };
             clear_tails(numbers, rows, factor.rank);

@@ -57,7 +57,10 @@ fn quantise_strip(x: &[f32; STRIP], strip: &mut Strip) {
         // SAFETY: the arrays have the bytes that are written.
         unsafe {
             _mm256_storeu_si256(strip.half_sums[s].as_mut_ptr().cast(), halves);
-            _mm_storeu_si128(strip.sums.as_chunks_mut::<4>().0[s].as_mut_ptr().cast(), sums);
+            _mm_storeu_si128(
+                strip.sums.as_chunks_mut::<4>().0[s].as_mut_ptr().cast(),
+                sums,
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ macro_rules! legacy_product {
         mod $module {
             use super::*;
 
-            row_groups!($features);
+            row_groups!($features, dot, Strip);
 
             /// The products of `R` rows, each summed in the same order whatever `R` is.
             #[inline]

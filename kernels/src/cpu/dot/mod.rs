@@ -24,8 +24,6 @@ mod k_quants;
 #[cfg(target_arch = "x86_64")]
 mod legacy;
 mod scalar;
-#[cfg(test)]
-mod tests;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 

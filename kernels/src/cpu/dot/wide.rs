@@ -19,10 +19,9 @@ macro_rules! integer_products {
         use htc_formats::DType;
 
         use crate::cpu::activations::{BLOCK, BLOCKS, Strip};
-        use crate::cpu::blocks::{part, prefetch, six_bit_scales};
+        use crate::cpu::blocks::{part, prefetch, row_groups, six_bit_scales};
         use crate::cpu::dot::k_quants::{k_products, superblock_product};
         use crate::cpu::dot::legacy::{legacy_product, legacy_products};
-        use crate::cpu::dot::wide::row_groups;
         use crate::cpu::dot::{Dot, LEVELS};
         use crate::matrix::Matrix;
 
@@ -207,31 +206,3 @@ macro_rules! integer_products {
     };
 }
 pub(super) use integer_products;
-
-/// The product of one format with one vector, group by group of the rows that the module's `rows`
-/// takes together.
-macro_rules! row_groups {
-    ($features:literal) => {
-        /// Rows handled together, at most the four that are summed together.
-        const ROWS: usize = 4;
-
-        #[target_feature(enable = $features)]
-        pub(super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
-            let (groups, last) = y.as_chunks_mut::<ROWS>();
-            let count = groups.len();
-            // The same place in the group of rows that comes next.
-            let ahead = ROWS * w.stride();
-            for (g, y) in groups.iter_mut().enumerate() {
-                let mut group = [&[] as &[u8]; ROWS];
-                for (r, row) in group.iter_mut().enumerate() {
-                    *row = w.row(g * ROWS + r);
-                }
-                *y = rows(group, x, ahead);
-            }
-            for (i, y) in last.iter_mut().enumerate() {
-                [*y] = rows([w.row(count * ROWS + i)], x, ahead);
-            }
-        }
-    };
-}
-pub(super) use row_groups;
