@@ -24,8 +24,10 @@ const FORMATS: [DType; 6] = [
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<usize> =
-        std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let arguments: Vec<usize> = std::env::args()
+        .skip(1)
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
     let threads = match arguments.first() {
         Some(&threads) => threads,
         None => std::thread::available_parallelism()?.get(),

@@ -17,7 +17,7 @@ use htc_kernels::{Matrix, Pool};
 const SIZES: [(&str, usize); 3] = [("L2", 1 << 20), ("L3", 24 << 20), ("memory", 1 << 30)];
 
 /// The formats that have a kernel.
-const FORMATS: [DType; 8] = [
+const FORMATS: [DType; 15] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -25,7 +25,7 @@ const FORMATS: [DType; 8] = [
     DType::Q4_0,
     DType::Q4K,
     DType::Q5K,
-    DType::Q6K,
+    DType::Q6K, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q2K, DType::Q3K, DType::IQ4NL, DType::IQ4XS
 ];
 
 /// Rounds of every measurement.
@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Moderate numbers in every format: the byte 0x2c makes f16, bf16 and f32 near 0.06 or less.
     let bytes = vec![0x2c_u8; 1 << 30];
+    let mut scratch = Scratch::new();
     for cols in [2048, 8192] {
         println!("\none vector, rows of {cols}: GB/s (ratio to reading)");
         for (name, size) in SIZES {
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 for _ in 0..ROUNDS {
                     reads.push(seconds(repeats, || read(&pool, &bytes[..rows * row])));
                     products.push(seconds(repeats, || {
-                        cpu::matvec(&pool, w, &x, &mut y).is_ok()
+                        cpu::matvec(&pool, w, &x, &mut y, &mut scratch).is_ok()
                     }));
                 }
                 let (read, product) = (best(reads), best(products));
@@ -74,6 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
+    if std::env::args().len() > 2 { return Ok(()); }
     let (rows, cols) = (4096, 4096);
     println!("\nseveral vectors, {rows} rows of {cols}: GFLOP/s");
     let mut scratch = Scratch::new();

@@ -2,7 +2,14 @@
 //!
 //! Nothing here is fast. Every function has the shapes of its namesake in [`cpu`](crate::cpu).
 
-use crate::cpu::KvView;
+mod attention;
+mod elementwise;
+mod quantised;
+
+pub use attention::attention;
+pub use quantised::{quantised_matmul, quantised_vector};
+pub use elementwise::{gelu_mul, rope_halves, softcap};
+
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 
@@ -143,44 +150,6 @@ pub fn softmax_in_place(x: &mut [f32]) {
     }
 }
 
-/// Causal attention of `n` queries `q [n, heads, head_size]` at positions `position ..` over the
-/// keys and values of positions `0 ..= position + i`; `out` has the shape of `q`. Query head `h`
-/// reads kv head `h / (heads / kv_heads)`.
-///
-/// # Errors
-/// When a shape does not fit or `kv` holds fewer than `position + n` positions.
-pub fn attention(
-    q: &[f32],
-    n: usize,
-    position: usize,
-    kv: &KvView<'_>,
-    scale: f32,
-    out: &mut [f32],
-) -> Result<(), ShapeError> {
-    let heads = kv.check_queries(q.len(), n, position, out.len())?;
-    let size = kv.head_size();
-    for t in 0..n {
-        for h in 0..heads {
-            let at = (t * heads + h) * size;
-            let (keys, values) = kv.head(h / (heads / kv.kv_heads()));
-            let len = position + t + 1;
-            let scores: Vec<f64> = (0..len)
-                .map(|p| dot(&q[at..at + size], &keys[p * size..(p + 1) * size]) * f64::from(scale))
-                .collect();
-            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            for d in 0..size {
-                let value: f64 = (0..len)
-                    .map(|p| weights[p] * f64::from(values[p * size + d]))
-                    .sum();
-                out[at + d] = (value / sum) as f32;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The scalar product in double precision.
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter()
@@ -222,16 +191,5 @@ mod tests {
         assert_eq!(gate[0], 0.0);
         assert!((gate[1] - 1.5 * 3.0f32.ln()).abs() < 1e-6);
         assert!(gate[2].abs() < 1e-30);
-    }
-
-    #[test]
-    fn attention_to_equal_keys_is_the_mean_of_the_values() {
-        // Two kv heads of size 1, capacity 3; four query heads share them in pairs.
-        let keys = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0];
-        let values = [1.0, 2.0, 6.0, 10.0, 20.0, 60.0];
-        let kv = KvView::new(&keys, &values, 2, 1, 3).unwrap();
-        let mut out = [0.0; 8];
-        attention(&[1.0; 8], 2, 1, &kv, 1.0, &mut out).unwrap();
-        assert_eq!(out, [1.5, 1.5, 15.0, 15.0, 3.0, 3.0, 30.0, 30.0]);
     }
 }

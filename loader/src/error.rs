@@ -60,6 +60,21 @@ pub enum ExecError {
         /// Rows of the last batch.
         rows: usize,
     },
+    /// A key or value that the KV cache cannot hold.
+    #[error(
+        "layer {layer}: a number of the {side} at position {position} is {value}, the KV cache holds \
+         float16 of at most 65504; check the file with its author's digest"
+    )]
+    KvRange {
+        /// The layer, from 0.
+        layer: usize,
+        /// `key` or `value`.
+        side: &'static str,
+        /// Position in the sequence.
+        position: usize,
+        /// The number.
+        value: f32,
+    },
     /// Infinity or NaN where a number is needed.
     #[error(
         "the logits at position {position} are not finite: a tensor of the model holds NaN or infinite \

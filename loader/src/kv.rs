@@ -2,18 +2,20 @@
 
 use htc_formats::model::HyperParameters;
 use htc_kernels::ShapeError;
-use htc_kernels::cpu::KvView;
+use htc_kernels::cpu::{self, F16Error, KvView};
+
+use crate::error::ExecError;
 
 /// Positions there is room for at first; the room doubles when it is used up.
 const FIRST_CAPACITY: usize = 256;
 
-/// Keys (after rotation) and values of every position, in full, float32.
+/// Keys (after rotation) and values of every position, in full, as float16.
 ///
 /// Per layer and per side one buffer `[kv_heads, capacity, head_size]`, which grows with the
 /// sequence: a long context costs memory only when it is used.
 pub struct KvCache {
-    keys: Vec<Vec<f32>>,
-    values: Vec<Vec<f32>>,
+    keys: Vec<Vec<u16>>,
+    values: Vec<Vec<u16>>,
     kv_heads: usize,
     head_size: usize,
     capacity: usize,
@@ -58,7 +60,7 @@ impl KvCache {
         let (old, new) = (self.capacity * self.head_size, capacity * self.head_size);
         let used = self.length * self.head_size;
         for buffer in self.keys.iter_mut().chain(&mut self.values) {
-            let mut larger = vec![0.0; self.kv_heads * new];
+            let mut larger = vec![0; self.kv_heads * new];
             for head in 0..self.kv_heads {
                 larger[head * new..][..used].copy_from_slice(&buffer[head * old..][..used]);
             }
@@ -69,19 +71,38 @@ impl KvCache {
 
     /// Writes rows `[n, kv_heads, head_size]` of one layer behind the positions held;
     /// [`KvCache::advance`] counts them once all layers have theirs.
-    pub(crate) fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) {
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a number that float16 does not hold; the positions held are as
+    /// before.
+    pub(crate) fn append(
+        &mut self,
+        layer: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), ExecError> {
         let (size, stride) = (self.head_size, self.capacity * self.head_size);
-        for (rows, buffer) in [
-            (keys, &mut self.keys[layer]),
-            (values, &mut self.values[layer]),
+        for (side, rows, buffer) in [
+            ("key", keys, &mut self.keys[layer]),
+            ("value", values, &mut self.values[layer]),
         ] {
             for (row, heads) in rows.chunks_exact(self.kv_heads * size).enumerate() {
-                let at = (self.length + row) * size;
+                let position = self.length + row;
                 for (head, vector) in heads.chunks_exact(size).enumerate() {
-                    buffer[head * stride + at..][..size].copy_from_slice(vector);
+                    let stored = &mut buffer[head * stride + position * size..][..size];
+                    cpu::to_f16(vector, stored).map_err(|error| match error {
+                        F16Error::Shape(error) => error.into(),
+                        F16Error::Range { value, .. } => ExecError::KvRange {
+                            layer,
+                            side,
+                            position,
+                            value,
+                        },
+                    })?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Counts `n` positions that every layer has appended.
@@ -102,13 +123,15 @@ impl KvCache {
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        let numbers = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::len).sum::<usize>();
-        (numbers(&self.keys) + numbers(&self.values)) * size_of::<f32>()
+        let numbers = |buffers: &[Vec<u16>]| buffers.iter().map(Vec::len).sum::<usize>();
+        (numbers(&self.keys) + numbers(&self.values)) * size_of::<u16>()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use htc_formats::DType;
+
     use super::*;
 
     fn hyper() -> HyperParameters {
@@ -130,9 +153,9 @@ mod tests {
         }
     }
 
-    /// A number that names layer, side, position, head and dimension.
-    fn number(layer: usize, side: usize, position: usize, head: usize, dimension: usize) -> f32 {
-        ((((layer * 2 + side) * 1000 + position) * 2 + head) * 2 + dimension) as f32
+    /// A float16 whose bits name layer, side, position, head and dimension.
+    fn number(layer: usize, side: usize, position: usize, head: usize, dimension: usize) -> u16 {
+        ((((layer * 2 + side) * 1000 + position) * 2 + head) * 2 + dimension) as u16
     }
 
     #[test]
@@ -143,11 +166,15 @@ mod tests {
             let start = cache.len();
             for layer in 0..2 {
                 let rows = |side: usize| -> Vec<f32> {
-                    (0..n * 4)
+                    let bits: Vec<u8> = (0..n * 4)
                         .map(|i| number(layer, side, start + i / 4, i / 2 % 2, i % 2))
-                        .collect()
+                        .flat_map(u16::to_le_bytes)
+                        .collect();
+                    let mut numbers = vec![0.0; n * 4];
+                    htc_formats::block::decode(DType::F16, &bits, &mut numbers).unwrap();
+                    numbers
                 };
-                cache.append(layer, &rows(0), &rows(1));
+                cache.append(layer, &rows(0), &rows(1)).unwrap();
             }
             cache.advance(n);
         }
@@ -163,6 +190,29 @@ mod tests {
                 }
             }
         }
-        assert!(cache.bytes() >= 2 * 2 * 565 * 4 * 4);
+        assert!(cache.bytes() >= 2 * 2 * 565 * 4 * 2);
+        assert!(cache.bytes() <= 2 * 2 * 2 * 565 * 4 * 2);
+    }
+
+    #[test]
+    fn a_number_beyond_float16_is_refused_with_its_layer() {
+        let mut cache = KvCache::new(&hyper());
+        cache.reserve(3);
+        let good = [65504.0, -65519.9, 1e-9, 0.0];
+        cache.append(0, &good, &good).unwrap();
+        cache.advance(1);
+        for bad in [65520.0, -1e9, f32::INFINITY, f32::NAN] {
+            let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, bad, bad];
+            let zeros = [0.0; 8];
+            for (side, keys, values) in [("key", rows, zeros), ("value", zeros, rows)] {
+                let error = cache.append(1, &keys, &values).unwrap_err();
+                let expected = format!(
+                    "layer 1: a number of the {side} at position 2 is {bad}, the KV cache holds float16 of \
+                     at most 65504; check the file with its author's digest"
+                );
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+        assert_eq!(cache.len(), 1);
     }
 }

@@ -10,6 +10,9 @@
 //! NaN: infinities are not told apart. A block whose numbers are all below [`SMALLEST`] in
 //! magnitude counts as zero, for the reciprocal of its scale would leave the range of `f32`.
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+
 use super::kernels::Kernels;
 use crate::pool::Pool;
 
@@ -24,6 +27,10 @@ pub(super) const STRIP: usize = BLOCK * BLOCKS;
 
 /// The magnitude below which a block counts as zero: 2⁻¹⁰⁰.
 pub(super) const SMALLEST: f32 = f32::from_bits((127 - 100) << 23);
+
+/// The largest number below 0.5: adding it and cutting off the fraction rounds half away from
+/// zero, where adding 0.5 would also round up what lies just below a half.
+const HALF: f32 = 0.499_999_97;
 
 /// Eight blocks of a row, with zeros behind its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +55,14 @@ impl Strip {
         sums: [0; BLOCKS],
         half_sums: [[0; BLOCKS]; 2],
     };
+
+    fn set(&mut self, b: usize, scale: f32, codes: [i8; BLOCK], halves: [i32; 2]) {
+        self.codes[b] = codes;
+        self.scales[b] = scale;
+        self.sums[b] = halves[0] + halves[1];
+        self.half_sums[b / 4][b % 4] = halves[0];
+        self.half_sums[b / 4][4 + b % 4] = halves[1];
+    }
 }
 
 /// Strips of a row of `cols` numbers.
@@ -87,7 +102,6 @@ pub(super) fn quantise_rows(
 
 /// Quantises one row; `out [strips(x.len())]`. A last block of less than 32 numbers is filled up
 /// with zeros.
-#[inline(always)]
 pub(super) fn quantise(x: &[f32], out: &mut [Strip]) {
     for (x, strip) in x.chunks(STRIP).zip(out) {
         let (blocks, rest) = x.as_chunks::<BLOCK>();
@@ -105,39 +119,27 @@ pub(super) fn quantise(x: &[f32], out: &mut [Strip]) {
     }
 }
 
-#[inline(always)]
 fn quantise_block(x: &[f32; BLOCK], b: usize, strip: &mut Strip) {
-    /// The largest number below 0.5: adding it and cutting off the fraction rounds half away from
-    /// zero, where adding 0.5 would also round up what lies just below a half.
-    const HALF: f32 = 0.499_999_97;
-
     // Magnitudes are in the order of their bits, infinity and NaN above all others.
     let mut largest = 0;
     for x in x {
         largest = largest.max((x.to_bits() & !(1 << 31)).cast_signed());
     }
     let largest = f32::from_bits(largest.cast_unsigned());
-    let (scale, inverse) = if largest < SMALLEST {
-        (0.0, 0.0)
-    } else if largest < f32::INFINITY {
-        (largest / 127.0, 127.0 / largest)
-    } else {
-        (f32::NAN, 0.0)
-    };
+    if !(SMALLEST..f32::INFINITY).contains(&largest) {
+        let scale = if largest < SMALLEST { 0.0 } else { f32::NAN };
+        return strip.set(b, scale, [0; BLOCK], [0; 2]);
+    }
+    let inverse = 127.0 / largest;
     let mut codes = [0; BLOCK];
     let mut halves = [0; 2];
     for (i, (code, x)) in codes.iter_mut().zip(x).enumerate() {
         let scaled = x * inverse;
-        // A NaN becomes zero here; its block's scale tells.
         let whole = (scaled + HALF.copysign(scaled)) as i32;
         halves[i / (BLOCK / 2)] += whole;
         *code = whole as i8;
     }
-    strip.codes[b] = codes;
-    strip.scales[b] = scale;
-    strip.sums[b] = halves[0] + halves[1];
-    strip.half_sums[b / 4][b % 4] = halves[0];
-    strip.half_sums[b / 4][4 + b % 4] = halves[1];
+    strip.set(b, largest / 127.0, codes, halves);
 }
 
 #[cfg(test)]

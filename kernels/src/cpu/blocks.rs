@@ -2,7 +2,8 @@
 //!
 //! An instruction set brings a register type, a few operations on it and, per format, a function
 //! that unpacks a block into registers of decoded numbers. The macros here make of these the
-//! decoder and the product with one vector, which agree to the last bits of their rounding.
+//! decoder and, for the formats of floating-point numbers, the product with one vector. Products
+//! with quantised weights are in [`dot`](super::dot).
 
 /// `N` bytes from `at` on.
 #[inline(always)]
@@ -27,7 +28,24 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
         | u128::from(mins_high) << 96
 }
 
-/// The decoder of one format.
+/// The decoder of one format, `decode` in a module of its own.
+///
+/// The functions avoid the standard library's combinators: those are compiled without the
+/// instruction set and would not be inlined around a closure that needs it.
+///
+/// `$unpack(block, each)` calls `each(i, numbers)` once for every register `i` of the block, with
+/// the numbers rounded as the scalar decoder rounds them.
+macro_rules! decoder {
+    ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
+        mod $module {
+            use super::*;
+
+            block_decoder!($features, $bytes, $len, $unpack);
+        }
+    };
+}
+pub(super) use decoder;
+
 macro_rules! block_decoder {
     ($features:literal, $bytes:literal, $len:literal, $unpack:ident) => {
         #[target_feature(enable = $features)]
@@ -36,12 +54,12 @@ macro_rules! block_decoder {
             let (numbers, out_rest) = out.as_chunks_mut::<$len>();
             for (block, numbers) in blocks.iter().zip(numbers) {
                 let numbers = numbers.as_chunks_mut::<LANES>().0;
-                $unpack::<true, _>(block, |i, w| store(&mut numbers[i], w));
+                $unpack(block, |i, w| store(&mut numbers[i], w));
             }
             if !rest.is_empty() {
                 let mut numbers = [0.0; $len];
                 let parts = numbers.as_chunks_mut::<LANES>().0;
-                $unpack::<true, _>(&padded(rest), |i, w| store(&mut parts[i], w));
+                $unpack(&padded(rest), |i, w| store(&mut parts[i], w));
                 out_rest.copy_from_slice(&numbers[..out_rest.len()]);
             }
         }
@@ -49,16 +67,16 @@ macro_rules! block_decoder {
 }
 pub(super) use block_decoder;
 
-/// The product of one format with one vector, group by group of the rows that the module's `rows`
-/// takes together.
-macro_rules! row_products {
-    ($features:literal) => {
+/// `$function`, the product of one format with one vector, group by group of the rows that the
+/// module's `rows` takes together.
+macro_rules! row_groups {
+    ($features:literal, $function:ident, $numbers:ty) => {
         /// Rows handled together, at most the four that are summed together: a part of `x` is
         /// read once for all of them.
         const ROWS: usize = 4;
 
         #[target_feature(enable = $features)]
-        pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+        pub(super) fn $function(w: Matrix<'_>, x: &[$numbers], y: &mut [f32]) {
             let (groups, last) = y.as_chunks_mut::<ROWS>();
             let count = groups.len();
             // The same place in the group of rows that comes next.
@@ -76,23 +94,16 @@ macro_rules! row_products {
         }
     };
 }
-pub(super) use row_products;
+pub(super) use row_groups;
 
-/// The decoder and the product of one format, in a module of its own.
-///
-/// The functions avoid the standard library's combinators: those are compiled without the
-/// instruction set and would not be inlined around a closure that needs it.
-///
-/// `$unpack::<EXACT, _>(block, each)` calls `each(i, numbers)` once for every register `i` of the
-/// block. Where `EXACT`, the numbers are rounded as the scalar decoder rounds them; a product
-/// does without, where a fused multiply-add is cheaper.
-macro_rules! format_kernels {
+/// As [`decoder`], with `matvec`, the product with one vector.
+macro_rules! float_kernels {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
         mod $module {
             use super::*;
 
             block_decoder!($features, $bytes, $len, $unpack);
-            row_products!($features);
+            row_groups!($features, matvec, f32);
 
             /// The products of `R` rows, each summed in the same order whatever `R` is.
             #[inline]
@@ -113,7 +124,7 @@ macro_rules! format_kernels {
                         for line in (0..$bytes).step_by(64) {
                             prefetch(next.wrapping_add(line));
                         }
-                        $unpack::<false, _>(&blocks[r][b], |i, w| {
+                        $unpack(&blocks[r][b], |i, w| {
                             sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
@@ -124,7 +135,7 @@ macro_rules! format_kernels {
                     let x = numbers.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
-                        $unpack::<false, _>(&padded(&rows[r][count * $bytes..]), |i, w| {
+                        $unpack(&padded(&rows[r][count * $bytes..]), |i, w| {
                             sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
@@ -140,62 +151,7 @@ macro_rules! format_kernels {
         }
     };
 }
-pub(super) use format_kernels;
-
-/// As [`format_kernels`] for q8_0, whose product multiplies by the scale once a block instead of
-/// once a number: the scales of a strip of blocks are widened together, which leaves seven
-/// operations a block of 32 with AVX-512 where decoding takes eleven.
-macro_rules! q8_0_kernels {
-    ($features:literal) => {
-        mod q8_0 {
-            use super::*;
-
-            /// Blocks whose scales are widened together.
-            const STRIP: usize = 16;
-
-            block_decoder!($features, 34, 32, unpack_q8_0);
-            row_products!($features);
-
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
-            #[inline]
-            #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
-                let x = x.as_chunks::<32>().0;
-                let mut sums = [zero(); R];
-                for (s, x) in x.chunks(STRIP).enumerate() {
-                    let mut blocks = [&[] as &[[u8; 34]]; R];
-                    let mut scales = Aligned([[0.0; STRIP]; R]);
-                    for r in 0..R {
-                        blocks[r] = &rows[r].as_chunks::<34>().0[s * STRIP..][..x.len()];
-                        let mut halves = [0; STRIP];
-                        for (half, block) in halves.iter_mut().zip(blocks[r]) {
-                            *half = u16::from_le_bytes(*part(block, 0));
-                        }
-                        widen(&halves, &mut scales.0[r]);
-                    }
-                    for (i, x) in x.iter().enumerate() {
-                        let x = x.as_chunks::<LANES>().0;
-                        for r in 0..R {
-                            let block = &blocks[r][i];
-                            prefetch(block.as_ptr().wrapping_add(ahead));
-                            let mut sum = mul(signed_part(block, 0), load(&x[0]));
-                            for k in 1..32 / LANES {
-                                sum = fma(signed_part(block, k), load(&x[k]), sum);
-                            }
-                            sums[r] = fma(sum, broadcast(scales.0[r][i]), sums[r]);
-                        }
-                    }
-                }
-                let mut totals = [zero(); 4];
-                totals[..R].copy_from_slice(&sums);
-                let mut results = [0.0; R];
-                results.copy_from_slice(&sums_of_four(totals)[..R]);
-                results
-            }
-        }
-    };
-}
-pub(super) use q8_0_kernels;
+pub(super) use float_kernels;
 
 /// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
 /// the kernels take 32 at a time.
@@ -347,130 +303,24 @@ macro_rules! tile_kernels {
 }
 pub(super) use tile_kernels;
 
-/// What a decoding step of attention does with the keys and the values of one head.
-macro_rules! attention_kernels {
-    ($features:literal, $vector:ty) => {
-        /// `scores[p] = scale * q · keys[p]`, four positions at a time.
-        #[target_feature(enable = $features)]
-        fn scores(q: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
-            let size = q.len();
-            let (q, q_rest) = q.as_chunks::<LANES>();
-            let last = scores.len().saturating_sub(1);
-            for (g, scores) in scores.chunks_mut(4).enumerate() {
-                // Past the end the last key stands in.
-                let [a, b, c, d] = [
-                    &keys[(g * 4).min(last) * size..][..size],
-                    &keys[(g * 4 + 1).min(last) * size..][..size],
-                    &keys[(g * 4 + 2).min(last) * size..][..size],
-                    &keys[(g * 4 + 3).min(last) * size..][..size],
-                ];
-                let (a, a_rest) = a.as_chunks::<LANES>();
-                let (b, b_rest) = b.as_chunks::<LANES>();
-                let (c, c_rest) = c.as_chunks::<LANES>();
-                let (d, d_rest) = d.as_chunks::<LANES>();
-                let mut sums = [zero(); 4];
-                for i in 0..q.len().min(a.len()).min(b.len()).min(c.len()).min(d.len()) {
-                    let q = load(&q[i]);
-                    sums[0] = fma(q, load(&a[i]), sums[0]);
-                    sums[1] = fma(q, load(&b[i]), sums[1]);
-                    sums[2] = fma(q, load(&c[i]), sums[2]);
-                    sums[3] = fma(q, load(&d[i]), sums[3]);
-                }
-                if !q_rest.is_empty() {
-                    let q = load_first(q_rest);
-                    sums[0] = fma(q, load_first(a_rest), sums[0]);
-                    sums[1] = fma(q, load_first(b_rest), sums[1]);
-                    sums[2] = fma(q, load_first(c_rest), sums[2]);
-                    sums[3] = fma(q, load_first(d_rest), sums[3]);
-                }
-                let sums = sums_of_four(sums);
-                for (score, sum) in scores.iter_mut().zip(sums) {
-                    *score = sum * scale;
-                }
-            }
-        }
-
-        /// `out += Σ weights[p] values[p]`.
-        #[target_feature(enable = $features)]
-        fn weighted_sum(weights: &[f32], values: &[f32], out: &mut [f32]) {
-            let size = out.len();
-            let mut at = 0;
-            while at + 4 * LANES <= size {
-                columns::<4, 2>(weights, &values[at..], size, &mut out[at..]);
-                at += 4 * LANES;
-            }
-            while at + 2 * LANES <= size {
-                columns::<2, 4>(weights, &values[at..], size, &mut out[at..]);
-                at += 2 * LANES;
-            }
-            while at + LANES <= size {
-                columns::<1, 8>(weights, &values[at..], size, &mut out[at..]);
-                at += LANES;
-            }
-            if at < size {
-                let mut sums = [zero(); 4];
-                for (p, weight) in weights.iter().enumerate() {
-                    let value = load_first(&values[p * size + at..(p + 1) * size]);
-                    sums[p % 4] = fma(broadcast(*weight), value, sums[p % 4]);
-                }
-                let sums = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
-                let mut numbers = [0.0; LANES];
-                store(&mut numbers, sums);
-                for (out, number) in out[at..].iter_mut().zip(numbers) {
-                    *out += number;
-                }
-            }
-        }
-
-        /// [`weighted_sum`] of the first `C` registers of each value, over `P` positions side by
-        /// side; values lie `stride` apart.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn columns<const C: usize, const P: usize>(
-            weights: &[f32],
-            values: &[f32],
-            stride: usize,
-            out: &mut [f32],
-        ) {
-            let mut sums = [[zero(); C]; P];
-            let (groups, rest) = weights.as_chunks::<P>();
-            for (g, weights) in groups.iter().enumerate() {
-                for p in 0..P {
-                    let value = &values[(g * P + p) * stride..][..C * LANES];
-                    for c in 0..C {
-                        let value = load(&value.as_chunks::<LANES>().0[c]);
-                        sums[p][c] = fma(broadcast(weights[p]), value, sums[p][c]);
-                    }
-                }
-            }
-            for (p, weight) in rest.iter().enumerate() {
-                let value = &values[(groups.len() * P + p) * stride..][..C * LANES];
-                for c in 0..C {
-                    let value = load(&value.as_chunks::<LANES>().0[c]);
-                    sums[p][c] = fma(broadcast(*weight), value, sums[p][c]);
-                }
-            }
-            for c in 0..C {
-                let out = &mut out.as_chunks_mut::<LANES>().0[c];
-                let mut total = load(out);
-                for p in 0..P {
-                    total = add(total, sums[p][c]);
-                }
-                store(out, total);
-            }
-        }
-    };
-}
-pub(super) use attention_kernels;
-
 /// The table of kernels of an instruction set and its `matvec` and `decode`.
 ///
-/// Expects the modules that [`format_kernels`] makes for every format.
+/// Expects a module of [`decoder`] or [`float_kernels`] for every format that is matched here.
 macro_rules! kernel_table {
-    ($features:literal, $name:literal, $detected:expr) => {
-        /// The table, where the processor has the instructions.
-        pub(super) fn kernels() -> Option<&'static Kernels> {
-            $detected.then_some(&KERNELS)
+    ($features:literal, $name:literal, $detected:expr, $dot:path, $tiles:path, $vnni:tt, $vnni_name:literal, $vnni_dot:path, $vnni_tiles:path) => {
+        /// The table with integer products for the processor's VNNI, where it has them, and the
+        /// one without, where it has the other instructions.
+        pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
+            static WITH: Kernels = Kernels {
+                name: $vnni_name,
+                dot: $vnni_dot,
+                tiles: Some($vnni_tiles),
+                ..KERNELS
+            };
+            static WITHOUT: Kernels = KERNELS;
+            let detected = $detected;
+            let vnni = detected && is_x86_feature_detected!($vnni);
+            [vnni.then_some(&WITH), detected.then_some(&WITHOUT)]
         }
 
         #[target_feature(enable = $features)]
@@ -484,14 +334,21 @@ macro_rules! kernel_table {
                 DType::Q4K => q4_k::decode(bytes, out),
                 DType::Q5K => q5_k::decode(bytes, out),
                 DType::Q6K => q6_k::decode(bytes, out),
-                other => drop(htc_formats::block::decode(other, bytes, out)),
+                other => plain::decode(other, bytes, out),
             }
+        }
+
+        #[target_feature(enable = $features)]
+        fn decoded(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+            decoded_matvec::<true>(w, x, y);
         }
 
         /// Private, so that [`kernels`] is the only way to the functions below: each calls code
         /// that needs the instructions.
-        static KERNELS: Kernels = Kernels {
+        const KERNELS: Kernels = Kernels {
             name: $name,
+            dot: $dot,
+            tiles: Some($tiles),
             matvec: |w, x, y| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe {
@@ -499,12 +356,7 @@ macro_rules! kernel_table {
                         DType::F32 => f32::matvec(w, x, y),
                         DType::F16 => f16::matvec(w, x, y),
                         DType::BF16 => bf16::matvec(w, x, y),
-                        DType::Q8_0 => q8_0::matvec(w, x, y),
-                        DType::Q4_0 => q4_0::matvec(w, x, y),
-                        DType::Q4K => q4_k::matvec(w, x, y),
-                        DType::Q5K => q5_k::matvec(w, x, y),
-                        DType::Q6K => q6_k::matvec(w, x, y),
-                        _ => lanes::decoded_matvec::<true>(w, x, y),
+                        _ => decoded(w, x, y),
                     }
                 }
             },
@@ -513,81 +365,15 @@ macro_rules! kernel_table {
                 unsafe { few(w, n, x, y) }
             },
             quantise: |x, out| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32], out: &mut [Strip]) {
-                    activations::quantise(x, out);
-                }
                 // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, out) }
+                unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { decode(dtype, bytes, out) }
             },
-            rms_norm: |x, weight, eps, out| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-                    lanes::rms_norm::<true>(x, weight, eps, out);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, weight, eps, out) }
-            },
-            rope: |head, cos, sin| {
-                #[target_feature(enable = $features)]
-                fn version(head: &mut [f32], cos: &[f32], sin: &[f32]) {
-                    lanes::rope::<true>(head, cos, sin);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(head, cos, sin) }
-            },
-            silu_mul: |gate, up| {
-                #[target_feature(enable = $features)]
-                fn version(gate: &mut [f32], up: &[f32]) {
-                    lanes::silu_mul::<true>(gate, up);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(gate, up) }
-            },
-            add_assign: |x, y| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], y: &[f32]) {
-                    lanes::add_assign::<true>(x, y);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, y) }
-            },
-            max: |x| {
-                #[target_feature(enable = $features)]
-                fn version(x: &[f32]) -> f32 {
-                    lanes::max::<true>(x)
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x) }
-            },
-            exp_sum: |x, max| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], max: f32) -> f32 {
-                    lanes::exp_sum::<true>(x, max)
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, max) }
-            },
-            scale: |x, factor| {
-                #[target_feature(enable = $features)]
-                fn version(x: &mut [f32], factor: f32) {
-                    lanes::scale::<true>(x, factor);
-                }
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { version(x, factor) }
-            },
-            scores: |q, keys, scale, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { scores(q, keys, scale, out) }
-            },
-            weighted_sum: |weights, values, out| {
-                // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { weighted_sum(weights, values, out) }
-            },
+            loops: loops!($features),
+            heads: heads!($features),
         };
     };
 }

@@ -58,20 +58,9 @@ pub(super) struct Target<'a, T = f32> {
     elements: PhantomData<&'a mut [T]>,
 }
 
-impl<'a, T> Target<'a, T> {
-    /// `data` as `[rows, cols]`.
-    pub fn new(data: &'a mut [T], rows: usize, cols: usize) -> Self {
-        assert!(rows.saturating_mul(cols) <= data.len());
-        Target {
-            base: data.as_mut_ptr(),
-            rows,
-            cols,
-            stride: cols,
-            elements: PhantomData,
-        }
-    }
-
+impl<T> Target<'_, T> {
     /// Number of rows.
+    #[cfg(target_arch = "x86_64")]
     pub fn rows(&self) -> usize {
         self.rows
     }

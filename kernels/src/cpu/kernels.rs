@@ -5,6 +5,10 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 
 use super::activations::Strip;
+use super::dot::Dot;
+use super::heads::Heads;
+use super::int_gemm::Tiles;
+use super::lanes::Loops;
 use super::plain;
 use crate::matrix::Matrix;
 
@@ -15,30 +19,20 @@ pub(crate) struct Kernels {
     pub name: &'static str,
     /// `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on nothing but that row and `x`.
     pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
+    /// `y = W x` in integers.
+    pub dot: Dot,
+    /// The same for several vectors.
+    pub tiles: Option<Tiles>,
     /// `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
     pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
     /// One row as integers: `x`, strips for all of it.
     pub quantise: fn(&[f32], &mut [Strip]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
-    /// `x`, `weight` and `out` of one row, and `eps`.
-    pub rms_norm: fn(&[f32], &[f32], f32, &mut [f32]),
-    /// One head and its cosines and sines.
-    pub rope: fn(&mut [f32], &[f32], &[f32]),
-    /// `gate`, `up`.
-    pub silu_mul: fn(&mut [f32], &[f32]),
-    /// `x += y`.
-    pub add_assign: fn(&mut [f32], &[f32]),
-    /// The largest number; `-inf` of none.
-    pub max: fn(&[f32]) -> f32,
-    /// `x = exp(x - max)`; the sum of the results.
-    pub exp_sum: fn(&mut [f32], f32) -> f32,
-    /// `x *= factor`.
-    pub scale: fn(&mut [f32], f32),
-    /// `scores[p] = scale * q · keys[p]`; `keys [scores.len(), q.len()]`.
-    pub scores: fn(&[f32], &[f32], f32, &mut [f32]),
-    /// `out += Σ weights[p] values[p]`; `values [weights.len(), out.len()]`.
-    pub weighted_sum: fn(&[f32], &[f32], &mut [f32]),
+    /// Norms, activations and the parts of a softmax.
+    pub loops: Loops,
+    /// Products with keys and values.
+    pub heads: Heads,
 }
 
 /// The best table this processor can run.
@@ -50,7 +44,7 @@ pub(crate) fn detected() -> &'static Kernels {
 /// Every table this processor can run, the best first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
-    let wide = [super::avx512::kernels(), super::avx2::kernels()];
+    let wide = [super::avx512::kernels(), super::avx2::kernels()].into_iter().flatten();
     #[cfg(not(target_arch = "x86_64"))]
     let wide: [Option<&'static Kernels>; 0] = [];
     wide.into_iter()

@@ -1,16 +1,20 @@
 //! Keys and values of one layer.
 
+use thiserror::Error;
+
+use super::kernels::{self, Kernels};
 use crate::error::{ShapeError, expect, product};
 
 /// A view of the keys and values of one layer, each `[kv_heads, capacity, head_size]`: the
 /// positions of one head lie together, so that a decoding step reads each head as one stream.
+/// Numbers are the bits of float16, as [`to_f16`] gives them.
 ///
 /// Position `p` of head `h` starts at number `(h * capacity + p) * head_size`. Which positions
 /// are valid is the caller's to know; kernels read positions `0 .. len` only.
 #[derive(Clone, Copy, Debug)]
 pub struct KvView<'a> {
-    keys: &'a [f32],
-    values: &'a [f32],
+    keys: &'a [u16],
+    values: &'a [u16],
     kv_heads: usize,
     head_size: usize,
     capacity: usize,
@@ -22,8 +26,8 @@ impl<'a> KvView<'a> {
     /// # Errors
     /// When `keys` or `values` has another length, or `kv_heads` or `head_size` is 0.
     pub fn new(
-        keys: &'a [f32],
-        values: &'a [f32],
+        keys: &'a [u16],
+        values: &'a [u16],
         kv_heads: usize,
         head_size: usize,
         capacity: usize,
@@ -71,7 +75,7 @@ impl<'a> KvView<'a> {
     ///
     /// # Panics
     /// When `head >= kv_heads()`, as indexing does.
-    pub fn head(&self, head: usize) -> (&'a [f32], &'a [f32]) {
+    pub fn head(&self, head: usize) -> (&'a [u16], &'a [u16]) {
         let len = self.capacity * self.head_size;
         let range = head * len..(head + 1) * len;
         (&self.keys[range.clone()], &self.values[range])
@@ -101,13 +105,62 @@ impl<'a> KvView<'a> {
     }
 }
 
+/// Why [`to_f16`] refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+pub enum F16Error {
+    /// The result has another length.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A number is not finite or would not be as float16.
+    #[error("number {index} is {value}; float16 holds finite numbers of at most 65504")]
+    Range {
+        /// Which number.
+        index: usize,
+        /// The number.
+        value: f32,
+    },
+}
+
+/// `out = x` as the bits of float16, rounded to nearest with ties to even: keys and values as a
+/// [`KvView`] holds them.
+///
+/// An infinite key would give every query a weight of 1 or 0 whatever the rest of it says, and
+/// nothing would tell; so a number that is not finite after rounding is an error.
+///
+/// # Errors
+/// [`F16Error::Shape`] when the lengths differ; [`F16Error::Range`] for the first number that
+/// float16 does not hold. What is in `out` then is unspecified.
+pub fn to_f16(x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
+    to_f16_with(kernels::detected(), x, out)
+}
+
+pub(super) fn to_f16_with(kernels: &Kernels, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
+    const INFINITE: u16 = 0x7C00;
+    expect("out (numbers)", x.len(), out.len())?;
+    (kernels.heads.narrow)(x, out);
+    let largest = out
+        .iter()
+        .fold(0, |largest, half| largest.max(half & 0x7FFF));
+    if largest < INFINITE {
+        return Ok(());
+    }
+    let index = out
+        .iter()
+        .position(|half| half & 0x7FFF >= INFINITE)
+        .unwrap_or(0);
+    Err(F16Error::Range {
+        index,
+        value: x[index],
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
-        let buffer = [0.0; 24];
+        let buffer = [0; 24];
         let kv = KvView::new(&buffer, &buffer, 2, 3, 4).unwrap();
         assert_eq!(kv.check_queries(12, 1, 3, 12), Ok(4));
         assert_eq!(kv.check_queries(0, 0, 0, 0), Ok(0));

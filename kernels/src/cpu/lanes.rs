@@ -3,7 +3,74 @@
 //! Every function is inlined into a version per instruction set; `FMA` says whether that set
 //! has a fused multiply-add, which without one would be a call into the C library.
 
-use crate::matrix::Matrix;
+/// What one instruction set makes of the loops; shapes have been checked.
+pub(crate) struct Loops {
+    /// `x`, `weight` and `out` of one row, and `eps`.
+    pub rms_norm: fn(&[f32], &[f32], f32, &mut [f32]),
+    /// One row, `weight` and `eps`.
+    pub rms_norm_in_place: fn(&mut [f32], &[f32], f32),
+    /// One head and its cosines and sines, pairs side by side.
+    pub rope_adjacent: fn(&mut [f32], &[f32], &[f32]),
+    /// One head and its cosines and sines, pairs half of the turned numbers apart.
+    pub rope_halves: fn(&mut [f32], &[f32], &[f32]),
+    /// `gate`, `up`.
+    pub silu_mul: fn(&mut [f32], &[f32]),
+    /// `gate`, `up`.
+    pub gelu_mul: fn(&mut [f32], &[f32]),
+    /// `x = cap * tanh(x / cap)`.
+    pub softcap: fn(&mut [f32], f32),
+    /// `x += y`.
+    pub add_assign: fn(&mut [f32], &[f32]),
+    /// The largest number; `-inf` of none.
+    pub max: fn(&[f32]) -> f32,
+    /// `x = exp(x - max)`; the sum of the results.
+    pub exp_sum: fn(&mut [f32], f32) -> f32,
+    /// `x *= factor`.
+    pub scale: fn(&mut [f32], f32),
+    /// A step of a softmax down the columns of `[rows, columns]`: the numbers, and of every column
+    /// the running maximum, the running sum, and the factor that earlier weights shrink by.
+    #[allow(clippy::type_complexity)] // four slices
+    pub column_softmax: fn(&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
+}
+
+/// The table of the loops for an instruction set that has a fused multiply-add.
+macro_rules! loops {
+    ($features:literal) => {
+        Loops {
+            rms_norm: version!($features, rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])),
+            rms_norm_in_place: version!($features, rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32)),
+            rope_adjacent: version!($features, rope_adjacent(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            rope_halves: version!($features, rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32])),
+            silu_mul: version!($features, silu_mul(gate: &mut [f32], up: &[f32])),
+            gelu_mul: version!($features, gelu_mul(gate: &mut [f32], up: &[f32])),
+            softcap: version!($features, softcap(x: &mut [f32], cap: f32)),
+            add_assign: version!($features, add_assign(x: &mut [f32], y: &[f32])),
+            max: version!($features, max(x: &[f32]) -> f32),
+            exp_sum: version!($features, exp_sum(x: &mut [f32], max: f32) -> f32),
+            scale: version!($features, scale(x: &mut [f32], factor: f32)),
+            column_softmax: version!(
+                $features,
+                column_softmax(x: &mut [f32], max: &mut [f32], sum: &mut [f32], shrink: &mut [f32])
+            ),
+        }
+    };
+}
+pub(super) use loops;
+
+/// One loop compiled for an instruction set.
+macro_rules! version {
+    ($features:literal, $loop:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
+        |$($argument),*| {
+            #[target_feature(enable = $features)]
+            fn version($($argument: $kind),*) $(-> $result)? {
+                lanes::$loop::<true>($($argument),*)
+            }
+            // SAFETY: see `KERNELS`: the processor has been asked.
+            unsafe { version($($argument),*) }
+        }
+    };
+}
+pub(super) use version;
 
 /// Numbers handled side by side: one 512-bit register, or two or four smaller ones.
 const LANES: usize = 16;
@@ -96,19 +163,62 @@ fn exp<const FMA: bool>(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { result }
 }
 
+/// The hyperbolic tangent with an error below 3e-7, relative to it below 1e-6; a NaN stays one.
+///
+/// (1 - t) / (1 + t) with t = exp(-2|x|); near 0, where that cancels, the Taylor polynomial of
+/// degree 9, whose remainder below 1/4 is 3e-9 of it.
+#[inline(always)]
+fn tanh<const FMA: bool>(x: f32) -> f32 {
+    const TAYLOR: [f32; 4] = [62.0 / 2835.0, -17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0];
+    let t = exp::<FMA>(-2.0 * x.abs());
+    let far = ((1.0 - t) / (1.0 + t)).copysign(x);
+    let square = x * x;
+    let mut p = TAYLOR[0];
+    for c in &TAYLOR[1..] {
+        p = fma::<FMA>(p, square, *c);
+    }
+    let near = fma::<FMA>(p * square, x, x);
+    if x.abs() < 0.25 { near } else { far }
+}
+
+/// `1 / sqrt(mean(x²) + eps)`.
+#[inline(always)]
+fn inverse_rms<const FMA: bool>(x: &[f32], eps: f32) -> f32 {
+    let mean = dot::<FMA>(x, x) / x.len() as f32;
+    1.0 / (mean + eps).sqrt()
+}
+
 /// `out = x / sqrt(mean(x²) + eps) * weight`.
 #[inline(always)]
 pub(super) fn rms_norm<const FMA: bool>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let mean = dot::<FMA>(x, x) / x.len() as f32;
-    let scale = 1.0 / (mean + eps).sqrt();
+    let scale = inverse_rms::<FMA>(x, eps);
     for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
         *out = x * scale * weight;
     }
 }
 
+/// `x = x / sqrt(mean(x²) + eps) * weight`.
+#[inline(always)]
+pub(super) fn rms_norm_in_place<const FMA: bool>(x: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms::<FMA>(x, eps);
+    for (x, &weight) in x.iter_mut().zip(weight) {
+        *x = *x * scale * weight;
+    }
+}
+
+/// Turns the pairs `(i, i + cos.len())`.
+#[inline(always)]
+pub(super) fn rope_halves<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, rest) = head.split_at_mut(cos.len());
+    let pairs = first.iter_mut().zip(rest);
+    for ((a, b), (&c, &s)) in pairs.zip(cos.iter().zip(sin)) {
+        (*a, *b) = (fma::<FMA>(*a, c, -(*b * s)), fma::<FMA>(*a, s, *b * c));
+    }
+}
+
 /// Turns the pairs `(2i, 2i + 1)`.
 #[inline(always)]
-pub(super) fn rope<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+pub(super) fn rope_adjacent<const FMA: bool>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let pairs = head.as_chunks_mut::<2>().0;
     for (pair, (&c, &s)) in pairs.iter_mut().zip(cos.iter().zip(sin)) {
         let [a, b] = *pair;
@@ -122,6 +232,29 @@ pub(super) fn silu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
     for (gate, &up) in gate.iter_mut().zip(up) {
         *gate = *gate / (1.0 + exp::<FMA>(-*gate)) * up;
     }
+}
+
+/// `gate = gelu(gate) * up` with the tangent approximation of the normal distribution.
+///
+/// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which does not cancel where the tangent is near -1.
+#[inline(always)]
+pub(super) fn gelu_mul<const FMA: bool>(gate: &mut [f32], up: &[f32]) {
+    /// 2 sqrt(2 / π).
+    const FACTOR: f32 = 1.595_769_2;
+    const CUBIC: f32 = 0.044_715;
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        let x = *gate;
+        let twice_u = FACTOR * fma::<FMA>(CUBIC * x * x, x, x);
+        *gate = x / (1.0 + exp::<FMA>(-twice_u)) * up;
+    }
+}
+
+/// `x = cap * tanh(x / cap)`.
+#[inline(always)]
+pub(super) fn softcap<const FMA: bool>(x: &mut [f32], cap: f32) {
+    let inverse = 1.0 / cap;
+    x.iter_mut()
+        .for_each(|x| *x = cap * tanh::<FMA>(*x * inverse));
 }
 
 /// `x += y`.
@@ -172,30 +305,64 @@ pub(super) fn scale<const FMA: bool>(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// `scores[p] = scale * q · keys[p]`.
+/// `x[r, c] = exp(x[r, c] - max[c])`, after `max` has taken in the numbers of each column; `sum` as
+/// if it had been the sum of the new maximum all along, and `shrink` the factor that made it so.
+///
+/// A column of which nothing but `-inf` has been seen has weights, a sum and a factor of 0.
 #[inline(always)]
-pub(super) fn scores<const FMA: bool>(q: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
-    for (score, key) in scores.iter_mut().zip(keys.chunks_exact(q.len())) {
-        *score = scale * dot::<FMA>(q, key);
+pub(super) fn column_softmax<const FMA: bool>(
+    x: &mut [f32],
+    max: &mut [f32],
+    sum: &mut [f32],
+    shrink: &mut [f32],
+) {
+    if max.len().is_multiple_of(LANES) {
+        softmax_of::<FMA, LANES>(x, max, sum, shrink);
+    } else if max.len().is_multiple_of(LANES / 2) {
+        softmax_of::<FMA, { LANES / 2 }>(x, max, sum, shrink);
+    } else {
+        softmax_of::<FMA, 1>(x, max, sum, shrink);
     }
 }
 
-/// `out += Σ weights[p] values[p]`.
+/// [`column_softmax`], `N` columns at a time.
 #[inline(always)]
-pub(super) fn weighted_sum<const FMA: bool>(weights: &[f32], values: &[f32], out: &mut [f32]) {
-    for (&weight, value) in weights.iter().zip(values.chunks_exact(out.len())) {
-        for (out, &value) in out.iter_mut().zip(value) {
-            *out = fma::<FMA>(weight, value, *out);
+fn softmax_of<const FMA: bool, const N: usize>(
+    x: &mut [f32],
+    max: &mut [f32],
+    sum: &mut [f32],
+    shrink: &mut [f32],
+) {
+    let across = max.len() / N;
+    let x = x.as_chunks_mut::<N>().0;
+    let (max, sum) = (max.as_chunks_mut::<N>().0, sum.as_chunks_mut::<N>().0);
+    let shrink = shrink.as_chunks_mut::<N>().0;
+    for (at, ((max, sum), shrink)) in max.iter_mut().zip(sum).zip(shrink).enumerate() {
+        let mut largest = *max;
+        for x in x.iter().skip(at).step_by(across) {
+            for i in 0..N {
+                largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
+            }
         }
-    }
-}
-
-/// `y = W x`, a row of `W` decoded at a time.
-#[inline(always)]
-pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-    let mut row = vec![0.0; w.cols()];
-    for (i, y) in y.iter_mut().enumerate() {
-        drop(htc_formats::block::decode(w.dtype(), w.row(i), &mut row));
-        *y = dot::<FMA>(&row, x);
+        let mut base = largest;
+        let mut total = *sum;
+        for i in 0..N {
+            // Against the difference of two infinities.
+            base[i] = if base[i] == f32::NEG_INFINITY {
+                0.0
+            } else {
+                base[i]
+            };
+            shrink[i] = exp::<FMA>(max[i] - base[i]);
+            total[i] *= shrink[i];
+        }
+        for x in x.iter_mut().skip(at).step_by(across) {
+            for i in 0..N {
+                x[i] = exp::<FMA>(x[i] - base[i]);
+                total[i] += x[i];
+            }
+        }
+        *max = largest;
+        *sum = total;
     }
 }

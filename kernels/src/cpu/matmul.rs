@@ -1,10 +1,10 @@
 //! Products of a stored matrix and many vectors.
 
 use super::gemm::{View, for_each_block};
-use super::int_gemm::{self, Tiles};
 use super::kernels::{self, Kernels};
-use super::matvec::{Product, matvec_many_with, rows_per_task};
+use super::matvec::{matvec_with, rows_per_task};
 use super::scratch::Scratch;
+use super::{dot, int_gemm};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
@@ -41,12 +41,11 @@ pub fn matmul(
     y: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
-    matmul_with(kernels::detected(), int_gemm::detected(), pool, w, n, x, y, scratch)
+    matmul_with(kernels::detected(), pool, w, n, x, y, scratch)
 }
 
 pub(super) fn matmul_with(
     kernels: &Kernels,
-    tiles: Option<&Tiles>,
     pool: &Pool,
     w: Matrix<'_>,
     n: usize,
@@ -68,10 +67,10 @@ pub(super) fn matmul_with(
         return Ok(());
     }
     if n == 1 {
-        return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
+        return matvec_with(kernels, pool, w, x, y, scratch);
     }
-    if let Some(tiles) = tiles
-        && int_gemm::takes(w.dtype())
+    if let Some(tiles) = kernels.tiles
+        && dot::is_integer(w.dtype())
     {
         int_gemm::multiply(kernels, tiles, pool, w, n, x, y, scratch);
         return Ok(());

@@ -3,9 +3,10 @@
 //! The instruction set is found once, at the first call; [`instruction_set`] names it. Every
 //! function checks its shapes before it writes.
 //!
-//! Activations are `f32` throughout. A product with one vector ([`matvec()`], [`matvec_many`])
-//! decodes the weights in registers; one with several ([`matmul()`]) decodes rows into the caches
-//! and multiplies them there, many of them with the `gemm` crate.
+//! Activations are `f32`. A product with one vector ([`matvec()`], [`project()`]) decodes weights that
+//! are floating-point numbers in registers; where they are quantised it quantises the vector too and
+//! adds in integers. One with several vectors ([`matmul()`]) decodes rows into the caches and
+//! multiplies them there, many of them with the `gemm` crate.
 //!
 //! What needs a processor's extra instructions stands in a file per instruction set, behind a
 //! table of safe functions that is only handed out where the processor has them.
@@ -18,8 +19,10 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod blocks;
+mod dot;
 mod elementwise;
 mod gemm;
+mod heads;
 mod int_gemm;
 mod kernels;
 mod kv;
@@ -27,17 +30,21 @@ mod lanes;
 mod matmul;
 mod matvec;
 mod plain;
-#[cfg(target_arch = "x86_64")]
-mod quantise;
+mod plain_heads;
+mod project;
 mod scratch;
 #[cfg(test)]
 mod tests;
 
-pub use attention::{attention_decode, attention_prefill};
-pub use elementwise::{add_assign, rms_norm, rope_adjacent, silu_mul, softmax_in_place};
-pub use kv::KvView;
+pub use attention::{Attention, attention_decode, attention_prefill};
+pub use elementwise::{
+    add_assign, add_bias, gelu_mul, rms_norm, rms_norm_in_place, rope_adjacent, rope_halves, scale,
+    silu_mul, softcap, softmax_in_place,
+};
+pub use kv::{F16Error, KvView, to_f16};
 pub use matmul::matmul;
-pub use matvec::{Product, embed, matvec, matvec_many};
+pub use matvec::{embed, matvec};
+pub use project::{Factor, Input, Slot, project};
 pub use scratch::Scratch;
 
 /// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64` or

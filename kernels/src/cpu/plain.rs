@@ -3,8 +3,11 @@
 use htc_formats::DType;
 
 use super::activations;
+use super::dot;
 use super::kernels::Kernels;
-use super::lanes;
+use super::lanes::{self, Loops};
+use super::matvec::decoded_matvec;
+use super::plain_heads;
 use crate::matrix::Matrix;
 
 /// Whether every processor of this architecture has a fused multiply-add.
@@ -17,39 +20,28 @@ pub(super) static KERNELS: Kernels = Kernels {
     } else {
         "baseline"
     },
-    matvec,
+    matvec: decoded_matvec::<FMA>,
+    dot: dot::scalar,
+    tiles: None,
     few,
     quantise: activations::quantise,
     decode,
-    rms_norm: lanes::rms_norm::<FMA>,
-    rope: lanes::rope::<FMA>,
-    silu_mul: lanes::silu_mul::<FMA>,
-    add_assign: lanes::add_assign::<FMA>,
-    max: lanes::max::<FMA>,
-    exp_sum: lanes::exp_sum::<FMA>,
-    scale: lanes::scale::<FMA>,
-    scores: lanes::scores::<FMA>,
-    weighted_sum: lanes::weighted_sum::<FMA>,
+    loops: Loops {
+        rms_norm: lanes::rms_norm::<FMA>,
+        rms_norm_in_place: lanes::rms_norm_in_place::<FMA>,
+        rope_adjacent: lanes::rope_adjacent::<FMA>,
+        rope_halves: lanes::rope_halves::<FMA>,
+        silu_mul: lanes::silu_mul::<FMA>,
+        gelu_mul: lanes::gelu_mul::<FMA>,
+        softcap: lanes::softcap::<FMA>,
+        add_assign: lanes::add_assign::<FMA>,
+        max: lanes::max::<FMA>,
+        exp_sum: lanes::exp_sum::<FMA>,
+        scale: lanes::scale::<FMA>,
+        column_softmax: lanes::column_softmax::<FMA>,
+    },
+    heads: plain_heads::HEADS,
 };
-
-/// Numbers decoded at a time: a multiple of every block length.
-const SEGMENT: usize = 256;
-
-/// `y = W x`, a segment of a row at a time.
-fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-    let dtype = w.dtype();
-    let segment_bytes = SEGMENT / dtype.block_len() * dtype.block_bytes();
-    for (i, y) in y.iter_mut().enumerate() {
-        let mut sum = 0.0;
-        let mut buffer = [0.0; SEGMENT];
-        for (bytes, x) in w.row(i).chunks(segment_bytes).zip(x.chunks(SEGMENT)) {
-            let numbers = &mut buffer[..x.len()];
-            decode(dtype, bytes, numbers);
-            sum += lanes::dot::<FMA>(numbers, x);
-        }
-        *y = sum;
-    }
-}
 
 /// `y [rows, n] = W xᵀ`, a row at a time.
 fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
@@ -62,8 +54,10 @@ fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Whole blocks to numbers.
+/// Whole blocks to numbers; NaN for a type that has no decoder.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    let done = htc_formats::block::decode(dtype, bytes, out);
-    debug_assert!(done.is_ok(), "a view of a matrix holds whole blocks");
+    // A view of a matrix holds whole blocks, so that the type is the only reason left.
+    if htc_formats::block::decode(dtype, bytes, out).is_err() {
+        out.fill(f32::NAN);
+    }
 }

@@ -132,7 +132,11 @@ impl<'m> Session<'m> {
         let (n, width, start) = (tokens.len(), hyper.width, self.kv.len());
         let q_width = hyper.heads * hyper.head_size;
         let kv_width = hyper.kv_heads * hyper.head_size;
-        let scale = 1.0 / (hyper.head_size as f32).sqrt();
+        let attention = cpu::Attention {
+            scale: 1.0 / (hyper.head_size as f32).sqrt(),
+            softcap: None,
+            window: None,
+        };
         let buffers = &mut self.buffers;
         buffers.resize(n, width, q_width, kv_width, hyper.ffn);
         buffers.rotate_from(start, n, &model.rope_frequencies);
@@ -168,13 +172,13 @@ impl<'m> Session<'m> {
                 let k = &mut b.k[row * kv_width..][..kv_width];
                 cpu::rope_adjacent(k, hyper.head_size, cos, sin)?;
             }
-            self.kv.append(index, &b.k, &b.v);
+            self.kv.append(index, &b.k, &b.v)?;
             let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
             let out = &mut b.attended;
             if n == 1 {
-                cpu::attention_decode(pool, &b.q, &kv, start + 1, scale, scratch, out)?;
+                cpu::attention_decode(pool, &b.q, &kv, start + 1, &attention, scratch, out)?;
             } else {
-                cpu::attention_prefill(pool, &b.q, n, start, &kv, scale, scratch, out)?;
+                cpu::attention_prefill(pool, &b.q, n, start, &kv, &attention, scratch, out)?;
             }
             project(
                 pool,

@@ -1,17 +1,6 @@
-//! The version for x86-64 with AVX-512 VNNI.
+//! The version for x86-64 with AVX-512 (F, BW, DQ, VL) and its VNNI.
 
-use std::arch::x86_64::*;
-
-use htc_formats::DType;
-
-use super::super::activations::Strip;
-use super::super::blocks::{part, prefetch};
-use super::super::gemm::Target;
-use super::Tiles;
-use super::formats::*;
-use super::panel::{Ahead, BLOCKS, Block, Panel, ROWS, STRIPS, Sums};
-use super::tiles::{four, place, sums_of_codes, tiles, vnni};
-use crate::matrix::Matrix;
+use super::tiles::{tiles, vnni};
 
 /// Rows in a register.
 const LANES: usize = 16;
@@ -21,28 +10,6 @@ const TILE: usize = 6;
 const MIDDLE: usize = 4;
 
 type Integers = __m512i;
-
-/// Where the processor has the instructions.
-pub(super) fn detected() -> Option<&'static Tiles> {
-    (is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512vnni")
-        && is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c"))
-    .then_some(&TILES)
-}
-
-/// Private, so that [`detected`] is the only way to the functions below.
-static TILES: Tiles = Tiles {
-    name: "avx512-vnni",
-    multiply: |w, x, n, y, panel| {
-        // SAFETY: see `TILES`: the processor has been asked.
-        unsafe { multiply(w, x, n, y, panel) }
-    },
-};
 
 tiles!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
@@ -77,6 +44,10 @@ avx512! {
 
     fn to_floats(x: __m512i) -> __m512 {
         _mm512_cvtepi32_ps(x)
+    }
+
+    fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
     }
 
     fn mul(a: __m512, b: __m512) -> __m512 {
@@ -132,19 +103,6 @@ avx512! {
         _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
     }
 
-    fn no_words() -> __m256i {
-        _mm256_setzero_si256()
-    }
-
-    fn load_words(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-    }
-
-    fn sign_extended(bytes: &[i8; 8]) -> __m256i {
-        _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes.map(i8::cast_unsigned))))
-    }
-
     /// The words of sixteen rows, all first ones and so on.
     fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
         let mut halves = [[_mm512_setzero_si512(); 4]; 2];
@@ -175,10 +133,4 @@ avx512! {
         out
     }
 
-    /// Asks for the lines of a row of results, to write them.
-    fn prefetch_to_write(y: &[f32]) {
-        for line in y.chunks(16).take(ROWS / 16) {
-            _mm_prefetch::<_MM_HINT_ET0>(line.as_ptr().cast());
-        }
-    }
 }

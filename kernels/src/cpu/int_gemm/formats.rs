@@ -1,31 +1,7 @@
 //! Rows of quantised weights as codes of one byte each, with their scales apart.
 
-use super::super::blocks::{part, six_bit_scales};
-
-/// Numbers of a [`Row`].
-pub(super) const STRIP: usize = 256;
-
-/// A strip of one row without what its blocks have in f16.
-///
-/// The factors of half `h` of the 32 numbers of block `b` are number `8 h + b`; a format with one
-/// scale per 32 numbers has no second half.
-#[derive(Clone, Debug)]
-#[repr(C, align(64))]
-pub(super) struct Row {
-    pub codes: [u8; STRIP],
-    /// What a block of 256 numbers multiplies its scale with.
-    pub scales: [i8; 16],
-    /// What it multiplies its minimum with.
-    pub minima: [i8; 16],
-}
-
-impl Row {
-    pub const ZERO: Row = Row {
-        codes: [0; STRIP],
-        scales: [0; 16],
-        minima: [0; 16],
-    };
-}
+use super::panel::Row;
+use crate::cpu::blocks::{part, six_bit_scales};
 
 /// What a product has to know of a format.
 pub(super) trait Shape {
@@ -117,15 +93,15 @@ macro_rules! formats_of_32 {
 
 formats_of_32! {
     Q8_0 Signed 34 {} |block: &[u8; 34]| -> [u8; 32] { *part(block, 2) };
-    Q4_0 Four 18 { const CENTRE: u8 = 8; } |block: &[u8; 18]| nibbles(part(block, 2));
+    Q4_0 Four 18 { const CENTRE: u8 = 8; } |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
     Q4_1 FourAndMinimum 20 { const MINIMUM: usize = 2; }
-        |block: &[u8; 20]| nibbles(part(block, 4));
+        |block: &[u8; 20]| bytes(nibbles(part(block, 4)));
     Q5_0 Five 22 { const CENTRE: u8 = 16; }
         |block: &[u8; 22]| with_fifth_bits(nibbles(part(block, 6)), part(block, 2));
     Q5_1 FiveAndMinimum 24 { const MINIMUM: usize = 2; }
         |block: &[u8; 24]| with_fifth_bits(nibbles(part(block, 8)), part(block, 4));
     Iq4Nl Signed 18 { const LEVELS: Option<[i8; 16]> = Some(LEVELS); }
-        |block: &[u8; 18]| nibbles(part(block, 2));
+        |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
 }
 
 /// Thirty-two bytes as words, which are handled together.
@@ -142,10 +118,8 @@ fn words(bytes: &[u8; 32]) -> Words {
     [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes)
 }
 
-/// `f` of every two words. Shifts carry bits into neighbours, and a mask has to take them off.
 #[inline(always)]
-fn bytes(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
-    let words = [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])];
+fn bytes(words: Words) -> [u8; 32] {
     let mut bytes = [0; 32];
     for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();
@@ -153,23 +127,26 @@ fn bytes(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
     bytes
 }
 
+/// `f` of every two words, as bytes. Shifts carry bits into neighbours, and a mask has to take
+/// them off.
+#[inline(always)]
+fn pairwise(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
+    bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
+}
+
 /// The low halves of all bytes and then the high halves.
 #[inline(always)]
-fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
-    let mut codes = [0; 32];
-    let (low, high) = codes.split_at_mut(16);
-    for (i, byte) in bytes.iter().enumerate() {
-        low[i] = byte & 15;
-        high[i] = byte >> 4;
-    }
-    codes
+fn nibbles(bytes: &[u8; 16]) -> Words {
+    let words = bytes.as_chunks::<8>().0;
+    let [a, b] = [words[0], words[1]].map(u64::from_le_bytes);
+    [a, b, a >> 4, b >> 4].map(|word| word & every(15))
 }
 
 /// Bit `i` of the word becomes bit 4 of code `i`.
 #[inline(always)]
-fn with_fifth_bits(codes: [u8; 32], bits: &[u8; 4]) -> [u8; 32] {
+fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
     let copies = bits.map(|byte| every(1) * u64::from(byte));
-    bytes(words(&codes), copies, |codes, copies| {
+    pairwise(codes, copies, |codes, copies| {
         // All but one bit of a byte masked away, and a carry to the highest from any that is set.
         let spread = (copies & 0x8040_2010_0804_0201) + every(0x7F);
         codes | spread >> 3 & every(16)
@@ -208,8 +185,8 @@ formats_of_256! {
         let codes = row.codes.as_chunks_mut::<32>().0;
         for i in 0..4 {
             let pairs = words(part(block, 16 + 32 * i));
-            codes[2 * i] = bytes(pairs, pairs, |pairs, _| pairs & every(15));
-            codes[2 * i + 1] = bytes(pairs, pairs, |pairs, _| pairs >> 4 & every(15));
+            codes[2 * i] = pairwise(pairs, pairs, |pairs, _| pairs & every(15));
+            codes[2 * i + 1] = pairwise(pairs, pairs, |pairs, _| pairs >> 4 & every(15));
         }
     };
     Q5K FiveAndMinimum 176 {
@@ -222,7 +199,7 @@ formats_of_256! {
         for i in 0..4 {
             let pairs = words(part(block, 48 + 32 * i));
             for h in 0..2 {
-                codes[2 * i + h] = bytes(pairs, fifth, |pairs, fifth| {
+                codes[2 * i + h] = pairwise(pairs, fifth, |pairs, fifth| {
                     pairs >> (4 * h) & every(15) | fifth >> (2 * i + h) << 4 & every(16)
                 });
             }
@@ -239,7 +216,7 @@ formats_of_256! {
             let low = [words(part(block, 64 * i)), words(part(block, 64 * i + 32))];
             let high = words(part(block, 128 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = bytes(low[q % 2], high, |low, high| {
+                codes[4 * i + q] = pairwise(low[q % 2], high, |low, high| {
                     low >> (q / 2 * 4) & every(15) | high >> (2 * q) << 4 & every(48)
                 });
             }
@@ -256,7 +233,7 @@ formats_of_256! {
         for i in 0..2 {
             let quads = words(part(block, 16 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = bytes(quads, quads, |quads, _| quads >> (2 * q) & every(3));
+                codes[4 * i + q] = pairwise(quads, quads, |quads, _| quads >> (2 * q) & every(3));
             }
         }
     };
@@ -278,7 +255,7 @@ formats_of_256! {
         for i in 0..2 {
             let quads = words(part(block, 32 + 32 * i));
             for q in 0..4 {
-                codes[4 * i + q] = bytes(quads, third, |quads, third| {
+                codes[4 * i + q] = pairwise(quads, third, |quads, third| {
                     quads >> (2 * q) & every(3) | third >> (4 * i + q) << 2 & every(4)
                 });
             }
@@ -296,7 +273,7 @@ formats_of_256! {
             row.scales[b] = (low | high << 4).cast_signed() - 32;
         }
         for (i, codes) in row.codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            *codes = nibbles(part(block, 8 + 16 * i));
+            *codes = bytes(nibbles(part(block, 8 + 16 * i)));
         }
     };
 }

@@ -10,20 +10,18 @@
 //! on its row and its vector alone.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod formats;
+mod avx_vnni;
 #[cfg(target_arch = "x86_64")]
+mod formats;
 mod panel;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
-
-#[cfg(test)]
-mod tests;
-
-use std::sync::OnceLock;
-
-use htc_formats::DType;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use super::activations::{self, Strip};
 use super::gemm::{Target, for_each_block};
@@ -32,55 +30,33 @@ use super::scratch::Scratch;
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
-use panel::ROWS;
 pub(super) use panel::Panel;
+use panel::ROWS;
+#[cfg(target_arch = "x86_64")]
+pub(super) use {avx_vnni::TILES as avx_vnni, avx2::TILES as avx2, avx512::TILES as avx512};
 
-/// The product of one instruction set.
-pub(crate) struct Tiles {
-    pub name: &'static str,
-    /// `y [n, rows] = x Wᵀ` for up to [`ROWS`] rows; the strips of all vectors, and how many
-    /// vectors lie between one strip of a vector and its next.
-    pub multiply: fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel),
-}
+/// `y [n, rows] = x Wᵀ` on one thread, for a type that
+/// [`is_integer`](super::dot::is_integer) names; the strips of all vectors, and how many vectors
+/// lie between one strip of a vector and its next.
+pub(super) type Tiles = fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel);
 
-/// Whether products with weights of this type are computed in integers.
-pub(super) fn takes(dtype: DType) -> bool {
-    matches!(
-        dtype,
-        DType::Q8_0
-            | DType::Q4_0
-            | DType::Q4_1
-            | DType::Q5_0
-            | DType::Q5_1
-            | DType::Q2K
-            | DType::Q3K
-            | DType::Q4K
-            | DType::Q5K
-            | DType::Q6K
-            | DType::IQ4NL
-            | DType::IQ4XS
-    )
-}
+/// Tasks that every thread should have.
+const TASKS: usize = 8;
 
-/// The best this processor can run.
-pub(crate) fn detected() -> Option<&'static Tiles> {
-    static CHOICE: OnceLock<Option<&'static Tiles>> = OnceLock::new();
-    *CHOICE.get_or_init(|| available().first().copied())
-}
+/// Panels of rows that one task should have.
+const PANELS: usize = 8;
 
-/// All that this processor can run, the best first.
-pub(crate) fn available() -> Vec<&'static Tiles> {
-    #[cfg(target_arch = "x86_64")]
-    let wide = [avx512::detected()];
-    #[cfg(not(target_arch = "x86_64"))]
-    let wide: [Option<&'static Tiles>; 0] = [];
-    wide.into_iter().flatten().collect()
-}
+/// Vectors that are worth a task, a multiple of every tile.
+const PART: usize = 48;
 
-/// `y [n, rows] = x Wᵀ` for a type that is [taken](takes); the shapes have been checked.
+/// `y [n, rows] = x Wᵀ` as [`Tiles`], on all threads; the shapes have been checked.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "as `matmul`, with what it has chosen"
+)]
 pub(super) fn multiply(
     kernels: &Kernels,
-    tiles: &Tiles,
+    tiles: Tiles,
     pool: &Pool,
     w: Matrix<'_>,
     n: usize,
@@ -93,19 +69,29 @@ pub(super) fn multiply(
     let (vectors, panels) = scratch.integers(strips * n, pool.threads());
     quantise(kernels, pool, cols, x, vectors, panels);
     let vectors = &*vectors;
-    let task = ROWS * (w.rows() / (ROWS * 4 * pool.threads())).clamp(1, 8);
+    // Vectors' strips are read once a task, where they do not stay in the cache; threads should
+    // end together; and weights are unpacked again for every part of the vectors.
+    let task = ROWS * (w.rows() / (ROWS * TASKS * pool.threads())).clamp(1, PANELS);
+    let parts = pool.threads().div_ceil(w.rows().div_ceil(task).max(1));
+    let height = n.div_ceil(parts).next_multiple_of(PART).min(n);
     for_each_block(
         pool,
         y,
         [n, w.rows()],
-        [n, task],
+        [height, task],
         panels,
         |[first, row], mut y, panel| {
             // The block lies inside `y`, and so do its rows in `w`.
             let Ok(w) = w.row_range(row, task.min(w.rows() - row)) else {
                 return;
             };
-            (tiles.multiply)(w, &vectors[first.min(vectors.len())..], n, &mut y, &mut panel[0]);
+            tiles(
+                w,
+                &vectors[first.min(vectors.len())..],
+                n,
+                &mut y,
+                &mut panel[0],
+            );
         },
     );
 }
@@ -125,12 +111,18 @@ fn quantise(
     let Some(n) = out.len().checked_div(strips) else {
         return;
     };
-    let Some(q) = super::quantise::avx512() else {return};
-    for_each_block(pool, out, [strips, n], [strips, TASK], panels, |[_, first], mut out, _| {
-        for (t, x) in x[first * cols..].chunks_exact(cols).take(TASK).enumerate() {
-            for (s, x) in x.chunks(activations::STRIP).enumerate() {
-                q(x, &mut out.row_mut(s)[t..][..1]);
+    for_each_block(
+        pool,
+        out,
+        [strips, n],
+        [strips, TASK],
+        panels,
+        |[_, first], mut out, _| {
+            for (t, x) in x[first * cols..].chunks_exact(cols).take(TASK).enumerate() {
+                for (s, x) in x.chunks(activations::STRIP).enumerate() {
+                    (kernels.quantise)(x, &mut out.row_mut(s)[t..][..1]);
+                }
             }
-        }
-    });
+        },
+    );
 }

@@ -1,9 +1,6 @@
 //! Weights in the order in which they are multiplied.
 
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-
-use super::formats::{Format, Row, STRIP};
-use crate::matrix::Matrix;
+use crate::cpu::activations::{BLOCKS, STRIP};
 
 /// Rows of `W` that are multiplied together.
 pub(super) const ROWS: usize = 32;
@@ -11,8 +8,27 @@ pub(super) const ROWS: usize = 32;
 /// Strips of columns of a panel.
 pub(super) const STRIPS: usize = 2;
 
-/// Blocks of 32 columns in a strip.
-pub(super) const BLOCKS: usize = 8;
+/// A strip of one row without what its blocks have in f16.
+///
+/// The factors of half `h` of the 32 numbers of block `b` are number `8 h + b`; a format with one
+/// scale per 32 numbers has no second half.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Row {
+    pub codes: [u8; STRIP],
+    /// What a block of 256 numbers multiplies its scale with.
+    pub scales: [i8; 16],
+    /// What it multiplies its minimum with.
+    pub minima: [i8; 16],
+}
+
+impl Row {
+    pub const ZERO: Row = Row {
+        codes: [0; STRIP],
+        scales: [0; 16],
+        minima: [0; 16],
+    };
+}
 
 /// Thirty-two columns of [`ROWS`] rows.
 #[derive(Clone, Copy, Debug)]
@@ -52,59 +68,4 @@ impl Panel {
         rows: [Row::ZERO; 16],
         sums: Vec::new(),
     };
-}
-
-/// Asks for the weights that come next while those at hand are multiplied.
-pub(super) struct Ahead<'a> {
-    w: Matrix<'a>,
-    /// The first of the rows, and where in them.
-    row: usize,
-    byte: usize,
-    /// Cache lines of a row and of all rows, and those that have been asked for.
-    lines_of_row: usize,
-    lines: usize,
-    done: usize,
-    /// Lines asked for at a time.
-    step: usize,
-}
-
-impl<'a> Ahead<'a> {
-    /// What follows the panel of the rows from `row` and the columns from `start` on, in so many
-    /// steps: the next rows, or the first ones again of the next columns.
-    pub fn new<F: Format>(w: Matrix<'a>, row: usize, start: usize, steps: usize) -> Self {
-        let (row, start) = if row + ROWS < w.rows() {
-            (row + ROWS, start)
-        } else {
-            (0, w.cols().min(start + STRIPS * STRIP))
-        };
-        let bytes = |cols: usize| cols / F::LEN * F::BYTES;
-        let count = w.cols().min(start + STRIPS * STRIP) - start;
-        // One more, for rows do not begin where lines begin.
-        let lines_of_row = bytes(count).div_ceil(64) + 1;
-        let lines = ROWS.min(w.rows() - row) * lines_of_row * usize::from(count > 0);
-        Ahead {
-            w,
-            row,
-            byte: bytes(start),
-            lines_of_row,
-            lines,
-            done: 0,
-            step: lines.div_ceil(steps.max(1)),
-        }
-    }
-
-    /// One step.
-    #[inline(always)]
-    pub fn fetch(&mut self) {
-        let end = self.lines.min(self.done + self.step);
-        for line in self.done..end {
-            let row = self.w.row(self.row + line / self.lines_of_row);
-            let byte = self.byte + line % self.lines_of_row * 64;
-            let address = row.as_ptr().wrapping_add(byte).cast();
-            // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of
-            // x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
-        }
-        self.done = end;
-    }
 }

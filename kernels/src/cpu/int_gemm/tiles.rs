@@ -2,68 +2,166 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::Strip;
-use super::formats::Shape;
+use super::formats::{Format, Shape};
+use super::panel::{Block, ROWS, STRIPS};
+use crate::cpu::activations::{STRIP, Strip};
+use crate::matrix::Matrix;
 
-/// What is taken off sums of products where `offset` was added to the weights' codes, and the sums
-/// of the vectors' numbers. Either is per block or per half of one, where [`place`] says.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-pub(super) fn sums_of_codes<S: Shape, const T: usize>(
-    x: &[Strip; T],
-    offset: i32,
-) -> ([[[i32; 8]; 2]; T], [[[f32; 8]; 2]; T]) {
-    let mut taken_off = [[[0; 8]; 2]; T];
-    let mut sums = [[[0.0; 8]; 2]; T];
-    for t in 0..T {
-        for i in 0..S::SCALES {
-            let codes = if S::SCALES == 1 { &x[t].sums } else { &x[t].half_sums[i] };
-            // SAFETY: the array has the bytes that are read.
-            let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
-            let product = _mm256_mullo_epi32(codes, _mm256_set1_epi32(-offset));
-            // SAFETY: the array has the bytes that are written.
-            unsafe { _mm256_storeu_si256(taken_off[t][i].as_mut_ptr().cast(), product) };
-            if S::MINIMA {
-                let scales = &x[t].scales;
-                // SAFETY: the array has the bytes that are read, from its half in the second case.
-                let scales = unsafe {
-                    if S::SCALES == 1 {
-                        _mm256_loadu_ps(scales.as_ptr())
-                    } else {
-                        _mm256_broadcast_ps(&_mm_loadu_ps(scales.as_chunks::<4>().0[i].as_ptr()))
-                    }
-                };
-                let product = _mm256_mul_ps(_mm256_cvtepi32_ps(codes), scales);
-                // SAFETY: the array has the bytes that are written.
-                unsafe { _mm256_storeu_ps(sums[t][i].as_mut_ptr(), product) };
-            }
+/// Asks for the weights that come next while those at hand are multiplied.
+pub(super) struct Ahead<'a> {
+    w: Matrix<'a>,
+    /// The first of the rows, and where in them.
+    row: usize,
+    byte: usize,
+    /// Cache lines of a row and of all rows, and those that have been asked for.
+    lines_of_row: usize,
+    lines: usize,
+    done: usize,
+    /// Lines asked for at a time.
+    step: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// What follows the panel of the rows from `row` and the columns from `start` on, in so many
+    /// steps: the next rows, or the first ones again of the next columns.
+    pub fn new<F: Format>(w: Matrix<'a>, row: usize, start: usize, steps: usize) -> Self {
+        let (row, start) = if row + ROWS < w.rows() {
+            (row + ROWS, start)
+        } else {
+            (0, w.cols().min(start + STRIPS * STRIP))
+        };
+        let bytes = |cols: usize| cols / F::LEN * F::BYTES;
+        let count = w.cols().min(start + STRIPS * STRIP) - start;
+        // One more, for rows do not begin where lines begin.
+        let lines_of_row = bytes(count).div_ceil(64) + 1;
+        let lines = ROWS.min(w.rows() - row) * lines_of_row * usize::from(count > 0);
+        Ahead {
+            w,
+            row,
+            byte: bytes(start),
+            lines_of_row,
+            lines,
+            done: 0,
+            step: lines.div_ceil(steps.max(1)),
         }
     }
-    (taken_off, sums)
+
+    /// One step.
+    #[inline(always)]
+    pub fn fetch(&mut self) {
+        let end = self.lines.min(self.done + self.step);
+        for line in self.done..end {
+            let row = self.w.row(self.row + line / self.lines_of_row);
+            let byte = self.byte + line % self.lines_of_row * 64;
+            let address = row.as_ptr().wrapping_add(byte).cast();
+            // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of
+            // x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
+        }
+        self.done = end;
+    }
+}
+
+/// A panel's columns and how they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a> {
+    pub blocks: &'a [Block],
+    /// Vectors between one strip of a vector and its next.
+    pub stride: usize,
+    /// What codes are above what they stand for.
+    pub centre: i32,
+    /// Whether results are added to those of earlier columns.
+    pub add: bool,
+}
+
+/// What tiles take from the sums of the vectors' codes.
+pub(super) struct SumsOfCodes<const T: usize> {
+    /// What is to be added to sums of products, because the weights' codes are too large.
+    offsets: [[[i32; 8]; 2]; T],
+    /// The sums of the vectors' numbers.
+    numbers: [[[f32; 8]; 2]; T],
+}
+
+impl<const T: usize> SumsOfCodes<T> {
+    /// For codes that are `centre` above what they stand for.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub fn new<S: Shape>(x: &[Strip; T], centre: i32) -> Self {
+        let mut out = SumsOfCodes {
+            offsets: [[[0; 8]; 2]; T],
+            numbers: [[[0.0; 8]; 2]; T],
+        };
+        for (t, x) in x.iter().enumerate() {
+            for i in 0..S::SCALES {
+                let whole = S::SCALES == 1;
+                let sums = if whole { &x.sums } else { &x.half_sums[i] };
+                // SAFETY: the array has the bytes that are read.
+                let sums = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
+                let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(-centre));
+                // SAFETY: the array has the bytes that are written.
+                unsafe { _mm256_storeu_si256(out.offsets[t][i].as_mut_ptr().cast(), offsets) };
+                if S::MINIMA {
+                    let four = x.scales.as_chunks::<4>().0[i].as_ptr();
+                    // SAFETY: the arrays have the bytes that are read.
+                    let scales = unsafe {
+                        if whole {
+                            _mm256_loadu_ps(x.scales.as_ptr())
+                        } else {
+                            _mm256_broadcast_ps(&_mm_loadu_ps(four))
+                        }
+                    };
+                    let numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales);
+                    // SAFETY: the array has the bytes that are written.
+                    unsafe { _mm256_storeu_ps(out.numbers[t][i].as_mut_ptr(), numbers) };
+                }
+            }
+        }
+        out
+    }
+
+    /// What is to be added for vector `t` and half `h` of block `b`, or all of it.
+    #[inline(always)]
+    pub fn offset<S: Shape>(&self, t: usize, b: usize, h: usize) -> i32 {
+        self.offsets[t].as_flattened()[place::<S>(b, h)]
+    }
+
+    /// The sum of the numbers of vector `t` there.
+    #[inline(always)]
+    pub fn numbers<S: Shape>(&self, t: usize, b: usize, h: usize) -> f32 {
+        self.numbers[t].as_flattened()[place::<S>(b, h)]
+    }
 }
 
 /// Where the sums of half `h` of block `b` are, as a [`Strip`] has them.
 #[inline(always)]
-pub(super) fn place<S: Shape>(b: usize, h: usize) -> usize {
-    if S::SCALES == 1 { b } else { b / 4 * 8 + 4 * h + b % 4 }
+fn place<S: Shape>(b: usize, h: usize) -> usize {
+    if S::SCALES == 1 {
+        b
+    } else {
+        b / 4 * 8 + 4 * h + b % 4
+    }
 }
 
 /// The product, from an instruction set's operations on registers of `LANES` rows: `VECTORS` of
 /// them are multiplied with up to `TILE` vectors at a time.
 macro_rules! tiles {
     ($features:literal) => {
-        /// The product for every format.
-        ///
-        /// # Safety
-        /// The processor must have the instructions.
-        unsafe fn multiply(
-            w: Matrix<'_>,
-            x: &[Strip],
-            stride: usize,
-            y: &mut Target<'_>,
-            panel: &mut Panel,
-        ) {
-            // SAFETY: the caller's.
+        use std::arch::x86_64::*;
+
+        use htc_formats::DType;
+
+        use crate::cpu::activations::{BLOCKS, STRIP, Strip};
+        use crate::cpu::blocks::{part, prefetch};
+        use crate::cpu::gemm::Target;
+        use crate::cpu::int_gemm::Tiles;
+        use crate::cpu::int_gemm::formats::*;
+        use crate::cpu::int_gemm::panel::{Block, Panel, ROWS, STRIPS, Sums};
+        use crate::cpu::int_gemm::tiles::{Ahead, Columns, SumsOfCodes, four};
+        use crate::matrix::Matrix;
+
+        /// For tables that are handed out where the processor has the instructions.
+        pub(in crate::cpu) const TILES: Tiles = |w, x, stride, y, panel| {
+            // SAFETY: see above.
             unsafe {
                 match w.dtype() {
                     DType::Q8_0 => product::<Q8_0>(w, x, stride, y, panel),
@@ -78,11 +176,11 @@ macro_rules! tiles {
                     DType::Q6K => product::<Q6K>(w, x, stride, y, panel),
                     DType::IQ4NL => product::<Iq4Nl>(w, x, stride, y, panel),
                     DType::IQ4XS => product::<Iq4Xs>(w, x, stride, y, panel),
-                    // `takes` names the types above.
-                    _ => {}
+                    // No other type is an integer type.
+                    _ => (0..y.rows()).for_each(|t| y.row_mut(t).fill(f32::NAN)),
                 }
             }
-        }
+        };
 
         #[target_feature(enable = $features)]
         fn product<F: Format>(
@@ -108,7 +206,12 @@ macro_rules! tiles {
                 for p in 0..panels {
                     let first = p * ROWS;
                     fill::<F>(w, first, start, count, panel);
-                    let blocks = &panel.blocks[..count / 32];
+                    let columns = Columns {
+                        blocks: &panel.blocks[..count / 32],
+                        stride,
+                        centre: if BIASED { 128 } else { F::CENTRE.into() },
+                        add: start > 0,
+                    };
                     let sums = &mut panel.sums[p * n..(p + 1) * n];
                     let mut ahead = Ahead::new::<F>(w, first, start, n.div_ceil(TILE));
                     for (i, sums) in sums.chunks_mut(TILE).enumerate() {
@@ -116,10 +219,12 @@ macro_rules! tiles {
                         let t = i * TILE;
                         if last {
                             for t in t + TILE..n.min(t + 2 * TILE) {
-                                prefetch_to_write(&y.row_mut(t)[first..]);
+                                for line in y.row_mut(t)[first..].chunks(16).take(ROWS / 16) {
+                                    prefetch(line.as_ptr());
+                                }
                             }
                         }
-                        tile::<F>(blocks, &x[t..], stride, sums, start > 0);
+                        tile::<F::Shape>(columns, &x[t..], sums);
                         if last {
                             for (i, sums) in sums.iter().enumerate() {
                                 let y = &mut y.row_mut(t + i)[first..];
@@ -134,29 +239,41 @@ macro_rules! tiles {
             }
         }
 
-        /// The products of a panel's rows and as many vectors as there are `sums`, at most `TILE`;
-        /// added to the sums or in their place.
+        #[inline]
         #[target_feature(enable = $features)]
-        fn tile<F: Format>(
-            blocks: &[Block],
-            x: &[Strip],
-            stride: usize,
-            sums: &mut [Sums],
-            add: bool,
-        ) {
-            let offset = if BIASED { 128 } else { i32::from(F::CENTRE) };
+        fn no_words() -> __m256i {
+            _mm256_setzero_si256()
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_words(bytes: &[u8; 32]) -> __m256i {
+            // SAFETY: the array has the bytes that are read.
+            unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sign_extended(bytes: &[i8; 8]) -> __m256i {
+            let bytes = i64::from_le_bytes(bytes.map(i8::cast_unsigned));
+            _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes))
+        }
+
+        /// The products of a panel's rows and as many vectors as there are `sums`, at most `TILE`.
+        #[target_feature(enable = $features)]
+        fn tile<S: Shape>(columns: Columns<'_>, x: &[Strip], sums: &mut [Sums]) {
             for first in (0..ROWS).step_by(VECTORS * LANES) {
                 let mut t = 0;
                 while t < sums.len() {
                     let (x, sums) = (&x[t..], &mut sums[t..]);
                     t += if let Some(sums) = sums.first_chunk_mut() {
-                        products::<F::Shape, TILE>(blocks, first, x, stride, offset, sums, add)
+                        products::<S, TILE>(columns, first, x, sums)
                     } else if let Some(sums) = sums.first_chunk_mut() {
-                        products::<F::Shape, MIDDLE>(blocks, first, x, stride, offset, sums, add)
+                        products::<S, MIDDLE>(columns, first, x, sums)
                     } else if let Some(sums) = sums.first_chunk_mut() {
-                        products::<F::Shape, 2>(blocks, first, x, stride, offset, sums, add)
+                        products::<S, 2>(columns, first, x, sums)
                     } else if let Some(sums) = sums.first_chunk_mut() {
-                        products::<F::Shape, 1>(blocks, first, x, stride, offset, sums, add)
+                        products::<S, 1>(columns, first, x, sums)
                     } else {
                         1
                     };
@@ -165,30 +282,20 @@ macro_rules! tiles {
         }
 
         /// [`tile`] for `T` vectors and the rows that are multiplied together, from `first` on;
-        /// `T` again. `offset` is what lies between a code and what it stands for.
+        /// `T` again.
         #[target_feature(enable = $features)]
         fn products<S: Shape, const T: usize>(
-            blocks: &[Block],
+            columns: Columns<'_>,
             first: usize,
             x: &[Strip],
-            stride: usize,
-            offset: i32,
             totals: &mut [Sums; T],
-            add: bool,
         ) -> usize {
             // As it is anyway: now the compiler knows that no access leaves the panel.
             let first = first.min(ROWS - VECTORS * LANES);
             let mut sums = [[broadcast(0.0); VECTORS]; T];
-            if add {
-                for t in 0..T {
-                    for v in 0..VECTORS {
-                        sums[t][v] = load(&totals[t].0, first + v * LANES);
-                    }
-                }
-            }
-            for (s, blocks) in blocks.chunks(BLOCKS).enumerate() {
-                let x = &x[s * stride..].as_chunks::<T>().0[0];
-                let (taken_off, sums_of_numbers) = sums_of_codes::<S, T>(x, offset);
+            for (s, blocks) in columns.blocks.chunks(BLOCKS).enumerate() {
+                let x = &x[s * columns.stride..].as_chunks::<T>().0[0];
+                let sums_of_codes = SumsOfCodes::new::<S>(x, columns.centre);
                 for (b, block) in blocks.iter().enumerate() {
                     // The same place in the vectors that come next.
                     for strip in x {
@@ -196,20 +303,21 @@ macro_rules! tiles {
                         prefetch(next.wrapping_add(64 * b));
                     }
                     for h in 0..S::SCALES {
-                        let place = place::<S>(b, h);
                         let mut products = [[zero(); VECTORS]; T];
                         for t in 0..T {
-                            products[t] = [broadcast_integer(taken_off[t].as_flattened()[place]); VECTORS];
+                            let offset = broadcast_integer(sums_of_codes.offset::<S>(t, b, h));
+                            products[t] = [offset; VECTORS];
                         }
                         add_products::<S, T>(block, first, x, b, h, &mut products);
                         for t in 0..T {
                             let scale = broadcast(x[t].scales[b]);
                             for v in 0..VECTORS {
                                 let at = first + v * LANES;
-                                let product = mul(to_floats(products[t][v]), load(&block.scales[h], at));
+                                let product =
+                                    mul(to_floats(products[t][v]), load(&block.scales[h], at));
                                 sums[t][v] = fma(product, scale, sums[t][v]);
                                 if S::MINIMA {
-                                    let sum = broadcast(sums_of_numbers[t].as_flattened()[place]);
+                                    let sum = broadcast(sums_of_codes.numbers::<S>(t, b, h));
                                     sums[t][v] = fma(load(&block.minima[h], at), sum, sums[t][v]);
                                 }
                             }
@@ -219,7 +327,12 @@ macro_rules! tiles {
             }
             for t in 0..T {
                 for v in 0..VECTORS {
-                    store(&mut totals[t].0, first + v * LANES, sums[t][v]);
+                    let at = first + v * LANES;
+                    let mut total = sums[t][v];
+                    if columns.add {
+                        total = add(load(&totals[t].0, at), total);
+                    }
+                    store(&mut totals[t].0, at, total);
                 }
             }
             T
@@ -295,7 +408,11 @@ macro_rules! tiles {
                                 }
                                 let factors = transposed(words);
                                 for (factor, block) in factors.iter().zip(&mut *blocks) {
-                                    store(&mut block.minima[h], at, mul(to_floats(*factor), minimum));
+                                    store(
+                                        &mut block.minima[h],
+                                        at,
+                                        mul(to_floats(*factor), minimum),
+                                    );
                                 }
                             }
                         }

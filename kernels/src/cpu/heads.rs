@@ -1,0 +1,362 @@
+//! The inner kernels of attention: products with keys and values that are stored as f16.
+
+/// What one instruction set offers to attention. Keys and values are the bits of f16 numbers; a
+/// kernel runs on one thread, over shapes its caller has checked.
+pub(crate) struct Heads {
+    /// Numbers in a register.
+    pub lanes: usize,
+    /// Registers that [`Heads::columns`] takes side by side at most.
+    pub registers: usize,
+    /// f16 to `f32`, exactly; as many numbers as there are halves.
+    pub widen: fn(&[u16], &mut [f32]),
+    /// `f32` to f16, to nearest with ties to even; what lies outside becomes infinite.
+    pub narrow: fn(&[f32], &mut [u16]),
+    /// `scores[h, p] = scale * q[h] · keys[p]`: `q [heads, size]`, `keys [positions, size]`, the
+    /// size, the scale, `scores [heads, positions]`.
+    pub scores: fn(&[f32], &[u16], usize, f32, &mut [f32]),
+    /// `out[h] += Σ weights[h, p] values[p]`: `weights [heads, positions]`,
+    /// `values [positions, size]`, the size, `out [heads, size]`.
+    pub weighted_sum: fn(&[f32], &[u16], usize, &mut [f32]),
+    /// A product of which the right side and the result are a few registers wide.
+    pub columns: fn(Columns<'_>, &mut [f32]),
+}
+
+/// The operands of `c [rows, width] = keep * c + A b`, or `A b` where there is no `keep`.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    /// `A [rows, depth]`; element `(i, k)` at `i * strides[0] + k * strides[1]`.
+    pub a: &'a [f32],
+    pub strides: [usize; 2],
+    pub rows: usize,
+    /// `[depth, width]`.
+    pub b: &'a [f32],
+    /// A multiple of [`Heads::lanes`], at most [`Heads::registers`] times as much.
+    pub width: usize,
+    /// `[width]`, one factor for every column.
+    pub keep: Option<&'a [f32]>,
+}
+
+/// The kernels of [`Heads`] from the register operations of an instruction set: `zero`, `add`,
+/// `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`, `load_first_halves`
+/// and `sums_of_four`.
+///
+/// `REGISTERS` is as [`Heads::registers`], `COLUMN_ROWS` how many rows of a product with so many
+/// columns have their sums in registers, `VALUE_PARTS` how many registers of a value are summed
+/// side by side for four heads.
+macro_rules! attention_kernels {
+    ([$($attribute:tt)*], $vector:ty) => {
+        /// Heads handled together: they read a key or value once.
+        const TOGETHER: usize = 4;
+
+        #[$($attribute)*]
+        fn scores(q: &[f32], keys: &[u16], size: usize, scale: f32, scores: &mut [f32]) {
+            let count = keys.len() / size;
+            let groups = q.chunks(TOGETHER * size);
+            for (q, scores) in groups.zip(scores.chunks_mut(TOGETHER * count.max(1))) {
+                match q.len() / size {
+                    1 => scores_of::<1>(q, keys, size, scale, scores),
+                    2 => scores_of::<2>(q, keys, size, scale, scores),
+                    3 => scores_of::<3>(q, keys, size, scale, scores),
+                    _ => scores_of::<TOGETHER>(q, keys, size, scale, scores),
+                }
+            }
+        }
+
+        /// [`scores`] of `H` heads, four positions at a time.
+        #[$($attribute)*]
+        fn scores_of<const H: usize>(
+            q: &[f32],
+            keys: &[u16],
+            size: usize,
+            scale: f32,
+            scores: &mut [f32],
+        ) {
+            let count = keys.len() / size;
+            let whole = size / LANES;
+            let mut heads = [&[] as &[[f32; LANES]]; H];
+            for h in 0..H {
+                heads[h] = &q[h * size..][..size].as_chunks::<LANES>().0[..whole];
+            }
+            for first in (0..count).step_by(4) {
+                let mut group = [&[] as &[u16]; 4];
+                let mut parts = [&[] as &[[u16; LANES]]; 4];
+                for p in 0..4 {
+                    // Past the end the last key stands in.
+                    group[p] = &keys[(first + p).min(count - 1) * size..][..size];
+                    parts[p] = &group[p].as_chunks::<LANES>().0[..whole];
+                }
+                let mut sums = [[zero(); 4]; H];
+                for i in 0..whole {
+                    let mut key = [zero(); 4];
+                    for p in 0..4 {
+                        key[p] = load_halves(&parts[p][i]);
+                    }
+                    for h in 0..H {
+                        let q = load(&heads[h][i]);
+                        for p in 0..4 {
+                            sums[h][p] = fma(q, key[p], sums[h][p]);
+                        }
+                    }
+                }
+                if whole * LANES < size {
+                    for p in 0..4 {
+                        let key = load_first_halves(&group[p][whole * LANES..]);
+                        for h in 0..H {
+                            let q = load_first(&q[h * size..][whole * LANES..size]);
+                            sums[h][p] = fma(q, key, sums[h][p]);
+                        }
+                    }
+                }
+                for h in 0..H {
+                    let sums = sums_of_four(sums[h]);
+                    let scores = &mut scores[h * count..][first..count];
+                    for (score, sum) in scores.iter_mut().zip(sums) {
+                        *score = sum * scale;
+                    }
+                }
+            }
+        }
+
+        #[$($attribute)*]
+        fn weighted_sum(weights: &[f32], values: &[u16], size: usize, out: &mut [f32]) {
+            let count = values.len() / size;
+            let groups = weights.chunks(TOGETHER * count.max(1));
+            for (weights, out) in groups.zip(out.chunks_mut(TOGETHER * size)) {
+                match out.len() / size {
+                    1 => sums_of::<1, 4, 2>(weights, values, size, out),
+                    2 => sums_of::<2, 4, 1>(weights, values, size, out),
+                    3 => sums_of::<3, VALUE_PARTS, 1>(weights, values, size, out),
+                    _ => sums_of::<TOGETHER, VALUE_PARTS, 1>(weights, values, size, out),
+                }
+            }
+        }
+
+        /// [`weighted_sum`] of `H` heads, `C` registers of each value and `P` positions at a time.
+        #[$($attribute)*]
+        fn sums_of<const H: usize, const C: usize, const P: usize>(
+            weights: &[f32],
+            values: &[u16],
+            size: usize,
+            out: &mut [f32],
+        ) {
+            let mut at = 0;
+            while at + C * LANES <= size {
+                part_of_sums::<H, C, P>(weights, values, size, at, out);
+                at += C * LANES;
+            }
+            while at + LANES <= size {
+                part_of_sums::<H, 1, 2>(weights, values, size, at, out);
+                at += LANES;
+            }
+            if at < size {
+                let count = values.len() / size;
+                let mut sums = [zero(); H];
+                for p in 0..count {
+                    let value = load_first_halves(&values[p * size + at..(p + 1) * size]);
+                    for h in 0..H {
+                        sums[h] = fma(broadcast(weights[h * count + p]), value, sums[h]);
+                    }
+                }
+                for h in 0..H {
+                    let mut numbers = [0.0; LANES];
+                    store(&mut numbers, sums[h]);
+                    for (out, number) in out[h * size..][at..size].iter_mut().zip(numbers) {
+                        *out += number;
+                    }
+                }
+            }
+        }
+
+        /// The `C` registers of [`sums_of`] that begin at number `at` of a value.
+        #[$($attribute)*]
+        fn part_of_sums<const H: usize, const C: usize, const P: usize>(
+            weights: &[f32],
+            values: &[u16],
+            size: usize,
+            at: usize,
+            out: &mut [f32],
+        ) {
+            let count = values.len() / size;
+            let whole = count / P * P;
+            let mut heads = [&[] as &[f32]; H];
+            for h in 0..H {
+                heads[h] = &weights[h * count..][..count];
+            }
+            let mut sums = [[[zero(); C]; H]; P];
+            for first in (0..whole).step_by(P) {
+                for p in 0..P {
+                    let value = &values[(first + p) * size + at..][..C * LANES];
+                    let value = value.as_chunks::<LANES>().0;
+                    for c in 0..C {
+                        let value = load_halves(&value[c]);
+                        for h in 0..H {
+                            let weight = broadcast(heads[h][first + p]);
+                            sums[p][h][c] = fma(weight, value, sums[p][h][c]);
+                        }
+                    }
+                }
+            }
+            for p in whole..count {
+                let value = &values[p * size + at..][..C * LANES];
+                let value = value.as_chunks::<LANES>().0;
+                for c in 0..C {
+                    let value = load_halves(&value[c]);
+                    for h in 0..H {
+                        sums[0][h][c] = fma(broadcast(heads[h][p]), value, sums[0][h][c]);
+                    }
+                }
+            }
+            for h in 0..H {
+                let out = &mut out[h * size..][at..at + C * LANES];
+                for c in 0..C {
+                    let out = &mut out.as_chunks_mut::<LANES>().0[c];
+                    let mut total = load(out);
+                    for p in 0..P {
+                        total = add(total, sums[p][h][c]);
+                    }
+                    store(out, total);
+                }
+            }
+        }
+
+        #[$($attribute)*]
+        fn columns(operands: Columns<'_>, c: &mut [f32]) {
+            match operands.width / LANES {
+                1 => columns_of::<1>(operands, c),
+                2 => columns_of::<2>(operands, c),
+                3 => columns_of::<{ if REGISTERS < 3 { REGISTERS } else { 3 } }>(operands, c),
+                _ => columns_of::<REGISTERS>(operands, c),
+            }
+        }
+
+        /// [`columns`] of `N` registers.
+        #[$($attribute)*]
+        fn columns_of<const N: usize>(operands: Columns<'_>, c: &mut [f32]) {
+            let rows = operands.rows;
+            let mut first = 0;
+            while first + COLUMN_ROWS <= rows {
+                block::<COLUMN_ROWS, N>(operands, first, c);
+                first += COLUMN_ROWS;
+            }
+            if first + 4 <= rows {
+                block::<4, N>(operands, first, c);
+                first += 4;
+            }
+            while first < rows {
+                block::<1, N>(operands, first, c);
+                first += 1;
+            }
+        }
+
+        /// `M` rows of [`columns_of`], from `first` on.
+        #[$($attribute)*]
+        fn block<const M: usize, const N: usize>(
+            Columns { a, strides: [down, along], b, width, keep, .. }: Columns<'_>,
+            first: usize,
+            c: &mut [f32],
+        ) {
+            let b = b.as_chunks::<LANES>().0.as_chunks::<N>().0;
+            let c = c[first * width..][..M * width].as_chunks_mut::<LANES>().0;
+            let c = c.as_chunks_mut::<N>().0;
+            let mut sums = [[zero(); N]; M];
+            if let Some(keep) = keep {
+                let keep = &keep.as_chunks::<LANES>().0[..N];
+                for m in 0..M {
+                    for n in 0..N {
+                        sums[m][n] = mul(load(&c[m][n]), load(&keep[n]));
+                    }
+                }
+            }
+            let a = if b.is_empty() { a } else { &a[first * down..] };
+            assert!(b.is_empty() || (M - 1) * down + (b.len() - 1) * along < a.len());
+            for (k, b) in b.iter().enumerate() {
+                let mut x = [zero(); N];
+                for n in 0..N {
+                    x[n] = load(&b[n]);
+                }
+                for m in 0..M {
+                    // SAFETY: below the largest index, which the assertion compares with the length.
+                    let y = broadcast(unsafe { *a.get_unchecked(m * down + k * along) });
+                    for n in 0..N {
+                        sums[m][n] = fma(y, x[n], sums[m][n]);
+                    }
+                }
+            }
+            for m in 0..M {
+                for n in 0..N {
+                    store(&mut c[m][n], sums[m][n]);
+                }
+            }
+        }
+
+        #[$($attribute)*]
+        fn widen_all(halves: &[u16], numbers: &mut [f32]) {
+            let (halves, rest) = halves.as_chunks::<LANES>();
+            let (numbers, numbers_rest) = numbers.as_chunks_mut::<LANES>();
+            for (halves, numbers) in halves.iter().zip(numbers) {
+                store(numbers, load_halves(halves));
+            }
+            let mut last = [0.0; LANES];
+            store(&mut last, load_first_halves(rest));
+            for (number, last) in numbers_rest.iter_mut().zip(last) {
+                *number = last;
+            }
+        }
+
+        #[$($attribute)*]
+        fn narrow_all(numbers: &[f32], halves: &mut [u16]) {
+            let (numbers, rest) = numbers.as_chunks::<LANES>();
+            let (halves, halves_rest) = halves.as_chunks_mut::<LANES>();
+            for (numbers, halves) in numbers.iter().zip(halves) {
+                store_halves(halves, load(numbers));
+            }
+            let mut last = [0; LANES];
+            store_halves(&mut last, load_first(rest));
+            for (half, last) in halves_rest.iter_mut().zip(last) {
+                *half = last;
+            }
+        }
+
+        /// Up to a register of f16, and zeros.
+        #[$($attribute)*]
+        fn load_first_halves(halves: &[u16]) -> $vector {
+            let mut first = [0; LANES];
+            for (first, half) in first.iter_mut().zip(halves) {
+                *first = *half;
+            }
+            load_halves(&first)
+        }
+    };
+}
+pub(super) use attention_kernels;
+
+/// The table of what [`attention_kernels`] makes.
+macro_rules! heads {
+    ($features:literal) => {
+        Heads {
+            lanes: LANES,
+            registers: REGISTERS,
+            widen: |halves, numbers| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { widen_all(halves, numbers) }
+            },
+            narrow: |numbers, halves| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { narrow_all(numbers, halves) }
+            },
+            scores: |q, keys, size, scale, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { scores(q, keys, size, scale, out) }
+            },
+            weighted_sum: |weights, values, size, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { weighted_sum(weights, values, size, out) }
+            },
+            columns: |operands, c| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { columns(operands, c) }
+            },
+        }
+    };
+}
+pub(super) use heads;

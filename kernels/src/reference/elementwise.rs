@@ -1,0 +1,88 @@
+//! Rotations by halves and the activations with a hyperbolic tangent.
+
+use crate::error::{ShapeError, expect, expect_rope};
+
+/// Turns the pairs `(i, i + cos.len())` of every head of `x [heads, head_size]` by the angles whose
+/// cosines and sines are given; what lies beyond the first `2 * cos.len()` numbers of a head stays.
+///
+/// # Errors
+/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
+/// fit in a head.
+pub fn rope_halves(
+    x: &mut [f32],
+    head_size: usize,
+    cos: &[f32],
+    sin: &[f32],
+) -> Result<(), ShapeError> {
+    expect_rope(x.len(), head_size, cos.len(), sin.len())?;
+    for head in x.chunks_exact_mut(head_size.max(1)) {
+        for i in 0..cos.len() {
+            let [a, b] = [head[i], head[i + cos.len()]].map(f64::from);
+            let (c, s) = (f64::from(cos[i]), f64::from(sin[i]));
+            head[i] = (a * c - b * s) as f32;
+            head[i + cos.len()] = (a * s + b * c) as f32;
+        }
+    }
+    Ok(())
+}
+
+/// `gate = gate (1 + tanh(sqrt(2 / π) (gate + 0.044715 gate³))) / 2 * up`.
+///
+/// # Errors
+/// When the lengths differ.
+pub fn gelu_mul(gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
+    expect("up (numbers)", gate.len(), up.len())?;
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        let x = f64::from(*gate);
+        let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+        *gate = (x * (1.0 + u.tanh()) / 2.0 * f64::from(up)) as f32;
+    }
+    Ok(())
+}
+
+/// `x = cap * tanh(x / cap)`.
+pub fn softcap(x: &mut [f32], cap: f32) {
+    let cap = f64::from(cap);
+    for x in x {
+        *x = (cap * (f64::from(*x) / cap).tanh()) as f32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rope_by_a_right_angle_swaps_the_halves() {
+        let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0];
+        rope_halves(&mut x, 5, &[0.0, 1.0], &[1.0, 0.0]).unwrap();
+        assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, 5.0, -8.0, 7.0, 6.0, 9.0, 10.0]);
+    }
+
+    #[test]
+    fn gelu_has_the_values_of_pytorch() {
+        // torch.nn.functional.gelu(x, approximate="tanh") in float64.
+        let mut gate = [-3.0, -1.0, 0.0, 0.5, 1.0, 3.0];
+        gelu_mul(&mut gate, &[1.0; 6]).unwrap();
+        let expected = [
+            -0.003_637_392,
+            -0.158_808,
+            0.0,
+            0.345_714,
+            0.841_192,
+            2.996_362_6,
+        ];
+        for (found, expected) in gate.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn a_cap_is_approached_and_small_numbers_stay() {
+        let mut x = [1e-3, 1e9, -1e9, 30.0];
+        softcap(&mut x, 30.0);
+        assert!((x[0] - 1e-3).abs() < 1e-9);
+        assert_eq!(x[1..3], [30.0, -30.0]);
+        assert!((x[3] - 30.0 * 0.761_594_2).abs() < 1e-4);
+    }
+}
