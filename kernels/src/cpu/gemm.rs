@@ -50,22 +50,30 @@ fn last_element(rows: usize, cols: usize, row_stride: usize, col_stride: usize) 
 }
 
 /// A row-major matrix to write, whose rows lie `stride` apart.
-pub(super) struct Target<'a> {
-    base: *mut f32,
+pub(super) struct Target<'a, T = f32> {
+    base: *mut T,
     rows: usize,
     cols: usize,
     stride: usize,
-    numbers: PhantomData<&'a mut [f32]>,
+    elements: PhantomData<&'a mut [T]>,
 }
 
-impl<'a> Target<'a> {
-    /// One row.
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        assert!(row < self.rows);
-        // SAFETY: the target owns `cols` numbers from `row * stride` on, by its constructors.
-        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.cols) }
+impl<T> Target<'_, T> {
+    /// Number of rows.
+    #[cfg(target_arch = "x86_64")]
+    pub fn rows(&self) -> usize {
+        self.rows
     }
 
+    /// One row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows);
+        // SAFETY: the target owns `cols` elements from `row * stride` on, by its constructors.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.stride), self.cols) }
+    }
+}
+
+impl Target<'_> {
     /// `self = factor * a b`, or `self += factor * a b`.
     pub fn multiply(&mut self, a: View<'_>, b: View<'_>, factor: f32, accumulate: bool) {
         assert!(a.rows == self.rows && b.cols == self.cols && a.cols == b.rows);
@@ -103,21 +111,21 @@ impl<'a> Target<'a> {
 
 /// Cuts `y [rows, cols]` into blocks of `block` rows and columns, the last ones smaller, and calls
 /// `f` with the first row and column of each, the block, and working memory of its own of
-/// `scratch.len() / threads` numbers. Blocks further down begin first.
-pub(super) fn for_each_block(
+/// `scratch.len() / threads` elements. Blocks further down begin first.
+pub(super) fn for_each_block<T: Send, S: Send>(
     pool: &Pool,
-    y: &mut [f32],
+    y: &mut [T],
     [rows, cols]: [usize; 2],
     [height, width]: [usize; 2],
-    scratch: &mut [f32],
-    f: impl Fn([usize; 2], Target<'_>, &mut [f32]) + Sync,
+    scratch: &mut [S],
+    f: impl Fn([usize; 2], Target<'_, T>, &mut [S]) + Sync,
 ) {
-    struct Base(*mut f32);
-    // SAFETY: the pointer is only used to hand disjoint blocks to the tasks below.
-    unsafe impl Sync for Base {}
-    impl Base {
+    struct Base<T>(*mut T);
+    // SAFETY: the pointer is only used to hand disjoint blocks of Send elements to the tasks below.
+    unsafe impl<T: Send> Sync for Base<T> {}
+    impl<T> Base<T> {
         /// Through a method, so that a closure borrows the whole of `self`, which is Sync.
-        fn get(&self) -> *mut f32 {
+        fn get(&self) -> *mut T {
             self.0
         }
     }
@@ -146,7 +154,7 @@ pub(super) fn for_each_block(
                 rows: height.min(rows - row),
                 cols: width.min(cols - col),
                 stride: cols,
-                numbers: PhantomData,
+                elements: PhantomData,
             };
             f([row, col], block, scratch);
         }

@@ -2,8 +2,9 @@
 
 use super::gemm::{View, for_each_block};
 use super::kernels::{self, Kernels};
-use super::matvec::{Product, matvec_many_with, rows_per_task};
+use super::matvec::{matvec_with, rows_per_task};
 use super::scratch::Scratch;
+use super::{dot, int_gemm};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
@@ -66,7 +67,13 @@ pub(super) fn matmul_with(
         return Ok(());
     }
     if n == 1 {
-        return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
+        return matvec_with(kernels, pool, w, x, y, scratch);
+    }
+    if let Some(tiles) = kernels.tiles
+        && dot::is_integer(w.dtype())
+    {
+        int_gemm::multiply(kernels, tiles, pool, w, n, x, y, scratch);
+        return Ok(());
     }
     if n <= FEW {
         return few(kernels, pool, w, n, x, y, scratch);

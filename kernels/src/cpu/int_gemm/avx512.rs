@@ -1,0 +1,136 @@
+//! The version for x86-64 with AVX-512 (F, BW, DQ, VL) and its VNNI.
+
+use super::tiles::{tiles, vnni};
+
+/// Rows in a register.
+const LANES: usize = 16;
+/// Registers of rows, and vectors, whose sums and sums of products fit the 32 registers.
+const VECTORS: usize = 2;
+const TILE: usize = 6;
+const MIDDLE: usize = 4;
+
+type Integers = __m512i;
+
+tiles!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+
+vnni!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+
+macro_rules! avx512 {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+            $item
+        )*
+    };
+}
+
+avx512! {
+    fn zero() -> __m512i {
+        _mm512_setzero_si512()
+    }
+
+    fn broadcast_integer(x: i32) -> __m512i {
+        _mm512_set1_epi32(x)
+    }
+
+    fn broadcast(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+
+    fn dot(sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
+        _mm512_dpbusd_epi32(sums, unsigned, signed)
+    }
+
+    fn to_floats(x: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(x)
+    }
+
+    fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+
+    fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+
+    fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+
+    fn negated(x: __m512) -> __m512 {
+        _mm512_xor_ps(x, _mm512_set1_ps(-0.0))
+    }
+
+    fn load(x: &[f32; ROWS], at: usize) -> __m512 {
+        let x: &[f32] = &x[at..at + LANES];
+        // SAFETY: the slice has the bytes that are read.
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+
+    fn store(out: &mut [f32; ROWS], at: usize, x: __m512) {
+        let out: &mut [f32] = &mut out[at..at + LANES];
+        // SAFETY: the slice has the bytes that are written.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
+    }
+
+    fn load_codes(codes: &[[u8; 4]; ROWS], at: usize) -> __m512i {
+        let codes: &[[u8; 4]] = &codes[at..at + LANES];
+        // SAFETY: the slice has the bytes that are read.
+        unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
+    }
+
+    fn store_codes(out: &mut [[u8; 4]; ROWS], at: usize, x: __m512i) {
+        let out: &mut [[u8; 4]] = &mut out[at..at + LANES];
+        // SAFETY: the slice has the bytes that are written.
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
+    }
+
+    fn add_bytes(x: __m512i, bias: u8) -> __m512i {
+        _mm512_add_epi8(x, _mm512_set1_epi8(bias.cast_signed()))
+    }
+
+    /// The entry of the table for every byte.
+    fn look_up(table: &[i8; 16], x: __m512i) -> __m512i {
+        // SAFETY: the array has the bytes that are read.
+        let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), x)
+    }
+
+    /// f16 as f32.
+    fn widen(halves: &[[u8; 2]; LANES]) -> __m512 {
+        // SAFETY: the array has the bytes that are read.
+        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
+    }
+
+    /// The words of sixteen rows, all first ones and so on.
+    fn transposed(rows: [__m256i; LANES]) -> [__m512i; 8] {
+        let mut halves = [[_mm512_setzero_si512(); 4]; 2];
+        for half in 0..2 {
+            let mut pairs = [_mm512_setzero_si512(); 4];
+            for i in 0..4 {
+                let low = _mm512_castsi256_si512(rows[8 * half + i]);
+                pairs[i] = _mm512_inserti64x4::<1>(low, rows[8 * half + 4 + i]);
+            }
+            // Every 128 bits are a row of a matrix of 4 by 4 words.
+            let a = _mm512_unpacklo_epi32(pairs[0], pairs[1]);
+            let b = _mm512_unpackhi_epi32(pairs[0], pairs[1]);
+            let c = _mm512_unpacklo_epi32(pairs[2], pairs[3]);
+            let d = _mm512_unpackhi_epi32(pairs[2], pairs[3]);
+            halves[half] = [
+                _mm512_unpacklo_epi64(a, c),
+                _mm512_unpackhi_epi64(a, c),
+                _mm512_unpacklo_epi64(b, d),
+                _mm512_unpackhi_epi64(b, d),
+            ];
+        }
+        let mut out = [_mm512_setzero_si512(); 8];
+        for k in 0..4 {
+            let (a, b) = (halves[0][k], halves[1][k]);
+            out[k] = _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
+            out[4 + k] = _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b);
+        }
+        out
+    }
+
+}

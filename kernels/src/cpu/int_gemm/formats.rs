@@ -1,0 +1,298 @@
+//! Rows of quantised weights as codes of one byte each, with their scales apart.
+
+use super::panel::Row;
+use crate::cpu::blocks::{part, six_bit_scales};
+
+/// What a product has to know of a format.
+pub(super) trait Shape {
+    /// Scales per 32 numbers, 1 or 2.
+    const SCALES: usize;
+    /// Whether every scale has a minimum.
+    const MINIMA: bool;
+    /// The largest code, 127 if codes are signed.
+    const LARGEST: u8;
+}
+
+macro_rules! shapes {
+    ($($name:ident $scales:literal $minima:literal $largest:literal;)*) => {
+        $(
+            pub(super) struct $name;
+
+            impl Shape for $name {
+                const SCALES: usize = $scales;
+                const MINIMA: bool = $minima;
+                const LARGEST: u8 = $largest;
+            }
+        )*
+    };
+}
+
+shapes! {
+    Signed 1 false 127;
+    Four 1 false 15;
+    Five 1 false 31;
+    FourAndMinimum 1 true 15;
+    FiveAndMinimum 1 true 31;
+    ThreeInHalves 2 false 7;
+    SixInHalves 2 false 63;
+    TwoAndMinimumInHalves 2 true 3;
+}
+
+/// A format of quantised weights. A number is `scale · (code - CENTRE) + minimum`.
+///
+/// A block of 32 numbers has its scale and minimum in f16. A block of 256 has small integers for
+/// every 16 or 32 numbers; its f16 times these are the scale and the negative of the minimum.
+pub(super) trait Format {
+    type Shape: Shape;
+    /// Numbers of a block, 32 or 256.
+    const LEN: usize;
+    /// Its bytes.
+    const BYTES: usize;
+    /// Where in them the f16 of the scale is.
+    const SCALE: usize;
+    /// Where that of the minimum is, if there is one.
+    const MINIMUM: usize = 0;
+    /// The code of zero.
+    const CENTRE: u8 = 0;
+    /// What the codes stand for, if they are indices.
+    const LEVELS: Option<[i8; 16]> = None;
+
+    /// Unpacks up to a strip of whole blocks.
+    fn unpack(blocks: &[u8], row: &mut Row);
+}
+
+/// The levels of iq4_nl and iq4_xs.
+const LEVELS: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// The formats of 32 numbers: name, shape, bytes, what else, and how one block is unpacked.
+macro_rules! formats_of_32 {
+    ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
+        $(
+            pub(super) struct $name;
+
+            impl Format for $name {
+                type Shape = $shape;
+                const LEN: usize = 32;
+                const BYTES: usize = $bytes;
+                const SCALE: usize = 0;
+                $($constant)*
+
+                #[inline(always)]
+                fn unpack(blocks: &[u8], row: &mut Row) {
+                    let codes = row.codes.as_chunks_mut::<32>().0;
+                    for (block, codes) in blocks.as_chunks::<$bytes>().0.iter().zip(codes) {
+                        *codes = $unpack(block);
+                    }
+                }
+            }
+        )*
+    };
+}
+
+formats_of_32! {
+    Q8_0 Signed 34 {} |block: &[u8; 34]| -> [u8; 32] { *part(block, 2) };
+    Q4_0 Four 18 { const CENTRE: u8 = 8; } |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
+    Q4_1 FourAndMinimum 20 { const MINIMUM: usize = 2; }
+        |block: &[u8; 20]| bytes(nibbles(part(block, 4)));
+    Q5_0 Five 22 { const CENTRE: u8 = 16; }
+        |block: &[u8; 22]| with_fifth_bits(nibbles(part(block, 6)), part(block, 2));
+    Q5_1 FiveAndMinimum 24 { const MINIMUM: usize = 2; }
+        |block: &[u8; 24]| with_fifth_bits(nibbles(part(block, 8)), part(block, 4));
+    Iq4Nl Signed 18 { const LEVELS: Option<[i8; 16]> = Some(LEVELS); }
+        |block: &[u8; 18]| bytes(nibbles(part(block, 2)));
+}
+
+/// Thirty-two bytes as words, which are handled together.
+type Words = [u64; 4];
+
+/// In every byte the same.
+const fn every(byte: u8) -> u64 {
+    byte as u64 * 0x0101_0101_0101_0101
+}
+
+#[inline(always)]
+fn words(bytes: &[u8; 32]) -> Words {
+    let words = bytes.as_chunks::<8>().0;
+    [words[0], words[1], words[2], words[3]].map(u64::from_le_bytes)
+}
+
+#[inline(always)]
+fn bytes(words: Words) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    bytes
+}
+
+/// `f` of every two words, as bytes. Shifts carry bits into neighbours, and a mask has to take
+/// them off.
+#[inline(always)]
+fn pairwise(a: Words, b: Words, f: impl Fn(u64, u64) -> u64) -> [u8; 32] {
+    bytes([f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])])
+}
+
+/// The low halves of all bytes and then the high halves.
+#[inline(always)]
+fn nibbles(bytes: &[u8; 16]) -> Words {
+    let words = bytes.as_chunks::<8>().0;
+    let [a, b] = [words[0], words[1]].map(u64::from_le_bytes);
+    [a, b, a >> 4, b >> 4].map(|word| word & every(15))
+}
+
+/// Bit `i` of the word becomes bit 4 of code `i`.
+#[inline(always)]
+fn with_fifth_bits(codes: Words, bits: &[u8; 4]) -> [u8; 32] {
+    let copies = bits.map(|byte| every(1) * u64::from(byte));
+    pairwise(codes, copies, |codes, copies| {
+        // All but one bit of a byte masked away, and a carry to the highest from any that is set.
+        let spread = (copies & 0x8040_2010_0804_0201) + every(0x7F);
+        codes | spread >> 3 & every(16)
+    })
+}
+
+/// The formats of 256 numbers.
+macro_rules! formats_of_256 {
+    ($($name:ident $shape:ident $bytes:literal { $($constant:item)* } $unpack:expr;)*) => {
+        $(
+            pub(super) struct $name;
+
+            impl Format for $name {
+                type Shape = $shape;
+                const LEN: usize = 256;
+                const BYTES: usize = $bytes;
+                $($constant)*
+
+                #[inline(always)]
+                fn unpack(blocks: &[u8], row: &mut Row) {
+                    if let Some(block) = blocks.first_chunk::<$bytes>() {
+                        $unpack(block, row);
+                    }
+                }
+            }
+        )*
+    };
+}
+
+formats_of_256! {
+    Q4K FourAndMinimum 144 {
+        const SCALE: usize = 0;
+        const MINIMUM: usize = 2;
+    } |block: &[u8; 144], row: &mut Row| {
+        scales_and_minima(part(block, 4), row);
+        let codes = row.codes.as_chunks_mut::<32>().0;
+        for i in 0..4 {
+            let pairs = words(part(block, 16 + 32 * i));
+            codes[2 * i] = pairwise(pairs, pairs, |pairs, _| pairs & every(15));
+            codes[2 * i + 1] = pairwise(pairs, pairs, |pairs, _| pairs >> 4 & every(15));
+        }
+    };
+    Q5K FiveAndMinimum 176 {
+        const SCALE: usize = 0;
+        const MINIMUM: usize = 2;
+    } |block: &[u8; 176], row: &mut Row| {
+        scales_and_minima(part(block, 4), row);
+        let fifth = words(part(block, 16));
+        let codes = row.codes.as_chunks_mut::<32>().0;
+        for i in 0..4 {
+            let pairs = words(part(block, 48 + 32 * i));
+            for h in 0..2 {
+                codes[2 * i + h] = pairwise(pairs, fifth, |pairs, fifth| {
+                    pairs >> (4 * h) & every(15) | fifth >> (2 * i + h) << 4 & every(16)
+                });
+            }
+        }
+    };
+    Q6K SixInHalves 210 {
+        const SCALE: usize = 208;
+        const CENTRE: u8 = 32;
+    } |block: &[u8; 210], row: &mut Row| {
+        let scales: &[u8; 16] = part(block, 192);
+        row.scales = by_halves(scales.map(u8::cast_signed));
+        let codes = row.codes.as_chunks_mut::<32>().0;
+        for i in 0..2 {
+            let low = [words(part(block, 64 * i)), words(part(block, 64 * i + 32))];
+            let high = words(part(block, 128 + 32 * i));
+            for q in 0..4 {
+                codes[4 * i + q] = pairwise(low[q % 2], high, |low, high| {
+                    low >> (q / 2 * 4) & every(15) | high >> (2 * q) << 4 & every(48)
+                });
+            }
+        }
+    };
+    Q2K TwoAndMinimumInHalves 84 {
+        const SCALE: usize = 80;
+        const MINIMUM: usize = 82;
+    } |block: &[u8; 84], row: &mut Row| {
+        let scales: &[u8; 16] = part(block, 0);
+        row.scales = by_halves(scales.map(|pair| (pair & 15).cast_signed()));
+        row.minima = by_halves(scales.map(|pair| (pair >> 4).cast_signed()));
+        let codes = row.codes.as_chunks_mut::<32>().0;
+        for i in 0..2 {
+            let quads = words(part(block, 16 + 32 * i));
+            for q in 0..4 {
+                codes[4 * i + q] = pairwise(quads, quads, |quads, _| quads >> (2 * q) & every(3));
+            }
+        }
+    };
+    Q3K ThreeInHalves 110 {
+        const SCALE: usize = 108;
+        const CENTRE: u8 = 4;
+    } |block: &[u8; 110], row: &mut Row| {
+        // The low four bits of all scales, and two more for every fourth of them.
+        let (low, high): (&[u8; 8], &[u8; 4]) = (part(block, 96), part(block, 104));
+        let mut scales = [0; 16];
+        for (i, scale) in scales.iter_mut().enumerate() {
+            let low = low[i % 8] >> (4 * (i / 8)) & 15;
+            let high = high[i % 4] >> (2 * (i / 4)) & 3;
+            *scale = (low | high << 4).cast_signed() - 32;
+        }
+        row.scales = by_halves(scales);
+        let third = words(part(block, 0));
+        let codes = row.codes.as_chunks_mut::<32>().0;
+        for i in 0..2 {
+            let quads = words(part(block, 32 + 32 * i));
+            for q in 0..4 {
+                codes[4 * i + q] = pairwise(quads, third, |quads, third| {
+                    quads >> (2 * q) & every(3) | third >> (4 * i + q) << 2 & every(4)
+                });
+            }
+        }
+    };
+    Iq4Xs Signed 136 {
+        const SCALE: usize = 0;
+        const LEVELS: Option<[i8; 16]> = Some(LEVELS);
+    } |block: &[u8; 136], row: &mut Row| {
+        let high = u16::from_le_bytes(*part(block, 2));
+        let low: &[u8; 4] = part(block, 4);
+        for b in 0..8 {
+            let low = low[b / 2] >> (4 * (b % 2)) & 15;
+            let high = (high >> (2 * b)) as u8 & 3;
+            row.scales[b] = (low | high << 4).cast_signed() - 32;
+        }
+        for (i, codes) in row.codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            *codes = bytes(nibbles(part(block, 8 + 16 * i)));
+        }
+    };
+}
+
+/// The scales and minima of q4_k and q5_k.
+#[inline(always)]
+fn scales_and_minima(packed: &[u8; 12], row: &mut Row) {
+    let both = six_bit_scales(packed).to_le_bytes().map(u8::cast_signed);
+    row.scales[..8].copy_from_slice(&both[..8]);
+    row.minima[..8].copy_from_slice(&both[8..]);
+}
+
+/// The factors of first halves and then those of second halves.
+#[inline(always)]
+fn by_halves(factors: [i8; 16]) -> [i8; 16] {
+    let mut out = [0; 16];
+    for b in 0..8 {
+        out[b] = factors[2 * b];
+        out[8 + b] = factors[2 * b + 1];
+    }
+    out
+}

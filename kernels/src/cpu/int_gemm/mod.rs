@@ -1,0 +1,128 @@
+//! Products of quantised weights and many vectors in integers.
+//!
+//! The vectors are quantised to eight bits in blocks of 32 (see
+//! [`activations`](super::activations)). Thirty-two rows of weights are brought into the order in
+//! which the processor multiplies them, a range of columns at a time that stays in the
+//! first-level cache, and multiplied with all vectors, a few of them at a time whose sums fit the
+//! registers: a lane of a register is a row, four consecutive columns of it are multiplied and
+//! added in one instruction. The sum over 32 numbers is exact; it is multiplied by the weights'
+//! scale and by the vector's and added up in `f32`, block after block, so that a result depends
+//! on its row and its vector alone.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+#[cfg(target_arch = "x86_64")]
+mod formats;
+mod panel;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
+use super::activations::{self, Strip};
+use super::gemm::{Target, for_each_block};
+use super::kernels::Kernels;
+use super::scratch::Scratch;
+use crate::matrix::Matrix;
+use crate::pool::Pool;
+
+pub(super) use panel::Panel;
+use panel::ROWS;
+#[cfg(target_arch = "x86_64")]
+pub(super) use {avx_vnni::TILES as avx_vnni, avx2::TILES as avx2, avx512::TILES as avx512};
+
+/// `y [n, rows] = x Wᵀ` on one thread, for a type that
+/// [`is_integer`](super::dot::is_integer) names; the strips of all vectors, and how many vectors
+/// lie between one strip of a vector and its next.
+pub(super) type Tiles = fn(Matrix<'_>, &[Strip], usize, &mut Target<'_>, &mut Panel);
+
+/// Tasks that every thread should have.
+const TASKS: usize = 8;
+
+/// Panels of rows that one task should have.
+const PANELS: usize = 8;
+
+/// Vectors that are worth a task, a multiple of every tile.
+const PART: usize = 48;
+
+/// `y [n, rows] = x Wᵀ` as [`Tiles`], on all threads; the shapes have been checked.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "as `matmul`, with what it has chosen"
+)]
+pub(super) fn multiply(
+    kernels: &Kernels,
+    tiles: Tiles,
+    pool: &Pool,
+    w: Matrix<'_>,
+    n: usize,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) {
+    let cols = w.cols();
+    let strips = activations::strips(cols);
+    let (vectors, panels) = scratch.integers(strips * n, pool.threads());
+    quantise(kernels, pool, cols, x, vectors, panels);
+    let vectors = &*vectors;
+    // Vectors' strips are read once a task, where they do not stay in the cache; threads should
+    // end together; and weights are unpacked again for every part of the vectors.
+    let task = ROWS * (w.rows() / (ROWS * TASKS * pool.threads())).clamp(1, PANELS);
+    let parts = pool.threads().div_ceil(w.rows().div_ceil(task).max(1));
+    let height = n.div_ceil(parts).next_multiple_of(PART).min(n);
+    for_each_block(
+        pool,
+        y,
+        [n, w.rows()],
+        [height, task],
+        panels,
+        |[first, row], mut y, panel| {
+            // The block lies inside `y`, and so do its rows in `w`.
+            let Ok(w) = w.row_range(row, task.min(w.rows() - row)) else {
+                return;
+            };
+            tiles(
+                w,
+                &vectors[first.min(vectors.len())..],
+                n,
+                &mut y,
+                &mut panel[0],
+            );
+        },
+    );
+}
+
+/// The strips of `x [n, cols]` as `out [strips, n]`.
+fn quantise(
+    kernels: &Kernels,
+    pool: &Pool,
+    cols: usize,
+    x: &[f32],
+    out: &mut [Strip],
+    panels: &mut [Panel],
+) {
+    /// Vectors of one task.
+    const TASK: usize = 8;
+    let strips = activations::strips(cols);
+    let Some(n) = out.len().checked_div(strips) else {
+        return;
+    };
+    for_each_block(
+        pool,
+        out,
+        [strips, n],
+        [strips, TASK],
+        panels,
+        |[_, first], mut out, _| {
+            for (t, x) in x[first * cols..].chunks_exact(cols).take(TASK).enumerate() {
+                for (s, x) in x.chunks(activations::STRIP).enumerate() {
+                    (kernels.quantise)(x, &mut out.row_mut(s)[t..][..1]);
+                }
+            }
+        },
+    );
+}

@@ -1,0 +1,466 @@
+//! What the versions of all instruction sets have in common.
+
+use std::arch::x86_64::*;
+
+use super::formats::{Format, Shape};
+use super::panel::{Block, ROWS, STRIPS};
+use crate::cpu::activations::{STRIP, Strip};
+use crate::matrix::Matrix;
+
+/// Asks for the weights that come next while those at hand are multiplied.
+pub(super) struct Ahead<'a> {
+    w: Matrix<'a>,
+    /// The first of the rows, and where in them.
+    row: usize,
+    byte: usize,
+    /// Cache lines of a row and of all rows, and those that have been asked for.
+    lines_of_row: usize,
+    lines: usize,
+    done: usize,
+    /// Lines asked for at a time.
+    step: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// What follows the panel of the rows from `row` and the columns from `start` on, in so many
+    /// steps: the next rows, or the first ones again of the next columns.
+    pub fn new<F: Format>(w: Matrix<'a>, row: usize, start: usize, steps: usize) -> Self {
+        let (row, start) = if row + ROWS < w.rows() {
+            (row + ROWS, start)
+        } else {
+            (0, w.cols().min(start + STRIPS * STRIP))
+        };
+        let bytes = |cols: usize| cols / F::LEN * F::BYTES;
+        let count = w.cols().min(start + STRIPS * STRIP) - start;
+        // One more, for rows do not begin where lines begin.
+        let lines_of_row = bytes(count).div_ceil(64) + 1;
+        let lines = ROWS.min(w.rows() - row) * lines_of_row * usize::from(count > 0);
+        Ahead {
+            w,
+            row,
+            byte: bytes(start),
+            lines_of_row,
+            lines,
+            done: 0,
+            step: lines.div_ceil(steps.max(1)),
+        }
+    }
+
+    /// One step.
+    #[inline(always)]
+    pub fn fetch(&mut self) {
+        let end = self.lines.min(self.done + self.step);
+        for line in self.done..end {
+            let row = self.w.row(self.row + line / self.lines_of_row);
+            let byte = self.byte + line % self.lines_of_row * 64;
+            let address = row.as_ptr().wrapping_add(byte).cast();
+            // SAFETY: a prefetch reads nothing into the program and cannot fault; it is part of
+            // x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(address) };
+        }
+        self.done = end;
+    }
+}
+
+/// A panel's columns and how they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a> {
+    pub blocks: &'a [Block],
+    /// Vectors between one strip of a vector and its next.
+    pub stride: usize,
+    /// What codes are above what they stand for.
+    pub centre: i32,
+    /// Whether results are added to those of earlier columns.
+    pub add: bool,
+}
+
+/// What tiles take from the sums of the vectors' codes.
+pub(super) struct SumsOfCodes<const T: usize> {
+    /// What is to be added to sums of products, because the weights' codes are too large.
+    offsets: [[[i32; 8]; 2]; T],
+    /// The sums of the vectors' numbers.
+    numbers: [[[f32; 8]; 2]; T],
+}
+
+impl<const T: usize> SumsOfCodes<T> {
+    /// For codes that are `centre` above what they stand for.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub fn new<S: Shape>(x: &[Strip; T], centre: i32) -> Self {
+        let mut out = SumsOfCodes {
+            offsets: [[[0; 8]; 2]; T],
+            numbers: [[[0.0; 8]; 2]; T],
+        };
+        for (t, x) in x.iter().enumerate() {
+            for i in 0..S::SCALES {
+                let whole = S::SCALES == 1;
+                let sums = if whole { &x.sums } else { &x.half_sums[i] };
+                // SAFETY: the array has the bytes that are read.
+                let sums = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
+                let offsets = _mm256_mullo_epi32(sums, _mm256_set1_epi32(-centre));
+                // SAFETY: the array has the bytes that are written.
+                unsafe { _mm256_storeu_si256(out.offsets[t][i].as_mut_ptr().cast(), offsets) };
+                if S::MINIMA {
+                    let four = x.scales.as_chunks::<4>().0[i].as_ptr();
+                    // SAFETY: the arrays have the bytes that are read.
+                    let scales = unsafe {
+                        if whole {
+                            _mm256_loadu_ps(x.scales.as_ptr())
+                        } else {
+                            _mm256_broadcast_ps(&_mm_loadu_ps(four))
+                        }
+                    };
+                    let numbers = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales);
+                    // SAFETY: the array has the bytes that are written.
+                    unsafe { _mm256_storeu_ps(out.numbers[t][i].as_mut_ptr(), numbers) };
+                }
+            }
+        }
+        out
+    }
+
+    /// What is to be added for vector `t` and half `h` of block `b`, or all of it.
+    #[inline(always)]
+    pub fn offset<S: Shape>(&self, t: usize, b: usize, h: usize) -> i32 {
+        self.offsets[t].as_flattened()[place::<S>(b, h)]
+    }
+
+    /// The sum of the numbers of vector `t` there.
+    #[inline(always)]
+    pub fn numbers<S: Shape>(&self, t: usize, b: usize, h: usize) -> f32 {
+        self.numbers[t].as_flattened()[place::<S>(b, h)]
+    }
+}
+
+/// Where the sums of half `h` of block `b` are, as a [`Strip`] has them.
+#[inline(always)]
+fn place<S: Shape>(b: usize, h: usize) -> usize {
+    if S::SCALES == 1 {
+        b
+    } else {
+        b / 4 * 8 + 4 * h + b % 4
+    }
+}
+
+/// The product, from an instruction set's operations on registers of `LANES` rows: `VECTORS` of
+/// them are multiplied with up to `TILE` vectors at a time.
+macro_rules! tiles {
+    ($features:literal) => {
+        use std::arch::x86_64::*;
+
+        use htc_formats::DType;
+
+        use crate::cpu::activations::{BLOCKS, STRIP, Strip};
+        use crate::cpu::blocks::{part, prefetch};
+        use crate::cpu::gemm::Target;
+        use crate::cpu::int_gemm::Tiles;
+        use crate::cpu::int_gemm::formats::*;
+        use crate::cpu::int_gemm::panel::{Block, Panel, ROWS, STRIPS, Sums};
+        use crate::cpu::int_gemm::tiles::{Ahead, Columns, SumsOfCodes, four};
+        use crate::matrix::Matrix;
+
+        /// For tables that are handed out where the processor has the instructions.
+        pub(in crate::cpu) const TILES: Tiles = |w, x, stride, y, panel| {
+            // SAFETY: see above.
+            unsafe {
+                match w.dtype() {
+                    DType::Q8_0 => product::<Q8_0>(w, x, stride, y, panel),
+                    DType::Q4_0 => product::<Q4_0>(w, x, stride, y, panel),
+                    DType::Q4_1 => product::<Q4_1>(w, x, stride, y, panel),
+                    DType::Q5_0 => product::<Q5_0>(w, x, stride, y, panel),
+                    DType::Q5_1 => product::<Q5_1>(w, x, stride, y, panel),
+                    DType::Q2K => product::<Q2K>(w, x, stride, y, panel),
+                    DType::Q3K => product::<Q3K>(w, x, stride, y, panel),
+                    DType::Q4K => product::<Q4K>(w, x, stride, y, panel),
+                    DType::Q5K => product::<Q5K>(w, x, stride, y, panel),
+                    DType::Q6K => product::<Q6K>(w, x, stride, y, panel),
+                    DType::IQ4NL => product::<Iq4Nl>(w, x, stride, y, panel),
+                    DType::IQ4XS => product::<Iq4Xs>(w, x, stride, y, panel),
+                    // No other type is an integer type.
+                    _ => (0..y.rows()).for_each(|t| y.row_mut(t).fill(f32::NAN)),
+                }
+            }
+        };
+
+        #[target_feature(enable = $features)]
+        fn product<F: Format>(
+            w: Matrix<'_>,
+            x: &[Strip],
+            stride: usize,
+            y: &mut Target<'_>,
+            panel: &mut Panel,
+        ) {
+            let (n, cols) = (y.rows(), w.cols());
+            let panels = w.rows().div_ceil(ROWS);
+            if panel.sums.len() < panels * n {
+                panel.sums.resize(panels * n, Sums([0.0; ROWS]));
+            }
+            if cols == 0 {
+                (0..n).for_each(|t| y.row_mut(t).fill(0.0));
+            }
+            // The vectors' part of a range of columns stays in the second-level cache for all rows.
+            for start in (0..cols).step_by(STRIPS * STRIP) {
+                let count = cols.min(start + STRIPS * STRIP) - start;
+                let x = &x[start / STRIP * stride..];
+                let last = start + count == cols;
+                for p in 0..panels {
+                    let first = p * ROWS;
+                    fill::<F>(w, first, start, count, panel);
+                    let columns = Columns {
+                        blocks: &panel.blocks[..count / 32],
+                        stride,
+                        centre: if BIASED { 128 } else { F::CENTRE.into() },
+                        add: start > 0,
+                    };
+                    let sums = &mut panel.sums[p * n..(p + 1) * n];
+                    let mut ahead = Ahead::new::<F>(w, first, start, n.div_ceil(TILE));
+                    for (i, sums) in sums.chunks_mut(TILE).enumerate() {
+                        ahead.fetch();
+                        let t = i * TILE;
+                        if last {
+                            for t in t + TILE..n.min(t + 2 * TILE) {
+                                for line in y.row_mut(t)[first..].chunks(16).take(ROWS / 16) {
+                                    prefetch(line.as_ptr());
+                                }
+                            }
+                        }
+                        tile::<F::Shape>(columns, &x[t..], sums);
+                        if last {
+                            for (i, sums) in sums.iter().enumerate() {
+                                let y = &mut y.row_mut(t + i)[first..];
+                                match y.first_chunk_mut::<ROWS>() {
+                                    Some(y) => *y = sums.0,
+                                    None => y.copy_from_slice(&sums.0[..y.len()]),
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn no_words() -> __m256i {
+            _mm256_setzero_si256()
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_words(bytes: &[u8; 32]) -> __m256i {
+            // SAFETY: the array has the bytes that are read.
+            unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sign_extended(bytes: &[i8; 8]) -> __m256i {
+            let bytes = i64::from_le_bytes(bytes.map(i8::cast_unsigned));
+            _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes))
+        }
+
+        /// The products of a panel's rows and as many vectors as there are `sums`, at most `TILE`.
+        #[target_feature(enable = $features)]
+        fn tile<S: Shape>(columns: Columns<'_>, x: &[Strip], sums: &mut [Sums]) {
+            for first in (0..ROWS).step_by(VECTORS * LANES) {
+                let mut t = 0;
+                while t < sums.len() {
+                    let (x, sums) = (&x[t..], &mut sums[t..]);
+                    t += if let Some(sums) = sums.first_chunk_mut() {
+                        products::<S, TILE>(columns, first, x, sums)
+                    } else if let Some(sums) = sums.first_chunk_mut() {
+                        products::<S, MIDDLE>(columns, first, x, sums)
+                    } else if let Some(sums) = sums.first_chunk_mut() {
+                        products::<S, 2>(columns, first, x, sums)
+                    } else if let Some(sums) = sums.first_chunk_mut() {
+                        products::<S, 1>(columns, first, x, sums)
+                    } else {
+                        1
+                    };
+                }
+            }
+        }
+
+        /// [`tile`] for `T` vectors and the rows that are multiplied together, from `first` on;
+        /// `T` again.
+        #[target_feature(enable = $features)]
+        fn products<S: Shape, const T: usize>(
+            columns: Columns<'_>,
+            first: usize,
+            x: &[Strip],
+            totals: &mut [Sums; T],
+        ) -> usize {
+            // As it is anyway: now the compiler knows that no access leaves the panel.
+            let first = first.min(ROWS - VECTORS * LANES);
+            let mut sums = [[broadcast(0.0); VECTORS]; T];
+            for (s, blocks) in columns.blocks.chunks(BLOCKS).enumerate() {
+                let x = &x[s * columns.stride..].as_chunks::<T>().0[0];
+                let sums_of_codes = SumsOfCodes::new::<S>(x, columns.centre);
+                for (b, block) in blocks.iter().enumerate() {
+                    // The same place in the vectors that come next.
+                    for strip in x {
+                        let next = (&raw const *strip).wrapping_add(T).cast::<u8>();
+                        prefetch(next.wrapping_add(64 * b));
+                    }
+                    for h in 0..S::SCALES {
+                        let mut products = [[zero(); VECTORS]; T];
+                        for t in 0..T {
+                            let offset = broadcast_integer(sums_of_codes.offset::<S>(t, b, h));
+                            products[t] = [offset; VECTORS];
+                        }
+                        add_products::<S, T>(block, first, x, b, h, &mut products);
+                        for t in 0..T {
+                            let scale = broadcast(x[t].scales[b]);
+                            for v in 0..VECTORS {
+                                let at = first + v * LANES;
+                                let product =
+                                    mul(to_floats(products[t][v]), load(&block.scales[h], at));
+                                sums[t][v] = fma(product, scale, sums[t][v]);
+                                if S::MINIMA {
+                                    let sum = broadcast(sums_of_codes.numbers::<S>(t, b, h));
+                                    sums[t][v] = fma(load(&block.minima[h], at), sum, sums[t][v]);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            for t in 0..T {
+                for v in 0..VECTORS {
+                    let at = first + v * LANES;
+                    let mut total = sums[t][v];
+                    if columns.add {
+                        total = add(load(&totals[t].0, at), total);
+                    }
+                    store(&mut totals[t].0, at, total);
+                }
+            }
+            T
+        }
+
+        /// Brings `count` columns from `start` on of the rows from `first` on into a panel.
+        #[target_feature(enable = $features)]
+        fn fill<F: Format>(
+            w: Matrix<'_>,
+            first: usize,
+            start: usize,
+            count: usize,
+            panel: &mut Panel,
+        ) {
+            let bytes = |cols: usize| cols / F::LEN * F::BYTES;
+            let bias = if BIASED { 128 - F::CENTRE } else { 0 };
+            for (s, blocks) in panel.blocks.chunks_mut(BLOCKS).enumerate() {
+                let from = start + s * STRIP;
+                let to = (start + count).min(from + STRIP);
+                if from >= to {
+                    break;
+                }
+                let blocks = &mut blocks[..(to - from) / 32];
+                for at in (0..ROWS).step_by(LANES) {
+                    let mut scales = [[[0; 2]; LANES]; BLOCKS];
+                    let mut minima = [[[0; 2]; LANES]; BLOCKS];
+                    // Rows that there are not keep what was there before, and are not looked at.
+                    for r in 0..LANES.min(w.rows().saturating_sub(first + at)) {
+                        let row = &w.row(first + at + r)[bytes(from)..bytes(to)];
+                        for (b, block) in row.chunks_exact(F::BYTES).take(BLOCKS).enumerate() {
+                            scales[b][r] = *part(block, F::SCALE);
+                            if F::Shape::MINIMA {
+                                minima[b][r] = *part(block, F::MINIMUM);
+                            }
+                        }
+                        F::unpack(row, &mut panel.rows[r]);
+                    }
+                    let rows = &panel.rows[..LANES];
+                    for (b, block) in blocks.iter_mut().enumerate() {
+                        let mut words = [no_words(); LANES];
+                        for r in 0..LANES {
+                            words[r] = load_words(&rows[r].codes.as_chunks().0[b]);
+                        }
+                        let columns = transposed(words);
+                        for k in 0..8 {
+                            let codes = match F::LEVELS {
+                                Some(levels) => look_up(&levels, columns[k]),
+                                None => columns[k],
+                            };
+                            store_codes(&mut block.codes[k], at, add_bytes(codes, bias));
+                        }
+                        if F::LEN == 32 {
+                            store(&mut block.scales[0], at, widen(&scales[b]));
+                            if F::Shape::MINIMA {
+                                store(&mut block.minima[0], at, widen(&minima[b]));
+                            }
+                        }
+                    }
+                    if F::LEN == 256 {
+                        let (scale, minimum) = (widen(&scales[0]), negated(widen(&minima[0])));
+                        for h in 0..F::Shape::SCALES {
+                            let mut words = [no_words(); LANES];
+                            for r in 0..LANES {
+                                words[r] = sign_extended(&rows[r].scales.as_chunks().0[h]);
+                            }
+                            let factors = transposed(words);
+                            for (factor, block) in factors.iter().zip(&mut *blocks) {
+                                store(&mut block.scales[h], at, mul(to_floats(*factor), scale));
+                            }
+                            if F::Shape::MINIMA {
+                                for r in 0..LANES {
+                                    words[r] = sign_extended(&rows[r].minima.as_chunks().0[h]);
+                                }
+                                let factors = transposed(words);
+                                for (factor, block) in factors.iter().zip(&mut *blocks) {
+                                    store(
+                                        &mut block.minima[h],
+                                        at,
+                                        mul(to_floats(*factor), minimum),
+                                    );
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+pub(super) use tiles;
+
+/// The operations on bytes of an instruction set whose `dot` multiplies unsigned with signed bytes
+/// and adds four products to a sum: the codes of weights lie 128 above what they stand for.
+macro_rules! vnni {
+    ($features:literal) => {
+        const BIASED: bool = true;
+
+        /// Adds the products of half `h` of block `b`, or all of it where it has one scale.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn add_products<S: Shape, const T: usize>(
+            block: &Block,
+            first: usize,
+            x: &[Strip; T],
+            b: usize,
+            h: usize,
+            products: &mut [[Integers; VECTORS]; T],
+        ) {
+            let steps = 8 / S::SCALES;
+            for k in h * steps..(h + 1) * steps {
+                let mut columns = [zero(); VECTORS];
+                for v in 0..VECTORS {
+                    columns[v] = load_codes(&block.codes[k], first + v * LANES);
+                }
+                for t in 0..T {
+                    let four = broadcast_integer(four(x[t].codes[b].as_chunks().0[k]));
+                    for v in 0..VECTORS {
+                        products[t][v] = dot(products[t][v], columns[v], four);
+                    }
+                }
+            }
+        }
+    };
+}
+pub(super) use vnni;
+
+/// Four codes as a word.
+#[inline(always)]
+pub(super) fn four(codes: [i8; 4]) -> i32 {
+    i32::from_le_bytes(codes.map(i8::cast_unsigned))
+}
