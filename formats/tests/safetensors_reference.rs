@@ -78,6 +78,9 @@ fn compare(name: &str, path: &Path) {
     expected.forward.rope_pairs = RopePairs::Halves;
     assert_eq!(folder.hyper, expected, "{name}");
 
+    let tokens = folder.vocabulary.as_ref().unwrap().tokens.len();
+    assert_eq!(tokens, folder.hyper.vocabulary, "{name}");
+
     assert_eq!(folder.tensors.len(), gguf.tensors.len(), "{name}");
     for (found, expected) in folder.tensors.iter().zip(&gguf.tensors) {
         let role = found.role;
