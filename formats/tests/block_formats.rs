@@ -10,7 +10,12 @@ use std::path::Path;
 
 use htc_formats::DType;
 use htc_formats::block::{BlockError, decode, encode};
+use htc_formats::htz::Digest;
 use proptest::prelude::*;
+
+fn every_type() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied()
+}
 
 fn fixture(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -26,15 +31,20 @@ fn floats(name: &str) -> Vec<f32> {
 
 #[test]
 fn decoders_give_the_bits_of_gguf_py() {
-    for dtype in DType::ALL.into_iter().filter(|d| *d != DType::F32) {
+    let digests = String::from_utf8(fixture("decode.sha256")).unwrap();
+    for dtype in every_type().filter(|d| *d != DType::F32) {
         let blocks = fixture(&format!("decode_{dtype}.bin"));
         let expected = floats(&format!("decode_{dtype}.f32"));
         assert!(expected.len() >= 256, "{dtype}");
-        let mut found = vec![0.0; expected.len()];
+        let mut found = vec![0.0; blocks.len() / dtype.block_bytes() * dtype.block_len()];
         decode(dtype, &blocks, &mut found).unwrap();
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found.to_bits(), expected.to_bits(), "{dtype} number {i}");
         }
+        // The numbers behind the stored ones.
+        let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let line = format!("{}  {dtype}", Digest::of(&bytes));
+        assert!(digests.lines().any(|l| l == line), "{line} not found");
     }
 }
 
@@ -132,7 +142,7 @@ fn formats_that_are_only_read_say_so() {
 
 #[test]
 fn lengths_that_do_not_belong_together_are_refused() {
-    for dtype in DType::ALL {
+    for dtype in every_type() {
         let (len, size) = (dtype.block_len(), dtype.block_bytes());
         for (numbers, bytes) in [(len, 2 * size), (2 * len, size), (len, size - 1), (0, 1)] {
             let mut values = vec![0.0; numbers];
@@ -199,7 +209,7 @@ proptest! {
 
     #[test]
     fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
-        for dtype in DType::ALL {
+        for dtype in every_type() {
             let blocks = bytes.len() / dtype.block_bytes();
             let bytes = &bytes[..blocks * dtype.block_bytes()];
             decode(dtype, bytes, &mut vec![0.0; blocks * dtype.block_len()]).unwrap();

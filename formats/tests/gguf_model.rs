@@ -342,17 +342,21 @@ fn missing_hyper_parameters_are_named() {
 
 #[test]
 fn a_tensor_of_a_type_that_is_not_decoded_is_named() {
-    let tensors = model_tensors();
-    let zeros = [0; 4096];
-    let mut writer = model_metadata();
-    add_tensors(&mut writer, &tensors[..1]);
-    let (name, dims) = &tensors[1];
-    writer.tensor(name.as_str(), GgmlType::F64, dims, &zeros[..8 * 40]);
-    add_tensors(&mut writer, &tensors[2..]);
+    // As wide as a block of the type.
+    let (kind, width) = (GgmlType::NVFP4, 64);
+    let key = "llama.embedding_length";
+    let original = parsed(&model_metadata());
+    let mut writer = Writer::new();
+    for (k, v) in original.metadata().iter().filter(|(k, _)| k != key) {
+        writer.metadata(k.as_str(), v.clone());
+    }
+    writer.metadata(key, Value::U32(width as u32));
+    let zeros = [0; 5 * 36];
+    writer.tensor("token_embd.weight", kind, &[width, 5], &zeros);
     let error = bind(&parsed(&writer)).unwrap_err();
     let expected = GgufError::UnsupportedType {
-        tensor: name.clone(),
-        found: GgmlType::F64,
+        tensor: "token_embd.weight".to_owned(),
+        found: kind,
     };
     assert_eq!(error, BindError::Gguf(expected));
 }

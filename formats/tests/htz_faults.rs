@@ -176,7 +176,7 @@ fn a_name_that_is_no_name() {
     for (key, value) in [
         ("role", json!("layers.00.q.weight")),
         ("role", json!("lm_head\n")),
-        ("dtype", json!("q3_k")),
+        ("dtype", json!("nvfp4")),
         ("sha256", json!("00")),
     ] {
         refuses!(HtzError::ManifestSyntax { .. }, [""], |json| {

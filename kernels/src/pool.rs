@@ -163,6 +163,51 @@ impl Pool {
         self.shared.fork_join(tasks, &f);
     }
 
+    /// Calls `f(stage, task)` once for every stage and every task below `tasks[stage]`, on all
+    /// threads, in one fork and join. When all calls of a stage have returned, `after(stage)` is
+    /// called once, and then the next stage begins.
+    ///
+    /// # Panics
+    /// As [`run`](Pool::run); stages not begun by then are left out.
+    pub fn stages<const N: usize>(
+        &self,
+        tasks: [usize; N],
+        f: impl Fn(usize, usize) + Sync,
+        after: impl Fn(usize) + Sync,
+    ) {
+        let next = [(); N].map(|()| Line(AtomicUsize::new(0)));
+        let done = [(); N].map(|()| Line(AtomicUsize::new(0)));
+        let finished = Line(AtomicUsize::new(0));
+        // Whoever comes first finds all tasks, and whoever comes late those that are left.
+        self.run(self.threads(), |_| {
+            let abandon = Abandon(&finished.0);
+            for stage in 0..N {
+                // A stage without tasks is finished by one that does nothing.
+                let count = tasks[stage].max(1);
+                loop {
+                    let task = next[stage].0.fetch_add(1, Ordering::Relaxed);
+                    if task >= count {
+                        break;
+                    }
+                    if task < tasks[stage] {
+                        f(stage, task);
+                    }
+                    if done[stage].0.fetch_add(1, Ordering::AcqRel) + 1 == count {
+                        after(stage);
+                        finished.0.fetch_add(1, Ordering::Release);
+                    }
+                }
+                if stage + 1 < N {
+                    spin_until(|| finished.0.load(Ordering::Acquire) > stage);
+                    if finished.0.load(Ordering::Acquire) >= ABANDONED {
+                        return;
+                    }
+                }
+            }
+            std::mem::forget(abandon);
+        });
+    }
+
     /// Cuts `data` into chunks of `chunk` numbers, the last one shorter where it does not come
     /// out even, and calls `f` with the index of each chunk and the chunk, on all threads.
     /// A `chunk` of 0 counts as 1.
@@ -197,6 +242,33 @@ impl Pool {
             let part = unsafe { std::slice::from_raw_parts_mut(base.get().add(start), count) };
             f(index, part);
         });
+    }
+}
+
+/// A count of finished stages that says that a task has panicked.
+const ABANDONED: usize = usize::MAX / 2;
+
+/// Dropped where a task unwinds: releases the threads that wait for its stage to finish, which it
+/// never will. Their calls end there.
+struct Abandon<'a>(&'a AtomicUsize);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.store(ABANDONED, Ordering::Release);
+    }
+}
+
+/// Spins until `done`, and lets others run where that takes long: where there are more threads
+/// than cores the one waited for may need this one.
+fn spin_until(done: impl Fn() -> bool) {
+    let mut spins = 0usize;
+    while !done() {
+        spins += 1;
+        if spins.is_multiple_of(512) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -236,16 +308,7 @@ impl Shared {
         self.take_tasks(tasks, f);
 
         self.state.0.fetch_and(!OPEN, Ordering::AcqRel);
-        let mut spins = 0usize;
-        while self.state.0.load(Ordering::Acquire) & INSIDE != 0 {
-            spins += 1;
-            // Where there are more threads than cores the worker may need this one.
-            if spins.is_multiple_of(512) {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-        }
+        spin_until(|| self.state.0.load(Ordering::Acquire) & INSIDE == 0);
         let panic = lock(&self.panic).take();
         self.busy.0.store(false, Ordering::Release);
         if let Some(payload) = panic {
@@ -406,6 +469,58 @@ mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
             });
             assert_eq!(count.into_inner(), 100);
+        }
+    }
+
+    #[test]
+    fn a_stage_begins_when_the_one_before_has_finished() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads).unwrap();
+            for round in 0..5000 {
+                let tasks = [round % 5, 3, round % 3];
+                let ran = [(); 3].map(|()| AtomicUsize::new(0));
+                let finished = AtomicUsize::new(0);
+                pool.stages(
+                    tasks,
+                    |stage, task| {
+                        assert_eq!(finished.load(Ordering::Relaxed), stage);
+                        ran[stage].fetch_add(task + 1, Ordering::Relaxed);
+                    },
+                    |stage| {
+                        let sum = tasks[stage] * (tasks[stage] + 1) / 2;
+                        assert_eq!(ran[stage].load(Ordering::Relaxed), sum);
+                        assert_eq!(finished.fetch_add(1, Ordering::Relaxed), stage);
+                    },
+                );
+                assert_eq!(finished.into_inner(), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_in_any_stage_or_between_reaches_the_caller() {
+        let pool = Pool::new(3).unwrap();
+        for round in 0..200 {
+            let (stage, between) = (round % 2, round % 4 > 1);
+            let late = AtomicUsize::new(0);
+            let panic = |now: bool| {
+                if now {
+                    std::panic::resume_unwind(Box::new("stage"));
+                }
+            };
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.stages(
+                    [20, 20],
+                    |s, task| {
+                        late.fetch_add(usize::from(s > stage), Ordering::Relaxed);
+                        panic(!between && s == stage && task == 7);
+                    },
+                    |s| panic(between && s == stage),
+                );
+            }));
+            assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"stage"));
+            assert_eq!(late.into_inner(), 0);
+            pool.stages([5, 5], |_, _| (), |_| ());
         }
     }
 

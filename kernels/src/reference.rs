@@ -4,8 +4,10 @@
 
 mod attention;
 mod elementwise;
+mod quantised;
 
 pub use attention::attention;
+pub use quantised::{quantised_matmul, quantised_vector};
 pub use elementwise::{gelu_mul, rope_halves, softcap};
 
 use crate::error::{ShapeError, expect, product};

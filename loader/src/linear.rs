@@ -1,6 +1,6 @@
 //! A linear slot in any of its stored forms, usable at any rank up to its own.
 
-use htc_kernels::Matrix;
+use htc_kernels::cpu::Factor;
 
 use crate::error::ExecError;
 use crate::tensor::Tensor;
@@ -68,29 +68,19 @@ impl RankFraction {
     }
 }
 
-/// Two stages of a factorised slot, cut to the rank in use.
+/// The first factor of a slot, cut to the rank in use.
 ///
 /// The second factor's rows are whole blocks, so the inner vector is computed up to the next
-/// block boundary and the components beyond the rank in use are set to zero.
-pub(crate) struct Cut<'a> {
-    /// First stage, `[padded, in]`.
-    pub first: Matrix<'a>,
-    /// Components in use; those up to `first.rows()` are to be zeroed.
-    pub rank: usize,
-}
-
-/// Leading components of a first factor.
-pub(crate) fn cut_first<'a>(
+/// block boundary; the components beyond the rank in use count as zero.
+pub(crate) fn first_factor<'a>(
     first: &'a Tensor,
     fraction: RankFraction,
     second_block: usize,
-) -> Result<Cut<'a>, ExecError> {
+) -> Result<Factor<'a>, ExecError> {
     let rank = fraction.of(first.rows());
     let padded = rank.next_multiple_of(second_block).min(first.rows());
-    Ok(Cut {
-        first: first.matrix()?.first_rows(padded)?,
-        rank,
-    })
+    let w = first.matrix()?.first_rows(padded)?;
+    Ok(Factor { w, rank })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The formats of 256 numbers with two levels of scales: q4_k, q5_k and q6_k.
+//! The formats of 256 numbers with two levels of scales: q2_k to q6_k, and q8_k.
 
 use super::float::scale;
 use crate::wire;
@@ -8,6 +8,57 @@ const LEN: usize = 256;
 
 /// Numbers that share a scale and a minimum in q4_k and q5_k.
 const SUB: usize = 32;
+
+/// Numbers that share a scale in q2_k, q3_k and q6_k.
+const STEP: usize = 16;
+
+/// Where the `sub`-th 16 numbers of q2_k and q3_k have their low two bits: the first of 16 bytes,
+/// counted from the first byte of codes, and the shift. Each half of the block has 32 bytes, whose
+/// bits 0, 2, 4 and 6 are four runs of 32 numbers.
+#[inline(always)]
+fn two_bit_place(sub: usize) -> (usize, usize) {
+    (SUB * (sub / 8) + STEP * (sub % 2), 2 * (sub / 2 % 4))
+}
+
+/// Layout: 16 bytes with the scale of 16 numbers in the low half and their minimum in the high
+/// half, 64 bytes of codes, scale of the scales f16, scale of the minima f16.
+#[inline(always)]
+pub(super) fn decode_q2_k(block: &[u8; 84], out: &mut [f32; LEN]) {
+    let (d, dmin) = (scale(block, 80), scale(block, 82));
+    for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+        let (step, offset) = (
+            d * f32::from(block[sub] & 15),
+            dmin * f32::from(block[sub] >> 4),
+        );
+        let (at, shift) = two_bit_place(sub);
+        let codes: [u8; STEP] = wire::sub(block, 16 + at);
+        for (value, code) in out.iter_mut().zip(codes) {
+            *value = step * f32::from((code >> shift) & 3) - offset;
+        }
+    }
+}
+
+/// Layout: 32 bytes of third bits (bit `s` of byte `i` belongs to number `i` of the `s`-th 32), 64
+/// bytes of low two bits, 12 bytes of scales, scale f16. Scale `4 a + b` has its low four bits in
+/// the halves of bytes 0 to 7 (the low halves first) and its high two bits at bit `2 a` of byte
+/// `8 + b`, and is 32 above its value. Codes are 4 above their values.
+#[inline(always)]
+pub(super) fn decode_q3_k(block: &[u8; 110], out: &mut [f32; LEN]) {
+    let d = scale(block, 108);
+    let packed: [u8; 12] = wire::sub(block, 96);
+    for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
+        let low = (packed[sub % 8] >> (4 * (sub / 8))) & 15;
+        let high = (packed[8 + sub % 4] >> (2 * (sub / 4))) & 3;
+        let step = d * f32::from((low | (high << 4)) as i8 - 32);
+        let (at, shift) = two_bit_place(sub);
+        let low: [u8; STEP] = wire::sub(block, 32 + at);
+        let high: [u8; STEP] = wire::sub(block, STEP * (sub % 2));
+        for ((value, low), high) in out.iter_mut().zip(low).zip(high) {
+            let code = ((low >> shift) & 3) | (((high >> (sub / 2)) & 1) << 2);
+            *value = step * f32::from(code as i8 - 4);
+        }
+    }
+}
 
 /// Unpacks the eight 6-bit scales and eight 6-bit minima of q4_k and q5_k.
 ///
@@ -73,7 +124,6 @@ pub(super) fn decode_q5_k(block: &[u8; 176], out: &mut [f32; LEN]) {
 /// high bits from bits 0, 2, 4 and 6 of the same 32 bytes. Codes are 32 above their values.
 #[inline(always)]
 pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
-    const STEP: usize = 16;
     let d = scale(block, 208);
     let scales: [u8; LEN / STEP] = wire::sub(block, 192);
     for (sub, out) in out.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
@@ -87,5 +137,15 @@ pub(super) fn decode_q6_k(block: &[u8; 210], out: &mut [f32; LEN]) {
             let high = (high >> (2 * quarter)) & 3;
             *value = step * f32::from((low | (high << 4)) as i8 - 32);
         }
+    }
+}
+
+/// Layout: scale f32, 256 signed codes, 16 sums of 16 codes each (for dot products, not needed
+/// here).
+#[inline(always)]
+pub(super) fn decode_q8_k(block: &[u8; 292], out: &mut [f32; LEN]) {
+    let d = f32::from_le_bytes(wire::sub(block, 0));
+    for (value, &code) in out.iter_mut().zip(&block[4..]) {
+        *value = d * f32::from(code as i8);
     }
 }

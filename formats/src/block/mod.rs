@@ -5,8 +5,12 @@
 //! decoders of the `gguf` Python package, and give the same bits.
 
 mod float;
+mod grids;
+mod grouped;
 mod k_quants;
 mod legacy;
+mod levels;
+mod ternary;
 
 use crate::dtype::DType;
 
@@ -55,12 +59,35 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::F32 => float::decode_f32(bytes, out),
         DType::F16 => float::decode_f16(bytes, out),
         DType::BF16 => float::decode_bf16(bytes, out),
-        DType::Q8_0 => blocks(bytes, out, legacy::decode_q8_0),
+        DType::F64 => numbers(bytes, out, |n| f64::from_le_bytes(n) as f32),
+        DType::I8 => numbers(bytes, out, |n| i8::from_le_bytes(n).into()),
+        DType::I16 => numbers(bytes, out, |n| i16::from_le_bytes(n).into()),
+        DType::I32 => numbers(bytes, out, |n| i32::from_le_bytes(n) as f32),
+        DType::I64 => numbers(bytes, out, |n| i64::from_le_bytes(n) as f32),
         DType::Q4_0 => blocks(bytes, out, legacy::decode_q4_0),
+        DType::Q4_1 => blocks(bytes, out, legacy::decode_q4_1),
+        DType::Q5_0 => blocks(bytes, out, legacy::decode_q5_0),
+        DType::Q5_1 => blocks(bytes, out, legacy::decode_q5_1),
+        DType::Q8_0 => blocks(bytes, out, legacy::decode_q8_0),
+        DType::Q8_1 => blocks(bytes, out, legacy::decode_q8_1),
+        DType::Q2K => blocks(bytes, out, k_quants::decode_q2_k),
+        DType::Q3K => blocks(bytes, out, k_quants::decode_q3_k),
         DType::Q4K => blocks(bytes, out, k_quants::decode_q4_k),
         DType::Q5K => blocks(bytes, out, k_quants::decode_q5_k),
         DType::Q6K => blocks(bytes, out, k_quants::decode_q6_k),
-        dtype => return Err(BlockError::NotWritten { dtype }),
+        DType::Q8K => blocks(bytes, out, k_quants::decode_q8_k),
+        DType::IQ4NL => blocks(bytes, out, levels::decode_iq4_nl),
+        DType::IQ4XS => blocks(bytes, out, levels::decode_iq4_xs),
+        DType::MXFP4 => blocks(bytes, out, levels::decode_mxfp4),
+        DType::IQ1S => blocks(bytes, out, grouped::decode_iq1_s),
+        DType::IQ1M => blocks(bytes, out, grouped::decode_iq1_m),
+        DType::IQ2XXS => blocks(bytes, out, grouped::decode_iq2_xxs),
+        DType::IQ2XS => blocks(bytes, out, grouped::decode_iq2_xs),
+        DType::IQ2S => blocks(bytes, out, grouped::decode_iq2_s),
+        DType::IQ3XXS => blocks(bytes, out, grouped::decode_iq3_xxs),
+        DType::IQ3S => blocks(bytes, out, grouped::decode_iq3_s),
+        DType::TQ1_0 => blocks(bytes, out, ternary::decode_tq1_0),
+        DType::TQ2_0 => blocks(bytes, out, ternary::decode_tq2_0),
     }
     Ok(())
 }
@@ -114,4 +141,10 @@ fn blocks<const BYTES: usize, const LEN: usize>(
     for (block, numbers) in blocks.iter().zip(numbers) {
         decode(block, numbers);
     }
+}
+
+/// Calls `decode` on the bytes of every number.
+#[inline(always)]
+fn numbers<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; BYTES]) -> f32) {
+    blocks(bytes, out, |bytes, [value]| *value = decode(*bytes));
 }

@@ -4,13 +4,16 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
+use super::activations;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, format_kernels, in_memory, kernel_table, padded, part,
-    prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part, prefetch, row_groups, six_bit_scales, tile_kernels,
 };
+use super::dot;
 use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
+use super::matvec::decoded_matvec;
+use super::plain;
 use crate::matrix::Matrix;
 
 kernel_table!(
@@ -18,7 +21,11 @@ kernel_table!(
     "x86-64-v3",
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("f16c"),
+    dot::avx2,
+    "avxvnni",
+    "x86-64-v3-vnni",
+    dot::avx_vnni
 );
 
 macro_rules! avx2 {
@@ -32,22 +39,26 @@ macro_rules! avx2 {
 }
 
 macro_rules! formats {
-    ($(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
-        $(format_kernels!("avx2,fma,f16c", $module, $bytes, $len, $unpack);)*
+    ($kernels:ident: $(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
+        $($kernels!("avx2,fma,f16c", $module, $bytes, $len, $unpack);)*
     };
 }
 
 formats! {
+    float_kernels:
     (f32, 128, 32, unpack_f32),
     (f16, 64, 32, unpack_f16),
     (bf16, 64, 32, unpack_bf16),
+}
+
+formats! {
+    decoder:
+    (q8_0, 34, 32, unpack_q8_0),
     (q4_0, 18, 32, unpack_q4_0),
     (q4_k, 144, 256, unpack_q4_k),
     (q5_k, 176, 256, unpack_q5_k),
     (q6_k, 210, 256, unpack_q6_k),
 }
-
-q8_0_kernels!("avx2,fma,f16c");
 
 tile_kernels!("avx2,fma,f16c", __m256);
 
@@ -143,33 +154,14 @@ avx2! {
         _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
     }
 
-    /// `q * d - m`, rounded twice where `EXACT`.
-    fn scaled<const EXACT: bool>(q: __m256, d: __m256, m: __m256) -> __m256 {
-        if EXACT {
-            _mm256_sub_ps(_mm256_mul_ps(q, d), m)
-        } else {
-            _mm256_fmsub_ps(q, d, m)
-        }
+    /// `q * d - m`, rounded twice as the scalar decoder does.
+    fn scaled(q: __m256, d: __m256, m: __m256) -> __m256 {
+        _mm256_sub_ps(_mm256_mul_ps(q, d), m)
     }
 
     /// The lower eight bytes as numbers.
     fn signed(bytes: __m128i) -> __m256 {
         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
-    }
-
-    /// Register `k` of the numbers of a q8_0 block, without its scale.
-    fn signed_part(block: &[u8; 34], k: usize) -> __m256 {
-        signed(load_64(part(block, 2 + k * LANES)))
-    }
-
-    /// Sixteen f16 as f32.
-    fn widen(halves: &[u16; 16], numbers: &mut [f32; 16]) {
-        let (halves, numbers) = (halves.as_chunks::<8>().0, numbers.as_chunks_mut::<LANES>().0);
-        for (halves, numbers) in halves.iter().zip(numbers) {
-            // SAFETY: the array has the bytes that are read.
-            let halves = unsafe { _mm_loadu_si128(halves.as_ptr().cast()) };
-            store(numbers, _mm256_cvtph_ps(halves));
-        }
     }
 
     /// The lower eight bytes as numbers.
@@ -200,33 +192,33 @@ avx2! {
         [in_memory(numbers[0]), in_memory(numbers[1])]
     }
 
-    fn unpack_f32<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 128], mut each: F) {
+    fn unpack_f32<F: FnMut(usize, __m256)>(b: &[u8; 128], mut each: F) {
         for i in 0..4 {
             each(i, _mm256_castsi256_ps(load_256(part(b, i * 32))));
         }
     }
 
-    fn unpack_f16<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
+    fn unpack_f16<F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
             each(i, _mm256_cvtph_ps(load_128(part(b, i * 16))));
         }
     }
 
-    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
+    fn unpack_bf16<F: FnMut(usize, __m256)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
             let wide = _mm256_cvtepu16_epi32(load_128(part(b, i * 16)));
             each(i, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)));
         }
     }
 
-    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 34], mut each: F) {
+    fn unpack_q8_0<F: FnMut(usize, __m256)>(b: &[u8; 34], mut each: F) {
         let d = half(part(b, 0));
         for i in 0..4 {
             each(i, _mm256_mul_ps(signed(load_64(part(b, 2 + i * 8))), d));
         }
     }
 
-    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 18], mut each: F) {
+    fn unpack_q4_0<F: FnMut(usize, __m256)>(b: &[u8; 18], mut each: F) {
         let d = half(part(b, 0));
         let bytes = load_128(part(b, 2));
         let mask = _mm_set1_epi8(15);
@@ -238,7 +230,7 @@ avx2! {
         }
     }
 
-    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 144], mut each: F) {
+    fn unpack_q4_k<F: FnMut(usize, __m256)>(b: &[u8; 144], mut each: F) {
         let [scales, mins] = scales_and_mins(part(b, 0), part(b, 4));
         let mask = _mm256_set1_epi8(15);
         for pair in 0..4 {
@@ -248,13 +240,13 @@ avx2! {
                 let j = pair * 2 + j;
                 let (d, m) = (_mm256_set1_ps(scales[j]), _mm256_set1_ps(mins[j]));
                 for (i, q) in eights(_mm256_and_si256(q, mask)).into_iter().enumerate() {
-                    each(j * 4 + i, scaled::<EXACT>(unsigned(q), d, m));
+                    each(j * 4 + i, scaled(unsigned(q), d, m));
                 }
             }
         }
     }
 
-    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 176], mut each: F) {
+    fn unpack_q5_k<F: FnMut(usize, __m256)>(b: &[u8; 176], mut each: F) {
         let [scales, mins] = scales_and_mins(part(b, 0), part(b, 4));
         let high_bits = load_256(part(b, 16));
         for j in 0..8 {
@@ -266,12 +258,12 @@ avx2! {
             let q = _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)));
             let (d, m) = (_mm256_set1_ps(scales[j]), _mm256_set1_ps(mins[j]));
             for (i, q) in eights(q).into_iter().enumerate() {
-                each(j * 4 + i, scaled::<EXACT>(unsigned(q), d, m));
+                each(j * 4 + i, scaled(unsigned(q), d, m));
             }
         }
     }
 
-    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, __m256)>(b: &[u8; 210], mut each: F) {
+    fn unpack_q6_k<F: FnMut(usize, __m256)>(b: &[u8; 210], mut each: F) {
         let d = half(part(b, 208));
         let mut scales = [[0.0; 8]; 2];
         for (i, scales) in scales.iter_mut().enumerate() {

@@ -8,13 +8,16 @@ use std::arch::x86_64::*;
 
 use htc_formats::DType;
 
+use super::activations;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, format_kernels, in_memory, kernel_table, padded, part,
-    prefetch, q8_0_kernels, row_products, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part, prefetch, row_groups, six_bit_scales, tile_kernels,
 };
+use super::dot;
 use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
+use super::matvec::decoded_matvec;
+use super::plain;
 use crate::matrix::Matrix;
 
 kernel_table!(
@@ -26,7 +29,11 @@ kernel_table!(
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("f16c"),
+    dot::avx2,
+    "avx512vnni",
+    "x86-64-v4-vnni",
+    dot::avx512
 );
 
 macro_rules! avx512 {
@@ -40,25 +47,26 @@ macro_rules! avx512 {
 }
 
 macro_rules! formats {
-    ($(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
-        $(format_kernels!(
-            "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c",
-            $module, $bytes, $len, $unpack
-        );)*
+    ($kernels:ident: $(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
+        $($kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", $module, $bytes, $len, $unpack);)*
     };
 }
 
 formats! {
+    float_kernels:
     (f32, 128, 32, unpack_f32),
     (f16, 64, 32, unpack_f16),
     (bf16, 64, 32, unpack_bf16),
+}
+
+formats! {
+    decoder:
+    (q8_0, 34, 32, unpack_q8_0),
     (q4_0, 18, 32, unpack_q4_0),
     (q4_k, 144, 256, unpack_q4_k),
     (q5_k, 176, 256, unpack_q5_k),
     (q6_k, 210, 256, unpack_q6_k),
 }
-
-q8_0_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 
 tile_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", __m512);
 
@@ -167,30 +175,13 @@ avx512! {
         _mm512_broadcastss_ps(_mm_cvtph_ps(halves))
     }
 
-    /// `q * d - m`, rounded twice where `EXACT`.
-    fn scaled<const EXACT: bool>(q: __m512, d: f32, m: f32) -> __m512 {
-        let (d, m) = (_mm512_set1_ps(d), _mm512_set1_ps(m));
-        if EXACT {
-            _mm512_sub_ps(_mm512_mul_ps(q, d), m)
-        } else {
-            _mm512_fmsub_ps(q, d, m)
-        }
+    /// `q * d - m`, rounded twice as the scalar decoder does.
+    fn scaled(q: __m512, d: f32, m: f32) -> __m512 {
+        _mm512_sub_ps(_mm512_mul_ps(q, _mm512_set1_ps(d)), _mm512_set1_ps(m))
     }
 
     fn signed(bytes: __m128i) -> __m512 {
         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
-    }
-
-    /// Register `k` of the numbers of a q8_0 block, without its scale.
-    fn signed_part(block: &[u8; 34], k: usize) -> __m512 {
-        signed(load_128(part(block, 2 + k * LANES)))
-    }
-
-    /// Sixteen f16 as f32.
-    fn widen(halves: &[u16; 16], numbers: &mut [f32; 16]) {
-        // SAFETY: the array has the bytes that are read.
-        let halves = unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) };
-        store(numbers, _mm512_cvtph_ps(halves));
     }
 
     /// 0, 1, ... 15.
@@ -212,33 +203,33 @@ avx512! {
         in_memory(numbers)
     }
 
-    fn unpack_f32<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
+    fn unpack_f32<F: FnMut(usize, __m512)>(b: &[u8; 128], mut each: F) {
         for i in 0..2 {
             each(i, _mm512_castsi512_ps(load_512(part(b, i * 64))));
         }
     }
 
-    fn unpack_f16<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+    fn unpack_f16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
             each(i, _mm512_cvtph_ps(load_256(part(b, i * 32))));
         }
     }
 
-    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
+    fn unpack_bf16<F: FnMut(usize, __m512)>(b: &[u8; 64], mut each: F) {
         for i in 0..2 {
             let wide = _mm512_cvtepu16_epi32(load_256(part(b, i * 32)));
             each(i, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)));
         }
     }
 
-    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
+    fn unpack_q8_0<F: FnMut(usize, __m512)>(b: &[u8; 34], mut each: F) {
         let d = half(part(b, 0));
         for i in 0..2 {
             each(i, _mm512_mul_ps(signed(load_128(part(b, 2 + i * 16))), d));
         }
     }
 
-    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
+    fn unpack_q4_0<F: FnMut(usize, __m512)>(b: &[u8; 18], mut each: F) {
         let centred = _mm512_sub_ps(iota(), _mm512_set1_ps(8.0));
         let entries = _mm512_mul_ps(centred, half(part(b, 0)));
         let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 2)));
@@ -246,12 +237,12 @@ avx512! {
         each(1, _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(nibbles), entries));
     }
 
-    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
+    fn unpack_q4_k<F: FnMut(usize, __m512)>(b: &[u8; 144], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         for pair in 0..4 {
             let j = pair * 2;
-            let low = scaled::<EXACT>(iota(), scales[j], scales[j + 8]);
-            let high = scaled::<EXACT>(iota(), scales[j + 1], scales[j + 9]);
+            let low = scaled(iota(), scales[j], scales[j + 8]);
+            let high = scaled(iota(), scales[j + 1], scales[j + 9]);
             let nibbles = [
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32))),
                 _mm512_cvtepu8_epi32(load_128(part(b, 16 + pair * 32 + 16))),
@@ -264,7 +255,7 @@ avx512! {
         }
     }
 
-    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
+    fn unpack_q5_k<F: FnMut(usize, __m512)>(b: &[u8; 176], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         let upper = _mm512_add_ps(iota(), _mm512_set1_ps(16.0));
         let high_bits = [
@@ -273,8 +264,8 @@ avx512! {
         ];
         for j in 0..8 {
             let entries = [
-                scaled::<EXACT>(iota(), scales[j], scales[j + 8]),
-                scaled::<EXACT>(upper, scales[j], scales[j + 8]),
+                scaled(iota(), scales[j], scales[j + 8]),
+                scaled(upper, scales[j], scales[j + 8]),
             ];
             for (i, high_bits) in high_bits.into_iter().enumerate() {
                 let nibbles = _mm512_cvtepu8_epi32(load_128(part(b, 48 + j / 2 * 32 + i * 16)));
@@ -288,7 +279,7 @@ avx512! {
         }
     }
 
-    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
+    fn unpack_q6_k<F: FnMut(usize, __m512)>(b: &[u8; 210], mut each: F) {
         let d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*part(b, 208))))));
         let mut scales = [0.0; LANES];
         store(&mut scales, _mm512_mul_ps(_mm512_set1_ps(d), signed(load_128(part(b, 192)))));

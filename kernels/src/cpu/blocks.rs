@@ -2,7 +2,8 @@
 //!
 //! An instruction set brings a register type, a few operations on it and, per format, a function
 //! that unpacks a block into registers of decoded numbers. The macros here make of these the
-//! decoder and the product with one vector, which agree to the last bits of their rounding.
+//! decoder and, for the formats of floating-point numbers, the product with one vector. Products
+//! with quantised weights are in [`dot`](super::dot).
 
 /// `N` bytes from `at` on.
 #[inline(always)]
@@ -27,7 +28,24 @@ pub(super) fn six_bit_scales(packed: &[u8; 12]) -> u128 {
         | u128::from(mins_high) << 96
 }
 
-/// The decoder of one format.
+/// The decoder of one format, `decode` in a module of its own.
+///
+/// The functions avoid the standard library's combinators: those are compiled without the
+/// instruction set and would not be inlined around a closure that needs it.
+///
+/// `$unpack(block, each)` calls `each(i, numbers)` once for every register `i` of the block, with
+/// the numbers rounded as the scalar decoder rounds them.
+macro_rules! decoder {
+    ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
+        mod $module {
+            use super::*;
+
+            block_decoder!($features, $bytes, $len, $unpack);
+        }
+    };
+}
+pub(super) use decoder;
+
 macro_rules! block_decoder {
     ($features:literal, $bytes:literal, $len:literal, $unpack:ident) => {
         #[target_feature(enable = $features)]
@@ -36,12 +54,12 @@ macro_rules! block_decoder {
             let (numbers, out_rest) = out.as_chunks_mut::<$len>();
             for (block, numbers) in blocks.iter().zip(numbers) {
                 let numbers = numbers.as_chunks_mut::<LANES>().0;
-                $unpack::<true, _>(block, |i, w| store(&mut numbers[i], w));
+                $unpack(block, |i, w| store(&mut numbers[i], w));
             }
             if !rest.is_empty() {
                 let mut numbers = [0.0; $len];
                 let parts = numbers.as_chunks_mut::<LANES>().0;
-                $unpack::<true, _>(&padded(rest), |i, w| store(&mut parts[i], w));
+                $unpack(&padded(rest), |i, w| store(&mut parts[i], w));
                 out_rest.copy_from_slice(&numbers[..out_rest.len()]);
             }
         }
@@ -49,16 +67,16 @@ macro_rules! block_decoder {
 }
 pub(super) use block_decoder;
 
-/// The product of one format with one vector, group by group of the rows that the module's `rows`
-/// takes together.
-macro_rules! row_products {
-    ($features:literal) => {
+/// `$function`, the product of one format with one vector, group by group of the rows that the
+/// module's `rows` takes together.
+macro_rules! row_groups {
+    ($features:literal, $function:ident, $numbers:ty) => {
         /// Rows handled together, at most the four that are summed together: a part of `x` is
         /// read once for all of them.
         const ROWS: usize = 4;
 
         #[target_feature(enable = $features)]
-        pub(super) fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+        pub(super) fn $function(w: Matrix<'_>, x: &[$numbers], y: &mut [f32]) {
             let (groups, last) = y.as_chunks_mut::<ROWS>();
             let count = groups.len();
             // The same place in the group of rows that comes next.
@@ -76,23 +94,16 @@ macro_rules! row_products {
         }
     };
 }
-pub(super) use row_products;
+pub(super) use row_groups;
 
-/// The decoder and the product of one format, in a module of its own.
-///
-/// The functions avoid the standard library's combinators: those are compiled without the
-/// instruction set and would not be inlined around a closure that needs it.
-///
-/// `$unpack::<EXACT, _>(block, each)` calls `each(i, numbers)` once for every register `i` of the
-/// block. Where `EXACT`, the numbers are rounded as the scalar decoder rounds them; a product
-/// does without, where a fused multiply-add is cheaper.
-macro_rules! format_kernels {
+/// As [`decoder`], with `matvec`, the product with one vector.
+macro_rules! float_kernels {
     ($features:literal, $module:ident, $bytes:literal, $len:literal, $unpack:ident) => {
         mod $module {
             use super::*;
 
             block_decoder!($features, $bytes, $len, $unpack);
-            row_products!($features);
+            row_groups!($features, matvec, f32);
 
             /// The products of `R` rows, each summed in the same order whatever `R` is.
             #[inline]
@@ -113,7 +124,7 @@ macro_rules! format_kernels {
                         for line in (0..$bytes).step_by(64) {
                             prefetch(next.wrapping_add(line));
                         }
-                        $unpack::<false, _>(&blocks[r][b], |i, w| {
+                        $unpack(&blocks[r][b], |i, w| {
                             sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
@@ -124,7 +135,7 @@ macro_rules! format_kernels {
                     let x = numbers.as_chunks::<LANES>().0;
                     for r in 0..R {
                         let sums = &mut sums[r];
-                        $unpack::<false, _>(&padded(&rows[r][count * $bytes..]), |i, w| {
+                        $unpack(&padded(&rows[r][count * $bytes..]), |i, w| {
                             sums[i % CHAINS] = fma(w, load(&x[i]), sums[i % CHAINS]);
                         });
                     }
@@ -140,64 +151,7 @@ macro_rules! format_kernels {
         }
     };
 }
-pub(super) use format_kernels;
-
-/// As [`format_kernels`] for q8_0, whose product multiplies by the scale once a block instead of
-/// once a number: the scales of a strip of blocks are widened together, which leaves seven
-/// operations a block of 32 with AVX-512 where decoding takes eleven.
-#[cfg(target_arch = "x86_64")]
-macro_rules! q8_0_kernels {
-    ($features:literal) => {
-        mod q8_0 {
-            use super::*;
-
-            /// Blocks whose scales are widened together.
-            const STRIP: usize = 16;
-
-            block_decoder!($features, 34, 32, unpack_q8_0);
-            row_products!($features);
-
-            /// The products of `R` rows, each summed in the same order whatever `R` is.
-            #[inline]
-            #[target_feature(enable = $features)]
-            fn rows<const R: usize>(rows: [&[u8]; R], x: &[f32], ahead: usize) -> [f32; R] {
-                let x = x.as_chunks::<32>().0;
-                let mut sums = [zero(); R];
-                for (s, x) in x.chunks(STRIP).enumerate() {
-                    let mut blocks = [&[] as &[[u8; 34]]; R];
-                    let mut scales = Aligned([[0.0; STRIP]; R]);
-                    for r in 0..R {
-                        blocks[r] = &rows[r].as_chunks::<34>().0[s * STRIP..][..x.len()];
-                        let mut halves = [0; STRIP];
-                        for (half, block) in halves.iter_mut().zip(blocks[r]) {
-                            *half = u16::from_le_bytes(*part(block, 0));
-                        }
-                        widen(&halves, &mut scales.0[r]);
-                    }
-                    for (i, x) in x.iter().enumerate() {
-                        let x = x.as_chunks::<LANES>().0;
-                        for r in 0..R {
-                            let block = &blocks[r][i];
-                            prefetch(block.as_ptr().wrapping_add(ahead));
-                            let mut sum = mul(signed_part(block, 0), load(&x[0]));
-                            for k in 1..32 / LANES {
-                                sum = fma(signed_part(block, k), load(&x[k]), sum);
-                            }
-                            sums[r] = fma(sum, broadcast(scales.0[r][i]), sums[r]);
-                        }
-                    }
-                }
-                let mut totals = [zero(); 4];
-                totals[..R].copy_from_slice(&sums);
-                let mut results = [0.0; R];
-                results.copy_from_slice(&sums_of_four(totals)[..R]);
-                results
-            }
-        }
-    };
-}
-#[cfg(target_arch = "x86_64")]
-pub(super) use q8_0_kernels;
+pub(super) use float_kernels;
 
 /// `bytes` with zeros after them: a last block of a format whose blocks are single numbers, which
 /// the kernels take 32 at a time.
@@ -363,13 +317,22 @@ pub(super) use tile_kernels;
 
 /// The table of kernels of an instruction set and its `matvec` and `decode`.
 ///
-/// Expects the modules that [`format_kernels`] makes for every format.
+/// Expects a module of [`decoder`] or [`float_kernels`] for every format that is matched here.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernel_table {
-    ($features:literal, $name:literal, $detected:expr) => {
-        /// The table, where the processor has the instructions.
-        pub(super) fn kernels() -> Option<&'static Kernels> {
-            $detected.then_some(&KERNELS)
+    ($features:literal, $name:literal, $detected:expr, $dot:path, $vnni:tt, $vnni_name:literal, $vnni_dot:path) => {
+        /// The table with integer products for the processor's VNNI, where it has them, and the
+        /// one without, where it has the other instructions.
+        pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
+            static WITH: Kernels = Kernels {
+                name: $vnni_name,
+                dot: $vnni_dot,
+                ..KERNELS
+            };
+            static WITHOUT: Kernels = KERNELS;
+            let detected = $detected;
+            let vnni = detected && is_x86_feature_detected!($vnni);
+            [vnni.then_some(&WITH), detected.then_some(&WITHOUT)]
         }
 
         #[target_feature(enable = $features)]
@@ -383,14 +346,20 @@ macro_rules! kernel_table {
                 DType::Q4K => q4_k::decode(bytes, out),
                 DType::Q5K => q5_k::decode(bytes, out),
                 DType::Q6K => q6_k::decode(bytes, out),
-                other => drop(htc_formats::block::decode(other, bytes, out)),
+                other => plain::decode(other, bytes, out),
             }
+        }
+
+        #[target_feature(enable = $features)]
+        fn decoded(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+            decoded_matvec::<true>(w, x, y);
         }
 
         /// Private, so that [`kernels`] is the only way to the functions below: each calls code
         /// that needs the instructions.
-        static KERNELS: Kernels = Kernels {
+        const KERNELS: Kernels = Kernels {
             name: $name,
+            dot: $dot,
             matvec: |w, x, y| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe {
@@ -398,18 +367,17 @@ macro_rules! kernel_table {
                         DType::F32 => f32::matvec(w, x, y),
                         DType::F16 => f16::matvec(w, x, y),
                         DType::BF16 => bf16::matvec(w, x, y),
-                        DType::Q8_0 => q8_0::matvec(w, x, y),
-                        DType::Q4_0 => q4_0::matvec(w, x, y),
-                        DType::Q4K => q4_k::matvec(w, x, y),
-                        DType::Q5K => q5_k::matvec(w, x, y),
-                        DType::Q6K => q6_k::matvec(w, x, y),
-                        _ => lanes::decoded_matvec::<true>(w, x, y),
+                        _ => decoded(w, x, y),
                     }
                 }
             },
             few: |w, n, x, y| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { few(w, n, x, y) }
+            },
+            quantise: |x, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { activations::avx2::quantise(x, out) }
             },
             decode: |dtype, bytes, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.

@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 
 use htc_formats::DType;
 
+use super::activations::Strip;
+use super::dot::Dot;
 use super::heads::Heads;
 use super::lanes::Loops;
 use super::plain;
@@ -16,8 +18,12 @@ pub(crate) struct Kernels {
     pub name: &'static str,
     /// `y = W x`; `x [cols]`, `y [rows]`. A row's result depends on nothing but that row and `x`.
     pub matvec: fn(Matrix<'_>, &[f32], &mut [f32]),
+    /// `y = W x` in integers.
+    pub dot: Dot,
     /// `y = W xᵀ` for few vectors: `x [n, cols]`, `y [rows, n]`.
     pub few: fn(Matrix<'_>, usize, &[f32], &mut [f32]),
+    /// One row as integers: `x`, strips for all of it.
+    pub quantise: fn(&[f32], &mut [Strip]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
     /// Norms, activations and the parts of a softmax.
@@ -35,9 +41,11 @@ pub(crate) fn detected() -> &'static Kernels {
 /// Every table this processor can run, the best first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
-    let wide = [super::avx512::kernels(), super::avx2::kernels()];
+    let wide = [super::avx512::kernels(), super::avx2::kernels()]
+        .into_iter()
+        .flatten();
     #[cfg(target_arch = "aarch64")]
-    let wide = [super::neon::kernels()];
+    let wide = super::neon::kernels();
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let wide: [Option<&'static Kernels>; 0] = [];
     wide.into_iter()

@@ -3,8 +3,6 @@
 //! Every function is inlined into a version per instruction set; `FMA` says whether that set
 //! has a fused multiply-add, which without one would be a call into the C library.
 
-use crate::matrix::Matrix;
-
 /// What one instruction set makes of the loops; shapes have been checked.
 pub(crate) struct Loops {
     /// `x`, `weight` and `out` of one row, and `eps`.
@@ -384,15 +382,5 @@ pub(super) fn mask_columns<const FMA: bool>(x: &mut [f32], first: &[i32], end: &
                 f32::NEG_INFINITY
             };
         }
-    }
-}
-
-/// `y = W x`, a row of `W` decoded at a time.
-#[inline(always)]
-pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-    let mut row = vec![0.0; w.cols()];
-    for (i, y) in y.iter_mut().enumerate() {
-        drop(htc_formats::block::decode(w.dtype(), w.row(i), &mut row));
-        *y = dot::<FMA>(&row, x);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::gemm::{View, for_each_block};
 use super::kernels::{self, Kernels};
-use super::matvec::{Product, matvec_many_with, rows_per_task};
+use super::matvec::{matvec_with, rows_per_task};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
@@ -66,7 +66,7 @@ pub(super) fn matmul_with(
         return Ok(());
     }
     if n == 1 {
-        return matvec_many_with(kernels, pool, &mut [Product { w, x, y }]);
+        return matvec_with(kernels, pool, w, x, y, scratch);
     }
     if n <= FEW {
         return few(kernels, pool, w, n, x, y, scratch);

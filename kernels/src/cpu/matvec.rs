@@ -1,35 +1,74 @@
-//! Products of a stored matrix and one vector.
+//! The product of a stored matrix and one vector.
 
+use htc_formats::DType;
+
+use super::activations::{self, Strip};
 use super::kernels::{self, Kernels};
+use super::project::{Input, Slot, project_with};
+use super::scratch::Scratch;
+use super::{dot, lanes, plain};
 use crate::error::{ShapeError, expect};
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 
-/// One product `y = W x` of a group that is computed in one fork-join.
-#[derive(Debug)]
-pub struct Product<'a> {
-    /// `W`, `[rows, cols]`.
-    pub w: Matrix<'a>,
-    /// `[cols]`.
-    pub x: &'a [f32],
-    /// `[rows]`.
-    pub y: &'a mut [f32],
-}
-
-/// `y = W x`.
+/// `y = W x`. Where the weights are quantised so is `x`, to eight bits in blocks of 32.
 ///
 /// # Errors
 /// When `x` is not `[cols]` or `y` not `[rows]`.
-pub fn matvec(pool: &Pool, w: Matrix<'_>, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
-    matvec_many(pool, &mut [Product { w, x, y }])
+pub fn matvec(
+    pool: &Pool,
+    w: Matrix<'_>,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), ShapeError> {
+    matvec_with(kernels::detected(), pool, w, x, y, scratch)
 }
 
-/// Independent products, all of them in one fork-join: Q, K and V together, gate and up together.
-///
-/// # Errors
-/// As [`matvec`]; nothing is written then.
-pub fn matvec_many(pool: &Pool, products: &mut [Product<'_>]) -> Result<(), ShapeError> {
-    matvec_many_with(kernels::detected(), pool, products)
+pub(super) fn matvec_with(
+    kernels: &Kernels,
+    pool: &Pool,
+    w: Matrix<'_>,
+    x: &[f32],
+    y: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), ShapeError> {
+    let input = Input::Vector;
+    project_with(
+        kernels,
+        pool,
+        1,
+        x,
+        &[],
+        &mut [Slot { w, input, y }],
+        scratch,
+    )
+}
+
+/// A vector in the forms that products read.
+#[derive(Clone, Copy)]
+pub(super) struct Vector<'a> {
+    pub numbers: &'a [f32],
+    /// Empty where no product reads them.
+    pub strips: &'a [Strip],
+}
+
+/// `y = W x` on one thread; the shapes have been checked.
+pub(super) fn multiply(kernels: &Kernels, w: Matrix<'_>, x: Vector<'_>, y: &mut [f32]) {
+    if dot::is_integer(w.dtype()) {
+        (kernels.dot)(w, x.strips, y);
+    } else {
+        (kernels.matvec)(w, x.numbers, y);
+    }
+}
+
+/// Strips that a product with a matrix of this type reads.
+pub(super) fn strips(dtype: DType, cols: usize) -> usize {
+    if dot::is_integer(dtype) {
+        activations::strips(cols)
+    } else {
+        0
+    }
 }
 
 /// Bytes of weights in one task: enough to hide the taking of it and to read memory in long
@@ -48,36 +87,25 @@ pub(super) fn rows_per_task(w: &Matrix<'_>) -> usize {
     rows.max(1).next_multiple_of(ROWS)
 }
 
-pub(super) fn matvec_many_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    products: &mut [Product<'_>],
-) -> Result<(), ShapeError> {
-    for p in products.iter() {
-        expect("x (numbers)", p.w.cols(), p.x.len())?;
-        expect("y (numbers)", p.w.rows(), p.y.len())?;
-    }
-    if pool.threads() == 1 {
-        for p in products {
-            (kernels.matvec)(p.w, p.x, p.y);
+/// Numbers decoded at a time: a multiple of every block length, few enough to stay in the
+/// first-level cache.
+const SEGMENT: usize = 256;
+
+/// `y = W x` for any type, a segment of a row decoded at a time.
+#[inline(always)]
+pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
+    let dtype = w.dtype();
+    let segment_bytes = SEGMENT / dtype.block_len() * dtype.block_bytes();
+    for (i, y) in y.iter_mut().enumerate() {
+        let mut sum = 0.0;
+        let mut buffer = [0.0; SEGMENT];
+        for (bytes, x) in w.row(i).chunks(segment_bytes).zip(x.chunks(SEGMENT)) {
+            let numbers = &mut buffer[..x.len()];
+            plain::decode(dtype, bytes, numbers);
+            sum += lanes::dot::<FMA>(numbers, x);
         }
-        return Ok(());
+        *y = sum;
     }
-    let count = |p: &Product<'_>| p.w.rows().div_ceil(rows_per_task(&p.w));
-    let mut tasks = Vec::with_capacity(products.iter().map(count).sum());
-    for p in products {
-        let rows = rows_per_task(&p.w);
-        for (index, y) in p.y.chunks_mut(rows).enumerate() {
-            let w = p.w.row_range(index * rows, y.len())?;
-            tasks.push(Product { w, x: p.x, y });
-        }
-    }
-    pool.chunks_mut(&mut tasks, 1, |_, task| {
-        for p in task {
-            (kernels.matvec)(p.w, p.x, p.y);
-        }
-    });
-    Ok(())
 }
 
 /// One stored row as numbers: the embedding of `token`, `out [cols]`.

@@ -3,13 +3,15 @@
 //! The instruction set is found once, at the first call; [`instruction_set`] names it. Every
 //! function checks its shapes before it writes.
 //!
-//! Activations are `f32` throughout. A product with one vector ([`matvec()`], [`matvec_many`])
-//! decodes the weights in registers; one with several ([`matmul()`]) decodes rows into the caches
-//! and multiplies them there, many of them with the `gemm` crate.
+//! Activations are `f32`. A product with one vector ([`matvec()`], [`project()`]) decodes weights that
+//! are floating-point numbers in registers; where they are quantised it quantises the vector too and
+//! adds in integers. One with several vectors ([`matmul()`]) decodes rows into the caches and
+//! multiplies them there, many of them with the `gemm` crate.
 //!
 //! What needs a processor's extra instructions stands in a file per instruction set, behind a
 //! table of safe functions that is only handed out where the processor has them.
 
+mod activations;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,6 +19,7 @@ mod avx2;
 mod avx512;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod blocks;
+mod dot;
 mod elementwise;
 mod gemm;
 mod heads;
@@ -29,6 +32,7 @@ mod matvec;
 mod neon;
 mod plain;
 mod plain_heads;
+mod project;
 mod scratch;
 #[cfg(test)]
 mod tests;
@@ -40,11 +44,12 @@ pub use elementwise::{
 };
 pub use kv::{F16Error, KvView, to_f16};
 pub use matmul::matmul;
-pub use matvec::{Product, embed, matvec, matvec_many};
+pub use matvec::{embed, matvec};
+pub use project::{Factor, Input, Slot, project};
 pub use scratch::Scratch;
 
-/// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64-neon` or
-/// `baseline`.
+/// The instruction set the kernels were chosen for: `x86-64-v4` or `x86-64-v3`, both of them
+/// perhaps with `-vnni` behind, `aarch64-dotprod`, `aarch64-neon` or `baseline`.
 pub fn instruction_set() -> &'static str {
     kernels::detected().name
 }

@@ -2,8 +2,11 @@
 
 use htc_formats::DType;
 
+use super::activations;
+use super::dot;
 use super::kernels::Kernels;
 use super::lanes::{self, Loops};
+use super::matvec::decoded_matvec;
 use super::plain_heads;
 use crate::matrix::Matrix;
 
@@ -17,8 +20,10 @@ pub(super) static KERNELS: Kernels = Kernels {
     } else {
         "baseline"
     },
-    matvec,
+    matvec: decoded_matvec::<FMA>,
+    dot: dot::scalar,
     few,
+    quantise: activations::quantise,
     decode,
     loops: Loops {
         rms_norm: lanes::rms_norm::<FMA>,
@@ -38,25 +43,6 @@ pub(super) static KERNELS: Kernels = Kernels {
     heads: plain_heads::HEADS,
 };
 
-/// Numbers decoded at a time: a multiple of every block length.
-const SEGMENT: usize = 256;
-
-/// `y = W x`, a segment of a row at a time.
-fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) {
-    let dtype = w.dtype();
-    let segment_bytes = SEGMENT / dtype.block_len() * dtype.block_bytes();
-    for (i, y) in y.iter_mut().enumerate() {
-        let mut sum = 0.0;
-        let mut buffer = [0.0; SEGMENT];
-        for (bytes, x) in w.row(i).chunks(segment_bytes).zip(x.chunks(SEGMENT)) {
-            let numbers = &mut buffer[..x.len()];
-            decode(dtype, bytes, numbers);
-            sum += lanes::dot::<FMA>(numbers, x);
-        }
-        *y = sum;
-    }
-}
-
 /// `y [rows, n] = W xᵀ`, a row at a time.
 fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     let mut row = vec![0.0; w.cols()];
@@ -68,8 +54,10 @@ fn few(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Whole blocks to numbers.
+/// Whole blocks to numbers; NaN for a type that has no decoder.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    let done = htc_formats::block::decode(dtype, bytes, out);
-    debug_assert!(done.is_ok(), "a view of a matrix holds whole blocks");
+    // A view of a matrix holds whole blocks, so that the type is the only reason left.
+    if htc_formats::block::decode(dtype, bytes, out).is_err() {
+        out.fill(f32::NAN);
+    }
 }

@@ -10,6 +10,7 @@ use crate::reference;
 
 mod attention_tests;
 mod elementwise_tests;
+mod product_tests;
 
 /// The formats that [`Random::matrix`] makes.
 const TYPES: [DType; 8] = [
@@ -22,6 +23,20 @@ const TYPES: [DType; 8] = [
     DType::Q5K,
     DType::Q6K,
 ];
+
+/// Where a block has its f16 scales.
+fn scales(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::I8 => &[],
+        DType::F16 | DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::IQ4NL | DType::IQ4XS => &[0],
+        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+        DType::Q2K => &[80, 82],
+        DType::Q3K => &[108],
+        DType::Q6K => &[208],
+        DType::TQ2_0 => &[64],
+        other => panic!("no blocks of {other}"),
+    }
+}
 
 /// A small generator of its own (xorshift64*), so that every machine sees the same numbers.
 pub(super) struct Random(pub u64);
@@ -47,7 +62,7 @@ impl Random {
     pub fn matrix(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         let len = dtype.matrix_bytes(rows, cols).unwrap();
         let mut bytes: Vec<u8> = (0..len).map(|_| self.bits() as u8).collect();
-        let halves: &[usize] = match dtype {
+        match dtype {
             DType::F32 => {
                 let numbers = self.numbers(rows * cols);
                 return numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -59,13 +74,10 @@ impl Random {
                     .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
                     .collect();
             }
-            DType::F16 | DType::Q8_0 | DType::Q4_0 => &[0],
-            DType::Q4K | DType::Q5K => &[0, 2],
-            DType::Q6K => &[208],
-            other => panic!("no blocks of {other}"),
-        };
+            _ => {}
+        }
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-            for &at in halves {
+            for &at in scales(dtype) {
                 let scale = half::f16::from_f32(self.number());
                 block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
             }
@@ -146,79 +158,6 @@ fn magnitudes(w: Matrix<'_>, x: &[f32]) -> Vec<f64> {
 /// sum, with at least eight partial sums.
 const PRODUCT_ERROR: f64 = 2e-6;
 
-/// A row may be longer than a task should be: a factor of low rank with a wide input.
-#[test]
-fn few_long_rows_agree_with_the_reference() {
-    let mut random = Random(23);
-    let (rows, cols) = (8, 8192);
-    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
-        let bytes = random.matrix(dtype, rows, cols);
-        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        for n in [1, 2, 100] {
-            let x = random.numbers(n * cols);
-            for threads in [1, 2, 3] {
-                let pool = Pool::new(threads).unwrap();
-                let mut y = vec![f32::NAN; n * rows];
-                match n {
-                    1 => matvec(&pool, w, &x, &mut y).unwrap(),
-                    _ => matmul(&pool, w, n, &x, &mut y, &mut Scratch::new()).unwrap(),
-                }
-                for (x, y) in x.chunks(cols).zip(y.chunks(rows)) {
-                    let mut expected = vec![0.0; rows];
-                    reference::matvec(w, x, &mut expected).unwrap();
-                    let bounds = magnitudes(w, x);
-                    for i in 0..rows {
-                        let error = f64::from(y[i] - expected[i]).abs();
-                        assert!(error <= PRODUCT_ERROR * bounds[i], "{dtype} {n} row {i}");
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn matvec_agrees_with_the_reference_on_any_number_of_threads() {
-    let mut random = Random(2);
-    let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
-    for dtype in TYPES {
-        for cols in widths(dtype) {
-            for rows in [0, 1, 2, 3, 4, 5, 17, 130] {
-                let bytes = random.matrix(dtype, rows, cols);
-                let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-                let x = random.numbers(cols);
-                let mut expected = vec![0.0; rows];
-                reference::matvec(w, &x, &mut expected).unwrap();
-                let bounds = magnitudes(w, &x);
-                for k in available() {
-                    let results = pools.each_ref().map(|pool| {
-                        let mut y = vec![f32::NAN; rows];
-                        let product = Product {
-                            w,
-                            x: &x,
-                            y: &mut y,
-                        };
-                        matvec::matvec_many_with(k, pool, &mut [product]).unwrap();
-                        y
-                    });
-                    for i in 0..rows {
-                        let error = f64::from(results[0][i] - expected[i]).abs();
-                        let name = k.name;
-                        assert!(
-                            error <= PRODUCT_ERROR * bounds[i],
-                            "{name} {dtype} {rows}x{cols} row {i}: {} for {}",
-                            results[0][i],
-                            expected[i],
-                        );
-                    }
-                    assert_eq!(results[0], results[1]);
-                    assert_eq!(results[0], results[2]);
-                }
-            }
-        }
-    }
-}
-
 #[test]
 fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(3);
@@ -284,58 +223,6 @@ fn assert_close(
 }
 
 #[test]
-fn products_of_a_group_have_their_own_shapes_and_types() {
-    let mut random = Random(7);
-    let pool = Pool::new(2).unwrap();
-    let (x, short) = (random.numbers(512), random.numbers(96));
-    let q4_k = random.matrix(DType::Q4K, 300, 512);
-    let q8_0 = random.matrix(DType::Q8_0, 41, 96);
-    let f16 = random.matrix(DType::F16, 7, 512);
-    let w = [
-        Matrix::new(DType::Q4K, 300, 512, &q4_k)
-            .unwrap()
-            .first_rows(290)
-            .unwrap(),
-        // A prefix of the columns: rows lie further apart than they are long.
-        Matrix::new(DType::Q8_0, 41, 96, &q8_0)
-            .unwrap()
-            .first_cols(64)
-            .unwrap(),
-        Matrix::new(DType::F16, 7, 512, &f16).unwrap(),
-    ];
-    let x = [&x[..], &short[..64], &x[..]];
-    let mut together = w.map(|w| vec![0.0; w.rows()]);
-    let [a, b, c] = &mut together;
-    let mut products = [
-        Product {
-            w: w[0],
-            x: x[0],
-            y: a,
-        },
-        Product {
-            w: w[1],
-            x: x[1],
-            y: b,
-        },
-        Product {
-            w: w[2],
-            x: x[2],
-            y: c,
-        },
-    ];
-    matvec_many(&pool, &mut products).unwrap();
-    for i in 0..3 {
-        let mut alone = vec![0.0; w[i].rows()];
-        matvec(&pool, w[i], x[i], &mut alone).unwrap();
-        assert_eq!(together[i], alone);
-        let mut expected = vec![0.0; w[i].rows()];
-        reference::matvec(w[i], x[i], &mut expected).unwrap();
-        let bounds = magnitudes(w[i], x[i]);
-        assert_close(&alone, &expected, |r| bounds[r] as f32, 2e-6, "group");
-    }
-}
-
-#[test]
 fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     let pool = Pool::new(1).unwrap();
     let mut scratch = Scratch::new();
@@ -350,11 +237,11 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
         })
     };
     assert_eq!(
-        matvec(&pool, w, &[0.0; 4], &mut y[..2]),
+        matvec(&pool, w, &[0.0; 4], &mut y[..2], &mut scratch),
         error("x (numbers)", 3, 4)
     );
     assert_eq!(
-        matvec(&pool, w, &[0.0; 3], &mut y),
+        matvec(&pool, w, &[0.0; 3], &mut y, &mut scratch),
         error("y (numbers)", 2, 6)
     );
     assert!(matmul(&pool, w, 2, &[0.0; 5], &mut y[..4], &mut scratch).is_err());

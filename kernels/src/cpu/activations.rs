@@ -1,0 +1,270 @@
+//! Vectors as integers: what a product with quantised weights reads.
+//!
+//! Thirty-two numbers share a scale `d = max|x| / 127`, kept as `f32`, and the code of a number is
+//! `x / d` rounded half away from zero, an integer of magnitude 127 at most. A product of weights
+//! and codes is then a sum of integers, which is exact, times two scales:
+//! `Σ w x = Σ_blocks d_w d_x Σ codes_w codes_x`. A code is off by half a step, so that a number is
+//! off by `max|x| / 254` of its block at most.
+//!
+//! A block with a number that is not finite has the scale NaN, and so every product with it is
+//! NaN: infinities are not told apart. A block whose numbers are all below [`SMALLEST`] in
+//! magnitude counts as zero, for the reciprocal of its scale would leave the range of `f32`.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+
+use super::kernels::Kernels;
+use crate::pool::Pool;
+
+/// Numbers that share a scale.
+pub(super) const BLOCK: usize = 32;
+
+/// Blocks of a [`Strip`].
+pub(super) const BLOCKS: usize = 8;
+
+/// Numbers of a [`Strip`], the longest block of any format.
+pub(super) const STRIP: usize = BLOCK * BLOCKS;
+
+/// The magnitude below which a block counts as zero: 2⁻¹⁰⁰.
+pub(super) const SMALLEST: f32 = f32::from_bits((127 - 100) << 23);
+
+/// The largest number below 0.5: adding it and cutting off the fraction rounds half away from
+/// zero, where adding 0.5 would also round up what lies just below a half.
+const HALF: f32 = 0.499_999_97;
+
+/// Eight blocks of a row, with zeros behind its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(64))]
+pub(super) struct Strip {
+    /// One code per number.
+    pub codes: [[i8; BLOCK]; BLOCKS],
+    /// One scale per block.
+    pub scales: [f32; BLOCKS],
+    /// The sum of the codes of each block.
+    pub sums: [i32; BLOCKS],
+    /// The sums of the codes of half a block: those of half `h` of block `4 s + k` are in
+    /// `[s][4 h + k]`, so that the same part of both halves of a register belongs to one block.
+    pub half_sums: [[i32; BLOCKS]; 2],
+}
+
+impl Strip {
+    /// Nothing but zeros.
+    pub const ZERO: Strip = Strip {
+        codes: [[0; BLOCK]; BLOCKS],
+        scales: [0.0; BLOCKS],
+        sums: [0; BLOCKS],
+        half_sums: [[0; BLOCKS]; 2],
+    };
+
+    fn set(&mut self, b: usize, scale: f32, codes: [i8; BLOCK], halves: [i32; 2]) {
+        self.codes[b] = codes;
+        self.scales[b] = scale;
+        self.sums[b] = halves[0] + halves[1];
+        self.half_sums[b / 4][b % 4] = halves[0];
+        self.half_sums[b / 4][4 + b % 4] = halves[1];
+    }
+}
+
+/// Strips of a row of `cols` numbers.
+pub(super) fn strips(cols: usize) -> usize {
+    cols.div_ceil(STRIP)
+}
+
+/// Quantises every row of `x [n, cols]`; `out [n, strips(cols)]`. The result does not depend on
+/// the number of threads.
+pub(super) fn quantise_rows(
+    kernels: &Kernels,
+    pool: &Pool,
+    cols: usize,
+    x: &[f32],
+    out: &mut [Strip],
+) {
+    /// Numbers below which a second thread does not pay for its waking.
+    const ALONE: usize = 1 << 14;
+    let width = strips(cols);
+    if cols == 0 {
+        return;
+    }
+    if x.len() <= ALONE {
+        for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(width)) {
+            (kernels.quantise)(x, out);
+        }
+        return;
+    }
+    let rows = (ALONE / 4).div_ceil(cols);
+    pool.chunks_mut(out, rows * width, |index, out| {
+        let x = &x[index * rows * cols..];
+        for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(width)) {
+            (kernels.quantise)(x, out);
+        }
+    });
+}
+
+/// Quantises one row; `out [strips(x.len())]`. A last block of less than 32 numbers is filled up
+/// with zeros.
+pub(super) fn quantise(x: &[f32], out: &mut [Strip]) {
+    for (x, strip) in x.chunks(STRIP).zip(out) {
+        let (blocks, rest) = x.as_chunks::<BLOCK>();
+        if blocks.len() < BLOCKS {
+            *strip = Strip::ZERO;
+        }
+        for (b, x) in blocks.iter().enumerate() {
+            quantise_block(x, b, strip);
+        }
+        if !rest.is_empty() {
+            let mut last = [0.0; BLOCK];
+            last[..rest.len()].copy_from_slice(rest);
+            quantise_block(&last, blocks.len(), strip);
+        }
+    }
+}
+
+fn quantise_block(x: &[f32; BLOCK], b: usize, strip: &mut Strip) {
+    // Magnitudes are in the order of their bits, infinity and NaN above all others.
+    let mut largest = 0;
+    for x in x {
+        largest = largest.max((x.to_bits() & !(1 << 31)).cast_signed());
+    }
+    let largest = f32::from_bits(largest.cast_unsigned());
+    if !(SMALLEST..f32::INFINITY).contains(&largest) {
+        let scale = if largest < SMALLEST { 0.0 } else { f32::NAN };
+        return strip.set(b, scale, [0; BLOCK], [0; 2]);
+    }
+    let inverse = 127.0 / largest;
+    let mut codes = [0; BLOCK];
+    let mut halves = [0; 2];
+    for (i, (code, x)) in codes.iter_mut().zip(x).enumerate() {
+        let scaled = x * inverse;
+        let whole = (scaled + HALF.copysign(scaled)) as i32;
+        halves[i / (BLOCK / 2)] += whole;
+        *code = whole as i8;
+    }
+    strip.set(b, largest / 127.0, codes, halves);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernels::available;
+    use super::super::tests::Random;
+    use super::*;
+
+    fn quantised(kernels: &Kernels, x: &[f32]) -> Vec<Strip> {
+        let mut out = vec![Strip::ZERO; strips(x.len())];
+        (kernels.quantise)(x, &mut out);
+        out
+    }
+
+    #[test]
+    fn codes_are_rounded_half_away_from_zero_and_sums_are_theirs() {
+        let mut random = Random(31);
+        for len in [1, 31, 32, 33, 64, 255, 256, 257, 1000] {
+            let x: Vec<f32> = random.numbers(len).iter().map(|x| x * 1e-3).collect();
+            for k in available() {
+                let out = quantised(k, &x);
+                for (b, x) in x.chunks(BLOCK).enumerate() {
+                    let strip = &out[b / BLOCKS];
+                    let b = b % BLOCKS;
+                    let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                    assert_eq!(strip.scales[b], largest / 127.0, "{}", k.name);
+                    for (code, x) in strip.codes[b].iter().zip(x) {
+                        // Two roundings, of the reciprocal and of the product, before this one.
+                        let exact = f64::from(*x) / (f64::from(largest) / 127.0);
+                        let error = (f64::from(*code) - exact).abs();
+                        assert!(error <= 0.5 + 127.0 * 1.2e-7, "{} {exact}: {code}", k.name);
+                    }
+                    assert_eq!(strip.codes[b][x.len()..], [0; BLOCK][x.len()..]);
+                    let sum = |codes: &[i8]| codes.iter().map(|&c| i32::from(c)).sum::<i32>();
+                    assert_eq!(strip.sums[b], sum(&strip.codes[b]));
+                    for h in 0..2 {
+                        let half = &strip.codes[b][h * 16..][..16];
+                        assert_eq!(strip.half_sums[b / 4][h * 4 + b % 4], sum(half));
+                    }
+                }
+                let last = x.len().div_ceil(BLOCK) % BLOCKS;
+                if last > 0 {
+                    let strip = &out[out.len() - 1];
+                    assert!(strip.codes[last..].iter().all(|c| *c == [0; BLOCK]));
+                    assert!(strip.scales[last..].iter().all(|s| *s == 0.0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn halves_go_away_from_zero_and_what_lies_below_does_not() {
+        let below = 0.5f32.next_down();
+        let mut x = [0.0; BLOCK];
+        x[..9].copy_from_slice(&[127.0, 0.5, -0.5, below, -below, 1.5, -2.5, 126.5, -126.5]);
+        for k in available() {
+            let codes = quantised(k, &x)[0].codes[0];
+            assert_eq!(
+                codes[..9],
+                [127, 1, -1, 0, 0, 2, -3, 127, -127],
+                "{}",
+                k.name
+            );
+        }
+    }
+
+    #[test]
+    fn every_version_gives_the_same_codes_for_any_bits() {
+        let mut random = Random(32);
+        for _ in 0..1000 {
+            let x: Vec<f32> = (0..96)
+                .map(|_| f32::from_bits(random.bits() as u32))
+                .collect();
+            let bits = |strips: &[Strip]| {
+                let strip = strips[0];
+                let scales = strip.scales.map(f32::to_bits);
+                (strip.codes, scales, strip.sums, strip.half_sums)
+            };
+            let expected = bits(&quantised(&super::super::plain::KERNELS, &x));
+            for k in available() {
+                assert_eq!(bits(&quantised(k, &x)), expected, "{}", k.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_makes_its_block_nan_and_what_is_tiny_makes_it_zero() {
+        for k in available() {
+            for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for at in [0, 17, 31] {
+                    let mut x = [1.0; 2 * BLOCK];
+                    x[at] = odd;
+                    let strip = quantised(k, &x)[0];
+                    assert!(strip.scales[0].is_nan(), "{} {odd} {at}", k.name);
+                    assert_eq!(strip.scales[1], 1.0 / 127.0);
+                }
+            }
+            for tiny in [SMALLEST.next_down(), f32::MIN_POSITIVE, f32::from_bits(1)] {
+                let strip = quantised(k, &[-tiny; BLOCK])[0];
+                assert_eq!(strip, Strip::ZERO, "{} {tiny:e}", k.name);
+            }
+            for extreme in [SMALLEST, f32::MAX] {
+                let strip = quantised(k, &[-extreme; BLOCK])[0];
+                assert_eq!(strip.scales[0], extreme / 127.0);
+                assert_eq!(strip.codes[0], [-127; BLOCK], "{} {extreme:e}", k.name);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_begin_on_strips_of_their_own_on_any_number_of_threads() {
+        let mut random = Random(33);
+        for (n, cols) in [(1, 0), (3, 32), (2, 288), (70, 512), (5, 20_000)] {
+            let x = random.numbers(n * cols);
+            let width = strips(cols);
+            for threads in [1, 3] {
+                let pool = Pool::new(threads).unwrap();
+                let k = available()[0];
+                let mut out = vec![Strip::ZERO; n * width];
+                quantise_rows(k, &pool, cols, &x, &mut out);
+                for t in 0..n {
+                    let alone = quantised(k, &x[t * cols..][..cols]);
+                    assert_eq!(out[t * width..][..width], alone);
+                }
+            }
+        }
+    }
+}

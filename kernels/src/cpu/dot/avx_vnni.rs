@@ -1,0 +1,22 @@
+//! The version for x86-64 with AVX2, FMA, F16C and AVX-VNNI.
+
+use super::wide::integer_products;
+
+integer_products!("avx2,fma,f16c,avxvnni");
+
+/// How far signed codes are moved to become unsigned.
+const SIGNED_CENTRE: i32 = 128;
+
+/// The products of unsigned codes and those of the vector, four to a sum.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn dot_unsigned(codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
+}
+
+/// The products of signed codes, moved to be unsigned, and those of the vector, four to a sum.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn dot_signed(codes: __m256i, x: __m256i) -> __m256i {
+    dot_unsigned(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
+}

@@ -1,0 +1,69 @@
+//! Products of quantised weights and a quantised vector, as sums of integers.
+//!
+//! A weight is `d c + m` of an integer code `c` of the format, a scale `d` and, in some formats, a
+//! minimum `m`, which a run of 16 or 32 numbers share; a number of the vector is `d_x c_x`, see
+//! [`activations`](super::activations). The product of a run is then
+//! `d d_x Σ c c_x + m d_x Σ c_x`: the first sum is taken in integers, exactly, and the second
+//! comes with the vector. Formats whose codes lie around a centre take the sum of the codes above
+//! zero and subtract the centre times `Σ c_x`, in integers too.
+//!
+//! What is rounded is each run's contribution, to `f32`, and the sum of the contributions of a
+//! row. A row's product depends on nothing but that row and the vector.
+//!
+//! The versions for x86-64 work on 256 bits: eight sums of four products each, which an
+//! instruction set takes as it can. AVX-512 has its own for the formats that gain from it.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx_vnni;
+#[cfg(target_arch = "x86_64")]
+mod k_quants;
+#[cfg(target_arch = "x86_64")]
+mod legacy;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
+use htc_formats::DType;
+
+use super::activations::Strip;
+use crate::matrix::Matrix;
+
+/// `y = W x` on one thread; `x` is `[cols]` in strips, `y [rows]`. `W` has a type that
+/// [`is_integer`] names and the shapes have been checked.
+pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
+pub(super) use scalar::dot as scalar;
+
+/// Whether a product with weights of this type quantises the vector.
+pub(super) fn is_integer(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::Q8_0
+            | DType::Q4_0
+            | DType::Q4_1
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Q2K
+            | DType::Q3K
+            | DType::Q4K
+            | DType::Q5K
+            | DType::Q6K
+            | DType::IQ4NL
+            | DType::IQ4XS
+    )
+}
+
+/// The levels of iq4_nl and iq4_xs.
+const LEVELS: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];

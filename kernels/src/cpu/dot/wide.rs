@@ -1,0 +1,208 @@
+//! What the versions of 256 bits have in common: the walk over rows, the parts of the vector, and
+//! the way from products to sums.
+//!
+//! Four blocks of 32 are taken together. Each gives eight sums of four products; adding neighbours
+//! leaves one register with the sums of the blocks' halves, in the places of
+//! [`Strip::half_sums`](crate::cpu::activations::Strip::half_sums). Nothing passes through memory:
+//! reading single numbers of what has just been stored is slow.
+//!
+//! An instruction set brings `dot_unsigned`, `dot_signed` and the centre of its signed codes; the
+//! macros here and in [`legacy`](super::legacy) and [`k_quants`](super::k_quants) make the products
+//! of it. The functions avoid the standard library's combinators: those are compiled without the
+//! instruction set and would not be inlined around a closure that needs it.
+
+/// Operations, the parts of a vector that the formats ask for, and the choice of the format.
+macro_rules! integer_products {
+    ($features:literal) => {
+        use std::arch::x86_64::*;
+
+        use htc_formats::DType;
+
+        use crate::cpu::activations::{BLOCK, BLOCKS, Strip};
+        use crate::cpu::blocks::{part, prefetch, row_groups, six_bit_scales};
+        use crate::cpu::dot::k_quants::{k_products, superblock_product};
+        use crate::cpu::dot::legacy::{legacy_product, legacy_products};
+        use crate::cpu::dot::{Dot, LEVELS};
+        use crate::matrix::Matrix;
+
+        legacy_products!($features);
+        k_products!($features);
+
+        /// For tables that are handed out where the processor has the instructions.
+        pub(in crate::cpu) const DOT: Dot = |w, x, y| {
+            // SAFETY: see above.
+            unsafe { dot(w, x, y) }
+        };
+
+        #[target_feature(enable = $features)]
+        fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
+            match w.dtype() {
+                DType::Q8_0 => q8_0::dot(w, x, y),
+                DType::Q4_0 => q4_0::dot(w, x, y),
+                DType::Q4_1 => q4_1::dot(w, x, y),
+                DType::Q5_0 => q5_0::dot(w, x, y),
+                DType::Q5_1 => q5_1::dot(w, x, y),
+                DType::IQ4NL => iq4_nl::dot(w, x, y),
+                DType::IQ4XS => iq4_xs::dot(w, x, y),
+                DType::Q2K => q2_k::dot(w, x, y),
+                DType::Q3K => q3_k::dot(w, x, y),
+                DType::Q4K => q4_k::dot(w, x, y),
+                DType::Q5K => q5_k::dot(w, x, y),
+                DType::Q6K => q6_k::dot(w, x, y),
+                // No other type is an integer type.
+                _ => y.fill(f32::NAN),
+            }
+        }
+
+        /// A strip of the vector, in the order of [`Strip::half_sums`] where it is of halves.
+        struct Part<'a> {
+            codes: &'a [[[i8; BLOCK]; 4]; 2],
+            /// The scale of each half.
+            scales: [__m256; 2],
+            /// The sum of the numbers of each half.
+            sums: [__m256; 2],
+            /// What is to be added to the products of each half with codes above a centre.
+            offsets: [__m256i; 2],
+        }
+
+        /// A strip for codes that are `CENTRE` above their values.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn prepare<const CENTRE: i32>(x: &Strip) -> Part<'_> {
+            let mut scales = [_mm256_setzero_ps(); 2];
+            let mut sums = scales;
+            let mut offsets = [_mm256_setzero_si256(); 2];
+            for s in 0..2 {
+                // SAFETY: the array has the bytes that are read.
+                let four = unsafe { _mm_loadu_ps(x.scales.as_chunks::<4>().0[s].as_ptr()) };
+                scales[s] = _mm256_set_m128(four, four);
+                // SAFETY: the array has the bytes that are read.
+                let halves = unsafe { _mm256_loadu_si256(x.half_sums[s].as_ptr().cast()) };
+                sums[s] = _mm256_mul_ps(_mm256_cvtepi32_ps(halves), scales[s]);
+                offsets[s] = _mm256_mullo_epi32(halves, _mm256_set1_epi32(-CENTRE));
+            }
+            let (codes, _) = x.codes.as_chunks::<4>();
+            Part {
+                codes: &codes.as_chunks::<2>().0[0],
+                scales,
+                sums,
+                offsets,
+            }
+        }
+
+        /// The sums of the products of halves of four blocks, with codes up to 31: sums of eight
+        /// products fit sixteen bits.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sum_small(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
+            let [a, b] = sums_of_eight(codes, x);
+            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
+        }
+
+        /// As [`sum_small`] with codes up to 63: sums of four products fit sixteen bits.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sum_medium(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
+            let [a, b] = sums_of_eight(codes, x);
+            _mm256_hadd_epi32(a, b)
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sums_of_eight(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> [__m256i; 2] {
+            let one = _mm256_set1_epi16(1);
+            let mut eights = [_mm256_setzero_si256(); 2];
+            for i in 0..2 {
+                let first = dot_unsigned(codes[2 * i], load_codes(&x[2 * i]));
+                let second = dot_unsigned(codes[2 * i + 1], load_codes(&x[2 * i + 1]));
+                eights[i] = _mm256_madd_epi16(_mm256_packs_epi32(first, second), one);
+            }
+            eights
+        }
+
+        /// As [`sum_small`] with signed codes.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sum_signed(codes: [__m256i; 4], x: &[[i8; BLOCK]; 4]) -> __m256i {
+            let mut fours = [_mm256_setzero_si256(); 4];
+            for k in 0..4 {
+                fours[k] = dot_signed(codes[k], load_codes(&x[k]));
+            }
+            let [a, b, c, d] = fours;
+            _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
+        }
+
+        /// `sum` and the sums of products, which lack an offset, times their factors.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn add_scaled(sum: __m256, products: __m256i, offset: __m256i, factors: __m256) -> __m256 {
+            let products = _mm256_cvtepi32_ps(_mm256_add_epi32(products, offset));
+            _mm256_fmadd_ps(products, factors, sum)
+        }
+
+        /// Eight numbers of as many blocks for the halves of these blocks.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn for_halves(numbers: __m256) -> [__m256; 2] {
+            [
+                _mm256_permute2f128_ps::<0x00>(numbers, numbers),
+                _mm256_permute2f128_ps::<0x11>(numbers, numbers),
+            ]
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_codes(codes: &[i8; 32]) -> __m256i {
+            // SAFETY: the array has the bytes that are read.
+            unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_128(bytes: &[u8; 16]) -> __m128i {
+            // SAFETY: the array has the bytes that are read.
+            unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_256(bytes: &[u8; 32]) -> __m256i {
+            // SAFETY: the array has the bytes that are read.
+            unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+        }
+
+        /// An f16 in every lane.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn half(bytes: &[u8; 2]) -> __m256 {
+            _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(*bytes)))
+        }
+
+        /// The lower eight bytes as numbers.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn signed(bytes: __m128i) -> __m256 {
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+        }
+
+        /// The lower eight bytes as numbers.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn unsigned(bytes: __m128i) -> __m256 {
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
+        }
+
+        /// The sum of the lanes of each.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+            let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+            let mut numbers = [0.0; 4];
+            // SAFETY: the array has the bytes that are written.
+            unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
+            numbers
+        }
+    };
+}
+pub(super) use integer_products;

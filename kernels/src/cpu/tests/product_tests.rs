@@ -1,0 +1,388 @@
+//! Products with one vector and projections.
+
+use super::super::kernels::Kernels;
+use super::super::matvec::matvec_with;
+use super::super::project::project_with;
+use super::*;
+
+/// The types whose products are sums of integers.
+const INTEGER: [DType; 12] = [
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q2K,
+    DType::Q3K,
+    DType::Q4K,
+    DType::Q5K,
+    DType::Q6K,
+    DType::IQ4NL,
+    DType::IQ4XS,
+];
+
+/// Types whose products are not, the last two of them without a kernel of their own.
+const FLOAT: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I8, DType::TQ2_0];
+
+fn all() -> impl Iterator<Item = DType> {
+    INTEGER.into_iter().chain(FLOAT)
+}
+
+/// The bytes of a block's codes where the format has minima: with zeros there the numbers are the
+/// minima.
+fn codes_beside_minima(dtype: DType) -> std::ops::Range<usize> {
+    match dtype {
+        DType::Q4_1 => 4..20,
+        DType::Q5_1 => 4..24,
+        DType::Q2K => 16..80,
+        DType::Q4K => 16..144,
+        DType::Q5K => 16..176,
+        _ => 0..0,
+    }
+}
+
+/// What the rounding errors of a row's product are proportional to: `Σ |w| |x|`, and with minima
+/// `Σ (|w| + 2 |m|) |x|`, which `|d c| + |m|` does not exceed.
+fn magnitude(dtype: DType, row: &[u8], x: &[f64]) -> f64 {
+    let sum = |row: &[u8], factor: f64| {
+        let mut numbers = vec![0.0; x.len()];
+        htc_formats::block::decode(dtype, row, &mut numbers).unwrap();
+        let products = numbers
+            .iter()
+            .zip(x)
+            .map(|(&w, x)| (f64::from(w) * x).abs());
+        products.sum::<f64>() * factor
+    };
+    let codes = codes_beside_minima(dtype);
+    let mut minima = row.to_vec();
+    for block in minima.chunks_exact_mut(dtype.block_bytes()) {
+        block[codes.clone()].fill(0);
+    }
+    sum(row, 1.0)
+        + if codes.is_empty() {
+            0.0
+        } else {
+            sum(&minima, 2.0)
+        }
+}
+
+/// Fails unless `y` is `W x`: for quantised weights within rounding errors of the product with
+/// the quantised vector, and within half a step per number of the product with `x` itself.
+fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
+    let (rows, dtype) = (w.rows(), w.dtype());
+    let mut exact = vec![0.0; rows];
+    reference::matvec(w, x, &mut exact).unwrap();
+    let (expected, seen) = if INTEGER.contains(&dtype) {
+        let mut quantised = vec![0.0; rows];
+        reference::quantised_matmul(w, 1, x, &mut quantised).unwrap();
+        (quantised, reference::quantised_vector(x))
+    } else {
+        (exact.clone(), x.iter().map(|&x| f64::from(x)).collect())
+    };
+    // Half of 1/127 of the largest number of each block.
+    let steps: Vec<f64> = x
+        .chunks(32)
+        .flat_map(|x| {
+            let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            x.iter().map(move |_| f64::from(largest) / 254.0)
+        })
+        .collect();
+    let mut row = vec![0.0; w.cols()];
+    for i in 0..rows {
+        let rounding = PRODUCT_ERROR * magnitude(dtype, w.row(i), &seen);
+        let error = f64::from(y[i] - expected[i]).abs();
+        let (found, expected) = (y[i], expected[i]);
+        assert!(error <= rounding, "{what} row {i}: {found} for {expected}");
+        reference::embed(w, i, &mut row).unwrap();
+        let steps: f64 = row
+            .iter()
+            .zip(&steps)
+            .map(|(w, s)| f64::from(w.abs()) * s)
+            .sum();
+        let (error, exact) = (f64::from(y[i] - exact[i]).abs(), exact[i]);
+        let bound = steps * 1.000_01 + rounding;
+        assert!(
+            error <= bound,
+            "{what} row {i}: {found} for {exact} unquantised"
+        );
+    }
+}
+
+fn product(kernels: &Kernels, pool: &Pool, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+    let mut y = vec![f32::NAN; w.rows()];
+    matvec_with(kernels, pool, w, x, &mut y, &mut Scratch::new()).unwrap();
+    y
+}
+
+#[test]
+fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
+    let mut random = Random(2);
+    let pools = [1, 2, 3, 4].map(|threads| Pool::new(threads).unwrap());
+    for dtype in all() {
+        let block = dtype.block_len();
+        let widths: &[usize] = match block {
+            1 => &[0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 100, 257, 1000],
+            32 => &[0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 31, 40],
+            _ => &[0, 1, 2, 3, 5, 7],
+        };
+        for cols in widths.iter().map(|blocks| blocks * block) {
+            for rows in [0, 1, 2, 3, 4, 5, 6, 7, 130] {
+                let bytes = random.matrix(dtype, rows, cols);
+                let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+                let x = random.numbers(cols);
+                for k in available() {
+                    let results = pools.each_ref().map(|pool| product(k, pool, w, &x));
+                    let what = format!("{} {dtype} {rows}x{cols}", k.name);
+                    check(w, &x, &results[0], &what);
+                    for result in &results[1..] {
+                        assert_eq!(result, &results[0], "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A row may be longer than a task should be: a factor of low rank with a wide input.
+#[test]
+fn few_long_rows_agree_with_the_reference() {
+    let mut random = Random(23);
+    let (rows, cols) = (9, 8192);
+    for dtype in all() {
+        let bytes = random.matrix(dtype, rows, cols);
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        let x = random.numbers(cols);
+        for k in available() {
+            let y = product(k, &Pool::new(2).unwrap(), w, &x);
+            check(w, &x, &y, &format!("{} {dtype}", k.name));
+        }
+    }
+}
+
+/// The largest sums that integers have to hold: every code and every number at its extreme.
+#[test]
+fn extreme_codes_do_not_overflow() {
+    let mut random = Random(24);
+    let cols = 512;
+    for dtype in INTEGER {
+        for fill in [0x00, 0x7f, 0x80, 0xff] {
+            let mut bytes = random.matrix(dtype, 1, cols);
+            for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                let kept = scales(dtype)
+                    .iter()
+                    .map(|&at| (at, [block[at], block[at + 1]]));
+                let kept: Vec<_> = kept.collect();
+                block.fill(fill);
+                for (at, scale) in kept {
+                    block[at..at + 2].copy_from_slice(&scale);
+                }
+            }
+            let w = Matrix::new(dtype, 1, cols, &bytes).unwrap();
+            for x in [[1.0; 512], [-1.0; 512]] {
+                for k in available() {
+                    let y = product(k, &Pool::new(1).unwrap(), w, &x);
+                    check(w, &x, &y, &format!("{} {dtype} {fill:#x}", k.name));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_not_finite_makes_products_nan() {
+    let mut random = Random(25);
+    let pool = Pool::new(1).unwrap();
+    for dtype in all() {
+        let cols = 512;
+        let bytes = random.matrix(dtype, 5, cols);
+        let w = Matrix::new(dtype, 5, cols, &bytes).unwrap();
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = random.numbers(cols);
+            x[300] = odd;
+            for k in available() {
+                for y in product(k, &pool, w, &x) {
+                    assert!(!y.is_finite(), "{} {dtype} {odd}: {y}", k.name);
+                }
+            }
+        }
+    }
+}
+
+/// Every slot by itself, in two products.
+fn one_by_one(
+    k: &Kernels,
+    pool: &Pool,
+    x: &[f32],
+    factors: &[Factor<'_>],
+    (w, input): (Matrix<'_>, Input),
+) -> Vec<f32> {
+    match input {
+        Input::Vector => product(k, pool, w, x),
+        Input::Inner(index) => {
+            let factor = factors[index];
+            let mut inner = product(k, pool, factor.w, x);
+            inner[factor.rank..].fill(0.0);
+            product(k, pool, w, &inner)
+        }
+    }
+}
+
+#[test]
+fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
+    let mut random = Random(26);
+    let cols = 512;
+    // Factors and slots of every mixture of types; a rank of whole blocks and one that is not.
+    let shapes = [
+        (DType::Q8_0, 96, 96),
+        (DType::F16, 64, 50),
+        (DType::Q4K, 256, 193),
+        (DType::F32, 32, 0),
+    ];
+    let bytes: Vec<_> = shapes
+        .map(|(t, rank, _)| random.matrix(t, rank, cols))
+        .into();
+    let factors: Vec<_> = shapes
+        .iter()
+        .zip(&bytes)
+        .map(|(&(dtype, rows, rank), bytes)| Factor {
+            w: Matrix::new(dtype, rows, cols, bytes).unwrap(),
+            rank,
+        })
+        .collect();
+    let slots = [
+        (DType::Q6K, 300, cols, Input::Vector),
+        (DType::Q8_0, 41, 96, Input::Inner(0)),
+        (DType::F16, 7, 96, Input::Inner(0)),
+        (DType::Q8_0, 130, 64, Input::Inner(1)),
+        (DType::F32, 5, 64, Input::Inner(1)),
+        (DType::Q4K, 70, 256, Input::Inner(2)),
+        (DType::BF16, 33, cols, Input::Vector),
+        (DType::Q8_0, 9, 32, Input::Inner(3)),
+        (DType::F16, 0, 32, Input::Inner(3)),
+    ];
+    let bytes = slots.map(|(dtype, rows, cols, _)| random.matrix(dtype, rows, cols));
+    let slots: Vec<_> = slots
+        .iter()
+        .zip(&bytes)
+        .map(|(&(dtype, rows, cols, input), bytes)| {
+            (Matrix::new(dtype, rows, cols, bytes).unwrap(), input)
+        })
+        .collect();
+    let pools = [1, 2, 3, 4].map(|threads| Pool::new(threads).unwrap());
+    let mut scratch = Scratch::new();
+    for (factors, slots) in [
+        (&factors[..], &slots[..]),
+        (&factors[..], &slots[..1]),
+        (&factors[..0], &slots[..1]),
+        (&factors[..1], &slots[1..3]),
+        (&factors[..2], &slots[1..4]),
+        (&factors[..0], &[]),
+    ] {
+        for n in [1, 2, 130] {
+            let x = random.numbers(n * cols);
+            for k in available() {
+                let mut run = |pool: &Pool| {
+                    let mut y: Vec<_> = slots
+                        .iter()
+                        .map(|(w, _)| vec![f32::NAN; n * w.rows()])
+                        .collect();
+                    let mut slots: Vec<_> = slots
+                        .iter()
+                        .zip(&mut y)
+                        .map(|(&(w, input), y)| Slot { w, input, y })
+                        .collect();
+                    project_with(k, pool, n, &x, factors, &mut slots, &mut scratch).unwrap();
+                    y
+                };
+                let results = pools.each_ref().map(&mut run);
+                for result in &results[1..] {
+                    assert_eq!(result, &results[0], "{}", k.name);
+                }
+                for (s, &slot) in slots.iter().enumerate() {
+                    let rows = slot.0.rows();
+                    for t in [0, n - 1] {
+                        let x = &x[t * cols..][..cols];
+                        let alone = one_by_one(k, &pools[0], x, factors, slot);
+                        let found = &results[0][s][t * rows..][..rows];
+                        if n == 1 {
+                            assert_eq!(found, alone, "{} slot {s}", k.name);
+                            continue;
+                        }
+                        // Products of several rows add in another order.
+                        for (f, a) in found.iter().zip(&alone) {
+                            let largest = alone.iter().fold(1e-3, |m: f32, a| m.max(a.abs()));
+                            assert!(
+                                (f - a).abs() < 0.03 * largest,
+                                "{} slot {s}: {f} for {a}",
+                                k.name
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn projections_that_do_not_fit_are_refused_before_anything_is_written() {
+    let pool = Pool::new(1).unwrap();
+    let mut scratch = Scratch::new();
+    let bytes = [0; 4 * 6];
+    let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
+    let next = Matrix::new(DType::F32, 3, 2, &bytes).unwrap();
+    let factor = Factor { w, rank: 2 };
+    let x = [1.0; 3];
+    let mut run = |n: usize, x: &[f32], factors: &[Factor<'_>], w, input, y: usize| {
+        let mut numbers = [7.0; 9];
+        let y = &mut numbers[..y];
+        let outcome = project(
+            &pool,
+            n,
+            x,
+            factors,
+            &mut [Slot { w, input, y }],
+            &mut scratch,
+        );
+        if outcome.is_err() {
+            assert_eq!(numbers, [7.0; 9]);
+        }
+        outcome.map_err(|e| (e.what, e.expected, e.found))
+    };
+    let inner = Input::Inner(0);
+    assert_eq!(run(1, &x, &[factor], next, inner, 3), Ok(()));
+    assert_eq!(run(3, &[1.0; 9], &[factor], next, inner, 9), Ok(()));
+    assert_eq!(run(0, &[], &[factor], next, inner, 0), Ok(()));
+    let error = |what, expected, found| Err((what, expected, found));
+    assert_eq!(
+        run(1, &x[..2], &[], w, Input::Vector, 2),
+        error("x (numbers)", 3, 2)
+    );
+    assert_eq!(
+        run(1, &x[..2], &[factor], next, inner, 3),
+        error("x (numbers)", 3, 2)
+    );
+    assert_eq!(
+        run(1, &x, &[], w, Input::Vector, 3),
+        error("y (numbers)", 2, 3)
+    );
+    assert_eq!(
+        run(1, &x, &[factor], next, inner, 2),
+        error("y (numbers)", 3, 2)
+    );
+    assert_eq!(
+        run(1, &x, &[factor], w, inner, 2),
+        error("inner vector (numbers)", 3, 2)
+    );
+    let beyond = Input::Inner(1);
+    assert_eq!(
+        run(1, &x, &[factor], next, beyond, 3),
+        error("factor (index, below)", 1, 1)
+    );
+    let high = Factor { w, rank: 3 };
+    assert_eq!(
+        run(1, &x, &[high], next, inner, 3),
+        error("rank (at most)", 2, 3)
+    );
+    assert!(run(usize::MAX, &x, &[factor], next, inner, 3).is_err());
+}
