@@ -49,8 +49,8 @@ pub use matvec::{embed, matvec};
 pub use project::{Factor, Input, Slot, project};
 pub use scratch::Scratch;
 
-/// The instruction set the kernels were chosen for: `x86-64-v4`, `x86-64-v3`, `aarch64-neon` or
-/// `baseline`.
+/// The instruction set the kernels were chosen for: `x86-64-v4` or `x86-64-v3`, both of them
+/// perhaps with `-vnni` behind, `aarch64-dotprod`, `aarch64-neon` or `baseline`.
 pub fn instruction_set() -> &'static str {
     kernels::detected().name
 }

@@ -8,35 +8,43 @@ use std::arch::asm;
 
 use htc_formats::DType;
 
+use super::activations;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, format_kernels, padded, part, prefetch, row_products,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, part, prefetch, row_groups,
     six_bit_scales, tile_kernels,
 };
+use super::dot;
 use super::heads::{Columns, Heads, attention_kernels, heads};
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
+use super::matvec::decoded_matvec;
+use super::plain;
 use crate::matrix::Matrix;
 
-/// The table.
-pub(super) fn kernels() -> Option<&'static Kernels> {
-    Some(&KERNELS)
+/// The table with the processor's dot products of integers, where it has them, and the one
+/// without.
+pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
+    static WITH: Kernels = Kernels {
+        name: "aarch64-dotprod",
+        dot: dot::neon_dotprod,
+        ..KERNELS
+    };
+    static WITHOUT: Kernels = KERNELS;
+    let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+    [dotprod.then_some(&WITH), Some(&WITHOUT)]
 }
 
-static KERNELS: Kernels = Kernels {
+const KERNELS: Kernels = Kernels {
     name: "aarch64-neon",
+    dot: dot::neon,
     matvec: |w, x, y| {
-        // SAFETY: every aarch64 processor that the target stands for has the instructions.
+        // SAFETY: every aarch64 processor that the target stands for has NEON.
         unsafe {
             match w.dtype() {
                 DType::F32 => f32::matvec(w, x, y),
                 DType::F16 => f16::matvec(w, x, y),
                 DType::BF16 => bf16::matvec(w, x, y),
-                DType::Q8_0 => q8_0::matvec(w, x, y),
-                DType::Q4_0 => q4_0::matvec(w, x, y),
-                DType::Q4K => q4_k::matvec(w, x, y),
-                DType::Q5K => q5_k::matvec(w, x, y),
-                DType::Q6K => q6_k::matvec(w, x, y),
-                _ => lanes::decoded_matvec::<true>(w, x, y),
+                _ => decoded_matvec::<true>(w, x, y),
             }
         }
     },
@@ -44,6 +52,7 @@ static KERNELS: Kernels = Kernels {
         // SAFETY: as above.
         unsafe { few(w, n, x, y) }
     },
+    quantise: activations::quantise,
     decode: |dtype, bytes, out| {
         // SAFETY: as above.
         unsafe { decode(dtype, bytes, out) }
@@ -63,7 +72,7 @@ fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q4K => q4_k::decode(bytes, out),
         DType::Q5K => q5_k::decode(bytes, out),
         DType::Q6K => q6_k::decode(bytes, out),
-        other => drop(htc_formats::block::decode(other, bytes, out)),
+        other => plain::decode(other, bytes, out),
     }
 }
 
@@ -78,15 +87,20 @@ macro_rules! neon {
 }
 
 macro_rules! formats {
-    ($(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
-        $(format_kernels!("neon", $module, $bytes, $len, $unpack);)*
+    ($kernels:ident: $(($module:ident, $bytes:literal, $len:literal, $unpack:ident),)*) => {
+        $($kernels!("neon", $module, $bytes, $len, $unpack);)*
     };
 }
 
 formats! {
+    float_kernels:
     (f32, 128, 32, unpack_f32),
     (f16, 64, 32, unpack_f16),
     (bf16, 64, 32, unpack_bf16),
+}
+
+formats! {
+    decoder:
     (q8_0, 34, 32, unpack_q8_0),
     (q4_0, 18, 32, unpack_q4_0),
     (q4_k, 144, 256, unpack_q4_k),
@@ -177,7 +191,7 @@ neon! {
     }
 
     /// Four f16 as numbers.
-    fn widened(halves: uint16x4_t) -> float32x4_t {
+    pub(super) fn widened(halves: uint16x4_t) -> float32x4_t {
         let numbers: float32x4_t;
         // SAFETY: one instruction of NEON on registers.
         unsafe {
@@ -201,13 +215,9 @@ neon! {
         widened(vdup_n_u16(u16::from_le_bytes(*bytes)))
     }
 
-    /// `q * d - m`, rounded twice where `EXACT`.
-    fn scaled<const EXACT: bool>(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
-        if EXACT {
-            vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
-        } else {
-            vfmaq_n_f32(vdupq_n_f32(-m), q, d)
-        }
+    /// `q * d - m`, rounded twice.
+    fn scaled(q: float32x4_t, d: f32, m: f32) -> float32x4_t {
+        vsubq_f32(vmulq_n_f32(q, d), vdupq_n_f32(m))
     }
 
     /// Sixteen signed bytes as numbers.
@@ -238,13 +248,13 @@ neon! {
         numbers
     }
 
-    fn unpack_f32<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 128], mut each: F) {
+    fn unpack_f32<F: FnMut(usize, float32x4_t)>(b: &[u8; 128], mut each: F) {
         for i in 0..8 {
             each(i, vreinterpretq_f32_u8(load_128(part(b, i * 16))));
         }
     }
 
-    fn unpack_f16<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
+    fn unpack_f16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..8 {
             // SAFETY: the array has the bytes that are read.
             let halves = unsafe { vld1_u8(part::<8>(b, i * 8).as_ptr()) };
@@ -252,7 +262,7 @@ neon! {
         }
     }
 
-    fn unpack_bf16<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
+    fn unpack_bf16<F: FnMut(usize, float32x4_t)>(b: &[u8; 64], mut each: F) {
         for i in 0..4 {
             let halves = vreinterpretq_u16_u8(load_128(part(b, i * 16)));
             let low = vshll_n_u16::<16>(vget_low_u16(halves));
@@ -261,7 +271,7 @@ neon! {
         }
     }
 
-    fn unpack_q8_0<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 34], mut each: F) {
+    fn unpack_q8_0<F: FnMut(usize, float32x4_t)>(b: &[u8; 34], mut each: F) {
         let d = half(part(b, 0));
         for i in 0..2 {
             let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 2 + i * 16))));
@@ -271,7 +281,7 @@ neon! {
         }
     }
 
-    fn unpack_q4_0<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 18], mut each: F) {
+    fn unpack_q4_0<F: FnMut(usize, float32x4_t)>(b: &[u8; 18], mut each: F) {
         let d = half(part(b, 0));
         for (i, q) in nibbles(load_128(part(b, 2))).into_iter().enumerate() {
             let centred = vsubq_s8(vreinterpretq_s8_u8(q), vdupq_n_s8(8));
@@ -286,7 +296,7 @@ neon! {
         [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
     }
 
-    fn unpack_q4_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 144], mut each: F) {
+    fn unpack_q4_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 144], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         for pair in 0..4 {
             for i in 0..2 {
@@ -294,14 +304,14 @@ neon! {
                 for (high, q) in q.into_iter().enumerate() {
                     let j = pair * 2 + high;
                     for (k, q) in small(q).into_iter().enumerate() {
-                        each(j * 8 + i * 4 + k, scaled::<EXACT>(q, scales[j], scales[j + 8]));
+                        each(j * 8 + i * 4 + k, scaled(q, scales[j], scales[j + 8]));
                     }
                 }
             }
         }
     }
 
-    fn unpack_q5_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 176], mut each: F) {
+    fn unpack_q5_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 176], mut each: F) {
         let scales = scales_and_mins(part(b, 0), part(b, 4));
         let fifth = [load_128(part(b, 16)), load_128(part(b, 32))];
         for pair in 0..4 {
@@ -312,14 +322,14 @@ neon! {
                     let set = vtstq_u8(fifth, vdupq_n_u8(1 << j));
                     let q = vorrq_u8(q, vandq_u8(set, vdupq_n_u8(16)));
                     for (k, q) in small(q).into_iter().enumerate() {
-                        each(j * 8 + i * 4 + k, scaled::<EXACT>(q, scales[j], scales[j + 8]));
+                        each(j * 8 + i * 4 + k, scaled(q, scales[j], scales[j + 8]));
                     }
                 }
             }
         }
     }
 
-    fn unpack_q6_k<const EXACT: bool, F: FnMut(usize, float32x4_t)>(b: &[u8; 210], mut each: F) {
+    fn unpack_q6_k<F: FnMut(usize, float32x4_t)>(b: &[u8; 210], mut each: F) {
         let d = half(part(b, 208));
         let mut scales = [0.0; 16];
         let numbers = signed(vreinterpretq_s8_u8(load_128(part(b, 192))));

@@ -23,6 +23,8 @@ mod avx_vnni;
 mod k_quants;
 #[cfg(target_arch = "x86_64")]
 mod legacy;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod wide;
@@ -38,6 +40,8 @@ pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
 pub(super) use scalar::dot as scalar;
 
 /// Whether a product with weights of this type quantises the vector.

@@ -1,0 +1,309 @@
+//! The versions for aarch64: NEON alone, and NEON with the dot products of Armv8.2.
+//!
+//! A register holds sixteen codes and four sums. Codes are centred before they are multiplied, for
+//! products are of signed bytes; the four sums of a block become numbers, are scaled and go into
+//! the sums of the row, which are added up at its end.
+//!
+//! The dot products are in assembly: their intrinsics are not stable.
+
+mod unpack;
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::Dot;
+use crate::cpu::activations::{BLOCKS, Strip};
+use crate::cpu::blocks::{part, prefetch, row_groups};
+use crate::cpu::neon::widened;
+use crate::matrix::Matrix;
+
+/// Eight numbers, one for each block of a strip.
+type Eight = [float32x4_t; 2];
+
+/// A strip of the vector.
+struct Part<'a> {
+    strip: &'a Strip,
+    scales: Eight,
+    /// The sum of the numbers of each block.
+    sums: Eight,
+}
+
+/// A strip of a row: sixteen codes and sixteen more of every block, and the factor of its product.
+struct Unpacked {
+    codes: [[int8x16_t; 2]; BLOCKS],
+    factors: Eight,
+}
+
+/// The products of one instruction set, in a module of its own. `$dot16` adds the products of
+/// sixteen codes to four sums, whichever product to whichever sum.
+macro_rules! integer_products {
+    ($features:literal, $module:ident, $dot16:ident) => {
+        mod $module {
+            use htc_formats::DType;
+
+            use super::unpack::*;
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            pub(super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
+                match w.dtype() {
+                    DType::Q8_0 => q8_0::dot(w, x, y),
+                    DType::Q4_0 => q4_0::dot(w, x, y),
+                    DType::Q4_1 => q4_1::dot(w, x, y),
+                    DType::Q5_0 => q5_0::dot(w, x, y),
+                    DType::Q5_1 => q5_1::dot(w, x, y),
+                    DType::IQ4NL => iq4_nl::dot(w, x, y),
+                    DType::IQ4XS => iq4_xs::dot(w, x, y),
+                    DType::Q2K => q2_k::dot(w, x, y),
+                    DType::Q3K => q3_k::dot(w, x, y),
+                    DType::Q4K => q4_k::dot(w, x, y),
+                    DType::Q5K => q5_k::dot(w, x, y),
+                    DType::Q6K => q6_k::dot(w, x, y),
+                    // No other type is an integer type.
+                    _ => y.fill(f32::NAN),
+                }
+            }
+
+            format_product!($features, q8_0, 34, 8, unpack_q8_0, add);
+            format_product!($features, q4_0, 18, 8, unpack_q4_0, add);
+            format_product!($features, q4_1, 20, 8, unpack_q4_1, add);
+            format_product!($features, q5_0, 22, 8, unpack_q5_0, add);
+            format_product!($features, q5_1, 24, 8, unpack_q5_1, add);
+            format_product!($features, iq4_nl, 18, 8, unpack_iq4_nl, add);
+            format_product!($features, iq4_xs, 136, 1, unpack_iq4_xs, add);
+            format_product!($features, q4_k, 144, 1, unpack_q4_k, add);
+            format_product!($features, q5_k, 176, 1, unpack_q5_k, add);
+            format_product!($features, q2_k, 84, 1, unpack_q2_k, add_runs);
+            format_product!($features, q3_k, 110, 1, unpack_q3_k, add_runs);
+            format_product!($features, q6_k, 210, 1, unpack_q6_k, add_runs);
+
+            /// Adds the product of a strip.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn add(row: Unpacked, x: &Strip, sums: &mut [float32x4_t; 2]) {
+                let factors = numbers(row.factors);
+                for b in 0..BLOCKS {
+                    let [first, second] = codes(&x.codes[b]);
+                    let products = $dot16(vdupq_n_s32(0), row.codes[b][0], first);
+                    let products = $dot16(products, row.codes[b][1], second);
+                    let products = vcvtq_f32_s32(products);
+                    sums[b % 2] = vfmaq_n_f32(sums[b % 2], products, factors[b]);
+                }
+            }
+
+            /// As [`add`] where every sixteen codes have a factor of their own too, an integer.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn add_runs(
+                (row, runs): (Unpacked, [i32; 2 * BLOCKS]),
+                x: &Strip,
+                sums: &mut [float32x4_t; 2],
+            ) {
+                let factors = numbers(row.factors);
+                for b in 0..BLOCKS {
+                    let [first, second] = codes(&x.codes[b]);
+                    let first = $dot16(vdupq_n_s32(0), row.codes[b][0], first);
+                    let second = $dot16(vdupq_n_s32(0), row.codes[b][1], second);
+                    let products = vmulq_n_s32(first, runs[2 * b]);
+                    let products = vcvtq_f32_s32(vmlaq_n_s32(products, second, runs[2 * b + 1]));
+                    sums[b % 2] = vfmaq_n_f32(sums[b % 2], products, factors[b]);
+                }
+            }
+        }
+    };
+}
+
+/// The product of one format, `$blocks` of whose blocks of `$bytes` bytes are a strip.
+macro_rules! format_product {
+    ($features:literal, $module:ident, $bytes:literal, $blocks:literal, $unpack:ident, $add:ident) => {
+        mod $module {
+            use super::*;
+
+            const STRIP_BYTES: usize = $bytes * $blocks;
+
+            row_groups!($features, dot, Strip);
+
+            /// The products of `R` rows, each summed in the same order whatever `R` is.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn rows<const R: usize>(rows: [&[u8]; R], x: &[Strip], ahead: usize) -> [f32; R] {
+                let mut sums = [[vdupq_n_f32(0.0); 2]; R];
+                for (s, x) in x.iter().enumerate() {
+                    let x = prepare(x);
+                    for r in 0..R {
+                        let bytes = &rows[r][s * STRIP_BYTES..];
+                        for line in (0..STRIP_BYTES).step_by(64) {
+                            prefetch(bytes.as_ptr().wrapping_add(ahead + line));
+                        }
+                        match bytes.first_chunk() {
+                            Some(blocks) => strip(blocks, &x, &mut sums[r]),
+                            None => last_strip(bytes, &x, &mut sums[r]),
+                        }
+                    }
+                }
+                let mut results = [0.0; R];
+                for r in 0..R {
+                    results[r] = vaddvq_f32(vaddq_f32(sums[r][0], sums[r][1]));
+                }
+                results
+            }
+
+            /// Adds the product of a strip.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn strip(blocks: &[u8; STRIP_BYTES], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
+                $add($unpack(blocks, x, sums), x.strip, sums);
+            }
+
+            /// Adds the product of a strip that lacks blocks: with blocks of scale zero instead.
+            #[target_feature(enable = $features)]
+            fn last_strip(blocks: &[u8], x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
+                let mut filled = [0; STRIP_BYTES];
+                filled[..blocks.len()].copy_from_slice(blocks);
+                strip(&filled, x, sums);
+            }
+        }
+    };
+}
+
+integer_products!("neon", base, dot16);
+integer_products!("neon,dotprod", dotprod, sdot);
+
+/// For every processor.
+pub(in crate::cpu) const DOT: Dot = |w, x, y| {
+    // SAFETY: every aarch64 processor that the target stands for has NEON.
+    unsafe { base::dot(w, x, y) }
+};
+
+/// For tables that are handed out where the processor has the dot products.
+pub(in crate::cpu) const DOTPROD: Dot = |w, x, y| {
+    // SAFETY: see above.
+    unsafe { dotprod::dot(w, x, y) }
+};
+
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn sdot(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    let mut sums = sums;
+    // SAFETY: one instruction of the extension on registers.
+    unsafe {
+        asm!(
+            "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
+            sums = inout(vreg) sums,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
+macro_rules! neon {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "neon")]
+            $item
+        )*
+    };
+}
+
+neon! {
+    /// Sums of two products fit sixteen bits: no code of a vector is -128.
+    fn dot16(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        let products = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+        let pairs = vmlal_s8(products, vget_high_s8(a), vget_high_s8(b));
+        vpadalq_s16(sums, pairs)
+    }
+
+    fn prepare(strip: &Strip) -> Part<'_> {
+        let mut scales = [vdupq_n_f32(0.0); 2];
+        let mut sums = scales;
+        for s in 0..2 {
+            scales[s] = load(&strip.scales.as_chunks::<4>().0[s]);
+            let codes = vcvtq_f32_s32(load_integers(&strip.sums.as_chunks::<4>().0[s]));
+            sums[s] = vmulq_f32(codes, scales[s]);
+        }
+        Part { strip, scales, sums }
+    }
+
+    fn load(numbers: &[f32; 4]) -> float32x4_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_f32(numbers.as_ptr()) }
+    }
+
+    fn load_integers(numbers: &[i32; 4]) -> int32x4_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_s32(numbers.as_ptr()) }
+    }
+
+    fn load_128(bytes: &[u8; 16]) -> uint8x16_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_u8(bytes.as_ptr()) }
+    }
+
+    fn load_64(bytes: &[u8; 8]) -> uint8x8_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1_u8(bytes.as_ptr()) }
+    }
+
+    fn codes(codes: &[i8; 32]) -> [int8x16_t; 2] {
+        let [first, second] = [codes.as_ptr(), codes.as_ptr().wrapping_add(16)];
+        // SAFETY: the array has the bytes that are read.
+        unsafe { [vld1q_s8(first), vld1q_s8(second)] }
+    }
+
+    fn numbers(eight: Eight) -> [f32; BLOCKS] {
+        let mut numbers = [0.0; BLOCKS];
+        for (s, numbers) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            // SAFETY: the array has the bytes that are written.
+            unsafe { vst1q_f32(numbers.as_mut_ptr(), eight[s]) };
+        }
+        numbers
+    }
+
+    /// Sixteen signed bytes.
+    fn integers(bytes: int8x16_t) -> [i32; 16] {
+        let low = vmovl_s8(vget_low_s8(bytes));
+        let high = vmovl_high_s8(bytes);
+        let mut integers = [0; 16];
+        for (i, part) in integers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let half = if i < 2 { low } else { high };
+            let wide = if i % 2 == 0 { vmovl_s16(vget_low_s16(half)) } else { vmovl_high_s16(half) };
+            // SAFETY: the array has the bytes that are written.
+            unsafe { vst1q_s32(part.as_mut_ptr(), wide) };
+        }
+        integers
+    }
+
+    /// Eight bytes, each an integer from 0 on.
+    fn wide(bytes: uint8x8_t) -> [int32x4_t; 2] {
+        let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));
+        [vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)]
+    }
+
+    fn to_numbers([a, b]: [int32x4_t; 2]) -> Eight {
+        [vcvtq_f32_s32(a), vcvtq_f32_s32(b)]
+    }
+
+    fn times([a, b]: Eight, [c, d]: Eight) -> Eight {
+        [vmulq_f32(a, c), vmulq_f32(b, d)]
+    }
+
+    /// An f16 in every place.
+    fn half(bytes: &[u8; 2]) -> Eight {
+        let number = widened(vdup_n_u16(u16::from_le_bytes(*bytes)));
+        [number, number]
+    }
+
+    /// The f16 at byte `at` of every block.
+    fn halves<const BYTES: usize>(blocks: &[[u8; BYTES]], at: usize) -> Eight {
+        let mut halves = [0; BLOCKS];
+        for (half, block) in halves.iter_mut().zip(blocks) {
+            *half = u16::from_le_bytes(*part(block, at));
+        }
+        // SAFETY: the array has the bytes that are read.
+        let halves = unsafe { vld1q_u16(halves.as_ptr()) };
+        [widened(vget_low_u16(halves)), widened(vget_high_u16(halves))]
+    }
+}

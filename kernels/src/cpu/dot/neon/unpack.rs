@@ -1,0 +1,296 @@
+//! Blocks to centred codes and factors.
+//!
+//! Every function takes a strip of a row; what minima contribute it adds to the sums itself. Where
+//! sixteen codes have a factor of their own it gives those too, as integers.
+
+use std::arch::aarch64::*;
+
+use super::{
+    Eight, Part, Unpacked, half, halves, integers, load_64, load_128, load_integers, times,
+    to_numbers, wide,
+};
+use crate::cpu::activations::BLOCKS;
+use crate::cpu::blocks::{part, six_bit_scales};
+use crate::cpu::dot::LEVELS;
+
+/// The place of each of four integers.
+const PLACES: [i32; 4] = [0, 1, 2, 3];
+
+macro_rules! neon {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "neon")]
+            $item
+        )*
+    };
+}
+
+neon! {
+    /// The low halves of sixteen bytes, then the high ones.
+    fn nibbles(bytes: &[u8; 16]) -> [uint8x16_t; 2] {
+        let bytes = load_128(bytes);
+        [vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes)]
+    }
+
+    /// Codes that are `centre` above their values.
+    fn centred(codes: uint8x16_t, centre: i8) -> int8x16_t {
+        vsubq_s8(vreinterpretq_s8_u8(codes), vdupq_n_s8(centre))
+    }
+
+    /// Bit `i` of 32 as the fifth of byte `i`.
+    fn fifth_bits(bits: &[u8; 4]) -> [uint8x16_t; 2] {
+        const OWN: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        let [a, b, c, d] = *bits;
+        let first = vcombine_u8(vdup_n_u8(a), vdup_n_u8(b));
+        let second = vcombine_u8(vdup_n_u8(c), vdup_n_u8(d));
+        let (own, fifth) = (load_128(&OWN), vdupq_n_u8(16));
+        [vandq_u8(vtstq_u8(first, own), fifth), vandq_u8(vtstq_u8(second, own), fifth)]
+    }
+
+    /// The level of each index.
+    fn levels(indices: uint8x16_t) -> int8x16_t {
+        // SAFETY: the array has the bytes that are read.
+        vqtbl1q_s8(unsafe { vld1q_s8(LEVELS.as_ptr()) }, indices)
+    }
+
+    pub(super) fn unpack_q8_0(strip: &[u8; 34 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = strip.as_chunks::<34>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            codes[0] = vreinterpretq_s8_u8(load_128(part(block, 2)));
+            codes[1] = vreinterpretq_s8_u8(load_128(part(block, 18)));
+        }
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_q4_0(strip: &[u8; 18 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = strip.as_chunks::<18>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            let [low, high] = nibbles(part(block, 2));
+            *codes = [centred(low, 8), centred(high, 8)];
+        }
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_q4_1(
+        strip: &[u8; 20 * BLOCKS],
+        x: &Part<'_>,
+        sums: &mut [float32x4_t; 2],
+    ) -> Unpacked {
+        let blocks = strip.as_chunks::<20>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            let [low, high] = nibbles(part(block, 4));
+            *codes = [centred(low, 0), centred(high, 0)];
+        }
+        add_minima(halves(blocks, 2), x, sums);
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_q5_0(strip: &[u8; 22 * BLOCKS], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let blocks = strip.as_chunks::<22>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            let (nibbles, fifth) = (nibbles(part(block, 6)), fifth_bits(part(block, 2)));
+            for h in 0..2 {
+                codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 16);
+            }
+        }
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_q5_1(
+        strip: &[u8; 24 * BLOCKS],
+        x: &Part<'_>,
+        sums: &mut [float32x4_t; 2],
+    ) -> Unpacked {
+        let blocks = strip.as_chunks::<24>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            let (nibbles, fifth) = (nibbles(part(block, 8)), fifth_bits(part(block, 4)));
+            for h in 0..2 {
+                codes[h] = centred(vorrq_u8(nibbles[h], fifth[h]), 0);
+            }
+        }
+        add_minima(halves(blocks, 2), x, sums);
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_iq4_nl(
+        strip: &[u8; 18 * BLOCKS],
+        x: &Part<'_>,
+        _: &mut [float32x4_t; 2],
+    ) -> Unpacked {
+        let blocks = strip.as_chunks::<18>().0;
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, block) in codes.iter_mut().zip(blocks) {
+            let [low, high] = nibbles(part(block, 2));
+            *codes = [levels(low), levels(high)];
+        }
+        Unpacked { codes, factors: times(halves(blocks, 0), x.scales) }
+    }
+
+    pub(super) fn unpack_iq4_xs(b: &[u8; 136], x: &Part<'_>, _: &mut [float32x4_t; 2]) -> Unpacked {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for (codes, bytes) in codes.iter_mut().zip(b[8..].as_chunks().0) {
+            let [low, high] = nibbles(bytes);
+            *codes = [levels(low), levels(high)];
+        }
+        let low = vdupq_n_u32(u32::from_le_bytes(*part(b, 4)));
+        let high = vdupq_n_u32(u32::from(u16::from_le_bytes(*part(b, 2))));
+        let mut scales = [vdupq_n_s32(0); 2];
+        for (s, scales) in scales.iter_mut().enumerate() {
+            // The bits of block `4 s + k` come to stand lowest.
+            let nibble = vmulq_n_s32(load_integers(&PLACES), -4);
+            let low = vshlq_u32(low, vsubq_s32(nibble, vdupq_n_s32(16 * s as i32)));
+            let pair = vmulq_n_s32(load_integers(&PLACES), -2);
+            let high = vshlq_u32(high, vsubq_s32(pair, vdupq_n_s32(8 * s as i32)));
+            let high = vshlq_n_u32::<4>(vandq_u32(high, vdupq_n_u32(3)));
+            let six_bits = vorrq_u32(vandq_u32(low, vdupq_n_u32(15)), high);
+            *scales = vsubq_s32(vreinterpretq_s32_u32(six_bits), vdupq_n_s32(32));
+        }
+        let scales = times(half(part(b, 0)), to_numbers(scales));
+        Unpacked { codes, factors: times(scales, x.scales) }
+    }
+
+    /// Adds the products with minima.
+    fn add_minima(minima: Eight, x: &Part<'_>, sums: &mut [float32x4_t; 2]) {
+        for s in 0..2 {
+            sums[s] = vfmaq_f32(sums[s], minima[s], x.sums[s]);
+        }
+    }
+
+    /// The factors of a q4_k or q5_k block, whose minima are subtracted.
+    fn factors_of_32(
+        supers: &[u8; 4],
+        packed: &[u8; 12],
+        x: &Part<'_>,
+        sums: &mut [float32x4_t; 2],
+    ) -> Eight {
+        let six_bits = load_128(&six_bit_scales(packed).to_le_bytes());
+        let scales = to_numbers(wide(vget_low_u8(six_bits)));
+        let minima = to_numbers(wide(vget_high_u8(six_bits)));
+        let minima = times(half(part(supers, 2)), minima);
+        for s in 0..2 {
+            sums[s] = vfmsq_f32(sums[s], minima[s], x.sums[s]);
+        }
+        times(times(half(part(supers, 0)), scales), x.scales)
+    }
+
+    pub(super) fn unpack_q4_k(b: &[u8; 144], x: &Part<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for pair in 0..4 {
+            let [low, high] = nibbles(part(b, 16 + pair * 32));
+            let [next_low, next_high] = nibbles(part(b, 16 + pair * 32 + 16));
+            codes[pair * 2] = [centred(low, 0), centred(next_low, 0)];
+            codes[pair * 2 + 1] = [centred(high, 0), centred(next_high, 0)];
+        }
+        let factors = factors_of_32(part(b, 0), part(b, 4), x, sums);
+        Unpacked { codes, factors }
+    }
+
+    pub(super) fn unpack_q5_k(b: &[u8; 176], x: &Part<'_>, sums: &mut [float32x4_t; 2]) -> Unpacked {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        let fifth = [load_128(part(b, 16)), load_128(part(b, 32))];
+        for (h, fifth) in fifth.into_iter().enumerate() {
+            for pair in 0..4 {
+                let nibbles = nibbles(part(b, 48 + pair * 32 + h * 16));
+                for (i, nibbles) in nibbles.into_iter().enumerate() {
+                    let set = vtstq_u8(fifth, vdupq_n_u8(1 << (pair * 2 + i)));
+                    let high = vandq_u8(set, vdupq_n_u8(16));
+                    codes[pair * 2 + i][h] = centred(vorrq_u8(nibbles, high), 0);
+                }
+            }
+        }
+        let factors = factors_of_32(part(b, 0), part(b, 4), x, sums);
+        Unpacked { codes, factors }
+    }
+
+    /// Two bits of each byte from bit `2 k` on, for the `k` of each of four blocks.
+    fn pairs_of_bits(bytes: uint8x16_t) -> [uint8x16_t; 4] {
+        let mask = vdupq_n_u8(3);
+        [
+            vandq_u8(bytes, mask),
+            vandq_u8(vshrq_n_u8::<2>(bytes), mask),
+            vandq_u8(vshrq_n_u8::<4>(bytes), mask),
+            vshrq_n_u8::<6>(bytes),
+        ]
+    }
+
+    pub(super) fn unpack_q2_k(
+        b: &[u8; 84],
+        x: &Part<'_>,
+        sums: &mut [float32x4_t; 2],
+    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for i in 0..4 {
+            let pairs = pairs_of_bits(load_128(part(b, 16 + i * 16)));
+            for (k, pairs) in pairs.into_iter().enumerate() {
+                codes[i / 2 * 4 + k][i % 2] = centred(pairs, 0);
+            }
+        }
+        let [scales, minima] = nibbles(part(b, 0));
+        let first = wide(vget_low_u8(vuzp1q_u8(minima, minima)));
+        let second = wide(vget_low_u8(vuzp2q_u8(minima, minima)));
+        let d_min = times(half(part(b, 82)), x.scales);
+        for s in 0..2 {
+            let halves = x.strip.half_sums[s].as_chunks::<4>().0;
+            let products = vmulq_s32(first[s], load_integers(&halves[0]));
+            let products = vmlaq_s32(products, second[s], load_integers(&halves[1]));
+            sums[s] = vfmsq_f32(sums[s], vcvtq_f32_s32(products), d_min[s]);
+        }
+        let factors = times(half(part(b, 80)), x.scales);
+        (Unpacked { codes, factors }, integers(centred(scales, 0)))
+    }
+
+    pub(super) fn unpack_q3_k(
+        b: &[u8; 110],
+        x: &Part<'_>,
+        _: &mut [float32x4_t; 2],
+    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for i in 0..4 {
+            let third = load_128(part(b, i % 2 * 16));
+            let pairs = pairs_of_bits(load_128(part(b, 32 + i * 16)));
+            for (k, pairs) in pairs.into_iter().enumerate() {
+                let block = i / 2 * 4 + k;
+                let set = vtstq_u8(third, vdupq_n_u8(1 << block));
+                let high = vandq_u8(set, vdupq_n_u8(4));
+                codes[block][i % 2] = centred(vorrq_u8(pairs, high), 4);
+            }
+        }
+        const SHIFTS: [u8; 16] = [0, 0, 0, 0, 254, 254, 254, 254, 252, 252, 252, 252, 250, 250, 250, 250];
+        let low = load_64(part(b, 96));
+        let low = vcombine_u8(vand_u8(low, vdup_n_u8(15)), vshr_n_u8::<4>(low));
+        let high = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*part(b, 104))));
+        // Bits 2 i and above of the four bytes belong to the scales from 4 i on.
+        let high = vshlq_u8(high, vreinterpretq_s8_u8(load_128(&SHIFTS)));
+        let high = vshlq_n_u8::<4>(vandq_u8(high, vdupq_n_u8(3)));
+        let scales = integers(centred(vorrq_u8(low, high), 32));
+        let factors = times(half(part(b, 108)), x.scales);
+        (Unpacked { codes, factors }, scales)
+    }
+
+    pub(super) fn unpack_q6_k(
+        b: &[u8; 210],
+        x: &Part<'_>,
+        _: &mut [float32x4_t; 2],
+    ) -> (Unpacked, [i32; 2 * BLOCKS]) {
+        let mut codes = [[vdupq_n_s8(0); 2]; BLOCKS];
+        for i in 0..4 {
+            let (s, h) = (i / 2, i % 2);
+            let [low, upper] = nibbles(part(b, s * 64 + h * 16));
+            let [next, last] = nibbles(part(b, s * 64 + 32 + h * 16));
+            let high = pairs_of_bits(load_128(part(b, 128 + s * 32 + h * 16)));
+            for (k, low) in [low, next, upper, last].into_iter().enumerate() {
+                let code = vorrq_u8(low, vshlq_n_u8::<4>(high[k]));
+                codes[s * 4 + k][h] = centred(code, 32);
+            }
+        }
+        let scales = integers(vreinterpretq_s8_u8(load_128(part(b, 192))));
+        let factors = times(half(part(b, 208)), x.scales);
+        (Unpacked { codes, factors }, scales)
+    }
+}
