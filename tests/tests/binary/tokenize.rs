@@ -81,8 +81,9 @@ fn without_json_the_tokens_are_for_people() {
     );
 }
 
-/// `.inp` holds texts, `.out` the ids that llama.cpp gives them, without BOS.
-fn compare(name: &str) {
+/// `.inp` holds texts, `.out` the ids that llama.cpp gives them, without the BOS that some
+/// vocabularies put before a text. Every `step`th is compared.
+fn compare(name: &str, bos: Option<u32>, step: usize) {
     let Some(model) = shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf")) else {
         return;
     };
@@ -92,46 +93,72 @@ fn compare(name: &str) {
     let expected: Vec<&str> = expected.lines().collect();
     assert!(texts.len() >= expected.len() && expected.len() > 40);
     let scratch = Scratch::new();
-    for (text, line) in texts.iter().zip(expected) {
+    for (text, line) in texts.iter().zip(expected).step_by(step) {
         let file = scratch.file("text.txt", text);
         let line = line.split_whitespace().map(|id| id.parse().unwrap());
-        let expected: Vec<u32> = std::iter::once(1).chain(line).collect();
+        let expected: Vec<u32> = bos.into_iter().chain(line).collect();
         assert_eq!(ids(&model, &file), expected, "{text:?}");
     }
 }
 
 #[test]
 fn llama_spm_equals_llama_cpp() {
-    compare("llama-spm");
+    compare("llama-spm", Some(1), 1);
 }
 
 #[test]
 fn phi_3_equals_llama_cpp() {
-    compare("phi-3");
+    compare("phi-3", Some(1), 1);
+}
+
+#[test]
+fn byte_level_vocabularies_equal_llama_cpp() {
+    compare("gpt-2", None, 5);
+    compare("llama-bpe", Some(128_000), 5);
+    compare("qwen2", None, 5);
+}
+
+#[test]
+fn special_tokens_are_tokens_only_where_asked() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let text = scratch.file("text.txt", "<s>the</s>");
+    let plain = ids(&model, &text);
+    assert_eq!(plain[0], 1);
+    assert!(plain.len() > 6 && !plain[1..].contains(&1), "{plain:?}");
+    let special = htc!["tokenize", &model, "--text", &text, "--json", "--special"]
+        .run()
+        .json();
+    // BOS is there already.
+    let expected = serde_json::json!([1, token("▁the"), 2]);
+    assert_eq!(special["tokens"], expected);
 }
 
 #[test]
 fn other_kinds_are_refused_by_name() {
     let scratch = Scratch::new();
     let text = scratch.file("text.txt", "the");
-    for kind in ["gpt2", "bert", "t5", "no such thing"] {
-        let kind_value = Value::String(kind.to_owned());
-        let tiny = TinyModel::default().with("tokenizer.ggml.model", kind_value);
+    let refused = |tiny: TinyModel, words: &[&str]| {
         let model = scratch.file("model.gguf", tiny.vocabulary_only());
         let outcome = htc!["tokenize", &model, "--text", &text, "--json"].run();
-        outcome.refused(1, &["model.gguf", kind, "llama"]);
+        outcome.refused(1, words);
+    };
+    let kind = |kind: &str| {
+        TinyModel::default().with("tokenizer.ggml.model", Value::String(kind.to_owned()))
+    };
+    for name in ["bert", "t5", "no such thing"] {
+        refused(kind(name), &["model.gguf", name, "llama", "gpt2"]);
     }
-}
-
-#[test]
-fn published_vocabularies_of_other_kinds_are_refused_by_name() {
-    let scratch = Scratch::new();
-    let text = scratch.file("text.txt", "the");
-    for name in ["gpt-2", "llama-bpe", "qwen2"] {
-        let Some(model) = shared(&format!("models/gguf-vocab/ggml-vocab-{name}.gguf")) else {
-            return;
-        };
-        let outcome = htc!["tokenize", &model, "--text", &text, "--json"].run();
-        outcome.refused(1, &[name, "gpt2", "llama"]);
+    refused(
+        kind("gpt2"),
+        &["model.gguf", "tokenizer.ggml.pre", "convert"],
+    );
+    for name in ["default", "gpt-9"] {
+        let pre = Value::String(name.to_owned());
+        let tiny = kind("gpt2").with("tokenizer.ggml.pre", pre);
+        refused(
+            tiny,
+            &["model.gguf", name, "gpt-2", "llama-bpe", "qwen2", "smollm"],
+        );
     }
 }
