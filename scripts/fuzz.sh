@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes the readers of formats/.
+# Fuzzes the readers of formats/, and the tokenizers of loader/ on what they read.
 #
 #   scripts/fuzz.sh [SECONDS] [TARGET...]
 #
@@ -22,7 +22,7 @@ case $seconds in
     ;;
 esac
 [ $# -eq 0 ] || shift
-[ $# -ne 0 ] || set -- gguf block htz safetensors
+[ $# -ne 0 ] || set -- gguf block htz safetensors tokenizer
 
 # The sanitizers are behind unstable flags, which the stable compiler takes with this.
 export RUSTC_BOOTSTRAP=1

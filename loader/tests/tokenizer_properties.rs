@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
 
-use htc_formats::vocab::{TokenKind, Vocabulary};
+mod tokenizer_common;
+
+use htc_formats::vocab::{PreTokenizer, TokenKind, Vocabulary};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use proptest::prelude::*;
+use tokenizer_common::{fixture, from_json};
 
 /// Byte fallback, merges within and across words, and, at the end, the tokens that are no text.
 fn vocabulary(add_space_prefix: bool) -> Vocabulary {
@@ -110,6 +113,149 @@ proptest! {
         for id in ids {
             prop_assert_eq!(tokenizer.piece(id).is_some(), (id as usize) < tokenizer.vocabulary().tokens.len());
             prop_assert_eq!(tokenizer.is_end(id), id == 2);
+        }
+    }
+}
+
+const PRE_TOKENIZERS: [PreTokenizer; 10] = [
+    PreTokenizer::Gpt2,
+    PreTokenizer::StarCoder,
+    PreTokenizer::Llama3,
+    PreTokenizer::Dbrx,
+    PreTokenizer::Qwen2,
+    PreTokenizer::DeepSeekLlm,
+    PreTokenizer::DeepSeekCoder,
+    PreTokenizer::DeepSeekV3,
+    PreTokenizer::Gpt4o,
+    PreTokenizer::Tekken,
+];
+
+/// A vocabulary that has all bytes, with each pre-tokenizer.
+fn byte_level() -> Vec<Tokenizer> {
+    let small = from_json(&fixture("bpe_tokenizer.json"));
+    let with = |pre| Vocabulary {
+        pre: Some(pre),
+        ..small.clone()
+    };
+    PRE_TOKENIZERS
+        .map(|pre| Tokenizer::new(with(pre)).unwrap())
+        .into()
+}
+
+/// Anything that has the shape of a vocabulary: overlapping texts, of bytes or not, of all kinds,
+/// and merges that may make a token or not.
+fn arbitrary_vocabulary() -> impl Strategy<Value = Vocabulary> {
+    let token = (
+        prop_oneof![
+            "[abĠé▁ <>]{0,4}",
+            "<0x[0-9A-F]{2}>",
+            "<\\|im_end\\|>",
+            any::<String>()
+        ],
+        proptest::sample::select(vec![
+            TokenKind::Normal,
+            TokenKind::Unknown,
+            TokenKind::Control,
+            TokenKind::UserDefined,
+            TokenKind::Unused,
+            TokenKind::Byte,
+        ]),
+    );
+    let tokens = proptest::collection::vec(token, 1..24);
+    let merges = proptest::collection::vec((0u32..26, 0u32..26), 0..12);
+    let ids = proptest::collection::vec(0u32..26, 0..3);
+    let pre = proptest::sample::select(PRE_TOKENIZERS.to_vec());
+    let flags = any::<[bool; 8]>();
+    (tokens, merges, [ids.clone(), ids.clone(), ids], pre, flags).prop_map(
+        |(tokens, merges, [ends, before, after], pre, flags)| {
+            let [
+                byte_level,
+                joinable,
+                add_bos,
+                add_eos,
+                prefix,
+                once,
+                collapse,
+                named,
+            ] = flags;
+            let len = tokens.len();
+            let (mut tokens, kinds): (Vec<String>, Vec<_>) = tokens.into_iter().unzip();
+            if joinable {
+                // Otherwise hardly any list of merges would pass.
+                for (at, &(left, right)) in merges.iter().enumerate() {
+                    let text = |id: u32| tokens.get(id as usize).cloned().unwrap_or_default();
+                    let joint = text(left) + &text(right);
+                    if at < len && joint.len() < 100 {
+                        tokens[at] = joint;
+                    }
+                }
+            }
+            Vocabulary {
+                model: if byte_level { "gpt2" } else { "llama" }.to_owned(),
+                pre: byte_level.then_some(pre),
+                scores: if byte_level || !merges.is_empty() {
+                    Vec::new()
+                } else {
+                    (0..len).map(|id| (id % 3) as f32).collect()
+                },
+                tokens,
+                kinds,
+                bos: named.then_some(0),
+                eos: named.then_some(len as u32 - 1),
+                unknown: named.then_some(0),
+                add_bos,
+                add_eos,
+                add_space_prefix: prefix,
+                space_prefix_once: once,
+                collapse_spaces: collapse,
+                merges,
+                end_of_generation: ends,
+                strip_before: before,
+                strip_after: after,
+                chat_template: None,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn text_comes_back_from_bytes(text in prop_oneof!["[ \\n'sab01.é日\u{301}]{0,60}", any::<String>()]) {
+        for tokenizer in byte_level() {
+            let ids = tokenizer.encode(&text, AddSpecial::Nothing);
+            prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
+            let mut decoder = tokenizer.decoder();
+            let mut streamed: String = ids.iter().map(|&id| decoder.push(id)).collect();
+            streamed += &decoder.finish();
+            prop_assert_eq!(streamed, text.as_str());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    /// A vocabulary is refused or gives tokens of its own, whatever is in it.
+    #[test]
+    fn any_vocabulary_is_used_or_refused(
+        vocabulary in arbitrary_vocabulary(),
+        text in prop_oneof!["[abĠé▁ <>|im_end]{0,40}", any::<String>()],
+        ids in proptest::collection::vec(any::<u32>().prop_map(|id| id % 40), 0..20),
+    ) {
+        let tokens = vocabulary.tokens.len() as u32;
+        match Tokenizer::new(vocabulary) {
+            Err(error) => prop_assert!(!error.to_string().contains('\n'), "{}", error),
+            Ok(tokenizer) => {
+                for add in [AddSpecial::AsVocabulary, AddSpecial::Prompt, AddSpecial::Nothing] {
+                    let plain = tokenizer.encode(&text, add);
+                    let special = tokenizer.encode_with_special(&text, add);
+                    prop_assert!(plain.iter().chain(&special).all(|&id| id < tokens));
+                    tokenizer.decode(&special);
+                }
+                tokenizer.decode(&ids);
+            }
         }
     }
 }

@@ -1,0 +1,73 @@
+//! Any bytes are a tokenizer's file, a vocabulary and a text, or are refused.
+//!
+//! An input is a `tokenizer.model`, a `tokenizer.json`, one of the files beside them, or the JSON of
+//! a vocabulary, as its first byte says; what is behind its last zero is a text to encode with
+//! what that gives.
+
+#![no_main]
+
+use htc_formats::vocab::{HuggingFaceFiles, Vocabulary};
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use libfuzzer_sys::fuzz_target;
+
+/// A small `tokenizer.json` for the files beside one.
+const TOKENIZER: &str = r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel"}}"#;
+
+fn vocabulary(choice: u8, bytes: &[u8]) -> Option<Vocabulary> {
+    let some = || Some(bytes.to_vec());
+    let mut files = HuggingFaceFiles::default();
+    match choice % 10 {
+        0 => return serde_json::from_slice(bytes).ok(),
+        1 => files.tokenizer_model = some(),
+        2 => files.tokenizer_json = some(),
+        choice => {
+            files.tokenizer_json = Some(TOKENIZER.into());
+            let file = match choice {
+                3 => &mut files.tokenizer_config,
+                4 => &mut files.special_tokens_map,
+                5 => &mut files.added_tokens,
+                6 => &mut files.config,
+                7 => &mut files.generation_config,
+                8 => &mut files.chat_template_jinja,
+                _ => &mut files.chat_template_json,
+            };
+            *file = some();
+        }
+    }
+    match files.vocabulary() {
+        Ok(vocabulary) => Some(vocabulary),
+        Err(error) => {
+            assert!(!error.to_string().contains('\n'));
+            None
+        }
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&choice, rest)) = input.split_first() else {
+        return;
+    };
+    let mut parts = rest.rsplitn(2, |&byte| byte == 0);
+    let last = parts.next().unwrap_or_default();
+    let (bytes, text) = match parts.next() {
+        Some(bytes) => (bytes, last),
+        None => (last, &b"Some text, 123  <0x41>\n"[..]),
+    };
+    let Some(vocabulary) = vocabulary(choice, bytes) else {
+        return;
+    };
+    let tokens = vocabulary.tokens.len();
+    let text = String::from_utf8_lossy(text);
+    match Tokenizer::new(vocabulary) {
+        Err(error) => assert!(!error.to_string().contains('\n')),
+        Ok(tokenizer) => {
+            let plain = tokenizer.encode(&text, AddSpecial::AsVocabulary);
+            let special = tokenizer.encode_with_special(&text, AddSpecial::Prompt);
+            for ids in [plain, special] {
+                assert!(ids.iter().all(|&id| (id as usize) < tokens));
+                tokenizer.decode(&ids);
+            }
+        }
+    }
+});

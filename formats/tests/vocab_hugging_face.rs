@@ -1,0 +1,735 @@
+//! Vocabularies out of Hugging Face folders: what is understood, and what is refused with which
+//! words. Ids are compared with other programs in the loader's tests.
+
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+
+use htc_formats::limits;
+use htc_formats::vocab::{HuggingFaceFiles, PreTokenizer, TokenKind, Vocabulary, VocabularyError};
+use serde_json::{Value, json};
+
+/// A field of a Protocol Buffers message: a number.
+fn number(field: u64, value: u64) -> Vec<u8> {
+    [varint(field << 3), varint(value)].concat()
+}
+
+/// A field: bytes.
+fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
+    [
+        varint(field << 3 | 2),
+        varint(value.len() as u64),
+        value.to_vec(),
+    ]
+    .concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value > 0x7F {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+fn piece(text: &str, score: f32, kind: u64) -> Vec<u8> {
+    let score = [varint(2 << 3 | 5), score.to_le_bytes().to_vec()].concat();
+    bytes(
+        1,
+        &[bytes(1, text.as_bytes()), score, number(3, kind)].concat(),
+    )
+}
+
+const BPE: (u64, u64) = (3, 2);
+
+/// Six pieces; `trainer` and `normalizer` are fields of those messages with numbers.
+fn sentence_piece(trainer: &[(u64, u64)], normalizer: &[(u64, u64)]) -> Vec<u8> {
+    let fields = |list: &[(u64, u64)]| {
+        list.iter()
+            .flat_map(|&(f, v)| number(f, v))
+            .collect::<Vec<u8>>()
+    };
+    [
+        piece("<unk>", 0.0, 2),
+        piece("<s>", 0.0, 3),
+        piece("</s>", 0.0, 3),
+        // The score and the type may be left out.
+        bytes(1, &bytes(1, "▁".as_bytes())),
+        piece("▁a", -1.5, 1),
+        piece("▁▁", -2.0, 4),
+        bytes(2, &fields(trainer)),
+        bytes(3, &fields(normalizer)),
+    ]
+    .concat()
+}
+
+fn of_model(model: Vec<u8>) -> Result<Vocabulary, VocabularyError> {
+    read(HuggingFaceFiles {
+        tokenizer_model: Some(model),
+        ..HuggingFaceFiles::default()
+    })
+}
+
+/// Reads the files; a refusal must be one line.
+fn read(files: HuggingFaceFiles) -> Result<Vocabulary, VocabularyError> {
+    let result = files.vocabulary();
+    if let Err(error) = &result {
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    result
+}
+
+#[test]
+fn a_sentence_piece_model() {
+    let vocabulary = of_model(sentence_piece(&[BPE], &[])).unwrap();
+    assert_eq!(vocabulary.model, "llama");
+    // Looked for as it is typed.
+    assert_eq!(vocabulary.tokens, ["<unk>", "<s>", "</s>", "▁", "▁a", "  "]);
+    assert_eq!(vocabulary.scores, [0.0, 0.0, 0.0, 0.0, -1.5, -2.0]);
+    assert_eq!(vocabulary.kinds[0], TokenKind::Unknown);
+    assert_eq!(
+        vocabulary.kinds[3..],
+        [TokenKind::Normal, TokenKind::Normal, TokenKind::UserDefined]
+    );
+    let special = (vocabulary.bos, vocabulary.eos, vocabulary.unknown);
+    assert_eq!(special, (Some(1), Some(2), Some(0)));
+    // SentencePiece's defaults.
+    assert!(vocabulary.add_space_prefix && vocabulary.collapse_spaces && vocabulary.add_bos);
+
+    let minus_one = u64::MAX;
+    let trainer = [BPE, (40, 2), (41, minus_one), (42, 0)];
+    let other = of_model(sentence_piece(&trainer, &[(3, 0), (4, 0), (5, 1)])).unwrap();
+    assert_eq!(
+        (other.bos, other.eos, other.unknown),
+        (None, Some(0), Some(2))
+    );
+    assert!(!other.add_space_prefix && !other.collapse_spaces);
+}
+
+#[test]
+fn sentence_piece_models_of_other_kinds_are_refused_by_name() {
+    for (trainer, normalizer, words) in [
+        (vec![], vec![], ["model_type", "unigram"]),
+        (vec![(3, 1)], vec![], ["model_type", "unigram"]),
+        (vec![(3, 3)], vec![], ["model_type", "word"]),
+        (vec![(3, 4)], vec![], ["model_type", "char"]),
+        (
+            vec![BPE, (24, 1)],
+            vec![],
+            ["treat_whitespace_as_suffix", "true"],
+        ),
+        (vec![BPE], vec![(5, 0)], ["escape_whitespaces", "false"]),
+    ] {
+        let said = of_model(sentence_piece(&trainer, &normalizer))
+            .unwrap_err()
+            .to_string();
+        for word in words {
+            assert!(said.contains(word), "{said}");
+        }
+    }
+    let mapped = bytes(3, &[bytes(1, b"nmt_nfkc"), bytes(2, b"map")].concat());
+    let model = [sentence_piece(&[BPE], &[]), mapped].concat();
+    let said = of_model(model).unwrap_err().to_string();
+    assert!(
+        said.contains("nmt_nfkc") && said.contains("identity"),
+        "{said}"
+    );
+}
+
+#[test]
+fn damaged_sentence_piece_models_are_refused() {
+    let whole = sentence_piece(&[BPE], &[(4, 0)]);
+    for len in 0..whole.len() {
+        // Cut between two fields, it is a shorter model, if of another kind.
+        let _ = of_model(whole[..len].to_vec());
+    }
+    let start = piece("<unk>", 0.0, 2);
+    for (rest, word) in [
+        (vec![0x0A, 5, 1], "ends within a field"),
+        (vec![0x0A], "ends within a number"),
+        (
+            vec![0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F],
+            "ends within a field",
+        ),
+        ([vec![0x10], vec![0xFF; 10]].concat(), "more than 64 bits"),
+        (vec![0x0B], "unknown kind"),
+        (piece("x", 0.0, 9), "unknown type"),
+        (bytes(1, &bytes(1, &[0xFF])), "no UTF-8"),
+    ] {
+        let said = of_model([start.clone(), rest].concat())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.contains(word) && said.contains("tokenizer.model"),
+            "{said}"
+        );
+    }
+    let nan = [piece("x", f32::NAN, 1), sentence_piece(&[BPE], &[])].concat();
+    assert!(matches!(
+        of_model(nan),
+        Err(VocabularyError::Score { token: 0, .. })
+    ));
+    // Llama 3's file of this name is of another format.
+    let said = of_model(b"IQ== 0\nIg== 1\n".to_vec())
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("no SentencePiece model"), "{said}");
+    let said = of_model(Vec::new()).unwrap_err().to_string();
+    assert!(said.contains("no SentencePiece model"), "{said}");
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": use_regex})
+}
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
+fn sequence(parts: &[Value]) -> Value {
+    json!({"type": "Sequence", "pretokenizers": parts})
+}
+
+const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// A byte-level `tokenizer.json` of a, b, c, ab, abc and an added <x>.
+fn tokenizer() -> Value {
+    json!({
+        "version": "1.0",
+        "added_tokens": [{"id": 5, "content": "<x>", "special": true, "normalized": false}],
+        "normalizer": null,
+        "pre_tokenizer": byte_level(true),
+        "post_processor": null,
+        "model": {
+            "type": "BPE",
+            "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4},
+            "merges": ["a b", ["ab", "c"]],
+        },
+    })
+}
+
+/// [`tokenizer`] with the value at a JSON pointer replaced.
+fn with(changes: &[(&str, Value)]) -> Result<Vocabulary, VocabularyError> {
+    let mut tokenizer = tokenizer();
+    for (at, value) in changes {
+        let (parent, key) = at.rsplit_once('/').unwrap();
+        tokenizer.pointer_mut(parent).unwrap()[key] = value.clone();
+    }
+    read(HuggingFaceFiles {
+        tokenizer_json: Some(serde_json::to_vec(&tokenizer).unwrap()),
+        ..HuggingFaceFiles::default()
+    })
+}
+
+#[test]
+fn a_byte_level_tokenizer() {
+    let vocabulary = with(&[]).unwrap();
+    assert_eq!(vocabulary.model, "gpt2");
+    assert_eq!(vocabulary.tokens, ["a", "b", "c", "ab", "abc", "<x>"]);
+    assert_eq!(
+        vocabulary.kinds[4..],
+        [TokenKind::Normal, TokenKind::Control]
+    );
+    assert_eq!(vocabulary.merges, [(0, 1), (3, 2)]);
+    assert_eq!(vocabulary.pre, Some(PreTokenizer::Gpt2));
+    assert!(vocabulary.scores.is_empty() && !vocabulary.add_bos && vocabulary.bos.is_none());
+}
+
+/// The ways in which files write the same pre-tokenizer.
+#[test]
+fn pre_tokenizers_are_recognised() {
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let mut inverted = split(LLAMA_3);
+    (inverted["behavior"], inverted["invert"]) = (json!("Removed"), json!(true));
+    let literal = LLAMA_3.replace(r"\r", "\r").replace(r"\n", "\n");
+    for (pre, ignore, expected) in [
+        (json!({"type": "ByteLevel"}), false, PreTokenizer::Gpt2),
+        (sequence(&[byte_level(true)]), false, PreTokenizer::Gpt2),
+        (
+            sequence(&[digits, byte_level(true)]),
+            false,
+            PreTokenizer::StarCoder,
+        ),
+        (
+            sequence(&[split(r"\p{N}"), byte_level(true)]),
+            false,
+            PreTokenizer::StarCoder,
+        ),
+        (
+            sequence(&[split(LLAMA_3), byte_level(false)]),
+            true,
+            PreTokenizer::Llama3,
+        ),
+        (
+            sequence(&[split(LLAMA_3), byte_level(false)]),
+            false,
+            PreTokenizer::Dbrx,
+        ),
+        (
+            sequence(&[inverted, byte_level(false)]),
+            false,
+            PreTokenizer::Dbrx,
+        ),
+        (
+            sequence(&[split(&literal), byte_level(false)]),
+            false,
+            PreTokenizer::Dbrx,
+        ),
+    ] {
+        let read = with(&[
+            ("/pre_tokenizer", pre.clone()),
+            ("/model/ignore_merges", json!(ignore)),
+        ]);
+        assert_eq!(read.unwrap().pre, Some(expected), "{pre}");
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_named() {
+    let removed = json!({"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Removed"});
+    let nested = sequence(&[sequence(&[byte_level(true)])]);
+    let many = vec![byte_level(true); 17];
+    let mut prefix = byte_level(true);
+    prefix["add_prefix_space"] = json!(true);
+    let bert = json!({"type": "BertPreTokenizer"});
+    let template = |single: Value| json!({"type": "TemplateProcessing", "single": single});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let x = json!({"SpecialToken": {"id": "<x>", "type_id": 0}});
+    let single_word = json!([{"id": 5, "content": "<x>", "single_word": true, "special": true}]);
+    for (at, value, words) in [
+        (
+            "/model/type",
+            json!("Unigram"),
+            &["model.type", "Unigram", "BPE"][..],
+        ),
+        (
+            "/model/type",
+            json!("WordPiece"),
+            &["model.type", "WordPiece"],
+        ),
+        ("/model/dropout", json!(0.5), &["dropout", "0.5"]),
+        (
+            "/model/continuing_subword_prefix",
+            json!("##"),
+            &["continuing_subword_prefix", "##"],
+        ),
+        (
+            "/model/end_of_word_suffix",
+            json!("</w>"),
+            &["end_of_word_suffix", "</w>"],
+        ),
+        (
+            "/model/ignore_merges",
+            json!(true),
+            &["pre_tokenizer", "ignore_merges"],
+        ),
+        (
+            "/normalizer",
+            json!({"type": "Lowercase"}),
+            &["normalizer", "Lowercase", "NFC"],
+        ),
+        (
+            "/pre_tokenizer",
+            sequence(&[split("x+y"), byte_level(false)]),
+            &["pre_tokenizer", "x+y", "Llama 3"],
+        ),
+        (
+            "/pre_tokenizer",
+            sequence(&[split(LLAMA_3), byte_level(true)]),
+            &["pre_tokenizer"],
+        ),
+        (
+            "/pre_tokenizer",
+            sequence(&[removed, byte_level(false)]),
+            &["pre_tokenizer", "Removed"],
+        ),
+        (
+            "/pre_tokenizer",
+            sequence(&[bert.clone(), byte_level(false)]),
+            &["BertPreTokenizer"],
+        ),
+        (
+            "/pre_tokenizer",
+            bert,
+            &["pre_tokenizer", "BertPreTokenizer", "byte_fallback"],
+        ),
+        ("/pre_tokenizer", Value::Null, &["pre_tokenizer", "none"]),
+        (
+            "/pre_tokenizer",
+            prefix,
+            &["pre_tokenizer", "add_prefix_space"],
+        ),
+        ("/pre_tokenizer", nested, &["a sequence in a sequence"]),
+        ("/pre_tokenizer", sequence(&many), &["at most 16"]),
+        (
+            "/post_processor",
+            json!({"type": "BertProcessing"}),
+            &["post_processor", "BertProcessing"],
+        ),
+        (
+            "/post_processor",
+            template(json!([x, text, x, x])),
+            &["post_processor", "<x> $A <x> <x>"],
+        ),
+        ("/added_tokens", single_word, &["single_word", "<x>"]),
+        (
+            "/added_tokens",
+            json!([{"id": 12, "content": "<y>"}]),
+            &["<y>", "12", "below 12"],
+        ),
+        ("/model/vocab/abc", json!(3), &["ab", "abc", "id 3"]),
+        (
+            "/model/vocab/abc",
+            json!(4_000_000_000_u32),
+            &["4000000000", "below 12"],
+        ),
+        ("/model/vocab/abc", json!(-1), &["tokenizer.json", "-1"]),
+        ("/model/merges", json!(["a b", "a  b"]), &["merge"]),
+        ("/model/merges", json!([["a", "b", "c"]]), &["merge"]),
+        ("/model/merges", json!([["a"]]), &["merge"]),
+        ("/model/merges", json!(["a x"]), &["merge 0", "a x"]),
+        ("/model", json!({"vocab": {}}), &["model.type", "missing"]),
+    ] {
+        let said = with(&[(at, value.clone())]).unwrap_err().to_string();
+        for word in words {
+            assert!(said.contains(word), "{at} {value}: {said}");
+        }
+    }
+    // A Unigram model has a list of pairs where others have an object.
+    let unigram = json!({"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]], "unk_id": 0});
+    let said = with(&[("/model", unigram)]).unwrap_err().to_string();
+    assert!(said.contains("Unigram"), "{said}");
+}
+
+#[test]
+fn unicode_normalisation_is_left_to_the_text() {
+    let none = with(&[]).unwrap();
+    for normalizer in [
+        json!({"type": "NFC"}),
+        json!({"type": "Sequence", "normalizers": []}),
+        json!({"type": "Sequence", "normalizers": [{"type": "NFC"}]}),
+    ] {
+        assert_eq!(with(&[("/normalizer", normalizer)]).unwrap(), none);
+    }
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for text in [
+        deep.clone(),
+        format!("{{\"model\": {deep}}}"),
+        format!("{{\"other\": {deep}}}"),
+        format!("{{\"model\": {{\"type\": \"BPE\", \"vocab\": {deep}}}}}"),
+    ] {
+        let files = HuggingFaceFiles {
+            tokenizer_json: Some(text.into_bytes()),
+            ..HuggingFaceFiles::default()
+        };
+        let said = read(files).unwrap_err().to_string();
+        assert!(said.starts_with("tokenizer.json"), "{said}");
+    }
+}
+
+fn bytes_of(value: Value) -> Option<Vec<u8>> {
+    Some(serde_json::to_vec(&value).unwrap())
+}
+
+/// A byte-level tokenizer with two added tokens, and the other files of its folder.
+fn folder() -> HuggingFaceFiles {
+    let mut tokenizer = tokenizer();
+    tokenizer["added_tokens"] = json!([
+        {"id": 5, "content": "<x>", "special": true},
+        {"id": 6, "content": "<|y|>", "special": false, "lstrip": true, "rstrip": true},
+        {"id": 7, "content": "z▁z", "special": false},
+    ]);
+    HuggingFaceFiles {
+        tokenizer_json: bytes_of(tokenizer),
+        ..HuggingFaceFiles::default()
+    }
+}
+
+#[test]
+fn added_tokens_are_control_or_user_defined() {
+    let vocabulary = read(folder()).unwrap();
+    let expected = [
+        TokenKind::Control,
+        TokenKind::Control,
+        TokenKind::UserDefined,
+    ];
+    assert_eq!(vocabulary.kinds[5..], expected);
+    assert_eq!(vocabulary.tokens[5..], ["<x>", "<|y|>", "z z"]);
+    let stripping = (vocabulary.strip_before, vocabulary.strip_after);
+    assert_eq!(stripping, (vec![6], vec![6]));
+}
+
+#[test]
+fn special_tokens_by_name_and_by_id() {
+    let config = json!({"bos_token_id": 1, "eos_token_id": [2, 3], "model_type": "llama"});
+    let generation = json!({"bos_token_id": 0, "eos_token_id": [6, 3, 4]});
+    let by_id = HuggingFaceFiles {
+        config: bytes_of(config),
+        generation_config: bytes_of(generation),
+        ..folder()
+    };
+    let vocabulary = read(by_id.clone()).unwrap();
+    assert_eq!((vocabulary.bos, vocabulary.eos), (Some(1), Some(2)));
+    assert_eq!(vocabulary.end_of_generation, [3, 4, 6]);
+
+    // Names go before ids, and the tokenizer's own file before the other.
+    let names = HuggingFaceFiles {
+        tokenizer_config: bytes_of(json!({
+            "bos_token": {"content": "<x>", "lstrip": false},
+            "eos_token": "",
+            "unk_token": null,
+        })),
+        special_tokens_map: bytes_of(json!({"bos_token": "a", "eos_token": "<|y|>"})),
+        ..by_id
+    };
+    let vocabulary = read(names.clone()).unwrap();
+    assert_eq!((vocabulary.bos, vocabulary.eos), (Some(5), Some(6)));
+    assert_eq!(vocabulary.end_of_generation, [2, 3, 4]);
+
+    let absent = HuggingFaceFiles {
+        tokenizer_config: bytes_of(json!({"bos_token": "<none>"})),
+        ..names
+    };
+    let said = read(absent).unwrap_err().to_string();
+    assert!(said.contains("BOS") && said.contains("<none>"), "{said}");
+    let beyond = HuggingFaceFiles {
+        config: bytes_of(json!({"text_config": {"eos_token_id": 99}})),
+        ..folder()
+    };
+    assert!(matches!(
+        read(beyond),
+        Err(VocabularyError::Special { id: 99, .. })
+    ));
+}
+
+#[test]
+fn what_is_put_around_a_text() {
+    let adds = |processor: Value, config: Value| {
+        let mut files = folder();
+        let mut tokenizer: Value =
+            serde_json::from_slice(files.tokenizer_json.as_ref().unwrap()).unwrap();
+        tokenizer["post_processor"] = processor;
+        files.tokenizer_json = bytes_of(tokenizer);
+        files.tokenizer_config = bytes_of(config);
+        let vocabulary = read(files).unwrap();
+        (vocabulary.bos, vocabulary.add_bos, vocabulary.add_eos)
+    };
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let token = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+    let template =
+        |single: Value| json!({"type": "TemplateProcessing", "single": single, "pair": []});
+    let x = json!({"bos_token": "<x>", "eos_token": "a"});
+    let flags =
+        json!({"add_bos_token": true, "add_eos_token": true, "bos_token": "<x>", "eos_token": "a"});
+    let named = Some(5);
+    assert_eq!(adds(Value::Null, x.clone()), (named, false, false));
+    assert_eq!(adds(Value::Null, flags.clone()), (named, true, true));
+    let before = template(json!([token("<x>"), text]));
+    assert_eq!(adds(before.clone(), x.clone()), (named, true, false));
+    // Named by nothing else.
+    assert_eq!(adds(before.clone(), json!({})), (named, true, false));
+    let both = template(json!([token("<x>"), text, token("a")]));
+    assert_eq!(adds(both, x.clone()), (named, true, true));
+    let parts = json!({"type": "Sequence", "processors": [byte_level(true), before]});
+    assert_eq!(adds(parts, x.clone()), (named, true, false));
+    let alone = template(json!([text]));
+    assert_eq!(adds(alone.clone(), x), (named, false, false));
+    assert_eq!(adds(alone, flags), (named, true, true));
+}
+
+#[test]
+fn the_vocabulary_is_as_large_as_the_embedding() {
+    let sized = |size: Value| {
+        read(HuggingFaceFiles {
+            config: bytes_of(size),
+            ..folder()
+        })
+    };
+    let padded = sized(json!({"vocab_size": 10})).unwrap();
+    assert_eq!(padded.tokens[8..], ["[PAD8]", "[PAD9]"]);
+    assert_eq!(padded.kinds[8..], [TokenKind::Unused; 2]);
+    let nested = sized(json!({"text_config": {"vocab_size": 9}})).unwrap();
+    assert_eq!(nested.tokens.len(), 9);
+    // Added tokens that the model has no embedding for.
+    let cut = sized(json!({"vocab_size": 6})).unwrap();
+    assert_eq!((cut.tokens.len(), cut.strip_after.len()), (6, 0));
+    // Not the model's own tokens, and no size that a number alone can ask for.
+    for rows in [4_usize, 1 << 20] {
+        let refused = sized(json!({"vocab_size": rows}));
+        assert_eq!(refused, Err(VocabularyError::Rows { tokens: 8, rows }));
+    }
+}
+
+#[test]
+fn tokens_are_added_to_sentence_piece_models() {
+    let files = HuggingFaceFiles {
+        tokenizer_model: Some(sentence_piece(&[BPE], &[(4, 0)])),
+        added_tokens: bytes_of(json!({"<new>": 6})),
+        tokenizer_config: bytes_of(json!({
+            "added_tokens_decoder": {
+                "2": {"content": "</s>", "special": true, "rstrip": true},
+                "7": {"content": "<|end|>", "special": false},
+            },
+            "add_bos_token": false,
+        })),
+        config: bytes_of(json!({"vocab_size": 9})),
+        ..HuggingFaceFiles::default()
+    };
+    let vocabulary = read(files.clone()).unwrap();
+    assert_eq!(vocabulary.tokens[6..], ["<new>", "<|end|>", "[PAD8]"]);
+    assert_eq!(vocabulary.scores[5..], [-2.0, -1000.0, -1000.0, -10000.0]);
+    let expected = [
+        TokenKind::UserDefined,
+        TokenKind::Control,
+        TokenKind::Unused,
+    ];
+    assert_eq!(vocabulary.kinds[6..], expected);
+    assert_eq!(vocabulary.strip_after, [2]);
+    assert!(!vocabulary.add_bos && vocabulary.add_space_prefix);
+
+    for (config, prefix) in [
+        (json!({"model_type": "gemma2"}), false),
+        (json!({"model_type": "gemma3_text"}), false),
+        (json!({"model_type": "llama"}), true),
+    ] {
+        let gemma = HuggingFaceFiles {
+            config: bytes_of(config),
+            ..files.clone()
+        };
+        assert_eq!(read(gemma).unwrap().add_space_prefix, prefix);
+    }
+    let without = HuggingFaceFiles {
+        tokenizer_config: bytes_of(json!({"add_prefix_space": false})),
+        ..files.clone()
+    };
+    assert!(!read(without).unwrap().add_space_prefix);
+    for key in ["x", "-1", "99999999999"] {
+        let bad = HuggingFaceFiles {
+            tokenizer_config: bytes_of(json!({"added_tokens_decoder": {key: {"content": "y"}}})),
+            ..files.clone()
+        };
+        let said = read(bad).unwrap_err().to_string();
+        assert!(
+            said.contains(key) && said.contains("tokenizer_config.json"),
+            "{said}"
+        );
+    }
+    let far = HuggingFaceFiles {
+        added_tokens: bytes_of(json!({"<new>": 4_000_000_000_u32})),
+        ..files
+    };
+    let said = read(far).unwrap_err().to_string();
+    assert!(said.contains("<new>") && said.contains("below"), "{said}");
+}
+
+#[test]
+fn the_chat_template_is_found_wherever_it_is() {
+    let template = |files: HuggingFaceFiles| read(files).unwrap().chat_template;
+    let one = HuggingFaceFiles {
+        tokenizer_config: bytes_of(json!({"chat_template": "one"})),
+        ..folder()
+    };
+    assert_eq!(template(one.clone()).as_deref(), Some("one"));
+    let list = json!({"chat_template": [
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "two"},
+    ]});
+    let several = HuggingFaceFiles {
+        tokenizer_config: bytes_of(list),
+        ..folder()
+    };
+    assert_eq!(template(several).as_deref(), Some("two"));
+    let beside = HuggingFaceFiles {
+        chat_template_json: bytes_of(json!({"chat_template": "three"})),
+        ..folder()
+    };
+    assert_eq!(template(beside).as_deref(), Some("three"));
+    let jinja = HuggingFaceFiles {
+        chat_template_jinja: Some(b"four".to_vec()),
+        ..one
+    };
+    assert_eq!(template(jinja).as_deref(), Some("four"));
+    assert_eq!(template(folder()), None);
+    let broken = HuggingFaceFiles {
+        chat_template_jinja: Some(vec![0xFF]),
+        ..folder()
+    };
+    assert!(
+        read(broken)
+            .unwrap_err()
+            .to_string()
+            .contains("chat_template.jinja")
+    );
+}
+
+/// A folder on disk.
+#[test]
+fn folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = || {
+        let result = Vocabulary::from_hugging_face(dir.path());
+        result.map_err(|error| error.to_string())
+    };
+    let said = read().unwrap_err();
+    assert!(
+        said.contains("tokenizer.json") && said.contains("tokenizer.model"),
+        "{said}"
+    );
+
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+    write("tokenizer.json", &serde_json::to_vec(&tokenizer()).unwrap());
+    write("generation_config.json", br#"{"eos_token_id": 5}"#);
+    assert_eq!(read().unwrap().eos, Some(5));
+    // Both: the model was trained with the other one. Llama 3's is of another format.
+    write("tokenizer.model", b"IQ== 0\n");
+    assert_eq!(read().unwrap().model, "gpt2");
+    write("tokenizer.model", &sentence_piece(&[BPE], &[]));
+    assert_eq!(read().unwrap().model, "llama");
+
+    write("tokenizer_config.json", b"{");
+    assert!(read().unwrap_err().contains("tokenizer_config.json"));
+    let open = |name: &str, len: u64| {
+        let file = std::fs::File::create(dir.path().join(name)).unwrap();
+        file.set_len(len).unwrap();
+    };
+    open("tokenizer_config.json", limits::MAX_CONFIG_FILE_BYTES + 1);
+    let said = read().unwrap_err();
+    assert!(
+        said.contains("tokenizer_config.json") && said.contains("more than"),
+        "{said}"
+    );
+    open("tokenizer.model", limits::MAX_TOKENIZER_FILE_BYTES + 1);
+    let said = read().unwrap_err();
+    assert!(
+        said.contains("tokenizer.model") && said.contains("more than"),
+        "{said}"
+    );
+}
+
+/// The folders of the tests' tiny models have the vocabularies of their GGUFs.
+#[test]
+fn folders_and_ggufs_agree() {
+    let root = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/architectures"
+    );
+    let mut models = 0;
+    for entry in std::fs::read_dir(root).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.join("tokenizer.model").is_file() || !folder.join("model.gguf").is_file() {
+            continue;
+        }
+        let gguf = htc_formats::gguf::Gguf::open(folder.join("model.gguf")).unwrap();
+        let mut expected = Vocabulary::from_gguf(&gguf).unwrap();
+        // These SentencePiece models were made with its default, which GGUF has no entry for.
+        expected.collapse_spaces = true;
+        let found = Vocabulary::from_hugging_face(&folder).unwrap();
+        assert_eq!(found, expected, "{}", folder.display());
+        models += 1;
+    }
+    assert!(models > 5);
+}
