@@ -30,6 +30,7 @@ mod user_defined;
 mod words;
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
 use thiserror::Error;
@@ -152,8 +153,8 @@ pub struct Tokenizer {
     /// Tokens that end a generated text, ascending.
     ends: Vec<u32>,
     user_defined: UserDefined,
-    /// User-defined, control and unknown tokens.
-    special: UserDefined,
+    /// User-defined, control and unknown tokens; made when they are first asked for.
+    special: OnceLock<UserDefined>,
     method: Method,
 }
 
@@ -180,24 +181,14 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
 
-        let find = |wanted: &[TokenKind]| {
-            let tokens = (0..).zip(&vocabulary.tokens);
-            let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
-            UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
-        };
-        let user_defined = find(&[TokenKind::UserDefined]);
-        let special = find(&[
-            TokenKind::UserDefined,
-            TokenKind::Control,
-            TokenKind::Unknown,
-        ]);
+        let user_defined = automaton(&vocabulary, &kinds, &[TokenKind::UserDefined]);
         let method = method(&vocabulary)?;
         Ok(Self {
             vocabulary,
             kinds,
             ends,
             user_defined,
-            special,
+            special: OnceLock::new(),
             method,
         })
     }
@@ -214,7 +205,15 @@ impl Tokenizer {
     /// prompts that are written with them. BOS is not put before a text that begins with it, nor
     /// EOS behind one that ends with it.
     pub fn encode_with_special(&self, text: &str, add: AddSpecial) -> Vec<u32> {
-        self.encode_cut_at(&self.special, text, add)
+        let special = self.special.get_or_init(|| {
+            let special = [
+                TokenKind::UserDefined,
+                TokenKind::Control,
+                TokenKind::Unknown,
+            ];
+            automaton(&self.vocabulary, &self.kinds, &special)
+        });
+        self.encode_cut_at(special, text, add)
     }
 
     fn encode_cut_at(&self, special: &UserDefined, text: &str, add: AddSpecial) -> Vec<u32> {
@@ -459,6 +458,13 @@ fn byte_tokens(id: impl Fn(&str) -> Option<u32>) -> Box<[u32; 256]> {
         *token = id(&format!("<0x{byte:02X}>")).unwrap_or(u32::MAX);
     }
     bytes
+}
+
+/// What finds the tokens of the given kinds.
+fn automaton(vocabulary: &Vocabulary, kinds: &[TokenKind], wanted: &[TokenKind]) -> UserDefined {
+    let tokens = (0..).zip(&vocabulary.tokens);
+    let tokens = tokens.filter(|&(id, _)| wanted.contains(&kinds[id as usize]));
+    UserDefined::new(tokens.map(|(id, text)| (id, text.as_str())))
 }
 
 /// The special token at one end of a text.
