@@ -482,8 +482,9 @@ fn quantised_sources_are_compiled() {
         let (artifact, _) = compile(&scratch, &model, &format!("{kind}.htz"), &options);
         let options = ["--chunks", "1", "--reference", model.to_str().unwrap()];
         let result = eval(&artifact, &demo("alice.txt"), &options).run().json();
-        close(number(&result, "/perplexity_ratio"), 1.0, 1e-3);
-        assert!(number(&result, "/kl") < 1e-3, "{kind}: {result}");
+        // The source's products round activations to eight bits, those with f32 factors do not.
+        close(number(&result, "/perplexity_ratio"), 1.0, 5e-3);
+        assert!(number(&result, "/kl") < 2e-3, "{kind}: {result}");
     }
 }
 

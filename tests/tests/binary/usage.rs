@@ -24,15 +24,15 @@ fn every_command_explains_its_options() {
         ),
         (
             "eval",
-            "--text --context --chunks --reference --threads --json",
+            "--text --context --chunks --reference --kv-type --threads --json",
         ),
         (
             "run",
-            "-p --prompt --prompt-file -n --temp --top-k --top-p --seed --threads",
+            "-p --prompt --prompt-file --chat --system -n --temp --top-k --top-p --seed --kv-type --threads",
         ),
         ("inspect", "--json"),
         ("verify", "--json"),
-        ("tokenize", "--text --json"),
+        ("tokenize", "--text --special --json"),
     ] {
         let outcome = htc![command, "--help"].run().ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();
@@ -156,7 +156,7 @@ fn values_of_compile_that_are_out_of_range() {
             ),
             ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
             ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
-            ("--factor-type", &["q4_0", "q4_k", "f64", ""]),
+            ("--factor-type", &["q3_k", "iq4_nl", "f64", ""]),
             ("--threads", &["0", "1025", "two", "99999999999"]),
         ],
     );
@@ -217,7 +217,7 @@ fn what_is_allowed_is_said() {
     for (option, value, words) in [
         ("--method", "svd", &["gp", "grc"][..]),
         ("--slots", "x", &["q", "gate", "down"]),
-        ("--factor-type", "q4_0", &["f32", "f16", "bf16", "q8_0"]),
+        ("--factor-type", "q3_k", &["f32", "bf16", "q8_0", "q4_k"]),
         ("--rank", "0", &["at least 1", "full"]),
         ("--ratio", "2", &["0", "1"]),
     ] {

@@ -1,7 +1,6 @@
 //! The version for x86-64 with AVX-512 (F, BW, DQ, VL) and its VNNI.
 //!
-//! Registers of 512 bits gain nothing here: two ports take these instructions at that width where
-//! three do at half of it.
+//! The registers are of 256 bits, as those of the other versions.
 
 use super::wide::integer_products;
 

@@ -11,7 +11,7 @@
 //! row. A row's product depends on nothing but that row and the vector.
 //!
 //! The versions for x86-64 work on 256 bits: eight sums of four products each, which an
-//! instruction set takes as it can. AVX-512 has its own for the formats that gain from it.
+//! instruction set takes as it can.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

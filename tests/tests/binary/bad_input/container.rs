@@ -42,9 +42,10 @@ fn a_folder() {
     let scratch = Scratch::new();
     let folder = scratch.path("model.gguf");
     fs::create_dir(&folder).unwrap();
-    for command in ["inspect", "verify", "run"] {
-        refused(htc![command, &folder], 1, &["model.gguf", "folder"]);
+    for command in ["inspect", "run"] {
+        refused(htc![command, &folder], 1, &["model.gguf", "config.json"]);
     }
+    refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
 }
 
 /// Opening a pipe would wait for a writer for ever.
