@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use htc_formats::{DType, block};
 use htc_formats::model::Slot;
+use htc_formats::{DType, block};
 use htc_loader::kv::KvType;
 
 use crate::plan::{Budget, Method};

@@ -25,7 +25,14 @@ const FORMATS: [DType; 15] = [
     DType::Q4_0,
     DType::Q4K,
     DType::Q5K,
-    DType::Q6K, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q2K, DType::Q3K, DType::IQ4NL, DType::IQ4XS
+    DType::Q6K,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q2K,
+    DType::Q3K,
+    DType::IQ4NL,
+    DType::IQ4XS,
 ];
 
 /// Rounds of every measurement.

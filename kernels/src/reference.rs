@@ -7,8 +7,8 @@ mod elementwise;
 mod quantised;
 
 pub use attention::attention;
-pub use quantised::{quantised_matmul, quantised_vector};
 pub use elementwise::{gelu_mul, rope_halves, softcap};
+pub use quantised::{quantised_matmul, quantised_vector};
 
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;

@@ -65,4 +65,3 @@ pub fn largest_difference(found: &[f32], expected: &[f32]) -> f64 {
     assert!(found.iter().all(|v| v.is_finite()));
     differences.fold(0.0, f64::max) / variance.sqrt()
 }
-

@@ -121,10 +121,18 @@ fn a_folder_writes_what_its_gguf_writes() {
 fn compiled(scratch: &Scratch, fixture: &Fixture, source: &str, options: &[&str]) -> PathBuf {
     let output = scratch.path(&format!("{}{}.htz", fixture.name, options.join("")));
     let source = fixture.folder.join(source);
-    htc!["compile", source, "-o", &output, "--factor-type", "f32", "--force"]
-        .args(options)
-        .run()
-        .ok();
+    htc![
+        "compile",
+        source,
+        "-o",
+        &output,
+        "--factor-type",
+        "f32",
+        "--force"
+    ]
+    .args(options)
+    .run()
+    .ok();
     htc!["verify", &output].run().ok();
     output
 }
@@ -156,7 +164,11 @@ fn half_rank_is_an_artifact_that_runs() {
     for (fixture, rank) in small.chain(large) {
         for (method, slots) in ALL_SLOTS {
             let options = ["--method", method, "--slots", slots, "--rank", rank];
-            let source = if method == "gp" { "config.json" } else { "model.gguf" };
+            let source = if method == "gp" {
+                "config.json"
+            } else {
+                "model.gguf"
+            };
             let artifact = compiled(&scratch, &fixture, source, &options);
             let name = &fixture.name;
             // Far from the model and yet not nothing: finite logits that follow it.

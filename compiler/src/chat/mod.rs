@@ -50,7 +50,8 @@ pub fn render(conversation: &Conversation) -> Result<String, ChatError> {
         .spawn()?;
     let request = serde_json::to_vec(conversation).map_err(io::Error::from)?;
     // Threads, so that neither side waits for the other with a full pipe.
-    let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (mut stdin, stdout, stderr) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let limit = template::MAX_TEXT_BYTES as u64 + 1;
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -118,7 +119,9 @@ pub fn serve() -> Result<(), String> {
         serde_json::from_slice(&request).map_err(|error| error.to_string())?;
     let text = template::render(&conversation)?;
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
     written.map_err(|error| error.to_string())
 }
 

@@ -100,7 +100,9 @@ impl Write for Bounded {
 }
 
 fn in_words(error: Error) -> String {
-    let line = error.line().map_or_else(String::new, |line| format!("line {line}: "));
+    let line = error
+        .line()
+        .map_or_else(String::new, |line| format!("line {line}: "));
     let what = match error.kind() {
         ErrorKind::OutOfFuel => "it takes more steps than are allowed; does it loop?".to_owned(),
         kind => match error.detail() {
@@ -113,9 +115,8 @@ fn in_words(error: Error) -> String {
 
 /// `json.dumps` of Python with `ensure_ascii=False`: a space behind commas and colons.
 fn to_json(value: Value, options: Kwargs) -> Result<Value, Error> {
-    let failed = |error: serde_json::Error| {
-        Error::new(ErrorKind::BadSerialization, error.to_string())
-    };
+    let failed =
+        |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
     let indent: Option<usize> = options.get("indent")?;
     let mut text = Vec::new();
     match indent {

@@ -93,7 +93,10 @@ fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result
     };
     let conversation = Conversation {
         template,
-        messages: system.into_iter().chain([message("user", prompt)]).collect(),
+        messages: system
+            .into_iter()
+            .chain([message("user", prompt)])
+            .collect(),
         bos: text_of(vocabulary.bos),
         eos: text_of(vocabulary.eos),
     };

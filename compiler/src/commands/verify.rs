@@ -23,7 +23,9 @@ struct Damage {
 pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
     let artifact = match open_container(&args.file) {
         Ok(Opened::Htz(artifact)) => artifact,
-        Ok(Opened::Gguf(_) | Opened::Folder(_)) => return Err(Failure::NoDigests(args.file.clone())),
+        Ok(Opened::Gguf(_) | Opened::Folder(_)) => {
+            return Err(Failure::NoDigests(args.file.clone()));
+        }
         Err(Failure::Htz(fault)) => {
             // Too damaged to open: a program that reads the JSON is told so, too.
             if args.json {

@@ -7,8 +7,8 @@
 
 mod statistics;
 
-use htc_loader::kv::KvType;
 use htc_loader::exec::BATCH;
+use htc_loader::kv::KvType;
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{ExecError, Model, Pool, Session};
 use serde::Serialize;

@@ -98,7 +98,15 @@ impl Report {
         let others: u64 = source
             .tensors
             .iter()
-            .filter(|t| !matches!(t.role, Role::Linear { part: Part::Weight, .. }))
+            .filter(|t| {
+                !matches!(
+                    t.role,
+                    Role::Linear {
+                        part: Part::Weight,
+                        ..
+                    }
+                )
+            })
             .map(numbers)
             .sum();
         let bases: u64 = plan.bases.iter().map(|b| b.parameters).sum();

@@ -28,9 +28,7 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
         .iter()
         .filter_map(|tensor| match factorised(plan, tensor.role) {
             // The first member of a unit stands for all of them.
-            Some((unit, slot)) => {
-                (unit.members[0].slot == slot).then_some(Job::Factorise(unit))
-            }
+            Some((unit, slot)) => (unit.members[0].slot == slot).then_some(Job::Factorise(unit)),
             None => Some(Job::PassThrough(tensor)),
         })
         .collect()

@@ -261,7 +261,11 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     // Also finds the places that do not fit.
     let file_length = check::layout(manifest, data_offset)?;
     // Older readers are told the truth where they know all there is.
-    let minor = if manifest.requires.is_empty() { 0 } else { FORMAT_MINOR };
+    let minor = if manifest.requires.is_empty() {
+        0
+    } else {
+        FORMAT_MINOR
+    };
     Ok(Header {
         minor,
         manifest_length,

@@ -10,11 +10,12 @@ use htc_formats::DType;
 
 use super::activations;
 use super::blocks::{
-    Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part, prefetch, row_groups, six_bit_scales, tile_kernels,
+    Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part,
+    prefetch, row_groups, six_bit_scales, tile_kernels,
 };
 use super::dot;
-use super::int_gemm;
 use super::heads::{Columns, Heads, attention_kernels, heads};
+use super::int_gemm;
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
 use super::matvec::decoded_matvec;

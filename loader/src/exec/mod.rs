@@ -68,12 +68,7 @@ impl<'m> Session<'m> {
     }
 
     /// An empty sequence whose keys and values are stored as `kv_type`.
-    pub fn with_kv_type(
-        model: &'m Model,
-        pool: &'m Pool,
-        context: usize,
-        kv_type: KvType,
-    ) -> Self {
+    pub fn with_kv_type(model: &'m Model, pool: &'m Pool, context: usize, kv_type: KvType) -> Self {
         Session {
             model,
             pool,
@@ -371,7 +366,10 @@ impl Rotation {
             RopePairs::Adjacent => cpu::rope_adjacent,
             RopePairs::Halves => cpu::rope_halves,
         };
-        let (cos, sin) = (self.cos.chunks_exact(self.pairs), self.sin.chunks_exact(self.pairs));
+        let (cos, sin) = (
+            self.cos.chunks_exact(self.pairs),
+            self.sin.chunks_exact(self.pairs),
+        );
         for ((row, cos), sin) in x.chunks_exact_mut(width).zip(cos).zip(sin) {
             rotate(row, head_size, cos, sin)?;
         }

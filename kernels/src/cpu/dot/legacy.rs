@@ -86,12 +86,28 @@ pub(super) use legacy_product;
 /// The products of all these formats.
 macro_rules! legacy_products {
     ($features:literal) => {
-        legacy_product!($features, q8_0, 34, SIGNED_CENTRE, false, q8_0_codes, sum_signed);
+        legacy_product!(
+            $features,
+            q8_0,
+            34,
+            SIGNED_CENTRE,
+            false,
+            q8_0_codes,
+            sum_signed
+        );
         legacy_product!($features, q4_0, 18, 8, false, q4_0_codes, sum_small);
         legacy_product!($features, q4_1, 20, 0, true, q4_1_codes, sum_small);
         legacy_product!($features, q5_0, 22, 16, false, q5_0_codes, sum_small);
         legacy_product!($features, q5_1, 24, 0, true, q5_1_codes, sum_small);
-        legacy_product!($features, iq4_nl, 18, SIGNED_CENTRE, false, iq4_nl_codes, sum_signed);
+        legacy_product!(
+            $features,
+            iq4_nl,
+            18,
+            SIGNED_CENTRE,
+            false,
+            iq4_nl_codes,
+            sum_signed
+        );
 
         #[inline]
         #[target_feature(enable = $features)]

@@ -38,11 +38,11 @@ use crate::matrix::Matrix;
 /// [`is_integer`] names and the shapes have been checked.
 pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
 #[cfg(target_arch = "aarch64")]
 pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
 pub(super) use scalar::dot as scalar;
+#[cfg(target_arch = "x86_64")]
+pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
 
 /// Whether a product with weights of this type quantises the vector.
 pub(super) fn is_integer(dtype: DType) -> bool {

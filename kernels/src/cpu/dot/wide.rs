@@ -197,7 +197,10 @@ macro_rules! integer_products {
         #[target_feature(enable = $features)]
         fn sums_of_four([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
             let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-            let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+            let sums = _mm_add_ps(
+                _mm256_castps256_ps128(sums),
+                _mm256_extractf128_ps::<1>(sums),
+            );
             let mut numbers = [0.0; 4];
             // SAFETY: the array has the bytes that are written.
             unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
