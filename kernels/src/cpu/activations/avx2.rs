@@ -41,14 +41,14 @@ fn quantise_strip(x: &[f32; STRIP], strip: &mut Strip) {
     unsafe { _mm256_storeu_ps(strip.scales.as_mut_ptr(), scales) };
     for s in 0..2 {
         let mut sums = [_mm256_setzero_si256(); 4];
-        for k in 0..4 {
+        for (k, sum) in sums.iter_mut().enumerate() {
             let b = s * 4 + k;
             let inverse = _mm256_permutevar8x32_ps(inverses, _mm256_set1_epi32(b as i32));
             let codes = codes(&blocks[b], inverse);
             // SAFETY: the array has the bytes that are written.
             unsafe { _mm256_storeu_si256(strip.codes[b].as_mut_ptr().cast(), codes) };
             let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-            sums[k] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            *sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
         }
         let [a, b, c, d] = sums;
         let halves = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));

@@ -151,9 +151,9 @@ fn field(bytes: &[u8], shift: usize, bits: u32, codes: &mut [i8]) {
 
 fn q2_k(block: &[u8; 84], out: &mut Block) {
     let (d, d_min) = (float(block, 80), float(block, 82));
-    for r in 0..16 {
-        out.scales[r] = d * f32::from(block[r] & 15);
-        out.minima[r] = -(d_min * f32::from(block[r] >> 4));
+    for (r, packed) in block[..16].iter().enumerate() {
+        out.scales[r] = d * f32::from(packed & 15);
+        out.minima[r] = -(d_min * f32::from(packed >> 4));
     }
     for (j, codes) in out.codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         field(&block[16 + j / 4 * 32..][..32], j % 4 * 2, 2, codes);
