@@ -83,6 +83,21 @@ fn what_a_reader_must_know_is_required() {
 }
 
 #[test]
+fn a_vocabulary_that_older_readers_would_misread_is_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    let mut model = mixed();
+    model.vocabulary.collapse_spaces = true;
+    let error = model.write(&path, &[]).unwrap_err().to_string();
+    assert!(error.contains("\"vocabulary\""), "{error}");
+    model.manifest.requires.push("vocabulary".to_owned());
+    model.write(&path, &[]).unwrap();
+    let htz = Htz::open(&path).unwrap();
+    assert_eq!(htz.format(), (1, 1));
+    assert_eq!(htz.vocabulary().unwrap(), model.vocabulary);
+}
+
+#[test]
 fn a_difference_of_the_forward_pass_that_is_unknown_is_refused() {
     let bad = forged(&varied().bytes(), |manifest| {
         let forward = &mut manifest["hyper"]["forward"];

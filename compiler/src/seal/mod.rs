@@ -7,6 +7,7 @@ use htc_formats::htz::{
 };
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
+use htc_formats::vocab::Vocabulary;
 
 use crate::factorise::BACKEND;
 use crate::factorise::unit::stored_shapes;
@@ -104,8 +105,16 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 /// Everything about the artifact that is known before the first factor is.
 pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest {
     let tensors = entries(source, plan);
+    let mut requires = Manifest::required_features(&source.hyper, &tensors);
+    if source
+        .vocabulary
+        .as_ref()
+        .is_ok_and(Vocabulary::needs_format_1_1)
+    {
+        requires.push(Manifest::VOCABULARY.to_owned());
+    }
     Manifest {
-        requires: Manifest::required_features(&source.hyper, &tensors),
+        requires,
         hyper: source.hyper.clone(),
         tensors,
         sections: Vec::new(),

@@ -15,7 +15,7 @@ use crate::model::{HyperParameters, InputGroup, Part, Role, Slot};
 use crate::wire;
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 3] = [FORWARD, ROLES, TYPES];
+const KNOWN_FEATURES: [&str; 4] = [FORWARD, ROLES, TYPES, VOCABULARY];
 
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
@@ -54,6 +54,9 @@ pub(super) fn needs<'a>(
         }),
     }
 }
+
+/// The vocabulary splits a text in ways that format 1.0 does not know.
+pub(super) const VOCABULARY: &str = "vocabulary";
 
 /// The features that a manifest must require, by what is in it.
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {

@@ -33,6 +33,10 @@ impl Manifest {
         super::check::required_features(hyper, tensors)
     }
 
+    /// The feature that an artifact must require beside those where its vocabulary
+    /// [needs it](crate::vocab::Vocabulary::needs_format_1_1).
+    pub const VOCABULARY: &'static str = super::check::VOCABULARY;
+
     /// The tensor that plays `role`.
     pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {
         self.tensors.iter().find(|entry| entry.role == role)

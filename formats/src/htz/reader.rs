@@ -129,7 +129,10 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             .manifest
             .section(TOKENIZER)
             .ok_or(VocabularyError::Absent)?;
-        section::vocabulary(&self.section(entry)?, self.manifest.hyper.vocabulary)
+        let Manifest {
+            hyper, requires, ..
+        } = &self.manifest;
+        section::vocabulary(&self.section(entry)?, hyper.vocabulary, requires)
     }
 
     /// Compares a tensor of this artifact with its digest.

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use super::check::most_decoded;
+use super::check::{VOCABULARY, most_decoded};
 use super::error::one_line;
 use super::layout::{MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, SectionEntry};
@@ -139,11 +139,22 @@ fn window_log(decoded_length: u64) -> u32 {
         .max(LEAST)
 }
 
-/// The vocabulary in the decoded section [`TOKENIZER`] of a model of `tokens` tokens.
-pub(super) fn vocabulary(data: &[u8], tokens: usize) -> Result<Vocabulary, HtzError> {
+/// The vocabulary in the decoded section [`TOKENIZER`] of a model of `tokens` tokens, in an
+/// artifact that requires `features`.
+pub(super) fn vocabulary(
+    data: &[u8],
+    tokens: usize,
+    features: &[String],
+) -> Result<Vocabulary, HtzError> {
     let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
     vocabulary.check()?;
     vocabulary.check_rows(tokens)?;
+    let declared = features.iter().any(|feature| feature == VOCABULARY);
+    if vocabulary.needs_format_1_1() && !declared {
+        return Err(HtzError::Undeclared {
+            feature: VOCABULARY.to_owned(),
+        });
+    }
     Ok(vocabulary)
 }
 

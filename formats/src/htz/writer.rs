@@ -247,7 +247,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     check::contents(manifest)?;
     for section in sections.iter().filter(|s| s.entry().name == TOKENIZER) {
         let data = section::decode(section.entry(), section.bytes())?;
-        section::vocabulary(&data, manifest.hyper.vocabulary)?;
+        section::vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
     let manifest_length = room(manifest)?;
     let data_offset = HEADER_BYTES as u64 + manifest_length;

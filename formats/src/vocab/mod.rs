@@ -248,6 +248,26 @@ pub enum VocabularyError {
 }
 
 impl Vocabulary {
+    /// Whether a reader that ignores what format 1.1 of the artifact brought would split texts
+    /// otherwise.
+    pub fn needs_format_1_1(&self) -> bool {
+        let Vocabulary {
+            space_prefix_once,
+            collapse_spaces,
+            merges,
+            pre,
+            strip_before,
+            strip_after,
+            ..
+        } = self;
+        *space_prefix_once
+            || *collapse_spaces
+            || !merges.is_empty()
+            || pre.is_some()
+            || !strip_before.is_empty()
+            || !strip_after.is_empty()
+    }
+
     /// Validates a vocabulary, wherever it came from.
     ///
     /// # Errors
