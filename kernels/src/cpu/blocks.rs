@@ -67,8 +67,12 @@ macro_rules! block_decoder {
 }
 pub(super) use block_decoder;
 
-/// `$function`, the product of one format with one vector, group by group of the rows that the
-/// module's `rows` takes together.
+/// `$function`, the product of one format with one vector, by groups of the rows that the module's
+/// `rows` takes together.
+///
+/// The rows of a group lie as far from each other as possible, so that each is part of a long
+/// stream of its own. Neighbouring short rows would share a page of memory, where the processor's
+/// prefetcher follows only one stream.
 macro_rules! row_groups {
     ($features:literal, $function:ident, $numbers:ty) => {
         /// Rows handled together, at most the four that are summed together: a part of `x` is
@@ -77,19 +81,20 @@ macro_rules! row_groups {
 
         #[target_feature(enable = $features)]
         pub(super) fn $function(w: Matrix<'_>, x: &[$numbers], y: &mut [f32]) {
-            let (groups, last) = y.as_chunks_mut::<ROWS>();
-            let count = groups.len();
-            // The same place in the group of rows that comes next.
-            let ahead = ROWS * w.stride();
-            for (g, y) in groups.iter_mut().enumerate() {
+            let groups = y.len() / ROWS;
+            // The same place in the row that comes next.
+            let ahead = w.stride();
+            for g in 0..groups {
                 let mut group = [&[] as &[u8]; ROWS];
                 for (r, row) in group.iter_mut().enumerate() {
-                    *row = w.row(g * ROWS + r);
+                    *row = w.row(r * groups + g);
                 }
-                *y = rows(group, x, ahead);
+                for (r, product) in rows(group, x, ahead).into_iter().enumerate() {
+                    y[r * groups + g] = product;
+                }
             }
-            for (i, y) in last.iter_mut().enumerate() {
-                [*y] = rows([w.row(count * ROWS + i)], x, ahead);
+            for i in groups * ROWS..y.len() {
+                [y[i]] = rows([w.row(i)], x, ahead);
             }
         }
     };
