@@ -85,6 +85,10 @@ impl MappedFile {
         // longer than the value lives. That the file keeps its length and contents meanwhile
         // is the contract stated on the type; no API of any system can enforce it.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        // Weights are read from end to end for every token: large pages spare the processor most
+        // of the walks through its page tables. A wish only: many file systems have none.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(MappedFile { path, map })
     }
 
