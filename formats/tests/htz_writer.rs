@@ -109,7 +109,7 @@ fn an_existing_file_is_kept_unless_it_may_be_overwritten() {
     let model = mixed();
     let fault = begin(&model, &path, false).unwrap_err();
     assert!(matches!(&fault, HtzError::Exists { path: found } if *found == path));
-    assert!(one_line(&fault).contains("--force"));
+    assert!(one_line(&fault).contains("allow overwriting"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 
     let mut writer = begin(&model, &path, true).unwrap();
