@@ -12,7 +12,8 @@ fn main() -> ExitCode {
         Ok(cli) => match commands::execute(cli.command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
-                commands::complain(&format!("error: {failure}"));
+                let remedy = failure.option().map(|option| format!(" ({option})"));
+                commands::complain(&format!("error: {failure}{}", remedy.unwrap_or_default()));
                 ExitCode::from(failure.exit_code())
             }
         },

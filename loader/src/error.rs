@@ -61,6 +61,14 @@ pub enum ExecError {
     /// A rank fraction outside (0, 1].
     #[error("rank fraction {0} is not above 0 and at most 1")]
     RankFraction(f32),
+    /// A block that the model does not have.
+    #[error("block {layer} asked for, the model has {layers}")]
+    Layer {
+        /// Index of the block, from 0.
+        layer: usize,
+        /// Blocks of the model.
+        layers: usize,
+    },
     /// Logits asked for rows that the last batch does not have.
     #[error("logits of rows {start}..{end} asked for, the last batch has {rows}")]
     Rows {
@@ -74,7 +82,7 @@ pub enum ExecError {
     /// A key or value that the KV cache cannot hold.
     #[error(
         "layer {layer}: a number of the {side} at position {position} is {value}, which is not finite in the \
-         KV cache's type; if it is finite, use --kv-type f32, else check the file with its author's digest"
+         KV cache's type; if it is finite, keep the KV cache in float32, else check the file with its author's digest"
     )]
     KvRange {
         /// The layer, from 0.

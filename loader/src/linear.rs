@@ -24,26 +24,6 @@ pub enum Linear {
     },
 }
 
-impl Linear {
-    /// Rows of the dense matrix.
-    pub fn outputs(&self) -> usize {
-        match self {
-            Linear::Dense(w) => w.rows(),
-            Linear::LowRank { b, .. } => b.rows(),
-            Linear::SharedBasis { projected } => projected.rows(),
-        }
-    }
-
-    /// Components stored; `None` for a dense slot.
-    pub fn rank(&self) -> Option<usize> {
-        match self {
-            Linear::Dense(_) => None,
-            Linear::LowRank { a, .. } => Some(a.rows()),
-            Linear::SharedBasis { projected } => Some(projected.cols()),
-        }
-    }
-}
-
 /// A share of each slot's rank, in (0, 1].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankFraction(f32);

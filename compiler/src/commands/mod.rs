@@ -21,7 +21,7 @@ use htc_formats::vocab::VocabularyError;
 use htc_loader::generate::GenerateError;
 use htc_loader::sampling::SamplingError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
-use htc_loader::{LoadError, Model};
+use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
 
 use crate::chat::{self, ChatError};
@@ -106,6 +106,24 @@ impl Failure {
             }
             | Failure::ReportPath { .. } => USAGE,
             _ => FAILURE,
+        }
+    }
+
+    /// The option that is the remedy, where the failure names a remedy of the library's.
+    pub fn option(&self) -> Option<&'static str> {
+        match self {
+            Failure::Compile(CompileError::Seal(HtzError::Exists { .. })) => Some("--force"),
+            Failure::Evaluate {
+                error:
+                    EvaluateError::Exec(ExecError::KvRange { .. })
+                    | EvaluateError::Reference(ExecError::KvRange { .. }),
+                ..
+            }
+            | Failure::Generate {
+                error: GenerateError::Exec(ExecError::KvRange { .. }),
+                ..
+            } => Some("--kv-type f32"),
+            _ => None,
         }
     }
 }

@@ -204,7 +204,7 @@ pub enum HtzError {
         needed: u64,
     },
     /// There is a file already.
-    #[error("{} exists already; choose another name or allow overwriting (--force)", path.display())]
+    #[error("{} exists already; choose another name or allow overwriting", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
