@@ -118,7 +118,7 @@ fn few(
     y: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
-    let width = rows_per_task(&w);
+    let width = rows_per_task(&w, pool.threads());
     let scratch = scratch.take(width * n * pool.threads());
     for_each_block(
         pool,

@@ -71,17 +71,18 @@ pub(super) fn strips(dtype: DType, cols: usize) -> usize {
     }
 }
 
-/// Bytes of weights in one task: enough to hide the taking of it and to read memory in long
-/// streams, little enough that threads end together. The bounds do not depend on the number of threads.
+/// Bytes of weights in one task: enough to hide the taking of it, little enough that threads end
+/// together.
 const TASK_BYTES: std::ops::RangeInclusive<usize> = 8 << 10..=1 << 20;
 
-/// Tasks that one product should give where its size allows it.
-const TASKS_PER_PRODUCT: usize = 16;
+/// Tasks that every thread should find in one product. Each begins a stretch of memory that the
+/// processor does not foresee, so few are better than many.
+const TASKS_PER_THREAD: usize = 2;
 
 /// Rows of one task, a multiple of the rows a kernel handles together.
-pub(super) fn rows_per_task(w: &Matrix<'_>) -> usize {
+pub(super) fn rows_per_task(w: &Matrix<'_>, threads: usize) -> usize {
     const ROWS: usize = 8;
-    let bytes = (w.rows() * w.row_bytes() / TASKS_PER_PRODUCT)
+    let bytes = (w.rows() * w.row_bytes() / (TASKS_PER_THREAD * threads.max(1)))
         .clamp(*TASK_BYTES.start(), *TASK_BYTES.end());
     let rows = bytes / w.row_bytes().max(1);
     rows.max(1).next_multiple_of(ROWS)

@@ -228,7 +228,7 @@ impl<'a> Work<'a> {
     fn new(pool: &Pool, w: Matrix<'a>, input: Input, y: &'a mut [f32]) -> Self {
         let rows = match pool.threads() {
             1 => w.rows().max(1),
-            _ => rows_per_task(&w),
+            threads => rows_per_task(&w, threads),
         };
         Work {
             w,
