@@ -7,7 +7,7 @@ mod elementwise;
 mod quantised;
 
 pub use attention::attention;
-pub use elementwise::{gelu_mul, rope_halves, softcap};
+pub use elementwise::{gelu_mul, rope, softcap};
 pub use quantised::{quantised_matmul, quantised_vector};
 
 use crate::error::{ShapeError, expect, product};
@@ -83,37 +83,6 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> Result<
     Ok(())
 }
 
-/// Turns the pairs `(2i, 2i + 1)` of every head of `x [heads, head_size]` by the angles whose
-/// cosines and sines are given, `i < cos.len()`; what lies beyond stays.
-///
-/// # Errors
-/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
-/// fit in a head.
-pub fn rope_adjacent(
-    x: &mut [f32],
-    head_size: usize,
-    cos: &[f32],
-    sin: &[f32],
-) -> Result<(), ShapeError> {
-    crate::error::expect_rope(x.len(), head_size, cos.len(), sin.len())?;
-    if head_size == 0 {
-        return Ok(());
-    }
-    for head in x.chunks_exact_mut(head_size) {
-        for (pair, (&c, &s)) in head
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .zip(cos.iter().zip(sin))
-        {
-            let [a, b] = pair.map(f64::from);
-            let (c, s) = (f64::from(c), f64::from(s));
-            *pair = [(a * c - b * s) as f32, (a * s + b * c) as f32];
-        }
-    }
-    Ok(())
-}
-
 /// `gate = gate / (1 + exp(-gate)) * up`.
 ///
 /// # Errors
@@ -160,6 +129,8 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use htc_formats::model::RopePairs;
+
     use super::*;
 
     #[test]
@@ -180,7 +151,7 @@ mod tests {
     #[test]
     fn rope_by_a_right_angle_swaps_the_pair() {
         let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
-        rope_adjacent(&mut x, 4, &[0.0], &[1.0]).unwrap();
+        rope(RopePairs::Adjacent, &mut x, 4, &[0.0], &[1.0]).unwrap();
         assert_eq!(x, [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
     }
 

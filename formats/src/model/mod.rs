@@ -56,6 +56,16 @@ impl Slot {
         }
     }
 
+    /// What the slot reads.
+    pub const fn site(self) -> Site {
+        match self {
+            Slot::Q | Slot::K | Slot::V => Site::Attention,
+            Slot::O => Site::AttentionOutput,
+            Slot::Gate | Slot::Up => Site::Ffn,
+            Slot::Down => Site::FfnHidden,
+        }
+    }
+
     /// The group of slots that read the same input as this one; `None` where it stands alone.
     pub const fn group(self) -> Option<InputGroup> {
         match self {
@@ -80,6 +90,40 @@ impl FromStr for Slot {
             .into_iter()
             .find(|s| s.name() == text)
             .ok_or_else(|| format!("unknown slot {text:?}; slots are q, k, v, o, gate, up, down"))
+    }
+}
+
+/// A place in a block whose activations linear slots read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Site {
+    /// The normed residual stream that Q, K and V read.
+    Attention,
+    /// The heads' outputs, which O reads.
+    AttentionOutput,
+    /// The normed residual stream that gate and up read.
+    Ffn,
+    /// The activated product of gate and up, which down reads.
+    FfnHidden,
+}
+
+impl Site {
+    /// All four in the order of execution.
+    pub const ALL: [Site; 4] = [
+        Site::Attention,
+        Site::AttentionOutput,
+        Site::Ffn,
+        Site::FfnHidden,
+    ];
+
+    /// The name used in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Site::Attention => "attention",
+            Site::AttentionOutput => "attention_output",
+            Site::Ffn => "ffn",
+            Site::FfnHidden => "ffn_hidden",
+        }
     }
 }
 

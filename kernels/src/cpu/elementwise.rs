@@ -1,5 +1,7 @@
 //! Norms, activations and the rotary embedding.
 
+use htc_formats::model::RopePairs;
+
 use super::kernels::{self, Kernels};
 use crate::error::{ShapeError, expect, expect_rope, expect_rows};
 use crate::pool::Pool;
@@ -107,60 +109,38 @@ fn each_row(
     Ok(())
 }
 
-/// Turns the pairs `(i, i + cos.len())` of every head of `x [heads, head_size]` by the angles whose
-/// cosines and sines are given; what lies beyond the first `2 * cos.len()` numbers of a head stays.
+/// Turns the pairs of numbers of every head of `x [heads, head_size]` by the angles whose cosines
+/// and sines are given, one for each pair; what belongs to no pair stays. Pair `i` is `(2i, 2i + 1)`
+/// or `(i, i + cos.len())`.
 ///
 /// # Errors
 /// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
 /// fit in a head.
-pub fn rope_halves(
+pub fn rope(
+    pairs: RopePairs,
     x: &mut [f32],
     head_size: usize,
     cos: &[f32],
     sin: &[f32],
 ) -> Result<(), ShapeError> {
-    rope_halves_with(kernels::detected(), x, head_size, cos, sin)
+    rope_with(kernels::detected(), pairs, x, head_size, cos, sin)
 }
 
-pub(super) fn rope_halves_with(
+pub(super) fn rope_with(
     kernels: &Kernels,
+    pairs: RopePairs,
     x: &mut [f32],
     head_size: usize,
     cos: &[f32],
     sin: &[f32],
 ) -> Result<(), ShapeError> {
     expect_rope(x.len(), head_size, cos.len(), sin.len())?;
+    let turn = match pairs {
+        RopePairs::Adjacent => kernels.loops.rope_adjacent,
+        RopePairs::Halves => kernels.loops.rope_halves,
+    };
     for head in x.chunks_exact_mut(head_size.max(1)) {
-        (kernels.loops.rope_halves)(head, cos, sin);
-    }
-    Ok(())
-}
-
-/// Turns the pairs `(2i, 2i + 1)` of every head of `x [heads, head_size]` by the angles whose
-/// cosines and sines are given, `i < cos.len()`; what lies beyond stays.
-///
-/// # Errors
-/// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
-/// fit in a head.
-pub fn rope_adjacent(
-    x: &mut [f32],
-    head_size: usize,
-    cos: &[f32],
-    sin: &[f32],
-) -> Result<(), ShapeError> {
-    rope_adjacent_with(kernels::detected(), x, head_size, cos, sin)
-}
-
-pub(super) fn rope_adjacent_with(
-    kernels: &Kernels,
-    x: &mut [f32],
-    head_size: usize,
-    cos: &[f32],
-    sin: &[f32],
-) -> Result<(), ShapeError> {
-    expect_rope(x.len(), head_size, cos.len(), sin.len())?;
-    for head in x.chunks_exact_mut(head_size.max(1)) {
-        (kernels.loops.rope_adjacent)(head, cos, sin);
+        turn(head, cos, sin);
     }
     Ok(())
 }

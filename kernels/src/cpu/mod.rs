@@ -40,8 +40,8 @@ mod tests;
 
 pub use attention::{Attention, attention_decode, attention_prefill};
 pub use elementwise::{
-    add_assign, add_bias, gelu_mul, rms_norm, rms_norm_in_place, rope_adjacent, rope_halves, scale,
-    silu_mul, softcap, softmax_in_place,
+    add_assign, add_bias, gelu_mul, rms_norm, rms_norm_in_place, rope, scale, silu_mul, softcap,
+    softmax_in_place,
 };
 pub use kv::{F16Error, KvNumbers, KvView, to_f16};
 pub use matmul::matmul;

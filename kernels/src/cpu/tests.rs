@@ -1,6 +1,7 @@
 //! Every kernel of every instruction set this machine has, against the reference.
 
 use htc_formats::DType;
+use htc_formats::model::RopePairs;
 
 use super::kernels::available;
 use super::*;
@@ -37,6 +38,24 @@ fn scales(dtype: DType) -> &'static [usize] {
         DType::TQ2_0 => &[64],
         other => panic!("no blocks of {other}"),
     }
+}
+
+/// Rows whose codes are all at one extreme, with moderate scales: the byte, and the row.
+fn extreme_rows(random: &mut Random, dtype: DType, cols: usize) -> [(u8, Vec<u8>); 4] {
+    [0x00, 0x7f, 0x80, 0xff].map(|fill| {
+        let mut bytes = random.matrix(dtype, 1, cols);
+        for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            let kept: Vec<_> = scales(dtype)
+                .iter()
+                .map(|&at| (at, [block[at], block[at + 1]]))
+                .collect();
+            block.fill(fill);
+            for (at, scale) in kept {
+                block[at..at + 2].copy_from_slice(&scale);
+            }
+        }
+        (fill, bytes)
+    })
 }
 
 /// A small generator of its own (xorshift64*), so that every machine sees the same numbers.
@@ -256,9 +275,9 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     assert!(rms_norm(&pool, &[0.0; 6], &[1.0; 4], 0.0, &mut y).is_err());
     assert!(rms_norm(&pool, &[0.0; 6], &[], 0.0, &mut y).is_err());
     assert!(rms_norm(&pool, &[0.0; 4], &[1.0; 2], 0.0, &mut y).is_err());
-    assert!(rope_adjacent(&mut y, 4, &[1.0], &[0.0]).is_err());
-    assert!(rope_adjacent(&mut y, 3, &[1.0; 2], &[0.0; 2]).is_err());
-    assert!(rope_adjacent(&mut y, 3, &[1.0], &[]).is_err());
+    assert!(rope(RopePairs::Adjacent, &mut y, 4, &[1.0], &[0.0]).is_err());
+    assert!(rope(RopePairs::Adjacent, &mut y, 3, &[1.0; 2], &[0.0; 2]).is_err());
+    assert!(rope(RopePairs::Adjacent, &mut y, 3, &[1.0], &[]).is_err());
     assert!(silu_mul(&pool, &mut y, &[0.0; 5]).is_err());
     assert!(add_assign(&pool, &mut y, &[0.0; 5]).is_err());
     assert_eq!(y, [7.0; 6]);
@@ -276,7 +295,7 @@ fn empty_shapes_are_no_error() {
     }
     matmul(&pool, none, 0, &[], &mut [], &mut scratch).unwrap();
     rms_norm(&pool, &[], &[], 0.0, &mut []).unwrap();
-    rope_adjacent(&mut [], 0, &[], &[]).unwrap();
+    rope(RopePairs::Adjacent, &mut [], 0, &[], &[]).unwrap();
 }
 
 #[test]

@@ -1,14 +1,17 @@
-//! Rotations by halves and the activations with a hyperbolic tangent.
+//! The rotary embedding and the activations with a hyperbolic tangent.
+
+use htc_formats::model::RopePairs;
 
 use crate::error::{ShapeError, expect, expect_rope};
 
-/// Turns the pairs `(i, i + cos.len())` of every head of `x [heads, head_size]` by the angles whose
-/// cosines and sines are given; what lies beyond the first `2 * cos.len()` numbers of a head stays.
+/// Turns the pairs of numbers of every head of `x [heads, head_size]` by the angles whose cosines
+/// and sines are given: `(2i, 2i + 1)` or `(i, i + cos.len())`. What belongs to no pair stays.
 ///
 /// # Errors
 /// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
 /// fit in a head.
-pub fn rope_halves(
+pub fn rope(
+    pairs: RopePairs,
     x: &mut [f32],
     head_size: usize,
     cos: &[f32],
@@ -17,10 +20,14 @@ pub fn rope_halves(
     expect_rope(x.len(), head_size, cos.len(), sin.len())?;
     for head in x.chunks_exact_mut(head_size.max(1)) {
         for i in 0..cos.len() {
-            let [a, b] = [head[i], head[i + cos.len()]].map(f64::from);
+            let (first, second) = match pairs {
+                RopePairs::Adjacent => (2 * i, 2 * i + 1),
+                RopePairs::Halves => (i, i + cos.len()),
+            };
+            let [a, b] = [head[first], head[second]].map(f64::from);
             let (c, s) = (f64::from(cos[i]), f64::from(sin[i]));
-            head[i] = (a * c - b * s) as f32;
-            head[i + cos.len()] = (a * s + b * c) as f32;
+            head[first] = (a * c - b * s) as f32;
+            head[second] = (a * s + b * c) as f32;
         }
     }
     Ok(())
@@ -55,7 +62,7 @@ mod tests {
     #[test]
     fn rope_by_a_right_angle_swaps_the_halves() {
         let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0];
-        rope_halves(&mut x, 5, &[0.0, 1.0], &[1.0, 0.0]).unwrap();
+        rope(RopePairs::Halves, &mut x, 5, &[0.0, 1.0], &[1.0, 0.0]).unwrap();
         assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, 5.0, -8.0, 7.0, 6.0, 9.0, 10.0]);
     }
 

@@ -1,15 +1,20 @@
 //! The forward pass: one for prefill (many positions at once) and decode (one position).
 
+mod block;
 mod project;
+mod rotation;
+mod tap;
 
-use htc_formats::model::{Activation, RopePairs, Slot};
-use htc_kernels::{Pool, cpu};
+use htc_kernels::{Pool, ShapeError, cpu};
 
 use crate::error::ExecError;
 use crate::kv::{KvCache, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
-use project::{Output, Workspace, project};
+use project::Workspace;
+use rotation::Rotation;
+
+pub use tap::{Point, Tap};
 
 /// Positions that one call of [`Session::forward`] takes at most.
 pub const BATCH: usize = 512;
@@ -50,14 +55,6 @@ struct Buffers {
     local_rotation: Rotation,
     logits: Vec<f32>,
     workspace: Workspace,
-}
-
-/// Cosines and sines `[n, rotated pairs]` of the positions of a batch.
-#[derive(Default)]
-struct Rotation {
-    pairs: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
 }
 
 impl<'m> Session<'m> {
@@ -120,159 +117,107 @@ impl<'m> Session<'m> {
     /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
     /// then as before.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        let hyper = self.model.hyper();
-        let limit = self.batch();
-        if tokens.len() > limit {
-            let found = tokens.len();
-            return Err(ExecError::Batch { found, limit });
-        }
-        if tokens.is_empty() {
-            self.rows = 0;
+        let (model, hyper) = (self.model, self.model.hyper());
+        let n = tokens.len();
+        self.check_tokens(tokens)?;
+        self.prepare(n)?;
+        if n == 0 {
             return Ok(());
         }
-        if let Some(&token) = tokens
-            .iter()
-            .find(|&&token| token as usize >= hyper.vocabulary)
-        {
-            return Err(ExecError::Token {
-                token,
-                vocabulary: hyper.vocabulary,
-            });
+        let mut x = std::mem::take(&mut self.buffers.x);
+        let embedded = self.embed(tokens, &mut x);
+        self.buffers.x = x;
+        embedded?;
+        for layer in 0..model.layers.len() {
+            self.block_of_batch(layer, n, &mut ())?;
         }
-        let found = self.kv.len() + tokens.len();
-        let (_, limit) = self.model.rope.global(self.context);
-        if found > limit {
-            return Err(ExecError::Context { found, limit });
-        }
-        self.kv.reserve(tokens.len());
-        self.blocks(tokens)?;
-        self.kv.advance(tokens.len());
-        self.rows = tokens.len();
+        let b = &mut self.buffers;
+        std::mem::swap(&mut b.x, &mut b.normed);
+        let (x, out) = (&b.normed, &mut b.x);
+        cpu::rms_norm(self.pool, x, &model.output_norm, hyper.norm_epsilon, out)?;
+        self.kv.advance(n);
+        self.rows = n;
         Ok(())
     }
 
-    fn blocks(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        let (model, pool, hyper) = (self.model, self.pool, self.model.hyper());
-        let (n, width, start) = (tokens.len(), hyper.width, self.kv.len());
-        let q_width = hyper.heads * hyper.head_size;
-        let kv_width = hyper.kv_heads * hyper.head_size;
-        let buffers = &mut self.buffers;
-        buffers.resize(n, width, q_width, kv_width, hyper.ffn);
-        let (frequencies, _) = model.rope.global(self.context);
-        let factor = model.rope.factor;
-        buffers.rotation.fill(start, n, frequencies, factor);
-        if let Some(frequencies) = model.rope.local() {
-            buffers.local_rotation.fill(start, n, frequencies, factor);
-        }
-
-        let embedding = model.embedding.matrix()?;
-        for (row, &token) in buffers.x.chunks_exact_mut(width).zip(tokens) {
+    /// The residual stream `out [n, width]` that `tokens` begin with.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a token outside the vocabulary or an `out` of another length.
+    pub fn embed(&self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError> {
+        let hyper = self.model.hyper();
+        expect_length(tokens.len() * hyper.width, out.len())?;
+        self.check_tokens(tokens)?;
+        let embedding = self.model.embedding.matrix()?;
+        for (row, &token) in out.chunks_exact_mut(hyper.width).zip(tokens) {
             cpu::embed(embedding, token as usize, row)?;
         }
         if let Some(factor) = hyper.forward.embedding_scale {
-            cpu::scale(pool, &mut buffers.x, factor);
+            cpu::scale(self.pool, out, factor);
         }
-        for (index, layer) in model.layers.iter().enumerate() {
-            let b = &mut *buffers;
-            let norm = |x: &[f32], weight: &[f32], out: &mut [f32]| {
-                cpu::rms_norm(pool, x, weight, hyper.norm_epsilon, out)
-            };
-            let norm_in_place = |x: &mut [f32], weight: Option<&Vec<f32>>| match weight {
-                Some(weight) => cpu::rms_norm_in_place(pool, x, weight, hyper.norm_epsilon),
-                None => Ok(()),
-            };
-            let add_bias = |slot: Slot, y: &mut [f32]| match layer.bias(slot) {
-                Some(bias) => cpu::add_bias(pool, y, bias),
-                None => Ok(()),
-            };
-            norm(&b.x, &layer.attention_norm, &mut b.normed)?;
-            project(
-                pool,
-                n,
-                &b.normed,
-                layer.qkv_basis.as_ref(),
-                self.rank,
-                &mut [
-                    Output::new(&layer.q, &mut b.q),
-                    Output::new(&layer.k, &mut b.k),
-                    Output::new(&layer.v, &mut b.v),
-                ],
-                &mut b.workspace,
-            )?;
-            add_bias(Slot::Q, &mut b.q)?;
-            add_bias(Slot::K, &mut b.k)?;
-            add_bias(Slot::V, &mut b.v)?;
-            norm_in_place(&mut b.q, layer.query_norm.as_ref())?;
-            norm_in_place(&mut b.k, layer.key_norm.as_ref())?;
-            let rotation = match layer.local_rope {
-                true => &b.local_rotation,
-                false => &b.rotation,
-            };
-            let pairs = hyper.forward.rope_pairs;
-            rotation.apply(pairs, &mut b.q, q_width, hyper.head_size)?;
-            rotation.apply(pairs, &mut b.k, kv_width, hyper.head_size)?;
-            self.kv.append(index, &b.k, &b.v)?;
-            let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
-            let (attention, out) = (&layer.attention, &mut b.attended);
-            if n == 1 {
-                cpu::attention_decode(pool, &b.q, &kv, start + 1, attention, scratch, out)?;
-            } else {
-                cpu::attention_prefill(pool, &b.q, n, start, &kv, attention, scratch, out)?;
-            }
-            project(
-                pool,
-                n,
-                &b.attended,
-                None,
-                self.rank,
-                &mut [Output::new(&layer.o, &mut b.delta)],
-                &mut b.workspace,
-            )?;
-            add_bias(Slot::O, &mut b.delta)?;
-            norm_in_place(&mut b.delta, layer.post_attention_norm.as_ref())?;
-            cpu::add_assign(pool, &mut b.x, &b.delta)?;
+        Ok(())
+    }
 
-            norm(&b.x, &layer.ffn_norm, &mut b.normed)?;
-            project(
-                pool,
-                n,
-                &b.normed,
-                layer.gate_up_basis.as_ref(),
-                self.rank,
-                &mut [
-                    Output::new(&layer.gate, &mut b.gate),
-                    Output::new(&layer.up, &mut b.up),
-                ],
-                &mut b.workspace,
-            )?;
-            add_bias(Slot::Gate, &mut b.gate)?;
-            add_bias(Slot::Up, &mut b.up)?;
-            match hyper.forward.activation {
-                Activation::Silu => cpu::silu_mul(pool, &mut b.gate, &b.up)?,
-                Activation::GeluTanh => cpu::gelu_mul(pool, &mut b.gate, &b.up)?,
-            }
-            project(
-                pool,
-                n,
-                &b.gate,
-                None,
-                self.rank,
-                &mut [Output::new(&layer.down, &mut b.delta)],
-                &mut b.workspace,
-            )?;
-            add_bias(Slot::Down, &mut b.delta)?;
-            norm_in_place(&mut b.delta, layer.post_ffn_norm.as_ref())?;
-            cpu::add_assign(pool, &mut b.x, &b.delta)?;
+    /// One block alone, on the residual stream `x [n, width]` of the `n` positions that come
+    /// next (at most [`Session::batch`]). [`Session::reset`] before the same positions go
+    /// through another block.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a block that does not exist, an `x` of another width, or too many
+    /// positions.
+    pub fn block(
+        &mut self,
+        layer: usize,
+        x: &mut [f32],
+        tap: &mut dyn Tap,
+    ) -> Result<(), ExecError> {
+        let hyper = self.model.hyper();
+        let (n, layers) = (x.len() / hyper.width.max(1), self.model.layers.len());
+        if layer >= layers {
+            return Err(ExecError::Layer { layer, layers });
         }
-        std::mem::swap(&mut buffers.x, &mut buffers.normed);
-        cpu::rms_norm(
-            pool,
-            &buffers.normed,
-            &model.output_norm,
-            hyper.norm_epsilon,
-            &mut buffers.x,
-        )
-        .map_err(ExecError::from)
+        expect_length(n * hyper.width, x.len())?;
+        self.prepare(n)?;
+        self.buffers.x.copy_from_slice(x);
+        self.block_of_batch(layer, n, tap)?;
+        x.copy_from_slice(&self.buffers.x);
+        self.kv.advance(n);
+        Ok(())
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {
+        let vocabulary = self.model.hyper().vocabulary;
+        let outside = |&&token: &&u32| token as usize >= vocabulary;
+        match tokens.iter().find(outside) {
+            None => Ok(()),
+            Some(&token) => Err(ExecError::Token { token, vocabulary }),
+        }
+    }
+
+    /// Makes room for `n` positions more.
+    fn prepare(&mut self, n: usize) -> Result<(), ExecError> {
+        let hyper = self.model.hyper();
+        let limit = self.batch();
+        if n > limit {
+            return Err(ExecError::Batch { found: n, limit });
+        }
+        let start = self.kv.len();
+        let (frequencies, limit) = self.model.rope.global(self.context);
+        if start + n > limit {
+            let found = start + n;
+            return Err(ExecError::Context { found, limit });
+        }
+        self.rows = 0;
+        self.kv.reserve(n);
+        let (buffers, factor) = (&mut self.buffers, self.model.rope.factor);
+        let q_width = hyper.heads * hyper.head_size;
+        let kv_width = hyper.kv_heads * hyper.head_size;
+        buffers.resize(n, hyper.width, q_width, kv_width, hyper.ffn);
+        buffers.rotation.fill(start, n, frequencies, factor);
+        if let Some(frequencies) = self.model.rope.local() {
+            buffers.local_rotation.fill(start, n, frequencies, factor);
+        }
+        Ok(())
     }
 
     /// Logits `[end - start, vocabulary]` of rows of the last batch.
@@ -338,41 +283,13 @@ impl Buffers {
     }
 }
 
-impl Rotation {
-    /// The positions from `start` on. The angles are float64: at position 100,000 a float32
-    /// angle is off by 0.004 radians.
-    fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
-        self.pairs = frequencies.len();
-        self.cos.clear();
-        self.sin.clear();
-        for position in start..start + n {
-            for &frequency in frequencies {
-                let (sin, cos) = (position as f64 * frequency).sin_cos();
-                self.cos.push(cos as f32 * factor);
-                self.sin.push(sin as f32 * factor);
-            }
-        }
+fn expect_length(expected: usize, found: usize) -> Result<(), ExecError> {
+    if expected == found {
+        return Ok(());
     }
-
-    /// Rotates every head of rows of `width` numbers.
-    fn apply(
-        &self,
-        pairs: RopePairs,
-        x: &mut [f32],
-        width: usize,
-        head_size: usize,
-    ) -> Result<(), ExecError> {
-        let rotate = match pairs {
-            RopePairs::Adjacent => cpu::rope_adjacent,
-            RopePairs::Halves => cpu::rope_halves,
-        };
-        let (cos, sin) = (
-            self.cos.chunks_exact(self.pairs),
-            self.sin.chunks_exact(self.pairs),
-        );
-        for ((row, cos), sin) in x.chunks_exact_mut(width).zip(cos).zip(sin) {
-            rotate(row, head_size, cos, sin)?;
-        }
-        Ok(())
-    }
+    Err(ExecError::Shape(ShapeError {
+        what: "x (numbers)",
+        expected,
+        found,
+    }))
 }

@@ -44,6 +44,31 @@ pub(super) use scalar::dot as scalar;
 #[cfg(target_arch = "x86_64")]
 pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
 
+/// Calls the product of the matrix's format; every format has a module of its own in scope.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! dispatch {
+    ($w:ident, $x:ident, $y:ident) => {
+        match $w.dtype() {
+            DType::Q8_0 => q8_0::dot($w, $x, $y),
+            DType::Q4_0 => q4_0::dot($w, $x, $y),
+            DType::Q4_1 => q4_1::dot($w, $x, $y),
+            DType::Q5_0 => q5_0::dot($w, $x, $y),
+            DType::Q5_1 => q5_1::dot($w, $x, $y),
+            DType::IQ4NL => iq4_nl::dot($w, $x, $y),
+            DType::IQ4XS => iq4_xs::dot($w, $x, $y),
+            DType::Q2K => q2_k::dot($w, $x, $y),
+            DType::Q3K => q3_k::dot($w, $x, $y),
+            DType::Q4K => q4_k::dot($w, $x, $y),
+            DType::Q5K => q5_k::dot($w, $x, $y),
+            DType::Q6K => q6_k::dot($w, $x, $y),
+            // No other type is an integer type.
+            _ => $y.fill(f32::NAN),
+        }
+    };
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use dispatch;
+
 /// Whether a product with weights of this type quantises the vector.
 pub(super) fn is_integer(dtype: DType) -> bool {
     matches!(

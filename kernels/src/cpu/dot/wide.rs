@@ -22,7 +22,7 @@ macro_rules! integer_products {
         use crate::cpu::blocks::{part, prefetch, row_groups, six_bit_scales};
         use crate::cpu::dot::k_quants::{k_products, superblock_product};
         use crate::cpu::dot::legacy::{legacy_product, legacy_products};
-        use crate::cpu::dot::{Dot, LEVELS};
+        use crate::cpu::dot::{Dot, LEVELS, dispatch};
         use crate::matrix::Matrix;
 
         legacy_products!($features);
@@ -36,22 +36,7 @@ macro_rules! integer_products {
 
         #[target_feature(enable = $features)]
         fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
-            match w.dtype() {
-                DType::Q8_0 => q8_0::dot(w, x, y),
-                DType::Q4_0 => q4_0::dot(w, x, y),
-                DType::Q4_1 => q4_1::dot(w, x, y),
-                DType::Q5_0 => q5_0::dot(w, x, y),
-                DType::Q5_1 => q5_1::dot(w, x, y),
-                DType::IQ4NL => iq4_nl::dot(w, x, y),
-                DType::IQ4XS => iq4_xs::dot(w, x, y),
-                DType::Q2K => q2_k::dot(w, x, y),
-                DType::Q3K => q3_k::dot(w, x, y),
-                DType::Q4K => q4_k::dot(w, x, y),
-                DType::Q5K => q5_k::dot(w, x, y),
-                DType::Q6K => q6_k::dot(w, x, y),
-                // No other type is an integer type.
-                _ => y.fill(f32::NAN),
-            }
+            dispatch!(w, x, y)
         }
 
         /// A strip of the vector, in the order of [`Strip::half_sums`] where it is of halves.

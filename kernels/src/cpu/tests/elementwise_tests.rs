@@ -79,12 +79,14 @@ fn rope_agrees_with_the_reference() {
         let angles: Vec<f32> = random.numbers(pairs).iter().map(|a| a * 100.0).collect();
         let cos: Vec<f32> = angles.iter().map(|a| a.cos()).collect();
         let sin: Vec<f32> = angles.iter().map(|a| a.sin()).collect();
-        let mut expected = x.clone();
-        reference::rope_adjacent(&mut expected, head_size, &cos, &sin).unwrap();
-        for k in available() {
-            let mut found = x.clone();
-            elementwise::rope_adjacent_with(k, &mut found, head_size, &cos, &sin).unwrap();
-            assert_close(&found, &expected, |_| 1.0, 2e-7, "rope");
+        for pairs in [RopePairs::Adjacent, RopePairs::Halves] {
+            let mut expected = x.clone();
+            reference::rope(pairs, &mut expected, head_size, &cos, &sin).unwrap();
+            for k in available() {
+                let mut found = x.clone();
+                elementwise::rope_with(k, pairs, &mut found, head_size, &cos, &sin).unwrap();
+                assert_close(&found, &expected, |_| 1.0, 2e-7, "rope");
+            }
         }
     }
 }

@@ -138,18 +138,7 @@ fn extreme_codes_do_not_overflow() {
     let mut random = Random(45);
     let cols = 512;
     for dtype in INTEGER {
-        for fill in [0x00, 0x7f, 0x80, 0xff] {
-            let mut bytes = random.matrix(dtype, 1, cols);
-            for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-                let kept = scales(dtype)
-                    .iter()
-                    .map(|&at| (at, [block[at], block[at + 1]]));
-                let kept: Vec<_> = kept.collect();
-                block.fill(fill);
-                for (at, scale) in kept {
-                    block[at..at + 2].copy_from_slice(&scale);
-                }
-            }
+        for (fill, bytes) in extreme_rows(&mut random, dtype, cols) {
             let w = Matrix::new(dtype, 1, cols, &bytes).unwrap();
             let mut x = [1.0; 7 * 512];
             x[512..].fill(-1.0);

@@ -41,27 +41,13 @@ macro_rules! integer_products {
         mod $module {
             use htc_formats::DType;
 
+            use super::super::dispatch;
             use super::unpack::*;
             use super::*;
 
             #[target_feature(enable = $features)]
             pub(super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
-                match w.dtype() {
-                    DType::Q8_0 => q8_0::dot(w, x, y),
-                    DType::Q4_0 => q4_0::dot(w, x, y),
-                    DType::Q4_1 => q4_1::dot(w, x, y),
-                    DType::Q5_0 => q5_0::dot(w, x, y),
-                    DType::Q5_1 => q5_1::dot(w, x, y),
-                    DType::IQ4NL => iq4_nl::dot(w, x, y),
-                    DType::IQ4XS => iq4_xs::dot(w, x, y),
-                    DType::Q2K => q2_k::dot(w, x, y),
-                    DType::Q3K => q3_k::dot(w, x, y),
-                    DType::Q4K => q4_k::dot(w, x, y),
-                    DType::Q5K => q5_k::dot(w, x, y),
-                    DType::Q6K => q6_k::dot(w, x, y),
-                    // No other type is an integer type.
-                    _ => y.fill(f32::NAN),
-                }
+                dispatch!(w, x, y)
             }
 
             format_product!($features, q8_0, 34, 8, unpack_q8_0, add);
