@@ -17,6 +17,9 @@ else
   echo "== feature openblas: skipped, no libopenblas with pkg-config here"
 fi
 
+echo "== aarch64"
+scripts/test_aarch64.sh
+
 echo "== documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --quiet
 

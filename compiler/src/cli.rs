@@ -178,7 +178,7 @@ pub struct RunArgs {
 /// Arguments of commands that look at one file.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// File to look at (a folder with config.json and .safetensors, too)
+    /// Model to look at (.gguf, folder with config.json and .safetensors, or .htz)
     pub file: PathBuf,
     /// Print the result as JSON on standard output
     #[arg(long)]

@@ -21,7 +21,7 @@ use htc_formats::DType;
 use htc_formats::htz::{HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
-use htc_formats::vocab::VocabularyError;
+use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use thiserror::Error;
 
 use crate::factorise::unit::{self, UnitError};
@@ -77,7 +77,7 @@ pub enum CompileError {
         error: VocabularyError,
     },
     /// Input and output are the same file.
-    #[error("{}: output and input are the same file; give another -o", .0.display())]
+    #[error("{}: the output is the same file as the input, or one of the input's; give another -o", .0.display())]
     SameFile(PathBuf),
     /// No plan satisfies the request.
     #[error(transparent)]
@@ -231,10 +231,21 @@ fn open(options: &Options) -> Result<ModelFile, CompileError> {
     if matches!(source.container, Container::Htz { .. }) {
         return Err(CompileError::AlreadyCompiled(options.input.clone()));
     }
-    if same_place(&options.input, &options.output) {
+    if is_of_source(&source, &options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
     Ok(source)
+}
+
+/// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
+/// that its vocabulary may be read from.
+pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
+    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
+    let files = source.files.iter().map(|file| file.path());
+    files
+        .chain([source.path.as_path()])
+        .chain(vocabulary.iter().map(PathBuf::as_path))
+        .any(|file| same_place(file, path))
 }
 
 /// Whether two paths lead to one file, which need not exist yet.

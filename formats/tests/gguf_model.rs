@@ -11,7 +11,7 @@ mod gguf_common;
 use gguf_common::{FFN, LAYERS, WIDTH, add_tensors, model_metadata, model_tensors};
 use htc_formats::DType;
 use htc_formats::architecture::{BindError, bind};
-use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
+use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, GgufError, Value, Writer};
 use htc_formats::model::{Forward, HyperParameters, Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{TokenKind, VocabularyError};
@@ -324,6 +324,53 @@ fn scalings_of_rope() {
             found: "yarn".to_owned()
         }
     );
+}
+
+/// One tensor of the two, or none though the type of scaling asks for them, would give wrong
+/// rotations without a word.
+#[test]
+fn long_rope_has_both_its_tensors() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/architectures/phi3/model.gguf"
+    );
+    let model = Gguf::open(path).unwrap();
+    let tensors = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    let without = |left_out: &[&str], kind: Option<&str>| {
+        let mut writer = Writer::new();
+        for (key, value) in model.metadata() {
+            writer.metadata(key.as_str(), value.clone());
+        }
+        if let Some(kind) = kind {
+            writer.metadata("phi3.rope.scaling.type", Value::String(kind.to_owned()));
+        }
+        for tensor in model.tensors() {
+            if !left_out.contains(&tensor.name.as_str()) {
+                let bytes = model.bytes(tensor);
+                writer.tensor(&tensor.name, tensor.ggml_type, &tensor.dims, bytes);
+            }
+        }
+        bind(&parsed(&writer)).map(|(hyper, _)| hyper.forward.long_rope)
+    };
+    assert!(without(&[], None).unwrap().is_some());
+    assert_eq!(without(&tensors, None).unwrap(), None);
+    for (left_out, kind, missing) in [
+        (&tensors[..1], None, tensors[0]),
+        (&tensors[1..], None, tensors[1]),
+        (&tensors[..], Some("longrope"), tensors[0]),
+    ] {
+        let expected = BindError::MissingTensor {
+            tensor: missing.to_owned(),
+        };
+        assert_eq!(without(left_out, kind).unwrap_err(), expected);
+    }
+}
+
+#[test]
+fn attention_that_sees_what_follows_is_refused() {
+    let refused = refused_with("llama.attention.causal", Value::Bool(false));
+    assert_eq!(refused, BindError::NotCausal);
+    bound_with("llama.attention.causal", Value::Bool(true)).unwrap();
 }
 
 #[test]

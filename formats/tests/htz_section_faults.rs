@@ -1,6 +1,10 @@
 //! Sections whose digests are right and whose contents are wrong, as in `htz_faults`.
 
-#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions fail as those do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail as tests do"
+)]
 
 mod htz_common;
 

@@ -230,13 +230,7 @@ fn null_is_none_where_there_may_be_none() {
     // Others have no such keys.
     assert_eq!(hyper("llama", caps).forward.attention_softcap, None);
 
-    for key in [
-        "hidden_size",
-        "vocab_size",
-        "rms_norm_eps",
-        "tie_word_embeddings",
-        "hidden_act",
-    ] {
+    for key in ["hidden_size", "vocab_size", "rms_norm_eps", "hidden_act"] {
         match refused("llama", json!({key: null})) {
             BindError::Config(ConfigError::WrongType {
                 key: said, found, ..
@@ -246,6 +240,8 @@ fn null_is_none_where_there_may_be_none() {
             other => panic!("{other}"),
         }
     }
+    let nulls = json!({"tie_word_embeddings": null, "attention_bias": null, "mlp_bias": null});
+    assert_eq!(hyper("llama", nulls), hyper("llama", json!({})));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod vocab_common;
 
 use htc_formats::vocab::{HuggingFaceFiles, TokenKind, Vocabulary, VocabularyError};
 use serde_json::json;
-use vocab_common::{BPE, bytes, bytes_of, number, piece, read, sentence_piece, varint};
+use vocab_common::{BPE, bytes, bytes_of, piece, read, sentence_piece};
 
 fn of_model(model: Vec<u8>) -> Result<Vocabulary, VocabularyError> {
     read(HuggingFaceFiles {

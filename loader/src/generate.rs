@@ -65,13 +65,11 @@ pub enum GenerateError {
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
     EmptyPrompt,
     /// The prompt does not fit.
-    #[error(
-        "the prompt has {found} tokens, the model was trained for {limit} positions; shorten the prompt"
-    )]
+    #[error("the prompt has {found} tokens, the sequence may have {limit}; shorten the prompt")]
     PromptTooLong {
         /// Tokens of the prompt.
         found: usize,
-        /// Positions of the model.
+        /// [`Session::limit`](crate::Session::limit).
         limit: usize,
     },
     /// The forward pass failed.
@@ -95,7 +93,7 @@ pub fn generate(
     limits: Limits,
     mut receive: impl FnMut(&str) -> bool,
 ) -> Result<Summary, GenerateError> {
-    let context = session.model().hyper().context;
+    let context = session.limit();
     if prompt.is_empty() {
         return Err(GenerateError::EmptyPrompt);
     }

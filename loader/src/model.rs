@@ -81,7 +81,7 @@ impl Rope {
 }
 
 impl Model {
-    /// Opens a GGUF or a `.htz`.
+    /// Opens a GGUF, a `.htz` or a folder with safetensors.
     ///
     /// # Errors
     /// [`LoadError`] where the file is missing, damaged or not supported.

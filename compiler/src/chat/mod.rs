@@ -3,6 +3,7 @@
 //! A chat template is a program out of a model's file. It is executed in a process of its own,
 //! whose memory and time are bounded: no interpreter of Jinja bounds what a template allocates.
 
+mod date;
 mod template;
 
 use std::io::{self, Read, Write};
@@ -108,7 +109,7 @@ fn read(from: Option<impl Read>, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// What is wrong, on one line.
 pub fn serve() -> Result<(), String> {
-    limit_memory().map_err(|error| format!("memory cannot be limited: {error}"))?;
+    limit_resources().map_err(|error| format!("memory cannot be limited: {error}"))?;
     let mut request = Vec::new();
     let stdin = io::stdin().lock();
     stdin
@@ -125,19 +126,27 @@ pub fn serve() -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
+/// Memory, and time on the processor: who started this process may be gone when its time is up.
 #[cfg(unix)]
-fn limit_memory() -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    let limit = Rlimit {
-        current: Some(MEMORY),
-        maximum: Some(MEMORY),
-    };
-    setrlimit(Resource::As, limit)?;
+fn limit_resources() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    for (resource, limit) in [(Resource::As, MEMORY), (Resource::Cpu, PATIENCE.as_secs())] {
+        // What was inherited may be less, and cannot be raised.
+        let inherited = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let limit = Some(limit.min(inherited));
+        setrlimit(
+            resource,
+            Rlimit {
+                current: limit,
+                maximum: limit,
+            },
+        )?;
+    }
     Ok(())
 }
 
 /// Not known on this system; time stays limited.
 #[cfg(not(unix))]
-fn limit_memory() -> io::Result<()> {
+fn limit_resources() -> io::Result<()> {
     Ok(())
 }

@@ -2,8 +2,9 @@
 //!
 //! Blocks take the line they stand on (`trim_blocks`, `lstrip_blocks`), loops may be left, strings
 //! and mappings have the methods of Python's. `raise_exception` ends the rendering with its
-//! message. `strftime_now` is not defined, as templates foresee: the same conversation gives the
-//! same text on any day.
+//! message. `strftime_now` is the date, as it was in training: where a template asks for it, the
+//! same conversation gives another text on another day. The tags that mark what a model is trained
+//! on mark nothing here.
 
 use std::io::{self, Write};
 
@@ -11,6 +12,8 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::Formatter;
+
+use super::date;
 
 /// Bytes of the rendered text at most: some million tokens.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
@@ -56,17 +59,19 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
+    environment.add_function("strftime_now", |format: String| date::now(&format));
     environment.add_filter("tojson", to_json);
     let name = "chat template";
-    environment
-        .add_template(name, &conversation.template)
-        .map_err(in_words)?;
+    let source = without_generation_tags(&conversation.template);
+    environment.add_template(name, &source).map_err(in_words)?;
     let mut text = Bounded::default();
     let context = minijinja::context! {
         messages => conversation.messages,
         bos_token => conversation.bos,
         eos_token => conversation.eos,
         add_generation_prompt => true,
+        tools => Value::from(()),
+        documents => Value::from(()),
     };
     let template = environment.get_template(name).map_err(in_words)?;
     let rendered = template.render_captured_to(context, &mut text).map(drop);
@@ -75,6 +80,28 @@ pub fn render(conversation: &Conversation) -> Result<String, String> {
         Err(_) if text.full => Err(format!("it writes more than {MAX_TEXT_BYTES} bytes")),
         Err(error) => Err(in_words(error)),
     }
+}
+
+/// `{% generation %}` and its end, which the `transformers` library takes out, as tags without
+/// effect, so that what they say of the spaces around them stays.
+fn without_generation_tags(template: &str) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |at| at + 2);
+        let (tag, after) = tag.split_at(end);
+        let name = tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace());
+        match name {
+            "generation" => out.push_str(&tag.replacen(name, "if true", 1)),
+            "endgeneration" => out.push_str(&tag.replacen(name, "endif", 1)),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
 }
 
 /// A text of bounded length.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use htc_formats::source::ModelFile;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, print_json};
@@ -82,11 +83,15 @@ fn is_standard_output(path: &Path) -> bool {
 
 /// A slip of the hand must not cost the model.
 fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
-    let same = |other: &Path| pipeline::same_place(path, other);
-    let what = if same(&options.input) {
-        "the model"
-    } else if same(&options.output) {
-        "the artifact"
+    // A model that does not open is told of when it is compiled.
+    let of_model = match ModelFile::open(&options.input) {
+        Ok(source) => pipeline::is_of_source(&source, path),
+        Err(_) => pipeline::same_place(&options.input, path),
+    };
+    let what = if of_model {
+        "a file of the model"
+    } else if pipeline::same_place(&options.output, path) {
+        "the artifact itself"
     } else {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         return match folder.map(fs::metadata) {

@@ -189,7 +189,7 @@ fn show_folder(model: &ModelFile) {
     );
     show_hyper(&model.hyper);
     if let Err(error) = &model.vocabulary {
-        say!("no vocabulary: {error}");
+        say!("no vocabulary: {}", super::bounded(&error.to_string()));
     }
     say!("\ntensors");
     for t in &model.tensors {

@@ -86,7 +86,7 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
-    #[error("--report {}: {what} is the same file; give another name", path.display())]
+    #[error("--report {}: this is {what}; give another name", path.display())]
     ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },

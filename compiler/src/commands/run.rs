@@ -36,7 +36,11 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let full = model.hyper().context;
     let context = match args.tokens {
         Some(n) => tokens.len().saturating_add(n).min(full),
-        None => full,
+        // What a model with LongRoPE computes must not hang on how long the text might become.
+        None => match model.hyper().forward.long_rope {
+            Some(long) if tokens.len() < long.original_context => long.original_context.min(full),
+            _ => full,
+        },
     };
     let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
     let limits = Limits {
@@ -69,6 +73,12 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     say!("{}", in_words(&summary));
+    if summary.stop == Stop::Context && context < full && args.tokens.is_none() {
+        say!(
+            "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
+             text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
+        );
+    }
     say!("{}", memory_in_words(session.kv().bytes() as u64));
     Ok(())
 }

@@ -70,6 +70,9 @@ pub(super) fn hyper_parameters(
         prefix: architecture.name,
     };
     let traits = &architecture.traits;
+    if !keys.or("attention.causal", true)? {
+        return Err(BindError::NotCausal);
+    }
     let experts: u64 = keys.or("expert_count", 0)?;
     if experts > 0 {
         return Err(BindError::Experts { experts });
@@ -194,15 +197,24 @@ fn sliding_window(
     }))
 }
 
-/// LongRoPE is told by its original context and its factor; the tensors are looked at when the
-/// model is bound.
+/// The tensors of LongRoPE: factors for contexts up to the original one, and beyond.
+const LONG_ROPE_TENSORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
+/// LongRoPE, where the type of scaling or a tensor tells of it; then both tensors have to be there.
 fn long_rope(
     parts: &Parts<'_>,
     keys: &Keys<'_>,
     context: usize,
 ) -> Result<Option<LongRope>, BindError> {
-    if !parts.tensors.contains_key("rope_factors_long.weight") {
+    let kind: Option<&str> = keys.optional("rope.scaling.type")?;
+    let has = |name: &&str| parts.tensors.contains_key(*name);
+    if kind != Some("longrope") && !LONG_ROPE_TENSORS.iter().any(has) {
         return Ok(None);
+    }
+    if let Some(missing) = LONG_ROPE_TENSORS.iter().find(|name| !has(name)) {
+        return Err(BindError::MissingTensor {
+            tensor: (*missing).to_owned(),
+        });
     }
     Ok(Some(LongRope {
         original_context: keys.or("rope.scaling.original_context_length", context)?,

@@ -273,8 +273,15 @@ pub enum BindError {
         /// `attention.value_length`.
         values: usize,
     },
+    /// Attention that sees what follows.
+    #[error(
+        "attention.causal is false; only models whose positions see what precedes them are supported"
+    )]
+    NotCausal,
     /// Positions scaled in another way.
-    #[error("rope scaling {found:?} is not supported; supported: none, linear, llama3, longrope")]
+    #[error(
+        "rope scaling {found:?} is not supported; supported: none, linear, longrope, and llama3's tensor of factors"
+    )]
     RopeScaling {
         /// Its name.
         found: String,

@@ -53,6 +53,7 @@ const KERNELS: Kernels = Kernels {
         unsafe { few(w, n, x, y) }
     },
     quantise: activations::quantise,
+    tiles: None,
     decode: |dtype, bytes, out| {
         // SAFETY: as above.
         unsafe { decode(dtype, bytes, out) }

@@ -90,6 +90,13 @@ impl<'m> Session<'m> {
         (BUFFER / widest.max(1)).clamp(1, BATCH)
     }
 
+    /// Positions that the sequence may have: those the model was trained for, or fewer where the
+    /// session was announced as one that LongRoPE rotates as a short one.
+    pub fn limit(&self) -> usize {
+        let (_, limit) = self.model.rope.global(self.context);
+        limit.min(self.model.hyper().context)
+    }
+
     /// Positions read so far.
     pub fn position(&self) -> usize {
         self.kv.len()

@@ -107,6 +107,14 @@ pub enum TokenizerError {
         /// What they make.
         text: String,
     },
+    /// A special token longer than [`MAX_SPECIAL_TOKEN_BYTES`].
+    #[error(
+        "a special token has {found} bytes of text, expected at most {MAX_SPECIAL_TOKEN_BYTES}; mark it as normal"
+    )]
+    SpecialToken {
+        /// Its bytes.
+        found: usize,
+    },
     /// More text in special tokens than [`MAX_SPECIAL_BYTES`].
     #[error(
         "the special tokens have {found} bytes of text, expected at most {MAX_SPECIAL_BYTES}; mark those that need not stay whole as normal"
@@ -120,6 +128,10 @@ pub enum TokenizerError {
 /// Bytes of all special tokens (user-defined, control, unknown) together. The tables to find them
 /// take some fifty bytes for each; real vocabularies have some ten thousand.
 pub const MAX_SPECIAL_BYTES: usize = 1 << 20;
+
+/// Bytes of text in one special token at most: every one that begins at a place of a text is looked
+/// for there. Those of published models have up to about a hundred.
+pub const MAX_SPECIAL_TOKEN_BYTES: usize = 256;
 
 /// Whether [`Tokenizer::encode`] adds the special tokens of a whole sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -405,7 +417,7 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
             return Err(TokenizerError::SpecialMissing { role, reason });
         }
     }
-    let mut found = 0;
+    let (mut found, mut longest) = (0, 0);
     for ((token, text), kind) in (0..).zip(&vocabulary.tokens).zip(&vocabulary.kinds) {
         match kind {
             TokenKind::Byte if byte_value(text).is_none() => {
@@ -414,9 +426,15 @@ fn check(vocabulary: &Vocabulary) -> Result<(), TokenizerError> {
                     text: text.clone(),
                 });
             }
-            TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown => found += text.len(),
+            TokenKind::UserDefined | TokenKind::Control | TokenKind::Unknown => {
+                found += text.len();
+                longest = longest.max(text.len());
+            }
             _ => {}
         }
+    }
+    if longest > MAX_SPECIAL_TOKEN_BYTES {
+        return Err(TokenizerError::SpecialToken { found: longest });
     }
     if found > MAX_SPECIAL_BYTES {
         return Err(TokenizerError::SpecialText { found });

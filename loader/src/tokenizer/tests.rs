@@ -251,11 +251,22 @@ fn refusals_say_what_and_why() {
     }
 
     let mut long = letters();
-    long.tokens[4] = "x".repeat(MAX_SPECIAL_BYTES + 1);
+    long.tokens[4] = "x".repeat(MAX_SPECIAL_TOKEN_BYTES + 1);
     long.kinds[4] = TokenKind::UserDefined;
-    // And those of "<unk>", "<s>" and "</s>".
-    let found = MAX_SPECIAL_BYTES + 1 + 12;
-    assert_eq!(refuse(long), TokenizerError::SpecialText { found });
+    let found = MAX_SPECIAL_TOKEN_BYTES + 1;
+    assert_eq!(refuse(long), TokenizerError::SpecialToken { found });
+
+    let mut many = letters();
+    // Those of "<unk>", "<s>" and "</s>" count.
+    let mut found = 12;
+    for i in 0..=MAX_SPECIAL_BYTES / MAX_SPECIAL_TOKEN_BYTES {
+        let text = format!("{i:x>MAX_SPECIAL_TOKEN_BYTES$}");
+        found += text.len();
+        many.tokens.push(text);
+        many.scores.push(0.0);
+        many.kinds.push(TokenKind::UserDefined);
+    }
+    assert_eq!(refuse(many), TokenizerError::SpecialText { found });
 }
 
 /// Several empty tokens are padding, not duplicates, and occur nowhere, even as user-defined.

@@ -134,3 +134,32 @@ fn templates_that_take_memory() {
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
+
+/// The child takes what it is allowed where that is less than it would allow itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_the_system_is_no_fault_of_the_template() {
+    let scratch = Scratch::new();
+    let template = "{{ messages[0].content }}";
+    let expected = ask(&scratch, template, &[]).ok();
+    let limited = std::process::Command::new("sh")
+        .args(["-c", "ulimit -v 900000 && exec \"$@\"", "sh"])
+        .arg(htc_tests::binary::path())
+        .arg("run")
+        .arg(scratch.path("chat.gguf"))
+        .args([
+            "-p",
+            "the cat",
+            "--chat",
+            "-n",
+            "4",
+            "--temp",
+            "0",
+            "--ignore-eos",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&limited.stderr);
+    assert!(limited.status.success(), "{said}");
+    assert_eq!(limited.stdout, expected.stdout);
+}

@@ -200,6 +200,28 @@ fn writing_stops_where_the_context_ends() {
     assert!(run.ok().stderr.contains("context"));
 }
 
+/// LongRoPE rotates a sequence by how long it may become; without -n a text is a short one.
+#[test]
+fn long_rope_does_not_hang_on_the_number_of_tokens_asked_for() {
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/phi3/model.gguf");
+    let run = |options: &[&str]| {
+        let run = htc!["run", &model, "-p", "a b", "--temp", "0", "--ignore-eos"];
+        run.args(options).run().ok()
+    };
+    let some = run(&["-n", "8"]);
+    let all = run(&[]);
+    assert!(
+        all.stdout.starts_with(some.stdout.trim_ascii_end()),
+        "{some:?}\n{all:?}"
+    );
+    assert!(
+        all.stderr.contains("LongRoPE") && all.stderr.contains("-n N"),
+        "{all:?}"
+    );
+    assert!(!some.stderr.contains("LongRoPE"), "{some:?}");
+}
+
 #[test]
 fn a_prompt_that_is_too_long_is_refused() {
     let scratch = Scratch::new();

@@ -127,7 +127,7 @@ und?<end>
     ),
     (
         "instructions",
-        r###"{% set ns = namespace(system='', n=0) %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content %}{% continue %}{% endif %}{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{{ bos_token if ns.n == 1 }}[INST] {% if ns.n == 1 and ns.system %}<<SYS>>{{ ns.system }}<</SYS>>{% endif %}{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}{% if tools is defined %}never{% endif %}"###,
+        r###"{% set ns = namespace(system='', n=0) %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content %}{% continue %}{% endif %}{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{{ bos_token if ns.n == 1 }}[INST] {% if ns.n == 1 and ns.system %}<<SYS>>{{ ns.system }}<</SYS>>{% endif %}{{ m.content }} [/INST]{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}{% if tools %}never{% endif %}"###,
         [
             r###"<s>[INST]  a b <c> & 'd'  [/INST] Grüße "x"
 </s>[INST] und? [/INST]"###,
@@ -137,7 +137,7 @@ und?<end>
     ),
     (
         "python",
-        r###"{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ m.role.upper() }} {{ m.content.split(' ') | length }} {{ m['content'].replace('a', 'A').startswith('A') }} {{ m | tojson }} {% for k, v in m.items() %}{{ k }}={{ v | length }};{% endfor %}{{ '' if loop.last else '|' }}{% endfor %}{{ strftime_now is defined }} {{ none is none }} {{ 'x' ~ 3 }}"###,
+        r###"{% for m in messages %}{{ loop.index }}/{{ loop.length }} {{ m.role.upper() }} {{ m.content.split(' ') | length }} {{ m['content'].replace('a', 'A').startswith('A') }} {{ m | tojson }} {% for k, v in m.items() %}{{ k }}={{ v | length }};{% endfor %}{{ '' if loop.last else '|' }}{% endfor %}{{ tool_names is defined }} {{ none is none }} {{ 'x' ~ 3 }}"###,
         [
             r###"1/3 USER 7 False {"role": "user", "content": " a b <c> & 'd' "} role=4;content=15;|2/3 ASSISTANT 2 False {"role": "assistant", "content": "Grüße \"x\"\n"} role=9;content=10;|3/3 USER 1 False {"role": "user", "content": "und?"} role=4;content=4;False True x3"###,
             r###"1/4 SYSTEM 4 False {"role": "system", "content": " be brief "} role=6;content=10;|2/4 USER 7 False {"role": "user", "content": " a b <c> & 'd' "} role=4;content=15;|3/4 ASSISTANT 2 False {"role": "assistant", "content": "Grüße \"x\"\n"} role=9;content=10;|4/4 USER 1 False {"role": "user", "content": "und?"} role=4;content=4;False True x3"###,
@@ -183,7 +183,8 @@ fn what_a_template_says_is_wrong_is_said() {
     assert_eq!(error, "line 2: invalid operation: only one turn");
     for (template, word) in [
         ("{% for m in messages %}", "syntax error"),
-        ("{% generation %}", "unknown statement"),
+        ("{% generate %}", "unknown statement"),
+        ("{{ strftime_now('%Q') }}", "%Q"),
         ("{{ messages.nothing.at.all }}", "undefined"),
         ("{{ unknown(1) }}", "unknown"),
         ("{% include 'other' %}", ""),
@@ -205,4 +206,19 @@ fn loops_and_long_texts_end() {
     let deep = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     let error = render(&conversation(deep, false)).unwrap_err();
     assert!(error.contains("recursion"), "{error}");
+}
+
+#[test]
+fn what_transformers_defines_is_defined() {
+    let text = |template: &str| render(&conversation(template, false)).unwrap();
+    assert_eq!(
+        text("{% if tools is not none or documents is not none %}x{% endif %}"),
+        ""
+    );
+    assert_eq!(text("{% if tools %}x{% endif %}y"), "y");
+    let year = text("{{ strftime_now('%Y') }}");
+    assert!(year.len() == 4 && year.as_str() >= "2024", "{year}");
+    let marked =
+        "a {%- generation -%} b {%- endgeneration -%} c {% generation %}d{% endgeneration %}";
+    assert_eq!(text(marked), "abc d");
 }

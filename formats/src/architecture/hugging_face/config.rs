@@ -192,6 +192,11 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Whether something is so; null is as good as false, as in Python.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+        Ok(self.nullable(key, Some(default))?.unwrap_or(false))
+    }
+
     /// A value; `default` where it is absent.
     pub fn or<T: FromJson<'a>>(&self, key: &str, default: T) -> Result<T, ConfigError> {
         match self.map.get(key) {

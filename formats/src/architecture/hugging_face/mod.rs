@@ -176,7 +176,7 @@ fn sliding_window(
     let positions: Option<usize> = match model.window {
         Window::Never => None,
         Window::Every { default } => config.nullable(key, default)?,
-        Window::Upper { default, .. } if config.or("use_sliding_window", false)? => {
+        Window::Upper { default, .. } if config.flag("use_sliding_window", false)? => {
             config.nullable(key, Some(default))?
         }
         Window::Upper { .. } => None,

@@ -77,7 +77,7 @@ pub(super) fn bind(
     files: &[WeightFile<'_>],
 ) -> Result<Vec<ModelTensor>, BindError> {
     let tensors = Tensors::new(files);
-    let tied = config.or("tie_word_embeddings", model.tie_word_embeddings)?;
+    let tied = config.flag("tie_word_embeddings", model.tie_word_embeddings)?;
     if tied {
         check_tied(&tensors)?;
     } else if !tensors.places.contains_key(OUTPUT) {
@@ -130,7 +130,7 @@ fn check_biases(
 ) -> Result<(), BindError> {
     for (slots, key) in model.biases {
         let stated = match key {
-            Some(key) => config.or(key, false)?,
+            Some(key) => config.flag(key, false)?,
             None => false,
         };
         for (name, role) in architecture.names(hyper.layers, Naming::HuggingFace) {

@@ -31,6 +31,12 @@ use crate::limits;
 const TOKENIZER_MODEL: &str = "tokenizer.model";
 const TOKENIZER_JSON: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
+const ADDED_TOKENS: &str = "added_tokens.json";
+const CONFIG: &str = "config.json";
+const GENERATION_CONFIG: &str = "generation_config.json";
+const CHAT_TEMPLATE_JINJA: &str = "chat_template.jinja";
+const CHAT_TEMPLATE_JSON: &str = "chat_template.json";
 
 /// The files of a folder that say something about its vocabulary, as bytes; `None` where there is
 /// no such file.
@@ -68,6 +74,19 @@ impl Vocabulary {
 }
 
 impl HuggingFaceFiles {
+    /// Names of the files that are looked for in a folder.
+    pub const NAMES: [&str; 9] = [
+        TOKENIZER_MODEL,
+        TOKENIZER_JSON,
+        TOKENIZER_CONFIG,
+        SPECIAL_TOKENS_MAP,
+        ADDED_TOKENS,
+        CONFIG,
+        GENERATION_CONFIG,
+        CHAT_TEMPLATE_JINJA,
+        CHAT_TEMPLATE_JSON,
+    ];
+
     /// Reads the files of a folder.
     ///
     /// # Errors
@@ -80,12 +99,12 @@ impl HuggingFaceFiles {
             tokenizer_model: tokenizer(TOKENIZER_MODEL)?,
             tokenizer_json: tokenizer(TOKENIZER_JSON)?,
             tokenizer_config: config(TOKENIZER_CONFIG)?,
-            special_tokens_map: config("special_tokens_map.json")?,
-            added_tokens: config("added_tokens.json")?,
-            config: config("config.json")?,
-            generation_config: config("generation_config.json")?,
-            chat_template_jinja: config("chat_template.jinja")?,
-            chat_template_json: config("chat_template.json")?,
+            special_tokens_map: config(SPECIAL_TOKENS_MAP)?,
+            added_tokens: config(ADDED_TOKENS)?,
+            config: config(CONFIG)?,
+            generation_config: config(GENERATION_CONFIG)?,
+            chat_template_jinja: config(CHAT_TEMPLATE_JINJA)?,
+            chat_template_json: config(CHAT_TEMPLATE_JSON)?,
         })
     }
 
@@ -102,9 +121,9 @@ impl HuggingFaceFiles {
             self.special_tokens_map.as_deref(),
         )?
         .unwrap_or_default();
-        let config: Config = parse("config.json", self.config.as_deref())?.unwrap_or_default();
+        let config: Config = parse(CONFIG, self.config.as_deref())?.unwrap_or_default();
         let generation: Config =
-            parse("generation_config.json", self.generation_config.as_deref())?.unwrap_or_default();
+            parse(GENERATION_CONFIG, self.generation_config.as_deref())?.unwrap_or_default();
         let (base, processor) = match (&self.tokenizer_model, &self.tokenizer_json) {
             (Some(bytes), tokenizer) if sentence_piece::is_sentence_piece(bytes) => {
                 let base = self.of_pieces(sentence_piece::parse(bytes)?, &tokenizer_config)?;
@@ -178,7 +197,7 @@ impl HuggingFaceFiles {
         config: &TokenizerConfig,
     ) -> Result<Base, VocabularyError> {
         let added: Entries<u32> =
-            parse("added_tokens.json", self.added_tokens.as_deref())?.unwrap_or_default();
+            parse(ADDED_TOKENS, self.added_tokens.as_deref())?.unwrap_or_default();
         let decoder = &config.added_tokens_decoder.0;
         let own = vocabulary.tokens.len();
         let mut base = Base {
@@ -208,14 +227,14 @@ impl HuggingFaceFiles {
     fn template(&self, config: TokenizerConfig) -> Result<Option<String>, VocabularyError> {
         if let Some(bytes) = &self.chat_template_jinja {
             let text = String::from_utf8(bytes.clone());
-            let text = text.map_err(|_| file("chat_template.jinja", "is no UTF-8"))?;
+            let text = text.map_err(|_| file(CHAT_TEMPLATE_JINJA, "is no UTF-8"))?;
             return Ok(Some(text));
         }
         if let Some(template) = config.chat_template {
             return Ok(template.text());
         }
         let beside: Option<ChatTemplate> =
-            parse("chat_template.json", self.chat_template_json.as_deref())?;
+            parse(CHAT_TEMPLATE_JSON, self.chat_template_json.as_deref())?;
         Ok(beside.and_then(|file| file.chat_template?.text()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use htc_tests::binary;
@@ -190,6 +190,34 @@ fn output_equal_to_input() {
     );
     assert_eq!(fs::read(&model).unwrap(), before);
     scratch.holds_only(&["folder", "link.htz", "model.gguf"]);
+}
+
+/// No file of a model in several files is written over, neither by the artifact nor by the report.
+#[test]
+fn output_is_a_file_of_the_model() {
+    let scratch = Scratch::new();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/llama");
+    let folder = scratch.path("model");
+    fs::create_dir(&folder).unwrap();
+    let files = ["config.json", "model.safetensors", "tokenizer.model"];
+    for name in files {
+        fs::copy(fixture.join(name), folder.join(name)).unwrap();
+    }
+    let output = scratch.path("out.htz");
+    for name in files {
+        let file = folder.join(name);
+        let run = htc!["compile", &folder, "-o", &file, "--rank", "4", "--force"];
+        refused(run, 2, &["same file", "-o", name]);
+        let run = htc![
+            "compile", &folder, "-o", &output, "--rank", "4", "--report", &file
+        ];
+        refused(run, 2, &["a file of the model", "--report", name]);
+        assert_eq!(
+            fs::read(&file).unwrap(),
+            fs::read(fixture.join(name)).unwrap()
+        );
+    }
+    scratch.holds_only(&["model"]);
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! The date in the words of Python's `strftime`, in UTC and English.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Error, ErrorKind};
+
+const DAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// Now, as `format` says.
+pub fn now(format: &str) -> Result<String, Error> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    written(since.map_or(0, |since| since.as_secs()), format)
+}
+
+/// A second after 1970 began, as `format` says.
+fn written(seconds: u64, format: &str) -> Result<String, Error> {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    // The first of January 1970 was a Thursday.
+    let weekday = DAYS[((days + 3) % 7) as usize];
+    let month_name = MONTHS[month as usize - 1];
+    let mut out = String::new();
+    let mut rest = format.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let code = rest.next();
+        out += &match code {
+            Some('Y') => year.to_string(),
+            Some('y') => format!("{:02}", year % 100),
+            Some('m') => format!("{month:02}"),
+            Some('d') => format!("{day:02}"),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..3].to_owned(),
+            Some('A') => weekday.to_owned(),
+            Some('a') => weekday[..3].to_owned(),
+            Some('H') => format!("{:02}", second / 3600),
+            Some('M') => format!("{:02}", second / 60 % 60),
+            Some('S') => format!("{:02}", second % 60),
+            Some('%') => "%".to_owned(),
+            other => {
+                let other = other.map_or_else(String::new, |c| c.to_string());
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("strftime_now: %{other} is not supported"),
+                ));
+            }
+        };
+    }
+    Ok(out)
+}
+
+/// Year, month and day of a day after 1970 began, in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    /// Days of 400 years, after which the calendar repeats.
+    const CYCLE: u64 = 146_097;
+    /// Days from the first of March of the year 0 to 1970.
+    const EPOCH: u64 = 719_468;
+    let days = days + EPOCH;
+    let (cycle, day) = (days / CYCLE, days % CYCLE);
+    // Years begin in March, so that the day that leap years add is their last.
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
+    };
+    (cycle * 400 + year + next, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_other_programs() {
+        // `date -u -d @SECONDS`.
+        for (seconds, expected) in [
+            (0, "Thursday, 01 January 1970, 00:00:00"),
+            (951_782_399, "Monday, 28 February 2000, 23:59:59"),
+            (951_782_400, "Tuesday, 29 February 2000, 00:00:00"),
+            (4_107_542_400, "Monday, 01 March 2100, 00:00:00"),
+            (1_795_219_200, "Saturday, 21 November 2026, 00:00:00"),
+        ] {
+            assert_eq!(
+                written(seconds, "%A, %d %B %Y, %H:%M:%S").unwrap(),
+                expected
+            );
+        }
+        assert_eq!(
+            written(0, "%y-%m %a %b 100%%").unwrap(),
+            "70-01 Thu Jan 100%"
+        );
+        assert!(written(0, "%").is_err() && written(0, "%Q").is_err());
+    }
+}
