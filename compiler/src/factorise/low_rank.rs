@@ -1,7 +1,10 @@
-//! The best approximation of one slot at a given rank (Eckart and Young 1936).
+//! The best approximation of one slot at a given rank (Eckart and Young 1936), in the Frobenius norm
+//! or under a gauge.
 
-use faer::{Mat, MatRef};
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, MatRef, Par};
 
+use super::gauge::{Diagonal, Gauge, product, quadratic_blocks, scale_rows};
 use super::panels::Panels;
 use super::{FactoriseError, Leading, Weight, backend, is_negative};
 
@@ -43,11 +46,11 @@ const B_EXPONENT: f64 = 0.25;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
     /// `A = S^¾ Vᵀ`, row-major `[r, in]`: row `j` is component `j`, in decreasing order of its
-    /// singular value; its entry of largest magnitude is positive.
+    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`.
     pub a: Vec<f32>,
-    /// `B = U S^¼`, row-major `[out, r]`.
+    /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
-    /// All `min(out, in)` singular values of `W`, decreasing.
+    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`.
     pub singular_values: Vec<f64>,
 }
 
@@ -56,9 +59,33 @@ pub struct LowRank {
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite.
 pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, FactoriseError> {
+    low_rank_gauged(weight, r, path, &Gauge::None, None)
+}
+
+/// The `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`: `input` is `G [in, in]`, `output` is
+/// the diagonal of `H [out, out]`, the identity where there is none.
+///
+/// The first `r'` components are the best approximation of rank `r'` under the same gauge.
+///
+/// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and
+/// needs neither the root of `C` nor its inverse.
+///
+/// # Errors
+/// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge of another order, a second
+/// moment with negative eigenvalues, factors that exceed float32.
+pub fn low_rank_gauged(
+    weight: Weight<'_>,
+    r: usize,
+    path: Path,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<LowRank, FactoriseError> {
     weight.check(0)?;
-    let tall = Panels::tall(weight);
-    let order = tall.short();
+    input.check(weight.cols)?;
+    if let Some(output) = output {
+        output.check(weight.rows)?;
+    }
+    let order = Panels::tall(weight).short();
     if r == 0 || r > order {
         return Err(FactoriseError::Rank {
             requested: r,
@@ -70,17 +97,23 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
         Path::Gram => true,
         Path::Auto => order >= GRAM_FROM,
     };
-    let Leading { values, vectors } = if gram {
-        let mut gram = Mat::zeros(order, order);
-        tall.add_gram(1.0, &mut gram);
-        let mut found = backend::eigen(gram, r)?;
+    let Leading {
+        mut values,
+        vectors,
+    } = if gram {
+        let mut found = backend::eigen(gauged_gram(weight, input, output)?, r)?;
         // Rounding may have made a zero eigenvalue negative.
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
-        backend::right_singular(tall.dense(), r)?
+        backend::right_singular(gauged_dense(weight, input, output)?, r)?
     };
-    let (a, b) = factors(&tall, vectors.as_ref(), &values);
+    let (a, b) = factors(weight, vectors, &values, input, output)?;
+    if a.iter().chain(&b).any(|v| !v.is_finite()) {
+        return Err(FactoriseError::Overflow { index: 0 });
+    }
+    let scale = input.scale() * output.map_or(1.0, Diagonal::scale);
+    values.iter_mut().for_each(|v| *v *= scale);
     Ok(LowRank {
         a,
         b,
@@ -88,9 +121,81 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
     })
 }
 
-/// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side.
-fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, Vec<f32>) {
+/// `H W G` or its transpose, whichever is tall, as far as panels go: with all of it but a full
+/// gauge on the left of the transpose.
+fn gauged_panels<'a>(
+    weight: Weight<'a>,
+    input: &'a Gauge,
+    output: Option<&'a Diagonal>,
+) -> Result<Panels<'a>, FactoriseError> {
+    let tall = Panels::tall(weight);
+    let rows = output.map(Diagonal::entries);
+    Ok(match input {
+        Gauge::None => tall.scaled(rows, None),
+        Gauge::Diagonal(g) => tall.scaled(rows, Some(g.entries())),
+        Gauge::Full(_) if tall.transposed() => tall.scaled(rows, None),
+        Gauge::Full(w) => tall.scaled(rows, None).times_right(w.root()?),
+    })
+}
+
+/// The lower triangle of the Gram matrix of the short side of `H W G`.
+fn gauged_gram(
+    weight: Weight<'_>,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<Mat<f64>, FactoriseError> {
+    let tall = gauged_panels(weight, input, output)?;
+    let order = tall.short();
+    let mut gram = Mat::zeros(order, order);
+    match input {
+        Gauge::Full(w) if tall.transposed() => {
+            let t = tall.dense();
+            quadratic_blocks(w.moment(), t.as_ref(), |start, block| {
+                let rows = t.as_ref().subrows(start, block.nrows());
+                matmul(
+                    gram.as_mut(),
+                    Accum::Add,
+                    rows.transpose(),
+                    block,
+                    1.0,
+                    Par::Seq,
+                );
+            });
+            for j in 0..order {
+                for i in j..order {
+                    gram[(i, j)] = 0.5 * (gram[(i, j)] + gram[(j, i)]);
+                }
+            }
+        }
+        _ => tall.add_gram(1.0, &mut gram),
+    }
+    Ok(gram)
+}
+
+/// `H W G` or its transpose, whichever is tall.
+fn gauged_dense(
+    weight: Weight<'_>,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<Mat<f64>, FactoriseError> {
+    let tall = gauged_panels(weight, input, output)?;
+    match input {
+        Gauge::Full(w) if tall.transposed() => Ok(product(w.root()?, tall.dense().as_ref())),
+        _ => Ok(tall.dense()),
+    }
+}
+
+/// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side of
+/// `H W G`, whose singular values are `values`.
+fn factors(
+    weight: Weight<'_>,
+    x: Mat<f64>,
+    values: &[f64],
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
     let r = x.ncols();
+    let tall = Panels::tall(weight);
     // The side that is multiplied out holds the singular values already and is divided by a
     // power of them. Those below the floor are noise on the Gram path; dividing by
     // it instead only leaves the split between A and B less even.
@@ -105,9 +210,15 @@ fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, 
             .collect()
     };
     if tall.transposed() {
-        // x = U, and the rows of A = S^-t Uᵀ W are the columns of WᵀU.
+        // x = U, and Vᵀ G⁻¹ = S⁻¹ Uᵀ H W: the rows of A = S^-t Uᵀ H W are the columns of WᵀHU.
+        let (mut left, mut right) = (x.clone(), x);
+        if let Some(output) = output {
+            let h = output.entries();
+            scale_rows(right.as_mut(), |i| h[i]);
+            scale_rows(left.as_mut(), |i| 1.0 / h[i]);
+        }
         let mut product = Mat::<f64>::zeros(tall.long(), r);
-        tall.times(x, |start, panel| {
+        tall.times(right.as_ref(), |start, panel| {
             product
                 .as_mut()
                 .subrows_mut(start, panel.nrows())
@@ -116,15 +227,17 @@ fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, 
         let mut a = columns(product.as_ref(), &powers(-B_EXPONENT));
         let mut on_b = powers(B_EXPONENT);
         fix_signs(&mut a, &mut on_b);
-        (a, rows(x, &on_b).collect())
+        Ok((a, rows(left.as_ref(), &on_b).collect()))
     } else {
-        // x = V, and B = W V S^(t-1).
-        let mut a = columns(x, &powers(1.0 - B_EXPONENT));
+        // x = V, and H⁻¹ U = W G V S⁻¹: B = W G V S^(t-1), A = S^(1-t) Vᵀ G⁻¹.
+        let mut a = columns(input.divide(x.clone())?.as_ref(), &powers(1.0 - B_EXPONENT));
         let mut on_b = powers(B_EXPONENT - 1.0);
         fix_signs(&mut a, &mut on_b);
         let mut b = Vec::with_capacity(tall.long() * r);
-        tall.times(x, |_, panel| b.extend(rows(panel, &on_b)));
-        (a, b)
+        tall.times(input.times(x)?.as_ref(), |_, panel| {
+            b.extend(rows(panel, &on_b));
+        });
+        Ok((a, b))
     }
 }
 

@@ -20,11 +20,13 @@ mod basis;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
+mod gauge;
 mod low_rank;
 mod measure;
 #[cfg(feature = "openblas")]
 mod openblas;
 mod panels;
+mod sink;
 #[cfg(test)]
 mod tests;
 pub mod unit;
@@ -36,10 +38,16 @@ use decompose as backend;
 #[cfg(feature = "openblas")]
 use openblas as backend;
 
-pub use basis::{BasisWeighting, SharedBasis, shared_basis};
+pub use basis::{
+    BasisOptions, BasisWeighting, SharedBasis, Sink, SinkOutcome, shared_basis, shared_basis_with,
+};
 pub use error::FactoriseError;
-pub use low_rank::{LowRank, Path, low_rank};
-pub use measure::{low_rank_error, shared_error, tail};
+pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
+pub use low_rank::{LowRank, Path, low_rank, low_rank_gauged};
+pub use measure::{low_rank_error, shared_error, tail, weighted_error};
+pub use sink::{
+    Coverage, DEFAULT_COVERAGE, append_direction, coverage, largest_columns, largest_moments,
+};
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
 /// an artifact, because the last bits of the factors depend on it.
@@ -118,4 +126,14 @@ fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
         |best, v| if v.abs() > best.abs() { v } else { best },
     );
     largest < 0.0
+}
+
+/// The largest power of two that is not above a positive normal number; 1 for any other.
+fn power_of_two_below(number: f64) -> f64 {
+    const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
+    if number.is_normal() {
+        f64::from_bits(number.to_bits() & EXPONENT)
+    } else {
+        1.0
+    }
 }
