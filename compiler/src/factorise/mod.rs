@@ -17,6 +17,7 @@
 //! gives each a slot of its own: the decompositions themselves gain little from a second core.
 
 mod basis;
+mod bias;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
@@ -41,6 +42,7 @@ use openblas as backend;
 pub use basis::{
     BasisOptions, BasisWeighting, SharedBasis, Sink, SinkOutcome, shared_basis, shared_basis_with,
 };
+pub use bias::bias_correction;
 pub use error::FactoriseError;
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
 pub use low_rank::{LowRank, Path, low_rank, low_rank_gauged};

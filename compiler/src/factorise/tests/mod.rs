@@ -2,6 +2,7 @@
 
 mod basis;
 mod basis_gauged;
+mod bias;
 mod decompose;
 mod gauge;
 mod low_rank;
