@@ -16,6 +16,7 @@
 //! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
 //! gives each a slot of its own: the decompositions themselves gain little from a second core.
 
+mod axiom;
 mod basis;
 mod bias;
 #[cfg(any(test, not(feature = "openblas")))]
@@ -39,6 +40,7 @@ use decompose as backend;
 #[cfg(feature = "openblas")]
 use openblas as backend;
 
+pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
 pub use basis::{
     BasisOptions, BasisWeighting, SharedBasis, Sink, SinkOutcome, shared_basis, shared_basis_with,
 };
