@@ -4,7 +4,7 @@ use faer::{Mat, MatRef};
 
 use super::gauge::Gauge;
 use super::panels::Panels;
-use super::sink::{Coverage, append_direction};
+use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{FactoriseError, Weight, backend, is_negative};
 
 /// How much each slot counts in the shared basis.
@@ -40,26 +40,6 @@ impl Default for BasisOptions<'_> {
             sink: None,
         }
     }
-}
-
-/// A direction of the input that the basis must not miss.
-#[derive(Clone, Copy, Debug)]
-pub struct Sink<'a> {
-    /// The direction `ŝ`, `d` numbers of any length but zero.
-    pub direction: &'a [f64],
-    /// The coverage from which the basis is left as it is, usually
-    /// [`DEFAULT_COVERAGE`](super::DEFAULT_COVERAGE).
-    pub threshold: f64,
-}
-
-/// What became of a [`Sink`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SinkOutcome {
-    /// How much of `G⁻¹ ŝ` the basis covered without help: in the coordinates of the gauge, where
-    /// the basis is orthonormal.
-    pub coverage: Coverage,
-    /// Whether the last component was given up for the direction, which is exact then.
-    pub appended: bool,
 }
 
 /// A basis shared by slots that read the same input of width `d`.

@@ -88,7 +88,7 @@ pub enum FactoriseError {
     },
     /// A second moment holds a number that no second moment has.
     #[error(
-        "the second moment holds {value} at row {row}, column {col}, expected finite numbers and none below zero on the diagonal: calibrate again"
+        "the second moment holds {value} at row {row}, column {col}, expected finite numbers, none below zero on the diagonal and none larger than its row and column allow: calibrate again"
     )]
     MomentEntry {
         /// Row of the first such number.

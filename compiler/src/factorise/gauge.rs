@@ -41,6 +41,9 @@ const CHANNEL_FLOOR: f64 = 1e-6;
 /// part of the largest. It only matters with hardly any shrinkage, where it keeps `C^½` invertible.
 const EIGENVALUE_FLOOR: f64 = 1e-12;
 
+/// How far `|C_ij|` may exceed `(C_ii C_jj)^½`, which rounding of long sums explains.
+const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
+
 /// An eigenvalue below minus this part of the largest is more than rounding.
 const INDEFINITE: f64 = 1e-6;
 
@@ -60,7 +63,8 @@ pub struct SecondMoment<'a> {
 }
 
 impl<'a> SecondMoment<'a> {
-    /// Checks the length and that the lower triangle is finite with no diagonal entry below zero.
+    /// Checks the length and that the lower triangle is finite, with no diagonal entry below zero
+    /// and no other beyond what Cauchy and Schwarz allow.
     pub(super) fn check(&self) -> Result<(), FactoriseError> {
         let n = self.order;
         if n == 0 || n.checked_mul(n) != Some(self.values.len()) {
@@ -69,9 +73,22 @@ impl<'a> SecondMoment<'a> {
                 found: self.values.len(),
             });
         }
+        let mut roots = Vec::with_capacity(n);
         for (row, values) in self.values.chunks_exact(n).enumerate() {
-            for (col, &value) in values[..=row].iter().enumerate() {
-                if !value.is_finite() || (col == row && value < 0.0) {
+            let value = values[row];
+            if !value.is_finite() || value < 0.0 {
+                return Err(FactoriseError::MomentEntry {
+                    row,
+                    col: row,
+                    value,
+                });
+            }
+            let root = value.sqrt();
+            roots.push(root);
+            let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
+            for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
+                let possible = value.is_finite() && value.abs() <= bound;
+                if !possible {
                     return Err(FactoriseError::MomentEntry { row, col, value });
                 }
             }

@@ -6,6 +6,7 @@ use faer::{Accum, Mat, MatRef, Par};
 
 use super::gauge::{Diagonal, Gauge, product, quadratic_blocks, scale_rows};
 use super::panels::Panels;
+use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{FactoriseError, Leading, Weight, backend, is_negative};
 
 /// How [`low_rank`] finds the singular vectors of the smaller side, of order `q = min(out, in)`.
@@ -52,6 +53,32 @@ pub struct LowRank {
     pub b: Vec<f32>,
     /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`.
     pub singular_values: Vec<f64>,
+    /// What became of the direction that the factors must not miss, where one was given.
+    pub sink: Option<SinkOutcome>,
+}
+
+/// How [`low_rank_with`] approximates. The default is that of [`low_rank`].
+#[derive(Clone, Copy, Debug)]
+pub struct LowRankOptions<'a> {
+    /// How the singular vectors are found.
+    pub path: Path,
+    /// `G [in, in]`: the norm of the error over the inputs.
+    pub input: &'a Gauge,
+    /// The diagonal of `H [out, out]`, the norm over the outputs; the identity where there is none.
+    pub output: Option<&'a Diagonal>,
+    /// A direction of the input that the factors must not miss.
+    pub sink: Option<Sink<'a>>,
+}
+
+impl Default for LowRankOptions<'_> {
+    fn default() -> Self {
+        LowRankOptions {
+            path: Path::Auto,
+            input: &Gauge::None,
+            output: None,
+            sink: None,
+        }
+    }
 }
 
 /// The best approximation of `weight` of rank `r` in the Frobenius norm.
@@ -59,32 +86,44 @@ pub struct LowRank {
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite.
 pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, FactoriseError> {
-    low_rank_gauged(weight, r, path, &Gauge::None, None)
+    let options = LowRankOptions {
+        path,
+        ..LowRankOptions::default()
+    };
+    low_rank_with(weight, r, &options)
 }
 
-/// The `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`: `input` is `G [in, in]`, `output` is
-/// the diagonal of `H [out, out]`, the identity where there is none.
+/// The `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`.
 ///
 /// The first `r'` components are the best approximation of rank `r'` under the same gauge.
+///
+/// If the components cover less of the sink direction `ŝ` than its threshold, the last one gives
+/// way to `u uᵀ (W − Ŵ)` with `u ∝ (W − Ŵ) ŝ`, where `Ŵ` are the others: no other component with
+/// `B A ŝ = W ŝ` loses less. Who wants it on top plans one rank more.
 ///
 /// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and
 /// needs neither the root of `C` nor its inverse.
 ///
 /// # Errors
-/// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge of another order, a second
-/// moment with negative eigenvalues, factors that exceed float32.
-pub fn low_rank_gauged(
+/// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
+/// width, a second moment with negative eigenvalues, factors that exceed float32.
+pub fn low_rank_with(
     weight: Weight<'_>,
     r: usize,
-    path: Path,
-    input: &Gauge,
-    output: Option<&Diagonal>,
+    options: &LowRankOptions<'_>,
 ) -> Result<LowRank, FactoriseError> {
+    let LowRankOptions {
+        path,
+        input,
+        output,
+        sink,
+    } = *options;
     weight.check(0)?;
     input.check(weight.cols)?;
     if let Some(output) = output {
         output.check(weight.rows)?;
     }
+    let sink = sink.map(|sink| sink.checked(weight.cols)).transpose()?;
     let order = Panels::tall(weight).short();
     if r == 0 || r > order {
         return Err(FactoriseError::Rank {
@@ -108,7 +147,16 @@ pub fn low_rank_gauged(
     } else {
         backend::right_singular(gauged_dense(weight, input, output)?, r)?
     };
-    let (a, b) = factors(weight, vectors, &values, input, output)?;
+    let (mut a, mut b) = factors(weight, vectors, &values, input, output)?;
+    let sink = match sink {
+        None => None,
+        Some((unit, threshold)) => {
+            let coverage = direction_coverage(&a, &values, &unit, input)?;
+            let appended =
+                coverage.norm < threshold && replace_last(weight, &mut a, &mut b, &unit, output);
+            Some(SinkOutcome { coverage, appended })
+        }
+    };
     if a.iter().chain(&b).any(|v| !v.is_finite()) {
         return Err(FactoriseError::Overflow { index: 0 });
     }
@@ -118,7 +166,99 @@ pub fn low_rank_gauged(
         a,
         b,
         singular_values: values,
+        sink,
     })
+}
+
+/// How much of `G⁻¹ ŝ` lies in the span of the right singular vectors that `a [r, in]` stands for:
+/// `Vᵀ G⁻¹ = S^(t-1) A`, with the small singular values raised as in [`factors`].
+fn direction_coverage(
+    a: &[f32],
+    values: &[f64],
+    unit: &[f64],
+    input: &Gauge,
+) -> Result<Coverage, FactoriseError> {
+    let direction = input.divide(Mat::from_fn(unit.len(), 1, |i, _| unit[i]))?;
+    let length = direction.norm_l2();
+    let rows = a.chunks_exact(unit.len());
+    let powers = powers(&values[..rows.len()], B_EXPONENT - 1.0);
+    let parts = rows
+        .zip(powers)
+        .map(|(row, power)| power * dot(row, unit) / length);
+    Ok(coverage_of_parts(parts))
+}
+
+/// Replaces the last component so that `B A` does to the direction `unit` what the weight does.
+/// Returns whether it did: there is nothing to replace where the other components do that already.
+fn replace_last(
+    weight: Weight<'_>,
+    a: &mut [f32],
+    b: &mut [f32],
+    unit: &[f64],
+    output: Option<&Diagonal>,
+) -> bool {
+    let n = weight.cols;
+    let r = a.len() / n;
+    let (kept, last) = a.split_at_mut((r - 1) * n);
+    let inner: Vec<f64> = kept.chunks_exact(n).map(|row| dot(row, unit)).collect();
+    // e = (W − Ŵ) ŝ.
+    let mut exact = 0.0;
+    let missed: Vec<f64> = weight
+        .values
+        .chunks_exact(n)
+        .zip(b.chunks_exact(r))
+        .map(|(w, b)| {
+            let whole = dot(w, unit);
+            exact += whole * whole;
+            whole - dot(&b[..r - 1], &inner)
+        })
+        .collect();
+    let squares: f64 = missed.iter().map(|e| e * e).sum();
+    // The stored factors are rounded to float32.
+    let rounding = f64::from(f32::EPSILON) * f64::from(f32::EPSILON);
+    if squares <= rounding * exact {
+        return false;
+    }
+    // cᵀ = (H e)ᵀ H (W − Ŵ) / ‖H e‖², for which cᵀ ŝ = 1.
+    let h = |o: usize| output.map_or(1.0, |h| h.entries()[o]);
+    let (mut c, mut on_kept) = (vec![0.0; n], vec![0.0; r - 1]);
+    let mut total = 0.0;
+    for (o, &e) in missed.iter().enumerate() {
+        let factor = h(o) * h(o) * e;
+        total += factor * e;
+        add(&mut c, factor, &weight.values[o * n..(o + 1) * n]);
+        add(&mut on_kept, factor, &b[o * r..(o + 1) * r - 1]);
+    }
+    for (row, factor) in kept.chunks_exact(n).zip(&on_kept) {
+        add(&mut c, -factor, row);
+    }
+    let length = c.iter().map(|v| v * v).sum::<f64>().sqrt() / total;
+    // Split as the others: ‖column of B‖ = s^t with s = ‖e‖ ‖c‖.
+    let column = (squares.sqrt() * length).powf(B_EXPONENT) / squares.sqrt();
+    for (to, c) in last.iter_mut().zip(&c) {
+        *to = (c / total / column) as f32;
+    }
+    let sign = if is_negative(last.iter().copied()) {
+        last.iter_mut().for_each(|v| *v = -*v);
+        -1.0
+    } else {
+        1.0
+    };
+    for (row, e) in b.chunks_exact_mut(r).zip(&missed) {
+        row[r - 1] = (sign * column * e) as f32;
+    }
+    true
+}
+
+fn dot(x: &[f32], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
+}
+
+/// Adds `factor · x` to `sum`.
+fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
+    for (sum, &x) in sum.iter_mut().zip(x) {
+        *sum += factor * f64::from(x);
+    }
 }
 
 /// `H W G` or its transpose, whichever is tall, as far as panels go: with all of it but a full
@@ -196,19 +336,7 @@ fn factors(
 ) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
     let r = x.ncols();
     let tall = Panels::tall(weight);
-    // The side that is multiplied out holds the singular values already and is divided by a
-    // power of them. Those below the floor are noise on the Gram path; dividing by
-    // it instead only leaves the split between A and B less even.
-    let floor = f64::EPSILON.sqrt() * values[0];
-    let powers = |exponent: f64| -> Vec<f64> {
-        values[..r]
-            .iter()
-            .map(|s| match s.max(floor) {
-                0.0 => 0.0,
-                s => s.powf(exponent),
-            })
-            .collect()
-    };
+    let powers = |exponent: f64| powers(&values[..r], exponent);
     if tall.transposed() {
         // x = U, and Vᵀ G⁻¹ = S⁻¹ Uᵀ H W: the rows of A = S^-t Uᵀ H W are the columns of WᵀHU.
         let (mut left, mut right) = (x.clone(), x);
@@ -239,6 +367,20 @@ fn factors(
         });
         Ok((a, b))
     }
+}
+
+/// The leading singular values to a power.
+///
+/// The side that is multiplied out holds the singular values already and is divided by a power of
+/// them. Those below the floor are noise on the Gram path; dividing by it instead only
+/// leaves the split between `A` and `B` less even.
+fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
+    let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
+    let power = |s: &f64| match s.max(floor) {
+        0.0 => 0.0,
+        s => s.powf(exponent),
+    };
+    values.iter().map(power).collect()
 }
 
 /// Makes the entry of largest magnitude of every row of `a [r, in]` positive and lets

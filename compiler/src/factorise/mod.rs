@@ -8,8 +8,13 @@
 //!   approximation of rank `r`, components in decreasing order, so that the first `r'`
 //!   components are the best approximation of rank `r'`.
 //!
-//! [`low_rank_error`] and [`shared_error`] measure what is stored, after it was rounded or
-//! quantised; [`tail`] is the lower bound of Eckart and Young.
+//! Both minimise the Frobenius norm of what is lost, or with [`low_rank_with`] and
+//! [`shared_basis_with`] the norm that a [`Gauge`] chooses: from the activations of a calibration,
+//! or from the weights alone by [`axiom_gauge`]. They can keep a direction ([`Sink`]) or input
+//! columns exact, and [`bias_correction`] puts back what is lost on the mean input.
+//!
+//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
+//! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
 //!
 //! All arithmetic is in float64; only the stored factors are rounded to float32. Every call runs
 //! on the thread that made it, and two calls with the same numbers give the same bytes as long
@@ -41,16 +46,15 @@ use decompose as backend;
 use openblas as backend;
 
 pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
-pub use basis::{
-    BasisOptions, BasisWeighting, SharedBasis, Sink, SinkOutcome, shared_basis, shared_basis_with,
-};
+pub use basis::{BasisOptions, BasisWeighting, SharedBasis, shared_basis, shared_basis_with};
 pub use bias::bias_correction;
 pub use error::FactoriseError;
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
-pub use low_rank::{LowRank, Path, low_rank, low_rank_gauged};
+pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
 pub use measure::{low_rank_error, shared_error, tail, weighted_error};
 pub use sink::{
-    Coverage, DEFAULT_COVERAGE, append_direction, coverage, largest_columns, largest_moments,
+    Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
+    largest_moments,
 };
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of

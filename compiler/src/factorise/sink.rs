@@ -2,8 +2,8 @@
 //!
 //! The first position of a sequence draws attention from all others (an attention sink) and lies
 //! along one direction `ŝ` of the residual stream, with a few channels of enormous magnitude. A basis
-//! that misses either breaks attention whatever its mean error. Two remedies: [`append_direction`]
-//! gives the basis `ŝ`, and exempt channels ([`largest_columns`], [`largest_moments`])
+//! that misses either breaks attention whatever its mean error. Two remedies: a [`Sink`] gives
+//! the basis `ŝ` where it is missing, and exempt channels ([`largest_columns`], [`largest_moments`])
 //! are input columns that [`shared_basis_with`](super::shared_basis_with) keeps exact.
 
 use super::{FactoriseError, Weight};
@@ -13,6 +13,39 @@ pub const DEFAULT_COVERAGE: f64 = 0.15;
 
 /// What is left of a unit direction outside a basis that is no more than rounding.
 const ROUNDING: f64 = 1e-12;
+
+/// A direction of the input that a factorisation must not miss.
+#[derive(Clone, Copy, Debug)]
+pub struct Sink<'a> {
+    /// The direction `ŝ`, a number per input, of any length but zero.
+    pub direction: &'a [f64],
+    /// The coverage from which the factors are left as they are, usually [`DEFAULT_COVERAGE`].
+    pub threshold: f64,
+}
+
+impl Sink<'_> {
+    /// The unit direction and the threshold, if there are `inputs` of them.
+    pub(super) fn checked(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
+        if self.direction.len() != inputs {
+            return Err(FactoriseError::VectorLength {
+                expected: inputs,
+                found: self.direction.len(),
+            });
+        }
+        Ok((unit(self.direction)?, self.threshold))
+    }
+}
+
+/// What became of a [`Sink`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SinkOutcome {
+    /// How much of the direction the factors covered without help. Under a gauge `G` that of `G⁻¹ ŝ`
+    /// by the orthonormal vectors of the decomposition: it is 1 where `Ŵ ŝ = W ŝ`, with
+    /// or without a gauge.
+    pub coverage: Coverage,
+    /// Whether the last component was given up for the direction, which is exact then.
+    pub appended: bool,
+}
 
 /// How much of a direction lies in the span of an orthonormal basis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,9 +116,13 @@ fn check_width(basis: &[f64], unit: &[f64]) -> Result<(), FactoriseError> {
 }
 
 fn coverage_of(basis: &[f64], unit: &[f64]) -> Coverage {
+    coverage_of_parts(basis.chunks_exact(unit.len()).map(|row| dot(row, unit)))
+}
+
+/// The coverage by vectors of which each has that part of the direction.
+pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
     let (mut squares, mut largest) = (0.0, 0.0f64);
-    for row in basis.chunks_exact(unit.len()) {
-        let part = dot(row, unit);
+    for part in parts {
         squares += part * part;
         largest = largest.max(part.abs());
     }

@@ -1,8 +1,6 @@
 use super::super::axiom::Objective;
-use super::super::{
-    AxiomOptions, AxiomSlot, FactoriseError, Gauge, Path, Side, axiom_gauge, low_rank_gauged,
-};
-use super::gauge::{diagonal, singular_values, spread};
+use super::super::{AxiomOptions, AxiomSlot, FactoriseError, Gauge, Path, Side, axiom_gauge};
+use super::gauge::{diagonal, gauged, singular_values, spread};
 use super::{Dense, Rng, close};
 
 use Side::{Read, Write};
@@ -135,7 +133,7 @@ fn the_tail_never_rises_and_the_mean_is_one() {
                     Read => (&reads, None),
                     Write => (&Gauge::None, Some(&writes)),
                 };
-                let found = low_rank_gauged(w.weight(), *r, Path::Svd, input, output).unwrap();
+                let found = gauged(w, *r, Path::Svd, input, output).unwrap();
                 energy_left(&found.singular_values, *r)
             })
             .sum();

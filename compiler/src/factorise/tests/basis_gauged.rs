@@ -4,9 +4,9 @@ use faer::Mat;
 
 use super::super::{
     BasisOptions, BasisWeighting, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, Path,
-    SharedBasis, Sink, low_rank_gauged, shared_basis, shared_basis_with, shared_error, tail,
+    SharedBasis, Sink, shared_basis, shared_basis_with, shared_error, tail,
 };
-use super::gauge::gauges;
+use super::gauge::{gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
 /// Q, K, V of grouped-query attention with decaying spectra of different size.
@@ -49,7 +49,7 @@ fn one_slot_reaches_the_tail_of_the_gauged_weight() {
         for (name, gauge, g) in gauges(n) {
             let k = 12;
             let found = find(std::slice::from_ref(&w), k, &with_gauge(&gauge));
-            let expected = low_rank_gauged(w.weight(), k, Path::Svd, &gauge, None)
+            let expected = gauged(&w, k, Path::Svd, &gauge, None)
                 .unwrap()
                 .singular_values;
             let lost = norm(&((w.f64() - product(&found, &w, 0, k, k)) * &g));

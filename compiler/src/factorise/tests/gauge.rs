@@ -2,8 +2,8 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, LowRank, Path, SecondMoment, low_rank,
-    low_rank_error, low_rank_gauged, tail, weighted_error,
+    DEFAULT_SHRINKAGE, Diagonal, FactoriseError, Gauge, LowRank, LowRankOptions, Path,
+    SecondMoment, low_rank, low_rank_error, low_rank_with, tail, weighted_error,
 };
 use super::{Dense, Rng, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
@@ -139,6 +139,22 @@ fn decaying(m: usize, n: usize, seed: u64) -> Dense {
     Dense::with_spectrum(m, n, &spectrum, seed)
 }
 
+pub(super) fn gauged(
+    w: &Dense,
+    r: usize,
+    path: Path,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<LowRank, FactoriseError> {
+    let options = LowRankOptions {
+        path,
+        input,
+        output,
+        sink: None,
+    };
+    low_rank_with(w.weight(), r, &options)
+}
+
 /// `B A` of the first `shorter` of `r` components.
 fn product(found: &LowRank, w: &Dense, r: usize, shorter: usize) -> Mat<f64> {
     let (b, a) = (matrix(&found.b, w.rows, r), matrix(&found.a, r, w.cols));
@@ -162,7 +178,7 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                 for path in PATHS {
                     let what = format!("{name}, {m} x {n}, {path:?}, H {}", output.is_some());
                     let r = 3 * q / 4;
-                    let found = low_rank_gauged(w.weight(), r, path, &gauge, output).unwrap();
+                    let found = gauged(&w, r, path, &gauge, output).unwrap();
                     assert!(decreasing(&found.singular_values), "{what}");
                     assert!(signs_are_fixed(&found.a, n), "{what}");
                     for (s, e) in found.singular_values.iter().zip(&expected) {
@@ -177,7 +193,7 @@ fn gauged_truncation_reaches_the_tail_of_the_gauged_weight() {
                             "{what}, rank {shorter}: {lost:e} {bound:e}"
                         );
                     }
-                    let all = low_rank_gauged(w.weight(), q, path, &gauge, output).unwrap();
+                    let all = gauged(&w, q, path, &gauge, output).unwrap();
                     let lost = low_rank_error(w.weight(), &all.a, &all.b, q);
                     assert!(lost < 2e-6, "{what}: {lost:e}");
                 }
@@ -204,7 +220,7 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
             (trace(&e) / trace(&w.f64())).sqrt()
         };
         for path in PATHS {
-            let found = low_rank_gauged(w.weight(), r, path, &gauge, None).unwrap();
+            let found = gauged(&w, r, path, &gauge, None).unwrap();
             let (b, a) = (matrix(&found.b, m, r), matrix(&found.a, r, n));
             let best = loss(&b, &a);
             close(best, tail(&expected, r), 1e-7);
@@ -236,7 +252,7 @@ fn whitened_truncation_is_the_best_for_the_outputs() {
                 Gauge::activation(&moment.diagonal(), 1.0).unwrap(),
             ];
             for other in &others {
-                let other = low_rank_gauged(w.weight(), r, path, other, None).unwrap();
+                let other = gauged(&w, r, path, other, None).unwrap();
                 let other = weighted_error(w.weight(), &other.a, &other.b, r, moment.of());
                 assert!(other > 1.01 * best, "{other} {best}");
             }
@@ -268,7 +284,7 @@ fn a_diagonal_before_whitening_changes_nothing() {
         for path in PATHS {
             let find = |w: &Dense, moment| {
                 let gauge = Gauge::whiten(moment, 0.0).unwrap();
-                low_rank_gauged(w.weight(), r, path, &gauge, None).unwrap()
+                gauged(w, r, path, &gauge, None).unwrap()
             };
             let (plain, found) = (find(&w, moment.of()), find(&other, turned));
             for (s, p) in found.singular_values.iter().zip(&plain.singular_values) {
@@ -289,7 +305,7 @@ fn a_gauge_of_ones_gives_the_bytes_of_no_gauge() {
         for path in PATHS {
             let plain = low_rank(w.weight(), 7, path).unwrap();
             let gauge = Gauge::Diagonal(ones(n));
-            let found = low_rank_gauged(w.weight(), 7, path, &gauge, Some(&ones(m))).unwrap();
+            let found = gauged(&w, 7, path, &gauge, Some(&ones(m))).unwrap();
             assert_eq!(found, plain);
         }
     }
@@ -320,7 +336,7 @@ fn a_common_factor_of_the_gauge_leaves_the_factors() {
                 ),
             ] {
                 for path in PATHS {
-                    let find = |g: &Gauge| low_rank_gauged(w.weight(), 9, path, g, None).unwrap();
+                    let find = |g: &Gauge| gauged(&w, 9, path, g, None).unwrap();
                     let (plain, scaled) = (find(&plain), find(&scaled));
                     for (s, p) in scaled.singular_values.iter().zip(&plain.singular_values) {
                         close(*s / factor, *p, 1e-12 * plain.singular_values[0]);
@@ -345,7 +361,7 @@ fn singular_second_moment() {
         for s in [0.0, DEFAULT_SHRINKAGE] {
             let gauge = Gauge::whiten(moment.of(), s).unwrap();
             for path in PATHS {
-                let find = |r| low_rank_gauged(w.weight(), r, path, &gauge, None).unwrap();
+                let find = |r| gauged(&w, r, path, &gauge, None).unwrap();
                 let all = find(q);
                 let lost = low_rank_error(w.weight(), &all.a, &all.b, q);
                 assert!(lost < 1e-5, "{m} x {n}, s = {s}, {path:?}: {lost:e}");
@@ -376,7 +392,7 @@ fn inputs_that_never_occur() {
     let gauge = Gauge::activation(&[4.0, 0.0, 4.0, 4.0], 1.0).unwrap();
     let g = [2.0, 3f64.sqrt() * 1e-3, 2.0, 2.0];
     let expected = singular_values(&(w.f64() * diagonal(&g)));
-    let found = low_rank_gauged(w.weight(), 4, Path::Svd, &gauge, None).unwrap();
+    let found = gauged(&w, 4, Path::Svd, &gauge, None).unwrap();
     for (s, e) in found.singular_values.iter().zip(&expected) {
         close(*s, *e, 1e-12 * expected[0]);
     }
@@ -389,8 +405,7 @@ fn paths_agree_under_a_gauge() {
         let w = decaying(m, n, 61);
         let r = m.min(n) / 2;
         for (name, gauge, _) in gauges(n) {
-            let [svd, gram] =
-                PATHS.map(|path| low_rank_gauged(w.weight(), r, path, &gauge, None).unwrap());
+            let [svd, gram] = PATHS.map(|path| gauged(&w, r, path, &gauge, None).unwrap());
             let difference = norm(&(product(&svd, &w, r, r) - product(&gram, &w, r, r)));
             assert!(
                 difference < 1e-6 * norm(&w.f64()),
@@ -405,9 +420,9 @@ fn two_threads_give_the_same_bytes() {
     let w = decaying(150, 130, 67);
     let moment = Moment::new(130, 71);
     let shared = Gauge::whiten(moment.of(), 0.01).unwrap();
-    let run = || low_rank_gauged(w.weight(), 40, Path::Auto, &shared, None).unwrap();
+    let run = || gauged(&w, 40, Path::Auto, &shared, None).unwrap();
     let own = Gauge::whiten(moment.of(), 0.01).unwrap();
-    let first = low_rank_gauged(w.weight(), 40, Path::Auto, &own, None).unwrap();
+    let first = gauged(&w, 40, Path::Auto, &own, None).unwrap();
     std::thread::scope(|scope| {
         for thread in [scope.spawn(run), scope.spawn(run)] {
             assert_eq!(first, thread.join().unwrap());
@@ -433,6 +448,10 @@ fn refusals() {
     assert!(matches!(
         one(&[1.0, 0.0, 0.0, -1.0]),
         FactoriseError::MomentEntry { row: 1, col: 1, .. }
+    ));
+    assert!(matches!(
+        one(&[1.0, 0.0, 1.1, 1.0]),
+        FactoriseError::MomentEntry { row: 1, col: 0, .. }
     ));
     let fine = [1.0, 0.0, 0.0, 1.0];
     let moment = SecondMoment {
@@ -461,13 +480,14 @@ fn refusals() {
     }
 
     let w = Dense::normal(5, 3, 73);
-    let indefinite = [1.0, 0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0];
+    // Each pair is possible, the three together are not: the eigenvalues are 1.9, 1.9, -0.8.
+    let indefinite = [1.0, 0.0, 0.0, -0.9, 1.0, 0.0, -0.9, -0.9, 1.0];
     let indefinite = SecondMoment {
         order: 3,
         values: &indefinite,
     };
     let gauge = Gauge::whiten(indefinite, 0.0).unwrap();
-    let refused = low_rank_gauged(w.weight(), 2, Path::Svd, &gauge, None).unwrap_err();
+    let refused = gauged(&w, 2, Path::Svd, &gauge, None).unwrap_err();
     assert!(
         matches!(refused, FactoriseError::Indefinite { .. }),
         "{refused}"
@@ -476,7 +496,7 @@ fn refusals() {
 
     let gauge = Gauge::whiten(moment, 0.01).unwrap();
     assert_eq!(
-        low_rank_gauged(w.weight(), 2, Path::Svd, &gauge, None),
+        gauged(&w, 2, Path::Svd, &gauge, None),
         Err(FactoriseError::GaugeOrder {
             expected: 3,
             found: 2
@@ -484,7 +504,7 @@ fn refusals() {
     );
     let output = Diagonal::new(vec![1.0; 4]).unwrap();
     assert_eq!(
-        low_rank_gauged(w.weight(), 2, Path::Svd, &Gauge::None, Some(&output)),
+        gauged(&w, 2, Path::Svd, &Gauge::None, Some(&output)),
         Err(FactoriseError::GaugeOrder {
             expected: 5,
             found: 4

@@ -1,7 +1,12 @@
 use faer::Mat;
 
-use super::super::{FactoriseError, append_direction, coverage, largest_columns, largest_moments};
-use super::{Dense, Rng, close, orthonormal, orthonormality};
+use super::super::decompose::right_singular;
+use super::super::{
+    DEFAULT_COVERAGE, Diagonal, FactoriseError, LowRank, LowRankOptions, Path, Sink,
+    append_direction, coverage, largest_columns, largest_moments, low_rank_with,
+};
+use super::gauge::{diagonal, gauges, spread};
+use super::{Dense, Rng, close, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
 
 fn rows(p: &Mat<f64>) -> Vec<f64> {
     p.col_iter()
@@ -91,6 +96,133 @@ fn coverage_and_rotation() {
     assert!(plain.largest <= plain.norm && other.largest <= other.norm);
     let none = coverage(&[], &direction).unwrap();
     assert_eq!((none.norm, none.largest), (0.0, 0.0));
+}
+
+/// A weight that hardly sees the last quarter of its inputs, along which the direction lies.
+fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
+    let mut rng = Rng(11);
+    let last = |j: usize| 4 * j >= 3 * n;
+    let w = Dense::from_fn(m, n, |_, j| rng.normal() * if last(j) { 1e-3 } else { 1.0 });
+    let direction = (0..n)
+        .map(|j| if last(j) { 30.0 + rng.normal() } else { 0.1 })
+        .collect();
+    (w, direction)
+}
+
+/// Under every gauge, on either side, with either path: the direction is exact, the other
+/// components are those of the plain factors, the coverage is that of the singular vectors.
+#[test]
+fn low_rank_factors_keep_the_direction() {
+    for (m, n) in [(40, 30), (30, 40), (70, 70)] {
+        let (w, direction) = blind(m, n);
+        let column = Mat::from_fn(n, 1, |i, _| direction[i]);
+        let h = spread(m, 13);
+        let output = Diagonal::new(h.clone()).unwrap();
+        for (name, gauge, g) in gauges(n) {
+            for (output, h) in [(None, Mat::identity(m, m)), (Some(&output), diagonal(&h))] {
+                let gauged = &h * w.f64() * &g;
+                let inverse = gauge.divide(column.clone()).unwrap();
+                for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
+                    let what = format!("{name}, {m} x {n}, {path:?}, r = {r}");
+                    let find = |threshold: Option<f64>| {
+                        let options = LowRankOptions {
+                            path,
+                            input: &gauge,
+                            output,
+                            sink: threshold.map(|threshold| Sink {
+                                direction: &direction,
+                                threshold,
+                            }),
+                        };
+                        low_rank_with(w.weight(), r, &options).unwrap()
+                    };
+                    let missed = |f: &LowRank| {
+                        let exact = w.f64() * &column;
+                        let found = matrix(&f.b, m, r) * (matrix(&f.a, r, n) * &column);
+                        norm(&(&exact - found)) / norm(&exact)
+                    };
+                    let plain = find(None);
+                    let kept = find(Some(2.0));
+                    let outcome = kept.sink.unwrap();
+                    assert!(outcome.appended, "{what}");
+                    assert!(missed(&kept) < 1e-5, "{what}: {:e}", missed(&kept));
+                    assert!(missed(&plain) > 1e-2, "{what}: {:e}", missed(&plain));
+                    assert!(signs_are_fixed(&kept.a, n), "{what}");
+                    assert_eq!(kept.singular_values, plain.singular_values);
+                    assert_eq!(kept.a[..(r - 1) * n], plain.a[..(r - 1) * n]);
+                    for (x, y) in kept.b.chunks_exact(r).zip(plain.b.chunks_exact(r)) {
+                        assert_eq!(x[..r - 1], y[..r - 1]);
+                    }
+                    assert_no_better_row(&kept, &gauged, (&h, &g), &direction, r);
+
+                    let v = right_vectors(&gauged, r);
+                    let expected = norm(&(v.transpose() * &inverse)) / norm(&inverse);
+                    close(outcome.coverage.norm, expected, 1e-5);
+
+                    let usual = find(Some(DEFAULT_COVERAGE));
+                    let outcome = usual.sink.unwrap();
+                    assert_eq!(outcome.appended, expected < DEFAULT_COVERAGE, "{what}");
+                    assert_eq!(usual.a, if outcome.appended { kept.a } else { plain.a });
+                    assert!(name != "none" || output.is_some() || outcome.appended);
+                }
+            }
+        }
+    }
+}
+
+/// Right singular vectors of either shape.
+fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
+    if matrix.nrows() >= matrix.ncols() {
+        return right_singular(matrix.clone(), r).unwrap().vectors;
+    }
+    let left = right_singular(matrix.transpose().to_owned(), r).unwrap();
+    let product = matrix.transpose() * left.vectors;
+    Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
+}
+
+/// No other last row of `A` with the same effect on the direction loses less.
+fn assert_no_better_row(
+    kept: &LowRank,
+    gauged: &Mat<f64>,
+    (h, g): (&Mat<f64>, &Mat<f64>),
+    direction: &[f64],
+    r: usize,
+) {
+    let (m, n) = gauged.shape();
+    let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
+    let loss = |a: &Mat<f64>| norm(&(gauged - h * &b * a * g));
+    let best = loss(&a);
+    let dot = |x: &[f64]| x.iter().zip(direction).map(|(x, y)| x * y).sum::<f64>();
+    let mut rng = Rng(19);
+    let scale = 0.1 * norm(&a.subrows(r - 1, 1).to_owned()) / (n as f64).sqrt();
+    for _ in 0..5 {
+        let random: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
+        let part = dot(&random) / dot(direction);
+        let moved = Mat::from_fn(r, n, |i, j| {
+            let across = scale * (random[j] - part * direction[j]);
+            a[(i, j)] + if i == r - 1 { across } else { 0.0 }
+        });
+        assert!(loss(&moved) > best);
+    }
+}
+
+#[test]
+fn a_direction_that_is_not_missed_costs_nothing() {
+    // At full rank nothing is missed, whatever the threshold.
+    let w = Dense::normal(6, 4, 17);
+    let options = LowRankOptions {
+        sink: Some(Sink {
+            direction: &[1.0; 4],
+            threshold: 2.0,
+        }),
+        ..LowRankOptions::default()
+    };
+    let found = low_rank_with(w.weight(), 4, &options).unwrap();
+    close(found.sink.unwrap().coverage.norm, 1.0, 1e-6);
+    let zero = Dense::from_fn(6, 4, |_, _| 0.0);
+    let found = low_rank_with(zero.weight(), 2, &options).unwrap();
+    assert!(!found.sink.unwrap().appended);
+    assert!(found.a.iter().chain(&found.b).all(|v| *v == 0.0));
 }
 
 #[test]
