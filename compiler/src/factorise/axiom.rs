@@ -17,14 +17,19 @@
 //! closed form up to one number, and stepping there cannot raise `f`. A line search tries to
 //! go further along the same direction, and goes back if that does not pay.
 //!
-//! The tail in these coordinates is not the error of the model: a gauge that lowers it may raise the
-//! other. Only a measurement on text decides.
+//! **What it finds.** Unequal channels truncate better: a weight without structure is close to a
+//! maximum of `f`, and the search makes channels unequal until `LIMIT` stops some of them (about a
+//! tenth of those of a small trained Llama, whose tail falls by a third to a half). The tail in
+//! these coordinates is not the error of the model, and the Frobenius error of the factors cannot
+//! but rise (there by a tenth to a half). Only a measurement on text decides whether it pays.
 //!
 //! **Cost.** An evaluation of `f` and its gradient is an eigendecomposition per slot, of the
-//! order of its smaller side, and there is at least one evaluation per iteration. A slot whose
-//! smaller side is the residual stream needs its Gram matrix only once: a change of gauge scales
-//! its rows and columns. Each such slot holds `8 d²` bytes. [`AxiomOptions::evaluations`] bounds the time for
-//! wide models; blocks are independent of each other and can run on as many threads as there are.
+//! order of its smaller side, and there is at least one evaluation per iteration; about 20 are the
+//! rule. A slot whose smaller side is the residual stream needs its Gram matrix only once, `8 d²`
+//! bytes: a change of gauge scales its rows and columns. At `d = 1024` an evaluation of a block of
+//! seven slots takes about a second on one core, and eight times that at twice the width, so that
+//! wide models want [`AxiomOptions::evaluations`] lowered. Half a dozen reach most of the decrease;
+//! blocks are independent of each other and can run on as many threads as there are.
 
 use faer::Mat;
 
