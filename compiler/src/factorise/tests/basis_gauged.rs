@@ -2,11 +2,12 @@
 
 use faer::Mat;
 
+use super::super::decompose::eigen;
 use super::super::{
     BasisOptions, BasisWeighting, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, Path,
-    SharedBasis, Sink, shared_basis, shared_basis_with, shared_error, tail,
+    SharedBasis, Sink, shared_basis, shared_basis_with, shared_error, tail, weighted_error,
 };
-use super::gauge::{gauged, gauges};
+use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
 
 /// Q, K, V of grouped-query attention with decaying spectra of different size.
@@ -210,6 +211,36 @@ fn exempt_columns_are_exact() {
             }
         }
     }
+}
+
+/// What the outputs lose is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
+#[test]
+fn beside_exempt_columns_the_outputs_are_the_best() {
+    let (m, n, k) = (20, 30, 9);
+    let w = Dense::normal(m, n, 61);
+    let moment = Moment::new(n, 63);
+    let c = moment.power(1.0, 0.0);
+    let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+    let exempt = [4, 11];
+    let part = Mat::from_fn(n, n, |i, j| f64::from(i == j && !exempt.contains(&i)));
+    let rest = w.f64() * &part;
+    let energies = eigen(&rest * &c * rest.transpose(), 1).unwrap().values;
+    let left: f64 = energies[k - exempt.len()..].iter().sum();
+    let whole = w.f64() * &c * w.f64().transpose();
+    let whole: f64 = (0..m).map(|i| whole[(i, i)]).sum();
+    let options = BasisOptions {
+        exempt: &exempt,
+        ..with_gauge(&gauge)
+    };
+    let found = find(std::slice::from_ref(&w), k, &options);
+    let lost = weighted_error(
+        w.weight(),
+        &found.basis,
+        &found.projected[0],
+        k,
+        moment.of(),
+    );
+    close(lost, (left / whole).sqrt(), 1e-6);
 }
 
 /// On the direction every slot gives what its weight gives, and the rest of the basis is the best
