@@ -1,19 +1,45 @@
 //! The basis that slots with the same input share (global rank compression).
 
-use faer::Mat;
+use faer::{Mat, MatRef};
 
+use super::gauge::Gauge;
 use super::panels::Panels;
+use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{FactoriseError, Weight, backend, is_negative};
 
 /// How much each slot counts in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BasisWeighting {
-    /// `1/‖W‖_F²`: every slot counts the same, however large its numbers are. A slot that is
-    /// zero counts nothing.
+    /// `1/‖W‖_F²`, under a gauge `1/‖W G‖_F²`: every slot counts the same, however large its
+    /// numbers are. A slot that is zero counts nothing.
     #[default]
     Normalised,
     /// 1, the form of the literature: slots with large numbers displace the others.
     Equal,
+}
+
+/// How [`shared_basis_with`] chooses the basis. The default is that of [`shared_basis`].
+#[derive(Clone, Copy, Debug)]
+pub struct BasisOptions<'a> {
+    /// How much each slot counts.
+    pub weighting: BasisWeighting,
+    /// `G [d, d]`: the norm of the error.
+    pub gauge: &'a Gauge,
+    /// Input columns that stay exact, ascending. Each takes one of the `k` ranks.
+    pub exempt: &'a [usize],
+    /// A direction that the basis must not miss.
+    pub sink: Option<Sink<'a>>,
+}
+
+impl Default for BasisOptions<'_> {
+    fn default() -> Self {
+        BasisOptions {
+            weighting: BasisWeighting::default(),
+            gauge: &Gauge::None,
+            exempt: &[],
+            sink: None,
+        }
+    }
 }
 
 /// A basis shared by slots that read the same input of width `d`.
@@ -21,12 +47,18 @@ pub enum BasisWeighting {
 pub struct SharedBasis {
     /// `Pᵀ`, row-major `[k, d]`: row `j` is the `j`-th basis vector. The rows are
     /// orthonormal; the entry of largest magnitude of each is positive.
+    ///
+    /// Under a gauge the rows are those of `Pᵀ G⁻¹`, of length 1 but no longer orthogonal. Exempt
+    /// columns come first, as rows of the identity; a direction that was appended comes last.
     pub basis: Vec<f32>,
-    /// Per slot, in the order given, `W̃ = W P`, row-major `[out, k]`.
+    /// Per slot, in the order given, `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, whose
+    /// columns make up for the lengths of the rows of `basis`.
     pub projected: Vec<Vec<f32>>,
-    /// All `d` eigenvalues of `K`, decreasing. With [`BasisWeighting::Normalised`] their sum is
-    /// the number of slots that are not zero.
+    /// All `d` eigenvalues of `K`, decreasing; with exempt columns those of the other columns.
+    /// With [`BasisWeighting::Normalised`] their sum is the number of slots that are not zero.
     pub eigenvalues: Vec<f64>,
+    /// What became of the direction that the basis must not miss, where one was given.
+    pub sink: Option<SinkOutcome>,
 }
 
 /// The `k` leading eigenvectors `P` of `K = Σ w_i W_iᵀ W_i [d, d]`, and every slot projected on
@@ -42,36 +74,239 @@ pub fn shared_basis(
     k: usize,
     weighting: BasisWeighting,
 ) -> Result<SharedBasis, FactoriseError> {
-    let (p, eigenvalues) = basis_f64(weights, k, weighting)?;
-    let mut projected = Vec::with_capacity(weights.len());
-    for (index, &weight) in weights.iter().enumerate() {
-        let mut rows = Vec::with_capacity(weight.rows * k);
-        Panels::of(weight).times(p.as_ref(), |_, panel| {
-            for row in panel.row_iter() {
-                rows.extend(row.iter().map(|&v| v as f32));
-            }
+    let options = BasisOptions {
+        weighting,
+        ..BasisOptions::default()
+    };
+    shared_basis_with(weights, k, &options)
+}
+
+/// [`shared_basis`] under a gauge, with exempt columns, with a direction that must not be missed.
+///
+/// With a gauge `G` the eigenvectors are those of `K = Σ w_i G W_iᵀ W_i G`, and every slot becomes
+/// `W_i G P · Pᵀ G⁻¹`: among all such products with a common right factor of rank `k` this minimises
+/// `Σ w_i ‖(W_i − Ŵ_i) G‖_F²`.
+///
+/// Whatever the options, `k` rows are stored. Exempt columns take their number of them and the basis
+/// of the others is zero there, so that execution needs nothing new. If the basis
+/// covers less of the sink direction than its threshold, its last component gives way to that
+/// direction and `Ŵ_i ŝ = W_i ŝ` to rounding; who wants it on top plans one rank more.
+///
+/// # Errors
+/// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with negative
+/// eigenvalues, exempt columns that do not ascend or are more than `k`.
+pub fn shared_basis_with(
+    weights: &[Weight<'_>],
+    k: usize,
+    options: &BasisOptions<'_>,
+) -> Result<SharedBasis, FactoriseError> {
+    let d = check(weights, k)?;
+    options.gauge.check(d)?;
+    if let Some(sink) = options.sink
+        && sink.direction.len() != d
+    {
+        return Err(FactoriseError::VectorLength {
+            expected: d,
+            found: sink.direction.len(),
         });
-        if rows.iter().any(|v| !v.is_finite()) {
-            return Err(FactoriseError::Overflow { index });
-        }
-        projected.push(rows);
     }
+    if options.exempt.is_empty() {
+        project(weights, k, options)
+    } else {
+        with_exempt(weights, d, k, options)
+    }
+}
+
+/// [`shared_basis_with`] after the checks, without exempt columns.
+fn project(
+    weights: &[Weight<'_>],
+    k: usize,
+    options: &BasisOptions<'_>,
+) -> Result<SharedBasis, FactoriseError> {
+    let gauge = options.gauge;
+    let (mut p, eigenvalues) = leading(weights, k, options.weighting, gauge)?;
+    let sink = match options.sink {
+        None => None,
+        Some(sink) => Some(protect(&mut p, sink, gauge)?),
+    };
+    let (mut read, mut write) = (p.clone(), p);
+    if !matches!(gauge, Gauge::None) {
+        read = gauge.divide(read)?;
+        write = gauge.times(write)?;
+    }
+    for (read, write) in read.col_iter_mut().zip(write.col_iter_mut()) {
+        // Without a gauge the vectors have length 1 already and keep their bytes.
+        let length = match gauge {
+            Gauge::None => 1.0,
+            _ => read.norm_l2(),
+        };
+        let length = match is_negative(read.as_ref().iter().map(|&v| v as f32)) {
+            true => -length,
+            false => length,
+        };
+        if length != 1.0 {
+            read.iter_mut().for_each(|v| *v /= length);
+            write.iter_mut().for_each(|v| *v *= length);
+        }
+    }
+    let projected = weights
+        .iter()
+        .enumerate()
+        .map(|(index, &weight)| projected(index, weight, write.as_ref()))
+        .collect::<Result<_, _>>()?;
     Ok(SharedBasis {
-        basis: p
+        basis: read
             .col_iter()
             .flat_map(|column| column.iter().map(|&v| v as f32))
             .collect(),
         projected,
         eigenvalues,
+        sink,
     })
 }
 
-/// `P [d, k]` before rounding and all `d` eigenvalues, decreasing.
-pub(super) fn basis_f64(
+/// `W X` in float32, row-major.
+fn projected(
+    index: usize,
+    weight: Weight<'_>,
+    x: MatRef<'_, f64>,
+) -> Result<Vec<f32>, FactoriseError> {
+    let mut rows = Vec::with_capacity(weight.rows * x.ncols());
+    Panels::of(weight).times(x, |_, panel| {
+        for row in panel.row_iter() {
+            rows.extend(row.iter().map(|&v| v as f32));
+        }
+    });
+    if rows.iter().any(|v| !v.is_finite()) {
+        return Err(FactoriseError::Overflow { index });
+    }
+    Ok(rows)
+}
+
+/// Makes sure that the span of `p [d, k]` does not miss `G⁻¹ ŝ`.
+fn protect(p: &mut Mat<f64>, sink: Sink<'_>, gauge: &Gauge) -> Result<SinkOutcome, FactoriseError> {
+    let (d, k) = p.shape();
+    let direction = gauge.divide(Mat::from_fn(d, 1, |i, _| sink.direction[i]))?;
+    let direction: Vec<f64> = direction.col(0).iter().copied().collect();
+    let mut rows: Vec<f64> = p.col_iter().flat_map(|c| c.iter().copied()).collect();
+    let (coverage, missed) = append_direction(&mut rows, &direction, sink.threshold)?;
+    if missed {
+        // Beside the first k - 1 the direction is another row.
+        rows.truncate((k - 1) * d);
+        append_direction(&mut rows, &direction, f64::INFINITY)?;
+        for i in 0..d {
+            p[(i, k - 1)] = rows[(k - 1) * d + i];
+        }
+    }
+    Ok(SinkOutcome {
+        coverage,
+        appended: missed,
+    })
+}
+
+/// [`project`] on the columns that are not exempt, with the exempt ones before them.
+fn with_exempt(
     weights: &[Weight<'_>],
+    d: usize,
     k: usize,
-    weighting: BasisWeighting,
-) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
+    options: &BasisOptions<'_>,
+) -> Result<SharedBasis, FactoriseError> {
+    let exempt = options.exempt;
+    let mut next = 0;
+    for &channel in exempt {
+        if channel < next || channel >= d {
+            return Err(FactoriseError::Channel { channel, inputs: d });
+        }
+        next = channel + 1;
+    }
+    let t = exempt.len();
+    if t > k {
+        return Err(FactoriseError::Rank {
+            requested: t,
+            largest: k,
+        });
+    }
+    let others: Vec<usize> = (0..d)
+        .filter(|c| exempt.binary_search(c).is_err())
+        .collect();
+    let rest = if t == k {
+        SharedBasis {
+            basis: Vec::new(),
+            projected: vec![Vec::new(); weights.len()],
+            eigenvalues: Vec::new(),
+            sink: None,
+        }
+    } else {
+        let of_others: Vec<Vec<f32>> = weights
+            .iter()
+            .map(|w| {
+                w.values
+                    .chunks_exact(d)
+                    .flat_map(|row| others.iter().map(|&c| row[c]))
+                    .collect()
+            })
+            .collect();
+        let reduced: Vec<Weight<'_>> = weights
+            .iter()
+            .zip(&of_others)
+            .map(|(w, values)| Weight {
+                rows: w.rows,
+                cols: others.len(),
+                values,
+            })
+            .collect();
+        // The exempt columns reproduce their part of the direction in any case.
+        let direction: Option<Vec<f64>> = options
+            .sink
+            .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
+        let sink = options
+            .sink
+            .zip(direction.as_ref())
+            .filter(|(_, direction)| direction.iter().any(|v| *v != 0.0))
+            .map(|(sink, direction)| Sink {
+                direction,
+                threshold: sink.threshold,
+            });
+        let gauge = options.gauge.restricted(&others);
+        let options = BasisOptions {
+            weighting: options.weighting,
+            gauge: &gauge,
+            exempt: &[],
+            sink,
+        };
+        project(&reduced, k - t, &options)?
+    };
+    let mut basis = vec![0.0; k * d];
+    for (row, &channel) in exempt.iter().enumerate() {
+        basis[row * d + channel] = 1.0;
+    }
+    let rows = rest.basis.chunks_exact(others.len().max(1));
+    for (to, row) in basis[t * d..].chunks_exact_mut(d).zip(rows) {
+        for (&channel, &value) in others.iter().zip(row) {
+            to[channel] = value;
+        }
+    }
+    let projected = weights
+        .iter()
+        .zip(&rest.projected)
+        .map(|(w, rest)| {
+            let mut rows = Vec::with_capacity(w.rows * k);
+            for (o, row) in w.values.chunks_exact(d).enumerate() {
+                rows.extend(exempt.iter().map(|&c| row[c]));
+                rows.extend(&rest[o * (k - t)..(o + 1) * (k - t)]);
+            }
+            rows
+        })
+        .collect();
+    Ok(SharedBasis {
+        basis,
+        projected,
+        ..rest
+    })
+}
+
+/// The common width of `weights`, with `1 ≤ k ≤ d`.
+fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
     let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     for (index, weight) in weights.iter().enumerate() {
         weight.check(index)?;
@@ -89,24 +324,70 @@ pub(super) fn basis_f64(
             largest: d,
         });
     }
+    Ok(d)
+}
+
+/// `P [d, k]` before rounding, with signs as they come, and all `d` eigenvalues of `K`, decreasing.
+fn leading(
+    weights: &[Weight<'_>],
+    k: usize,
+    weighting: BasisWeighting,
+    gauge: &Gauge,
+) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
+    let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     let mut gram = Mat::<f64>::zeros(d, d);
+    let weight_of = |norm_squared: f64| match weighting {
+        BasisWeighting::Normalised => 1.0 / norm_squared,
+        BasisWeighting::Equal => 1.0,
+    };
     for &weight in weights {
-        let norm_squared = weight.norm_squared();
+        let panels = match gauge {
+            Gauge::None => {
+                let norm_squared = weight.norm_squared();
+                if norm_squared > 0.0 {
+                    Panels::of(weight).add_gram(weight_of(norm_squared), &mut gram);
+                }
+                continue;
+            }
+            Gauge::Diagonal(g) => Panels::of(weight).scaled(None, Some(g.entries())),
+            Gauge::Full(w) => Panels::of(weight).times_right(w.root()?),
+        };
+        // ‖W G‖² is known only when its Gram matrix is.
+        let mut own = Mat::<f64>::zeros(d, d);
+        panels.add_gram(1.0, &mut own);
+        let norm_squared: f64 = (0..d).map(|i| own[(i, i)]).sum();
         if norm_squared > 0.0 {
-            let scale = match weighting {
-                BasisWeighting::Normalised => 1.0 / norm_squared,
-                BasisWeighting::Equal => 1.0,
-            };
-            Panels::of(weight).add_gram(scale, &mut gram);
+            let scale = weight_of(norm_squared);
+            for (sum, own) in gram.col_iter_mut().zip(own.col_iter()) {
+                sum.iter_mut()
+                    .zip(own.iter())
+                    .for_each(|(s, o)| *s += scale * o);
+            }
         }
     }
     let mut found = backend::eigen(gram, k)?;
-    for column in found.vectors.col_iter_mut() {
+    let unit = match weighting {
+        BasisWeighting::Normalised => 1.0,
+        BasisWeighting::Equal => gauge.scale() * gauge.scale(),
+    };
+    // K has no negative eigenvalue; rounding may have made a zero one negative.
+    found.values.iter_mut().for_each(|v| *v = v.max(0.0) * unit);
+    Ok((found.vectors, found.values))
+}
+
+/// `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.
+#[cfg(test)]
+pub(super) fn basis_f64(
+    weights: &[Weight<'_>],
+    k: usize,
+    weighting: BasisWeighting,
+) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
+    check(weights, k)?;
+    let (mut p, eigenvalues) = leading(weights, k, weighting, &Gauge::None)?;
+    for column in p.col_iter_mut() {
         if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
             column.iter_mut().for_each(|v| *v = -*v);
         }
     }
-    // K has no negative eigenvalue; rounding may have made a zero one negative.
-    found.values.iter_mut().for_each(|v| *v = v.max(0.0));
-    Ok((found.vectors, found.values))
+    Ok((p, eigenvalues))
 }

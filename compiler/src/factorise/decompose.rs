@@ -7,7 +7,7 @@ use faer::linalg::qr::no_pivoting::factor as qr;
 use faer::linalg::svd::{self, ComputeSvdVectors};
 use faer::{Col, Conj, Mat, Par};
 
-use super::{FactoriseError, Leading};
+use super::{FactoriseError, Leading, power_of_two_below};
 
 /// Rows per column from which a QR factorisation before the singular value decomposition
 /// pays: it is all matrix products, whereas half of the bidiagonalisation it shortens waits
@@ -88,16 +88,6 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
         values: (0..n).rev().map(|i| values[i] * scale).collect(),
         vectors,
     })
-}
-
-/// The largest power of two that is not above a normal number; 1 for zero.
-fn power_of_two_below(number: f64) -> f64 {
-    const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
-    if number.is_normal() {
-        f64::from_bits(number.to_bits() & EXPONENT)
-    } else {
-        1.0
-    }
 }
 
 /// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.

@@ -76,6 +76,115 @@ pub enum FactoriseError {
         /// Which of the weights given.
         index: usize,
     },
+    /// A second moment does not have the length that its order demands.
+    #[error(
+        "a second moment of order {order} needs {order} x {order} numbers, found {found}: pass the whole matrix, row-major"
+    )]
+    MomentLength {
+        /// Its order.
+        order: usize,
+        /// How many numbers the buffer holds.
+        found: usize,
+    },
+    /// A second moment holds a number that no second moment has.
+    #[error(
+        "the second moment holds {value} at row {row}, column {col}, expected finite numbers, none below zero on the diagonal and none larger than its row and column allow: calibrate again"
+    )]
+    MomentEntry {
+        /// Row of the first such number.
+        row: usize,
+        /// Column of the first such number.
+        col: usize,
+        /// The number.
+        value: f64,
+    },
+    /// A second moment has a negative eigenvalue that rounding does not explain.
+    #[error(
+        "the second moment has an eigenvalue of {smallest:e} beside one of {largest:e}, expected none below zero: calibrate again"
+    )]
+    Indefinite {
+        /// Its smallest eigenvalue.
+        smallest: f64,
+        /// Its largest eigenvalue.
+        largest: f64,
+    },
+    /// The shrinkage of a second moment is not a part of a whole.
+    #[error("a shrinkage of {found} is not possible: choose 0 to 1")]
+    Shrinkage {
+        /// The shrinkage asked for.
+        found: f64,
+    },
+    /// The exponent of a gauge is out of range.
+    #[error("a gauge exponent of {found} is not possible: choose 0 to 2")]
+    Exponent {
+        /// The exponent asked for.
+        found: f64,
+    },
+    /// A diagonal gauge holds an entry without a usable inverse.
+    #[error(
+        "gauge entry {index} is {value}, expected a finite number above zero and above 1e-12 of the largest: raise it"
+    )]
+    GaugeEntry {
+        /// Which entry.
+        index: usize,
+        /// The entry.
+        value: f64,
+    },
+    /// A gauge belongs to another number of channels.
+    #[error("the gauge has {found} channels, the weight {expected}: pass the gauge of this slot")]
+    GaugeOrder {
+        /// Channels of the weight.
+        expected: usize,
+        /// Channels of the gauge.
+        found: usize,
+    },
+    /// Factors do not have the lengths that their rank demands.
+    #[error(
+        "a weight of {rows} x {cols} at rank {rank} has factors of {rank} x {cols} and {rows} x {rank}, found {a} and {b} numbers: pass both factors whole"
+    )]
+    Factors {
+        /// Rows of the weight.
+        rows: usize,
+        /// Columns of the weight.
+        cols: usize,
+        /// The rank.
+        rank: usize,
+        /// Numbers in `A`.
+        a: usize,
+        /// Numbers in `B`.
+        b: usize,
+    },
+    /// A vector over the inputs has another length.
+    #[error("a vector over {expected} inputs holds {found} numbers: pass that of the same slot")]
+    VectorLength {
+        /// Inputs of the weight or the basis.
+        expected: usize,
+        /// How many numbers the vector holds.
+        found: usize,
+    },
+    /// A vector over the inputs holds a number that is infinite or not a number.
+    #[error(
+        "entry {index} of a vector over the inputs is {value}, expected a finite number: calibrate again"
+    )]
+    VectorEntry {
+        /// Which entry.
+        index: usize,
+        /// The entry.
+        value: f64,
+    },
+    /// A direction of length zero.
+    #[error("the direction to keep is zero: leave it out")]
+    NoDirection,
+    /// Exempt channels are not inputs of the weight, or not in ascending order.
+    #[error(
+        "exempt channel {channel} is not possible: name each of the {inputs} inputs at most once, in ascending order"
+    )]
+    Channel {
+        /// The first channel that is out of order or out of range.
+        channel: usize,
+        /// Inputs of the weight.
+        inputs: usize,
+    },
     /// The iteration of the decomposition did not converge.
     #[error("the decomposition of a matrix of order {order} did not converge: keep the slot dense")]
     NoConvergence {

@@ -1,8 +1,12 @@
-//! The best approximation of one slot at a given rank (Eckart and Young 1936).
+//! The best approximation of one slot at a given rank (Eckart and Young 1936), in the Frobenius norm
+//! or under a gauge.
 
-use faer::{Mat, MatRef};
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, MatRef, Par};
 
+use super::gauge::{Diagonal, Gauge, product, quadratic_blocks, scale_rows};
 use super::panels::Panels;
+use super::sink::{Coverage, Sink, SinkOutcome, coverage_of_parts};
 use super::{FactoriseError, Leading, Weight, backend, is_negative};
 
 /// How [`low_rank`] finds the singular vectors of the smaller side, of order `q = min(out, in)`.
@@ -43,12 +47,38 @@ const B_EXPONENT: f64 = 0.25;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
     /// `A = S^¾ Vᵀ`, row-major `[r, in]`: row `j` is component `j`, in decreasing order of its
-    /// singular value; its entry of largest magnitude is positive.
+    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`.
     pub a: Vec<f32>,
-    /// `B = U S^¼`, row-major `[out, r]`.
+    /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
-    /// All `min(out, in)` singular values of `W`, decreasing.
+    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`.
     pub singular_values: Vec<f64>,
+    /// What became of the direction that the factors must not miss, where one was given.
+    pub sink: Option<SinkOutcome>,
+}
+
+/// How [`low_rank_with`] approximates. The default is that of [`low_rank`].
+#[derive(Clone, Copy, Debug)]
+pub struct LowRankOptions<'a> {
+    /// How the singular vectors are found.
+    pub path: Path,
+    /// `G [in, in]`: the norm of the error over the inputs.
+    pub input: &'a Gauge,
+    /// The diagonal of `H [out, out]`, the norm over the outputs; the identity where there is none.
+    pub output: Option<&'a Diagonal>,
+    /// A direction of the input that the factors must not miss.
+    pub sink: Option<Sink<'a>>,
+}
+
+impl Default for LowRankOptions<'_> {
+    fn default() -> Self {
+        LowRankOptions {
+            path: Path::Auto,
+            input: &Gauge::None,
+            output: None,
+            sink: None,
+        }
+    }
 }
 
 /// The best approximation of `weight` of rank `r` in the Frobenius norm.
@@ -56,9 +86,45 @@ pub struct LowRank {
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite.
 pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, FactoriseError> {
+    let options = LowRankOptions {
+        path,
+        ..LowRankOptions::default()
+    };
+    low_rank_with(weight, r, &options)
+}
+
+/// The `B A` of rank `r` that minimises `‖H (W − B A) G‖_F`.
+///
+/// The first `r'` components are the best approximation of rank `r'` under the same gauge.
+///
+/// If the components cover less of the sink direction `ŝ` than its threshold, the last one gives
+/// way to `u uᵀ (W − Ŵ)` with `u ∝ (W − Ŵ) ŝ`, where `Ŵ` are the others: no other component with
+/// `B A ŝ = W ŝ` loses less. Who wants it on top plans one rank more.
+///
+/// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and
+/// needs neither the root of `C` nor its inverse.
+///
+/// # Errors
+/// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
+/// width, a second moment with negative eigenvalues, factors that exceed float32.
+pub fn low_rank_with(
+    weight: Weight<'_>,
+    r: usize,
+    options: &LowRankOptions<'_>,
+) -> Result<LowRank, FactoriseError> {
+    let LowRankOptions {
+        path,
+        input,
+        output,
+        sink,
+    } = *options;
     weight.check(0)?;
-    let tall = Panels::tall(weight);
-    let order = tall.short();
+    input.check(weight.cols)?;
+    if let Some(output) = output {
+        output.check(weight.rows)?;
+    }
+    let sink = sink.map(|sink| sink.checked(weight.cols)).transpose()?;
+    let order = Panels::tall(weight).short();
     if r == 0 || r > order {
         return Err(FactoriseError::Rank {
             requested: r,
@@ -70,44 +136,217 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
         Path::Gram => true,
         Path::Auto => order >= GRAM_FROM,
     };
-    let Leading { values, vectors } = if gram {
-        let mut gram = Mat::zeros(order, order);
-        tall.add_gram(1.0, &mut gram);
-        let mut found = backend::eigen(gram, r)?;
+    let Leading {
+        mut values,
+        vectors,
+    } = if gram {
+        let mut found = backend::eigen(gauged_gram(weight, input, output)?, r)?;
         // Rounding may have made a zero eigenvalue negative.
         found.values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
         found
     } else {
-        backend::right_singular(tall.dense(), r)?
+        backend::right_singular(gauged_dense(weight, input, output)?, r)?
     };
-    let (a, b) = factors(&tall, vectors.as_ref(), &values);
+    let (mut a, mut b) = factors(weight, vectors, &values, input, output)?;
+    let sink = match sink {
+        None => None,
+        Some((unit, threshold)) => {
+            let coverage = direction_coverage(&a, &values, &unit, input)?;
+            let appended =
+                coverage.norm < threshold && replace_last(weight, &mut a, &mut b, &unit, output);
+            Some(SinkOutcome { coverage, appended })
+        }
+    };
+    if a.iter().chain(&b).any(|v| !v.is_finite()) {
+        return Err(FactoriseError::Overflow { index: 0 });
+    }
+    let scale = input.scale() * output.map_or(1.0, Diagonal::scale);
+    values.iter_mut().for_each(|v| *v *= scale);
     Ok(LowRank {
         a,
         b,
         singular_values: values,
+        sink,
     })
 }
 
-/// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side.
-fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, Vec<f32>) {
-    let r = x.ncols();
-    // The side that is multiplied out holds the singular values already and is divided by a
-    // power of them. Those below the floor are noise on the Gram path; dividing by
-    // it instead only leaves the split between A and B less even.
-    let floor = f64::EPSILON.sqrt() * values[0];
-    let powers = |exponent: f64| -> Vec<f64> {
-        values[..r]
-            .iter()
-            .map(|s| match s.max(floor) {
-                0.0 => 0.0,
-                s => s.powf(exponent),
-            })
-            .collect()
+/// How much of `G⁻¹ ŝ` lies in the span of the right singular vectors that `a [r, in]` stands for:
+/// `Vᵀ G⁻¹ = S^(t-1) A`, with the small singular values raised as in [`factors`].
+fn direction_coverage(
+    a: &[f32],
+    values: &[f64],
+    unit: &[f64],
+    input: &Gauge,
+) -> Result<Coverage, FactoriseError> {
+    let direction = input.divide(Mat::from_fn(unit.len(), 1, |i, _| unit[i]))?;
+    let length = direction.norm_l2();
+    let rows = a.chunks_exact(unit.len());
+    let powers = powers(&values[..rows.len()], B_EXPONENT - 1.0);
+    let parts = rows
+        .zip(powers)
+        .map(|(row, power)| power * dot(row, unit) / length);
+    Ok(coverage_of_parts(parts))
+}
+
+/// Replaces the last component so that `B A` does to the direction `unit` what the weight does.
+/// Returns whether it did: there is nothing to replace where the other components do that already.
+fn replace_last(
+    weight: Weight<'_>,
+    a: &mut [f32],
+    b: &mut [f32],
+    unit: &[f64],
+    output: Option<&Diagonal>,
+) -> bool {
+    let n = weight.cols;
+    let r = a.len() / n;
+    let (kept, last) = a.split_at_mut((r - 1) * n);
+    let inner: Vec<f64> = kept.chunks_exact(n).map(|row| dot(row, unit)).collect();
+    // e = (W − Ŵ) ŝ.
+    let mut exact = 0.0;
+    let missed: Vec<f64> = weight
+        .values
+        .chunks_exact(n)
+        .zip(b.chunks_exact(r))
+        .map(|(w, b)| {
+            let whole = dot(w, unit);
+            exact += whole * whole;
+            whole - dot(&b[..r - 1], &inner)
+        })
+        .collect();
+    let squares: f64 = missed.iter().map(|e| e * e).sum();
+    // The stored factors are rounded to float32.
+    let rounding = f64::from(f32::EPSILON) * f64::from(f32::EPSILON);
+    if squares <= rounding * exact {
+        return false;
+    }
+    // cᵀ = (H e)ᵀ H (W − Ŵ) / ‖H e‖², for which cᵀ ŝ = 1.
+    let h = |o: usize| output.map_or(1.0, |h| h.entries()[o]);
+    let (mut c, mut on_kept) = (vec![0.0; n], vec![0.0; r - 1]);
+    let mut total = 0.0;
+    for (o, &e) in missed.iter().enumerate() {
+        let factor = h(o) * h(o) * e;
+        total += factor * e;
+        add(&mut c, factor, &weight.values[o * n..(o + 1) * n]);
+        add(&mut on_kept, factor, &b[o * r..(o + 1) * r - 1]);
+    }
+    for (row, factor) in kept.chunks_exact(n).zip(&on_kept) {
+        add(&mut c, -factor, row);
+    }
+    let length = c.iter().map(|v| v * v).sum::<f64>().sqrt() / total;
+    // Split as the others: ‖column of B‖ = s^t with s = ‖e‖ ‖c‖.
+    let column = (squares.sqrt() * length).powf(B_EXPONENT) / squares.sqrt();
+    for (to, c) in last.iter_mut().zip(&c) {
+        *to = (c / total / column) as f32;
+    }
+    let sign = if is_negative(last.iter().copied()) {
+        last.iter_mut().for_each(|v| *v = -*v);
+        -1.0
+    } else {
+        1.0
     };
+    for (row, e) in b.chunks_exact_mut(r).zip(&missed) {
+        row[r - 1] = (sign * column * e) as f32;
+    }
+    true
+}
+
+fn dot(x: &[f32], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(&x, y)| f64::from(x) * y).sum()
+}
+
+/// Adds `factor · x` to `sum`.
+fn add(sum: &mut [f64], factor: f64, x: &[f32]) {
+    for (sum, &x) in sum.iter_mut().zip(x) {
+        *sum += factor * f64::from(x);
+    }
+}
+
+/// `H W G` or its transpose, whichever is tall, as far as panels go: with all of it but a full
+/// gauge on the left of the transpose.
+fn gauged_panels<'a>(
+    weight: Weight<'a>,
+    input: &'a Gauge,
+    output: Option<&'a Diagonal>,
+) -> Result<Panels<'a>, FactoriseError> {
+    let tall = Panels::tall(weight);
+    let rows = output.map(Diagonal::entries);
+    Ok(match input {
+        Gauge::None => tall.scaled(rows, None),
+        Gauge::Diagonal(g) => tall.scaled(rows, Some(g.entries())),
+        Gauge::Full(_) if tall.transposed() => tall.scaled(rows, None),
+        Gauge::Full(w) => tall.scaled(rows, None).times_right(w.root()?),
+    })
+}
+
+/// The lower triangle of the Gram matrix of the short side of `H W G`.
+fn gauged_gram(
+    weight: Weight<'_>,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<Mat<f64>, FactoriseError> {
+    let tall = gauged_panels(weight, input, output)?;
+    let order = tall.short();
+    let mut gram = Mat::zeros(order, order);
+    match input {
+        Gauge::Full(w) if tall.transposed() => {
+            let t = tall.dense();
+            quadratic_blocks(w.moment(), t.as_ref(), |start, block| {
+                let rows = t.as_ref().subrows(start, block.nrows());
+                matmul(
+                    gram.as_mut(),
+                    Accum::Add,
+                    rows.transpose(),
+                    block,
+                    1.0,
+                    Par::Seq,
+                );
+            });
+            for j in 0..order {
+                for i in j..order {
+                    gram[(i, j)] = 0.5 * (gram[(i, j)] + gram[(j, i)]);
+                }
+            }
+        }
+        _ => tall.add_gram(1.0, &mut gram),
+    }
+    Ok(gram)
+}
+
+/// `H W G` or its transpose, whichever is tall.
+fn gauged_dense(
+    weight: Weight<'_>,
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<Mat<f64>, FactoriseError> {
+    let tall = gauged_panels(weight, input, output)?;
+    match input {
+        Gauge::Full(w) if tall.transposed() => Ok(product(w.root()?, tall.dense().as_ref())),
+        _ => Ok(tall.dense()),
+    }
+}
+
+/// `A [r, in]` and `B [out, r]` from the singular vectors `x [short, r]` of the short side of
+/// `H W G`, whose singular values are `values`.
+fn factors(
+    weight: Weight<'_>,
+    x: Mat<f64>,
+    values: &[f64],
+    input: &Gauge,
+    output: Option<&Diagonal>,
+) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
+    let r = x.ncols();
+    let tall = Panels::tall(weight);
+    let powers = |exponent: f64| powers(&values[..r], exponent);
     if tall.transposed() {
-        // x = U, and the rows of A = S^-t Uᵀ W are the columns of WᵀU.
+        // x = U, and Vᵀ G⁻¹ = S⁻¹ Uᵀ H W: the rows of A = S^-t Uᵀ H W are the columns of WᵀHU.
+        let (mut left, mut right) = (x.clone(), x);
+        if let Some(output) = output {
+            let h = output.entries();
+            scale_rows(right.as_mut(), |i| h[i]);
+            scale_rows(left.as_mut(), |i| 1.0 / h[i]);
+        }
         let mut product = Mat::<f64>::zeros(tall.long(), r);
-        tall.times(x, |start, panel| {
+        tall.times(right.as_ref(), |start, panel| {
             product
                 .as_mut()
                 .subrows_mut(start, panel.nrows())
@@ -116,16 +355,32 @@ fn factors(tall: &Panels<'_>, x: MatRef<'_, f64>, values: &[f64]) -> (Vec<f32>, 
         let mut a = columns(product.as_ref(), &powers(-B_EXPONENT));
         let mut on_b = powers(B_EXPONENT);
         fix_signs(&mut a, &mut on_b);
-        (a, rows(x, &on_b).collect())
+        Ok((a, rows(left.as_ref(), &on_b).collect()))
     } else {
-        // x = V, and B = W V S^(t-1).
-        let mut a = columns(x, &powers(1.0 - B_EXPONENT));
+        // x = V, and H⁻¹ U = W G V S⁻¹: B = W G V S^(t-1), A = S^(1-t) Vᵀ G⁻¹.
+        let mut a = columns(input.divide(x.clone())?.as_ref(), &powers(1.0 - B_EXPONENT));
         let mut on_b = powers(B_EXPONENT - 1.0);
         fix_signs(&mut a, &mut on_b);
         let mut b = Vec::with_capacity(tall.long() * r);
-        tall.times(x, |_, panel| b.extend(rows(panel, &on_b)));
-        (a, b)
+        tall.times(input.times(x)?.as_ref(), |_, panel| {
+            b.extend(rows(panel, &on_b));
+        });
+        Ok((a, b))
     }
+}
+
+/// The leading singular values to a power.
+///
+/// The side that is multiplied out holds the singular values already and is divided by a power of
+/// them. Those below the floor are noise on the Gram path; dividing by it instead only
+/// leaves the split between `A` and `B` less even.
+fn powers(values: &[f64], exponent: f64) -> Vec<f64> {
+    let floor = f64::EPSILON.sqrt() * values.first().copied().unwrap_or(0.0);
+    let power = |s: &f64| match s.max(floor) {
+        0.0 => 0.0,
+        s => s.powf(exponent),
+    };
+    values.iter().map(power).collect()
 }
 
 /// Makes the entry of largest magnitude of every row of `a [r, in]` positive and lets

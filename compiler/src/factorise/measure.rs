@@ -1,9 +1,10 @@
 //! The error of what is stored.
 
 use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, Par};
+use faer::{Accum, Mat, MatRef, Par};
 
 use super::Weight;
+use super::gauge::{SecondMoment, quadratic_blocks};
 
 /// Side of the tiles of `W` that are compared at a time.
 const TILE: usize = 512;
@@ -70,6 +71,87 @@ pub fn low_rank_error(weight: Weight<'_>, a: &[f32], b: &[f32], r: usize) -> f64
 /// `projected` is `W̃ [out, k]`, row-major, as they are stored.
 pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usize) -> f64 {
     low_rank_error(weight, basis, projected, k)
+}
+
+/// `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, that is
+/// `(tr((W − B A) C (W − B A)ᵀ) / tr(W C Wᵀ))^½`, in float64, of the factors as they are stored.
+///
+/// `a` is `[r, in]`, `b` is `[out, r]`, row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
+/// Zero when both traces are zero, infinite when only the second is; not a number when a length
+/// does not fit its shape. Takes about `2 out in²` operations.
+pub fn weighted_error(
+    weight: Weight<'_>,
+    a: &[f32],
+    b: &[f32],
+    r: usize,
+    moment: SecondMoment<'_>,
+) -> f64 {
+    let (m, n) = (weight.rows, weight.cols);
+    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
+    if !fits(weight.values.len(), m, n)
+        || !fits(a.len(), r, n)
+        || !fits(b.len(), m, r)
+        || moment.order != n
+        || moment.check().is_err()
+    {
+        return f64::NAN;
+    }
+    let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
+    let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
+    // Rows of W, and of what is missing from them, as columns.
+    let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
+    let mut missing = exact.clone();
+    let (mut error, mut norm) = (0.0f64, 0.0f64);
+    for row in (0..m).step_by(TILE) {
+        let p = TILE.min(m - row);
+        for i in 0..p {
+            let values = &weight.values[(row + i) * n..(row + i + 1) * n];
+            for (to, &from) in exact.as_mut().col_mut(i).iter_mut().zip(values) {
+                *to = f64::from(from);
+            }
+            let values = &b[(row + i) * r..(row + i + 1) * r];
+            for (to, &from) in b_tile.as_mut().col_mut(i).iter_mut().zip(values) {
+                *to = f64::from(from);
+            }
+        }
+        missing.copy_from(&exact);
+        for col in (0..n).step_by(TILE) {
+            let q = TILE.min(n - col);
+            for i in 0..r {
+                for j in 0..q {
+                    a_tile[(i, j)] = f64::from(a[i * n + col + j]);
+                }
+            }
+            matmul(
+                missing.as_mut().submatrix_mut(col, 0, q, p),
+                Accum::Add,
+                a_tile.as_ref().subcols(0, q).transpose(),
+                b_tile.as_ref().subcols(0, p),
+                -1.0,
+                Par::Seq,
+            );
+        }
+        error += energy(missing.as_ref().subcols(0, p), moment);
+        norm += energy(exact.as_ref().subcols(0, p), moment);
+    }
+    // A second moment has no negative energy; rounding may make one of a zero.
+    if error <= 0.0 {
+        0.0
+    } else {
+        (error / norm.max(0.0)).sqrt()
+    }
+}
+
+/// `tr(Tᵀ C T)`.
+fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
+    let mut sum = 0.0;
+    quadratic_blocks(moment.lower(), t, |start, block| {
+        let rows = t.subrows(start, block.nrows());
+        for (x, y) in rows.col_iter().zip(block.col_iter()) {
+            sum += x.iter().zip(y.iter()).map(|(x, y)| x * y).sum::<f64>();
+        }
+    });
+    sum
 }
 
 /// `(Σ_{i≥r} σ_i²)^½ / (Σ_i σ_i²)^½`, zero for a zero weight: no approximation of rank `r` has a

@@ -8,23 +8,32 @@
 //!   approximation of rank `r`, components in decreasing order, so that the first `r'`
 //!   components are the best approximation of rank `r'`.
 //!
-//! [`low_rank_error`] and [`shared_error`] measure what is stored, after it was rounded or
-//! quantised; [`tail`] is the lower bound of Eckart and Young.
+//! Both minimise the Frobenius norm of what is lost, or with [`low_rank_with`] and
+//! [`shared_basis_with`] the norm that a [`Gauge`] chooses: from the activations of a calibration,
+//! or from the weights alone by [`axiom_gauge`]. They can keep a direction ([`Sink`]) or input
+//! columns exact, and [`bias_correction`] puts back what is lost on the mean input.
+//!
+//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
+//! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
 //!
 //! All arithmetic is in float64; only the stored factors are rounded to float32. Every call runs
 //! on the thread that made it, and two calls with the same numbers give the same bytes as long
 //! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
 //! gives each a slot of its own: the decompositions themselves gain little from a second core.
 
+mod axiom;
 mod basis;
+mod bias;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
+mod gauge;
 mod low_rank;
 mod measure;
 #[cfg(feature = "openblas")]
 mod openblas;
 mod panels;
+mod sink;
 #[cfg(test)]
 mod tests;
 pub mod unit;
@@ -36,10 +45,17 @@ use decompose as backend;
 #[cfg(feature = "openblas")]
 use openblas as backend;
 
-pub use basis::{BasisWeighting, SharedBasis, shared_basis};
+pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
+pub use basis::{BasisOptions, BasisWeighting, SharedBasis, shared_basis, shared_basis_with};
+pub use bias::bias_correction;
 pub use error::FactoriseError;
-pub use low_rank::{LowRank, Path, low_rank};
-pub use measure::{low_rank_error, shared_error, tail};
+pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
+pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
+pub use measure::{low_rank_error, shared_error, tail, weighted_error};
+pub use sink::{
+    Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
+    largest_moments,
+};
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
 /// an artifact, because the last bits of the factors depend on it.
@@ -118,4 +134,14 @@ fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
         |best, v| if v.abs() > best.abs() { v } else { best },
     );
     largest < 0.0
+}
+
+/// The largest power of two that is not above a positive normal number; 1 for any other.
+fn power_of_two_below(number: f64) -> f64 {
+    const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
+    if number.is_normal() {
+        f64::from_bits(number.to_bits() & EXPONENT)
+    } else {
+        1.0
+    }
 }

@@ -10,11 +10,18 @@ use super::Weight;
 /// the float64 copy of a panel is small beside the factors.
 const PANEL: usize = 512;
 
-/// `T [long, short]`: the weight itself or its transpose. It is never copied to
-/// float64 as a whole unless [`dense`](Panels::dense) asks for it.
+/// `T [long, short]`: the weight itself or its transpose, possibly under a gauge. It is never
+/// copied to float64 as a whole unless [`dense`](Panels::dense) asks for it.
+#[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
     weight: Weight<'a>,
     transposed: bool,
+    /// What every row of the weight is multiplied by.
+    rows: Option<&'a [f64]>,
+    /// What every column of the weight is multiplied by.
+    cols: Option<&'a [f64]>,
+    /// What `T` is multiplied by on its right.
+    right: Option<MatRef<'a, f64>>,
 }
 
 impl<'a> Panels<'a> {
@@ -23,14 +30,39 @@ impl<'a> Panels<'a> {
         Panels {
             weight,
             transposed: false,
+            rows: None,
+            cols: None,
+            right: None,
+        }
+    }
+
+    /// `T = Wᵀ`.
+    pub fn transpose_of(weight: Weight<'a>) -> Self {
+        Panels {
+            transposed: true,
+            ..Panels::of(weight)
         }
     }
 
     /// `T = W` when it has at least as many rows as columns, `T = Wᵀ` otherwise.
     pub fn tall(weight: Weight<'a>) -> Self {
+        if weight.rows < weight.cols {
+            Panels::transpose_of(weight)
+        } else {
+            Panels::of(weight)
+        }
+    }
+
+    /// The same of `diag(rows) W diag(cols)`.
+    pub fn scaled(self, rows: Option<&'a [f64]>, cols: Option<&'a [f64]>) -> Self {
+        Panels { rows, cols, ..self }
+    }
+
+    /// `T right` for a square matrix.
+    pub fn times_right(self, right: MatRef<'a, f64>) -> Self {
         Panels {
-            weight,
-            transposed: weight.rows < weight.cols,
+            right: Some(right),
+            ..self
         }
     }
 
@@ -98,7 +130,22 @@ impl<'a> Panels<'a> {
     }
 
     /// Every panel `[≤ PANEL, short]` of `T` in float64 with its first row, in order.
-    fn for_each(&self, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
+    pub fn for_each(&self, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
+        match self.right {
+            None => self.for_each_of_weight(visit),
+            Some(right) => {
+                let mut product = Mat::<f64>::zeros(PANEL.min(self.long()), self.short());
+                self.for_each_of_weight(|start, panel| {
+                    let mut rows = product.as_mut().subrows_mut(0, panel.nrows());
+                    matmul(rows.as_mut(), Accum::Replace, panel, right, 1.0, Par::Seq);
+                    visit(start, rows.as_ref());
+                });
+            }
+        }
+    }
+
+    /// [`for_each`](Panels::for_each) without the product.
+    fn for_each_of_weight(&self, mut visit: impl FnMut(usize, MatRef<'_, f64>)) {
         let (long, short) = (self.long(), self.short());
         if self.transposed {
             // Rows of T are columns of W: row-major in T means adjacent in a column of
@@ -108,9 +155,7 @@ impl<'a> Panels<'a> {
                 let p = PANEL.min(long - start);
                 for (j, row) in self.weight.values.chunks_exact(long).enumerate() {
                     let column = buffer.as_mut().col_mut(j).subrows_mut(0, p);
-                    for (to, &from) in column.iter_mut().zip(&row[start..start + p]) {
-                        *to = f64::from(from);
-                    }
+                    self.copy(j, start, &row[start..start + p], column.iter_mut());
                 }
                 visit(start, buffer.as_ref().subrows(0, p));
             }
@@ -121,12 +166,32 @@ impl<'a> Panels<'a> {
                 let rows = &self.weight.values[start * short..(start + p) * short];
                 for (j, row) in rows.chunks_exact(short).enumerate() {
                     let column = buffer.as_mut().col_mut(j);
-                    for (to, &from) in column.iter_mut().zip(row) {
-                        *to = f64::from(from);
-                    }
+                    self.copy(start + j, 0, row, column.iter_mut());
                 }
                 visit(start, buffer.as_ref().subcols(0, p).transpose());
             }
+        }
+    }
+
+    /// Part of row `row` of the weight, from column `col` on, with the factors of both.
+    fn copy<'t>(
+        &self,
+        row: usize,
+        col: usize,
+        values: &[f32],
+        to: impl Iterator<Item = &'t mut f64>,
+    ) {
+        let values = values.iter().map(|&v| f64::from(v));
+        if self.rows.is_none() && self.cols.is_none() {
+            to.zip(values).for_each(|(to, value)| *to = value);
+            return;
+        }
+        let by_row = self.rows.map_or(1.0, |rows| rows[row]);
+        match self.cols {
+            None => to.zip(values).for_each(|(to, value)| *to = by_row * value),
+            Some(cols) => to
+                .zip(values.zip(&cols[col..]))
+                .for_each(|(to, (value, by_col))| *to = by_row * value * by_col),
         }
     }
 }

@@ -267,6 +267,7 @@ fn extreme_shapes_and_scales() {
             basis: vec![1.0],
             projected: vec![vec![-2.0]],
             eigenvalues: vec![4.0],
+            sink: None,
         }
     );
     let row = Dense::from_fn(1, 5, |_, j| [0.0, 3.0, 0.0, -4.0, 0.0][j]);

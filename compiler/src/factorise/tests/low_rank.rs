@@ -156,6 +156,7 @@ fn known_spectrum() {
                         .flat_map(|row| row[..shorter].to_vec())
                         .collect(),
                     singular_values: Vec::new(),
+                    sink: None,
                 };
                 close(
                     error(&first, &w, shorter),

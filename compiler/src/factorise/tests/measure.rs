@@ -1,7 +1,8 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::super::{low_rank_error, shared_error, tail};
+use super::super::{SecondMoment, low_rank_error, shared_error, tail, weighted_error};
+use super::gauge::Moment;
 use super::{Dense, close, matrix, norm};
 
 #[test]
@@ -50,6 +51,48 @@ fn error_without_a_norm_or_with_wrong_lengths() {
     );
     assert!(low_rank_error(zero.weight(), &[1.0; 3], &[1.0; 2], 1).is_nan());
     assert!(low_rank_error(zero.weight(), &[1.0; 2], &[1.0; 2], usize::MAX).is_nan());
+}
+
+#[test]
+fn weighted_error_across_tiles_equals_the_plain_computation() {
+    for (m, n, r) in [(600, 530, 3), (513, 20, 40), (5, 1100, 2), (1, 1, 1)] {
+        let w = Dense::normal(m, n, 1);
+        let (a, b) = (Dense::normal(r, n, 2), Dense::normal(m, r, 3));
+        let moment = Moment::new(n, 4);
+        let root = moment.power(0.5, 0.0);
+        let expected = norm(&((w.f64() - b.f64() * a.f64()) * &root)) / norm(&(w.f64() * &root));
+        let found = weighted_error(w.weight(), &a.values, &b.values, r, moment.of());
+        close(found, expected, 1e-12 * expected);
+    }
+}
+
+#[test]
+fn weighted_error_under_the_identity_is_that_of_the_weight() {
+    let (m, n, r) = (40, 30, 6);
+    let w = Dense::normal(m, n, 5);
+    let (a, b) = (Dense::normal(r, n, 6), Dense::normal(m, r, 7));
+    let identity: Vec<f64> = (0..n * n)
+        .map(|i| if i / n == i % n { 4.0 } else { 0.0 })
+        .collect();
+    let moment = SecondMoment {
+        order: n,
+        values: &identity,
+    };
+    let expected = low_rank_error(w.weight(), &a.values, &b.values, r);
+    let found = weighted_error(w.weight(), &a.values, &b.values, r, moment);
+    close(found, expected, 1e-14 * expected);
+
+    assert!(weighted_error(w.weight(), &a.values, &b.values, 7, moment).is_nan());
+    let narrow = SecondMoment {
+        order: n - 1,
+        values: &identity[..(n - 1) * (n - 1)],
+    };
+    assert!(weighted_error(w.weight(), &a.values, &b.values, r, narrow).is_nan());
+    let zero = Dense::from_fn(m, n, |_, _| 0.0);
+    let none = vec![0.0; r * n];
+    let find = |a: &[f32]| weighted_error(zero.weight(), a, &b.values, r, moment);
+    assert_eq!(find(&none), 0.0);
+    assert_eq!(find(&a.values), f64::INFINITY);
 }
 
 #[test]

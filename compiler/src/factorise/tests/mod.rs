@@ -1,9 +1,14 @@
 //! Matrices with known answers, and plain float64 arithmetic to compare with.
 
+mod axiom;
 mod basis;
+mod basis_gauged;
+mod bias;
 mod decompose;
+mod gauge;
 mod low_rank;
 mod measure;
+mod sink;
 
 use faer::Mat;
 

@@ -1,0 +1,57 @@
+//! What a factorisation loses on the mean input, put back as a bias.
+
+use super::{FactoriseError, Weight};
+
+/// `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
+///
+/// `a` is `[r, in]`, `b` is `[out, r]`, row-major, as they are stored; a shared basis `Pᵀ` and its
+/// `W̃` fit as well. `mean` is `E[x]`, `in` numbers. Returns `out` numbers, to be added to the
+/// slot's own bias where it has one. Sums are in float64.
+///
+/// # Errors
+/// Lengths that do not fit, numbers that are not finite, a bias that exceeds float32.
+pub fn bias_correction(
+    weight: Weight<'_>,
+    a: &[f32],
+    b: &[f32],
+    r: usize,
+    mean: &[f64],
+) -> Result<Vec<f32>, FactoriseError> {
+    weight.check(0)?;
+    let (m, n) = (weight.rows, weight.cols);
+    let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
+    if r == 0 || !fits(a.len(), r, n) || !fits(b.len(), m, r) {
+        return Err(FactoriseError::Factors {
+            rows: m,
+            cols: n,
+            rank: r,
+            a: a.len(),
+            b: b.len(),
+        });
+    }
+    if mean.len() != n {
+        return Err(FactoriseError::VectorLength {
+            expected: n,
+            found: mean.len(),
+        });
+    }
+    if let Some(index) = mean.iter().position(|v| !v.is_finite()) {
+        return Err(FactoriseError::VectorEntry {
+            index,
+            value: mean[index],
+        });
+    }
+    let dot =
+        |row: &[f32], x: &[f64]| -> f64 { row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum() };
+    let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, mean)).collect();
+    let bias: Vec<f32> = weight
+        .values
+        .chunks_exact(n)
+        .zip(b.chunks_exact(r))
+        .map(|(w, b)| (dot(w, mean) - dot(b, &inner)) as f32)
+        .collect();
+    if bias.iter().any(|v| !v.is_finite()) {
+        return Err(FactoriseError::Overflow { index: 0 });
+    }
+    Ok(bias)
+}

@@ -1,0 +1,446 @@
+//! Gauges: under which norm a factorisation approximates a weight.
+//!
+//! A gauge `G [in, in]` on the inputs and a diagonal `H [out, out]` on the outputs, both
+//! invertible, make [`low_rank_gauged`](super::low_rank_gauged) and
+//! [`shared_basis_with`](super::shared_basis_with) minimise `‖H (W − Ŵ) G‖_F`: the decomposition
+//! sees `H W G`, and the inverses go back into the factors. Nothing else changes; what is stored
+//! and executed has the same shape and cost as without a gauge.
+//!
+//! Where the literature truncates `W G⁻¹` and multiplies `G` back, its `G` is the inverse of the
+//! one here. Here a large entry always means a large weight of the error:
+//!
+//! - [`Gauge::activation`]: `g_i = C_ii^½`, the error per input channel counts as much as the
+//!   channel is excited (the family of ASVD, Yuan et al. 2023).
+//! - [`Gauge::whiten`]: `G = C^½` with the second moment `C = E[x xᵀ]`, hence
+//!   `‖(W − Ŵ) G‖_F² = E‖(W − Ŵ) x‖²`: its truncation is the best approximation of the outputs
+//!   (the family of SVD-LLM, Wang et al. 2024, by eigendecomposition instead of Cholesky).
+//!
+//! A gauge that is multiplied by a number leaves the product of the factors as it is; here it leaves
+//! the factors as they are too, so that the units of the activations do not decide how well a
+//! narrow storage type fits.
+
+use std::sync::OnceLock;
+
+use faer::linalg::matmul::matmul;
+use faer::linalg::matmul::triangular::{self, BlockStructure};
+use faer::{Accum, Mat, MatMut, MatRef, Par};
+
+use super::{FactoriseError, Leading, backend, power_of_two_below};
+
+/// The exponent of [`Gauge::activation`] that makes it `C_ii^½`.
+pub const DEFAULT_EXPONENT: f64 = 1.0;
+
+/// The part of `tr(C)/n · I` in [`Gauge::whiten`] that keeps directions which calibration hardly saw.
+pub const DEFAULT_SHRINKAGE: f64 = 1e-2;
+
+/// Where [`Gauge::activation`] stops following `C_ii`, as a part of its mean: a channel that
+/// calibration never saw still counts, one part in a thousand of the root mean square channel.
+const CHANNEL_FLOOR: f64 = 1e-6;
+
+/// The same for the eigenvalues of the matrix that [`Gauge::whiten`] takes the root of, as a
+/// part of the largest. It only matters with hardly any shrinkage, where it keeps `C^½` invertible.
+const EIGENVALUE_FLOOR: f64 = 1e-12;
+
+/// How far `|C_ij|` may exceed `(C_ii C_jj)^½`, which rounding of long sums explains.
+const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
+
+/// An eigenvalue below minus this part of the largest is more than rounding.
+const INDEFINITE: f64 = 1e-6;
+
+/// How far apart the entries of a diagonal may be.
+const SPREAD: f64 = 1e12;
+
+/// Order of the blocks of products with a symmetric matrix.
+const BLOCK: usize = 512;
+
+/// A second moment `C = E[x xᵀ]` of the inputs of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct SecondMoment<'a> {
+    /// Its order `n`.
+    pub order: usize,
+    /// `[n, n]`, row-major. Only the lower triangle, column ≤ row, is read.
+    pub values: &'a [f64],
+}
+
+impl<'a> SecondMoment<'a> {
+    /// Checks the length and that the lower triangle is finite, with no diagonal entry below zero
+    /// and no other beyond what Cauchy and Schwarz allow.
+    pub(super) fn check(&self) -> Result<(), FactoriseError> {
+        let n = self.order;
+        if n == 0 || n.checked_mul(n) != Some(self.values.len()) {
+            return Err(FactoriseError::MomentLength {
+                order: n,
+                found: self.values.len(),
+            });
+        }
+        let mut roots = Vec::with_capacity(n);
+        for (row, values) in self.values.chunks_exact(n).enumerate() {
+            let value = values[row];
+            if !value.is_finite() || value < 0.0 {
+                return Err(FactoriseError::MomentEntry {
+                    row,
+                    col: row,
+                    value,
+                });
+            }
+            let root = value.sqrt();
+            roots.push(root);
+            let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
+            for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
+                let possible = value.is_finite() && value.abs() <= bound;
+                if !possible {
+                    return Err(FactoriseError::MomentEntry { row, col, value });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The matrix whose lower triangle counts.
+    pub(super) fn lower(&self) -> MatRef<'a, f64> {
+        MatRef::from_row_major_slice(self.values, self.order, self.order)
+    }
+}
+
+/// A diagonal gauge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagonal {
+    /// Scaled so that the root mean square is in `[1, 2)`.
+    entries: Vec<f64>,
+    /// A power of two; the gauge is `scale · entries`.
+    scale: f64,
+}
+
+impl Diagonal {
+    /// The gauge with these entries.
+    ///
+    /// # Errors
+    /// An entry that is not finite, not above zero, or less than 1e-12 of the largest.
+    pub fn new(mut entries: Vec<f64>) -> Result<Self, FactoriseError> {
+        let largest = entries.iter().copied().fold(0.0, f64::max);
+        let possible = |g: f64| g.is_finite() && g > 0.0 && g * SPREAD >= largest;
+        if let Some(index) = entries.iter().position(|&g| !possible(g)) {
+            return Err(FactoriseError::GaugeEntry {
+                index,
+                value: entries[index],
+            });
+        }
+        let by_largest = power_of_two_below(largest);
+        entries.iter_mut().for_each(|g| *g /= by_largest);
+        let squares: f64 = entries.iter().map(|g| g * g).sum();
+        let by_mean = power_of_two_below((squares / entries.len().max(1) as f64).sqrt());
+        entries.iter_mut().for_each(|g| *g /= by_mean);
+        Ok(Diagonal {
+            entries,
+            scale: by_largest * by_mean,
+        })
+    }
+
+    /// The entries but for a common power of two, [`scale`](Self::scale).
+    pub(super) fn entries(&self) -> &[f64] {
+        &self.entries
+    }
+
+    /// What [`entries`](Self::entries) have to be multiplied by.
+    pub(super) fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// Makes sure that the gauge fits a weight with `expected` channels.
+    pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
+        match self.entries.len() {
+            found if found == expected => Ok(()),
+            found => Err(FactoriseError::GaugeOrder { expected, found }),
+        }
+    }
+}
+
+/// `C^½` for a shrunk second moment `C`, found when it is first needed and kept: slots
+/// with the same input share it, and a slot with fewer outputs than inputs needs only `C`.
+#[derive(Debug)]
+pub struct Whitening {
+    /// The lower triangle counts. Scaled so that the mean of the diagonal is in `[1, 4)`.
+    moment: Mat<f64>,
+    /// A power of two; the root is `scale · moment^½`.
+    scale: f64,
+    roots: OnceLock<Roots>,
+}
+
+/// `C^½` and its inverse, both symmetric to the last bit.
+#[derive(Debug)]
+struct Roots {
+    root: Mat<f64>,
+    inverse: Mat<f64>,
+}
+
+impl Whitening {
+    /// `C` but for the factor `scale²`; the lower triangle counts.
+    pub(super) fn moment(&self) -> MatRef<'_, f64> {
+        self.moment.as_ref()
+    }
+
+    /// `C^½` but for the factor `scale`.
+    pub(super) fn root(&self) -> Result<MatRef<'_, f64>, FactoriseError> {
+        Ok(self.roots()?.root.as_ref())
+    }
+
+    /// The inverse of [`root`](Self::root).
+    fn inverse(&self) -> Result<MatRef<'_, f64>, FactoriseError> {
+        Ok(self.roots()?.inverse.as_ref())
+    }
+
+    fn roots(&self) -> Result<&Roots, FactoriseError> {
+        if let Some(roots) = self.roots.get() {
+            return Ok(roots);
+        }
+        let n = self.moment.nrows();
+        let Leading { values, vectors } = backend::eigen(self.moment.clone(), n)?;
+        let (largest, smallest) = (values[0], values[n - 1]);
+        if smallest < -INDEFINITE * largest {
+            return Err(FactoriseError::Indefinite { smallest, largest });
+        }
+        let floor = EIGENVALUE_FLOOR * largest;
+        let power = |exponent: f64| {
+            let scaled = Mat::from_fn(n, n, |i, j| {
+                vectors[(i, j)] * values[j].max(floor).powf(exponent)
+            });
+            let mut product = Mat::zeros(n, n);
+            triangular::matmul(
+                product.as_mut(),
+                BlockStructure::TriangularLower,
+                Accum::Replace,
+                scaled.as_ref(),
+                BlockStructure::Rectangular,
+                vectors.transpose(),
+                BlockStructure::Rectangular,
+                1.0,
+                Par::Seq,
+            );
+            mirror(product.as_mut());
+            product
+        };
+        let roots = Roots {
+            root: power(0.5),
+            inverse: power(-0.5),
+        };
+        // Of two threads that got here together the first is kept; both found the same bytes.
+        Ok(self.roots.get_or_init(|| roots))
+    }
+}
+
+/// The weight of errors at the inputs of a slot. The default, [`Gauge::None`], weighs all alike.
+#[derive(Debug, Default)]
+pub enum Gauge {
+    /// The identity.
+    #[default]
+    None,
+    /// One factor per input.
+    Diagonal(Diagonal),
+    /// A symmetric matrix.
+    Full(Whitening),
+}
+
+impl Gauge {
+    /// `g_i = C_ii^(exponent/2)` from the diagonal of the second moment `C` at the input.
+    ///
+    /// `C_ii` below 1e-6 of their mean count as that much, so that the gauge has an inverse. A
+    /// diagonal of zeros, which is that of an input that calibration never saw, gives
+    /// [`Gauge::None`]. The usual exponent is [`DEFAULT_EXPONENT`].
+    ///
+    /// # Errors
+    /// Entries that are negative or not finite, an exponent outside `0..=2`.
+    pub fn activation(diagonal: &[f64], exponent: f64) -> Result<Self, FactoriseError> {
+        if !(0.0..=2.0).contains(&exponent) {
+            return Err(FactoriseError::Exponent { found: exponent });
+        }
+        if let Some(at) = diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
+            return Err(FactoriseError::MomentEntry {
+                row: at,
+                col: at,
+                value: diagonal[at],
+            });
+        }
+        let mean = mean(diagonal.iter().copied());
+        if mean == 0.0 {
+            return Ok(Gauge::None);
+        }
+        let entry = |c: &f64| (c / mean).max(CHANNEL_FLOOR).powf(exponent / 2.0);
+        let scale = mean.powf(exponent / 2.0);
+        Diagonal::new(diagonal.iter().map(|c| entry(c) * scale).collect()).map(Gauge::Diagonal)
+    }
+
+    /// `G = C'^½` with `C' = (1 − s) C + s tr(C)/n I` for the second moment `C` at the input and
+    /// the shrinkage `s`, usually [`DEFAULT_SHRINKAGE`].
+    ///
+    /// A second moment of zeros gives [`Gauge::None`]. Costs a copy of `C`; the root and its
+    /// inverse, as large again each, are found when a slot needs them, in the time of one
+    /// eigendecomposition.
+    ///
+    /// # Errors
+    /// A wrong length, numbers that are not finite, a diagonal entry below zero, a shrinkage
+    /// outside `0..=1`. That `C` is not positive semidefinite is found with the root.
+    pub fn whiten(moment: SecondMoment<'_>, shrinkage: f64) -> Result<Self, FactoriseError> {
+        if !(0.0..=1.0).contains(&shrinkage) {
+            return Err(FactoriseError::Shrinkage { found: shrinkage });
+        }
+        moment.check()?;
+        let (n, lower) = (moment.order, moment.lower());
+        let mean = mean((0..n).map(|i| lower[(i, i)]));
+        if mean == 0.0 {
+            return Ok(Gauge::None);
+        }
+        let scale = power_of_two_below(mean.sqrt());
+        let shift = shrinkage * (mean / scale / scale);
+        let mut shrunk = Mat::zeros(n, n);
+        for j in 0..n {
+            for i in j..n {
+                let identity = if i == j { shift } else { 0.0 };
+                shrunk[(i, j)] = (1.0 - shrinkage) * (lower[(i, j)] / scale / scale) + identity;
+            }
+        }
+        Ok(Gauge::Full(Whitening {
+            moment: shrunk,
+            scale,
+            roots: OnceLock::new(),
+        }))
+    }
+
+    /// The gauge on the inputs `kept`, in that order.
+    pub(super) fn restricted(&self, kept: &[usize]) -> Self {
+        match self {
+            Gauge::None => Gauge::None,
+            Gauge::Diagonal(d) => Gauge::Diagonal(Diagonal {
+                entries: kept.iter().map(|&i| d.entries[i]).collect(),
+                scale: d.scale,
+            }),
+            // The root of the part, not the part of the root: the error of the other
+            // inputs is zero and takes no part.
+            Gauge::Full(w) => Gauge::Full(Whitening {
+                moment: Mat::from_fn(kept.len(), kept.len(), |i, j| {
+                    let (i, j) = (kept[i], kept[j]);
+                    w.moment[(i.max(j), i.min(j))]
+                }),
+                scale: w.scale,
+                roots: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// Makes sure that the gauge fits a weight with `expected` inputs.
+    pub(super) fn check(&self, expected: usize) -> Result<(), FactoriseError> {
+        match self {
+            Gauge::None => Ok(()),
+            Gauge::Diagonal(d) => d.check(expected),
+            Gauge::Full(w) if w.moment.nrows() == expected => Ok(()),
+            Gauge::Full(w) => Err(FactoriseError::GaugeOrder {
+                expected,
+                found: w.moment.nrows(),
+            }),
+        }
+    }
+
+    /// The power of two by which the methods below differ from the gauge.
+    pub(super) fn scale(&self) -> f64 {
+        match self {
+            Gauge::None => 1.0,
+            Gauge::Diagonal(d) => d.scale,
+            Gauge::Full(w) => w.scale,
+        }
+    }
+
+    /// `G X`.
+    pub(super) fn times(&self, mut x: Mat<f64>) -> Result<Mat<f64>, FactoriseError> {
+        match self {
+            Gauge::None => Ok(x),
+            Gauge::Diagonal(d) => {
+                scale_rows(x.as_mut(), |i| d.entries[i]);
+                Ok(x)
+            }
+            Gauge::Full(w) => Ok(product(w.root()?, x.as_ref())),
+        }
+    }
+
+    /// `G⁻¹ X`.
+    pub(super) fn divide(&self, mut x: Mat<f64>) -> Result<Mat<f64>, FactoriseError> {
+        match self {
+            Gauge::None => Ok(x),
+            Gauge::Diagonal(d) => {
+                scale_rows(x.as_mut(), |i| 1.0 / d.entries[i]);
+                Ok(x)
+            }
+            Gauge::Full(w) => Ok(product(w.inverse()?, x.as_ref())),
+        }
+    }
+}
+
+/// Multiplies row `i` by `factor(i)`.
+pub(super) fn scale_rows(x: MatMut<'_, f64>, factor: impl Fn(usize) -> f64) {
+    for column in x.col_iter_mut() {
+        for (i, value) in column.iter_mut().enumerate() {
+            *value *= factor(i);
+        }
+    }
+}
+
+/// `X Y` on the calling thread.
+pub(super) fn product(x: MatRef<'_, f64>, y: MatRef<'_, f64>) -> Mat<f64> {
+    let mut product = Mat::zeros(x.nrows(), y.ncols());
+    matmul(product.as_mut(), Accum::Replace, x, y, 1.0, Par::Seq);
+    product
+}
+
+/// Blocks `Y_I` of rows such that `Σ_I T_Iᵀ Y_I` has the symmetric part `Tᵀ C T`, for the
+/// symmetric `C [n, n]` of which only the lower triangle is read, and `T [n, c]`. Every block goes
+/// with its first row to `visit`.
+///
+/// With the blocks below the diagonal counted twice it takes half the work of `C T`.
+pub(super) fn quadratic_blocks(
+    lower: MatRef<'_, f64>,
+    t: MatRef<'_, f64>,
+    mut visit: impl FnMut(usize, MatRef<'_, f64>),
+) {
+    let n = lower.nrows();
+    let mut buffer = Mat::<f64>::zeros(BLOCK.min(n), t.ncols());
+    for start in (0..n).step_by(BLOCK) {
+        let size = BLOCK.min(n - start);
+        let mut rows = buffer.as_mut().subrows_mut(0, size);
+        let mut diagonal = lower.submatrix(start, start, size, size).to_owned();
+        mirror(diagonal.as_mut());
+        matmul(
+            rows.as_mut(),
+            Accum::Replace,
+            diagonal.as_ref(),
+            t.subrows(start, size),
+            1.0,
+            Par::Seq,
+        );
+        matmul(
+            rows.as_mut(),
+            Accum::Add,
+            lower.submatrix(start, 0, size, start),
+            t.subrows(0, start),
+            2.0,
+            Par::Seq,
+        );
+        visit(start, rows.as_ref());
+    }
+}
+
+/// Copies the lower triangle to the upper.
+fn mirror(mut matrix: MatMut<'_, f64>) {
+    for j in 0..matrix.ncols() {
+        for i in 0..j {
+            matrix[(i, j)] = matrix[(j, i)];
+        }
+    }
+}
+
+/// The mean of numbers that are not negative, without overflow.
+fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+    let largest = values.clone().fold(0.0, f64::max);
+    if largest == 0.0 {
+        return 0.0;
+    }
+    let count = values.len() as f64;
+    largest * (values.map(|v| v / largest).sum::<f64>() / count)
+}

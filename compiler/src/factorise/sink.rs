@@ -1,0 +1,212 @@
+//! Directions and channels that a projection must not lose.
+//!
+//! The first position of a sequence draws attention from all others (an attention sink) and lies
+//! along one direction `ŝ` of the residual stream, with a few channels of enormous magnitude. A basis
+//! that misses either breaks attention whatever its mean error. Two remedies: a [`Sink`] gives
+//! the basis `ŝ` where it is missing, and exempt channels ([`largest_columns`], [`largest_moments`])
+//! are input columns that [`shared_basis_with`](super::shared_basis_with) keeps exact.
+
+use super::{FactoriseError, Weight};
+
+/// The coverage below which a basis gets the sink direction.
+pub const DEFAULT_COVERAGE: f64 = 0.15;
+
+/// What is left of a unit direction outside a basis that is no more than rounding.
+const ROUNDING: f64 = 1e-12;
+
+/// A direction of the input that a factorisation must not miss.
+#[derive(Clone, Copy, Debug)]
+pub struct Sink<'a> {
+    /// The direction `ŝ`, a number per input, of any length but zero.
+    pub direction: &'a [f64],
+    /// The coverage from which the factors are left as they are, usually [`DEFAULT_COVERAGE`].
+    pub threshold: f64,
+}
+
+impl Sink<'_> {
+    /// The unit direction and the threshold, if there are `inputs` of them.
+    pub(super) fn checked(self, inputs: usize) -> Result<(Vec<f64>, f64), FactoriseError> {
+        if self.direction.len() != inputs {
+            return Err(FactoriseError::VectorLength {
+                expected: inputs,
+                found: self.direction.len(),
+            });
+        }
+        Ok((unit(self.direction)?, self.threshold))
+    }
+}
+
+/// What became of a [`Sink`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SinkOutcome {
+    /// How much of the direction the factors covered without help. Under a gauge `G` that of `G⁻¹ ŝ`
+    /// by the orthonormal vectors of the decomposition: it is 1 where `Ŵ ŝ = W ŝ`, with
+    /// or without a gauge.
+    pub coverage: Coverage,
+    /// Whether the last component was given up for the direction, which is exact then.
+    pub appended: bool,
+}
+
+/// How much of a direction lies in the span of an orthonormal basis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coverage {
+    /// `‖V ŝ‖` for the rows `v_k` of `V` and the unit direction `ŝ`: 0 to 1, the same for every basis
+    /// of the same span.
+    pub norm: f64,
+    /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature, which depends on the basis.
+    pub largest: f64,
+}
+
+/// The coverage of `direction` by the rows of `basis`, row-major `[k, direction.len()]`,
+/// orthonormal. The length of the direction does not matter.
+///
+/// # Errors
+/// A direction that is empty, zero or not finite, a basis of another width.
+pub fn coverage(basis: &[f64], direction: &[f64]) -> Result<Coverage, FactoriseError> {
+    let unit = unit(direction)?;
+    check_width(basis, &unit)?;
+    Ok(coverage_of(basis, &unit))
+}
+
+/// Adds a row to `basis`, row-major `[k, direction.len()]` with orthonormal rows, so that its
+/// span contains `direction`, unless it [`covers`](coverage) `threshold` of it already. Returns the
+/// coverage before and whether a row was added; a basis that spans the direction gets none.
+///
+/// The row is the last one of the QR factorisation of `[Vᵀ ŝ]`, found by orthogonalising twice,
+/// which is enough for orthogonality to rounding (Giraud, Langou and Rozložník 2005) and leaves the
+/// other rows as they are.
+///
+/// # Errors
+/// As [`coverage`].
+pub fn append_direction(
+    basis: &mut Vec<f64>,
+    direction: &[f64],
+    threshold: f64,
+) -> Result<(Coverage, bool), FactoriseError> {
+    let unit = unit(direction)?;
+    check_width(basis, &unit)?;
+    let before = coverage_of(basis, &unit);
+    if before.norm >= threshold {
+        return Ok((before, false));
+    }
+    let mut row = unit;
+    for _ in 0..2 {
+        for v in basis.chunks_exact(row.len()) {
+            let part = dot(v, &row);
+            row.iter_mut().zip(v).for_each(|(x, v)| *x -= part * v);
+        }
+        let norm = dot(&row, &row).sqrt();
+        if norm < ROUNDING {
+            return Ok((before, false));
+        }
+        row.iter_mut().for_each(|x| *x /= norm);
+    }
+    basis.extend(row);
+    Ok((before, true))
+}
+
+fn check_width(basis: &[f64], unit: &[f64]) -> Result<(), FactoriseError> {
+    if basis.len().is_multiple_of(unit.len()) {
+        return Ok(());
+    }
+    Err(FactoriseError::VectorLength {
+        expected: basis.len(),
+        found: unit.len(),
+    })
+}
+
+fn coverage_of(basis: &[f64], unit: &[f64]) -> Coverage {
+    coverage_of_parts(basis.chunks_exact(unit.len()).map(|row| dot(row, unit)))
+}
+
+/// The coverage by vectors of which each has that part of the direction.
+pub(super) fn coverage_of_parts(parts: impl Iterator<Item = f64>) -> Coverage {
+    let (mut squares, mut largest) = (0.0, 0.0f64);
+    for part in parts {
+        squares += part * part;
+        largest = largest.max(part.abs());
+    }
+    Coverage {
+        norm: squares.sqrt(),
+        largest,
+    }
+}
+
+/// The direction with length 1.
+fn unit(direction: &[f64]) -> Result<Vec<f64>, FactoriseError> {
+    if let Some(index) = direction.iter().position(|v| !v.is_finite()) {
+        return Err(FactoriseError::VectorEntry {
+            index,
+            value: direction[index],
+        });
+    }
+    let largest = direction.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    if largest == 0.0 {
+        return Err(FactoriseError::NoDirection);
+    }
+    let mut unit: Vec<f64> = direction.iter().map(|v| v / largest).collect();
+    let norm = dot(&unit, &unit).sqrt();
+    unit.iter_mut().for_each(|v| *v /= norm);
+    Ok(unit)
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
+}
+
+/// The `count` input columns whose norm over all of `weights` together is largest, ascending; of equal
+/// ones the lower. They are the choice of exempt channels that needs no calibration.
+///
+/// # Errors
+/// No weight, weights with different inputs, numbers that are not finite, more columns than there are.
+pub fn largest_columns(weights: &[Weight<'_>], count: usize) -> Result<Vec<usize>, FactoriseError> {
+    let inputs = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
+    let mut energy = vec![0.0; inputs];
+    for (index, weight) in weights.iter().enumerate() {
+        weight.check(index)?;
+        if weight.cols != inputs {
+            return Err(FactoriseError::Inputs {
+                index,
+                expected: inputs,
+                found: weight.cols,
+            });
+        }
+        for row in weight.values.chunks_exact(inputs) {
+            for (sum, &v) in energy.iter_mut().zip(row) {
+                *sum += f64::from(v) * f64::from(v);
+            }
+        }
+    }
+    largest(&energy, count)
+}
+
+/// The `count` channels of largest second moment `C_ii = E[x_i²]`, ascending; of equal ones the
+/// lower. They are the choice of exempt channels after calibration.
+///
+/// # Errors
+/// Entries that are negative or not finite, more channels than there are.
+pub fn largest_moments(diagonal: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
+    match diagonal.iter().position(|c| !c.is_finite() || *c < 0.0) {
+        None => largest(diagonal, count),
+        Some(at) => Err(FactoriseError::MomentEntry {
+            row: at,
+            col: at,
+            value: diagonal[at],
+        }),
+    }
+}
+
+fn largest(energy: &[f64], count: usize) -> Result<Vec<usize>, FactoriseError> {
+    if count > energy.len() {
+        return Err(FactoriseError::Rank {
+            requested: count,
+            largest: energy.len(),
+        });
+    }
+    let mut order: Vec<usize> = (0..energy.len()).collect();
+    // A stable sort keeps the lower of equal ones first.
+    order.sort_by(|&i, &j| energy[j].total_cmp(&energy[i]));
+    order.truncate(count);
+    order.sort_unstable();
+    Ok(order)
+}

@@ -1,0 +1,273 @@
+use super::super::axiom::Objective;
+use super::super::{AxiomOptions, AxiomSlot, FactoriseError, Gauge, Path, Side, axiom_gauge};
+use super::gauge::{diagonal, gauged, singular_values, spread};
+use super::{Dense, Rng, close};
+
+use Side::{Read, Write};
+
+/// A block with grouped-query attention, its ranks, and a feed-forward layer wider or narrower
+/// than the stream: every shape on either side.
+fn block(d: usize, seed: u64) -> Vec<(Dense, usize, Side)> {
+    let slot = |m: usize, n: usize, seed: u64| {
+        let q = m.min(n);
+        let spectrum: Vec<f64> = (0..q).map(|i| (-3.0 * i as f64 / q as f64).exp()).collect();
+        Dense::with_spectrum(m, n, &spectrum, seed)
+    };
+    vec![
+        (slot(d, d, seed), d / 3, Read),
+        (slot(d / 4, d, seed + 1), d / 8, Read),
+        (slot(d / 4, d, seed + 2), d / 4, Read),
+        (slot(2 * d, d, seed + 3), d / 2, Read),
+        (slot(d, d, seed + 4), d / 3, Write),
+        (slot(d, 2 * d, seed + 5), d / 2, Write),
+        (slot(d, d / 2, seed + 6), d / 5, Write),
+    ]
+}
+
+fn slots(block: &[(Dense, usize, Side)]) -> Vec<AxiomSlot<'_>> {
+    block
+        .iter()
+        .map(|(w, rank, side)| AxiomSlot {
+            weight: w.weight(),
+            rank: *rank,
+            side: *side,
+        })
+        .collect()
+}
+
+fn energy_left(values: &[f64], r: usize) -> f64 {
+    values[r..].iter().map(|s| s * s).sum()
+}
+
+#[test]
+fn the_objective_is_the_tail_of_the_gauged_weights() {
+    let d = 24;
+    let block = block(d, 1);
+    let objective = Objective::new(&slots(&block)).unwrap();
+    for seed in 0..3 {
+        let g = spread(d, seed);
+        let lambda: Vec<f64> = g.iter().map(|g| g.ln()).collect();
+        let inverse: Vec<f64> = g.iter().map(|g| 1.0 / g).collect();
+        let expected: f64 = block
+            .iter()
+            .map(|(w, r, side)| {
+                let gauged = match side {
+                    Read => w.f64() * diagonal(&inverse),
+                    Write => diagonal(&g) * w.f64(),
+                };
+                energy_left(&singular_values(&gauged), *r)
+            })
+            .sum();
+        let found = objective.at(&lambda).unwrap().tail;
+        close(found, expected, 1e-12 * expected);
+    }
+}
+
+#[test]
+fn the_gradient_is_that_of_central_differences() {
+    let d = 20;
+    let block = block(d, 11);
+    for (w, rank, side) in &block {
+        // Every slot alone, and at the end all together.
+        let one = [AxiomSlot {
+            weight: w.weight(),
+            rank: *rank,
+            side: *side,
+        }];
+        check_gradient(&one, d);
+    }
+    check_gradient(&slots(&block), d);
+}
+
+fn check_gradient(slots: &[AxiomSlot<'_>], d: usize) {
+    let objective = Objective::new(slots).unwrap();
+    let mut rng = Rng(13);
+    let lambda: Vec<f64> = (0..d).map(|_| 0.5 * rng.normal()).collect();
+    let here = objective.at(&lambda).unwrap();
+    let gradient = here.gradient();
+    let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+    // A difference of tails holds the rounding of the whole energy, and is divided by the step.
+    let energy: f64 = slots.iter().map(|s| s.weight.norm_squared()).sum();
+    let h = 1e-5;
+    for i in 0..d {
+        let at = |step: f64| {
+            let mut moved = lambda.clone();
+            moved[i] += step;
+            objective.at(&moved).unwrap().tail
+        };
+        let difference = (at(h) - at(-h)) / (2.0 * h);
+        close(gradient[i], difference, 1e-6 * largest + 1e-9 * energy);
+    }
+}
+
+#[test]
+fn the_tail_never_rises_and_the_mean_is_one() {
+    for (seed, scale) in [(21, 1.0), (22, 1e-20), (23, 1e12)] {
+        let d = 32;
+        let mut block = block(d, seed);
+        let g = spread(d, seed);
+        for (w, _, side) in &mut block {
+            *w = Dense::from_fn(w.rows, w.cols, |i, j| {
+                let v = scale * f64::from(w.values[i * w.cols + j]);
+                match side {
+                    Read => v * g[j],
+                    Write => v / g[i],
+                }
+            });
+        }
+        let found = axiom_gauge(&slots(&block), AxiomOptions::default()).unwrap();
+        assert!(found.trace.len() > 2);
+        assert!(found.trace.windows(2).all(|w| w[1] < w[0]));
+        assert!(found.trace[found.trace.len() - 1] < 0.8 * found.trace[0]);
+        let mean: f64 = found.entries.iter().map(|g| g.ln()).sum::<f64>() / d as f64;
+        close(mean, 0.0, 1e-12);
+        assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
+        assert!(found.evaluations <= 40 && found.evaluations >= found.trace.len());
+
+        // Baked into the factors, it loses what the trace says.
+        let (reads, writes) = (found.reads().unwrap(), found.writes().unwrap());
+        let last: f64 = block
+            .iter()
+            .map(|(w, r, side)| {
+                let (input, output) = match side {
+                    Read => (&reads, None),
+                    Write => (&Gauge::None, Some(&writes)),
+                };
+                let found = gauged(w, *r, Path::Svd, input, output).unwrap();
+                energy_left(&found.singular_values, *r)
+            })
+            .sum();
+        let traced = found.trace[found.trace.len() - 1];
+        close(last, traced, 1e-10 * traced);
+
+        let again = axiom_gauge(&slots(&block), AxiomOptions::default()).unwrap();
+        assert_eq!(found, again);
+    }
+}
+
+/// Two channels, the first of which neither slot truncates: `f = a² e^{−2λ} + b² e^{2λ}` for the
+/// second, whose minimum `2ab` is at `e^λ = (a/b)^½`; the mean of `λ` moves the first the other way.
+#[test]
+fn two_channels_have_the_minimum_of_the_closed_form() {
+    let square = |first: f64, second: f64| {
+        Dense::from_fn(2, 2, |i, j| match (i, j) {
+            (0, 0) => first,
+            (1, 1) => second,
+            _ => 0.0,
+        })
+    };
+    // Feed-forward layers narrower than the stream have to agree with square ones.
+    let wide = |first: f64, second: f64| {
+        Dense::from_fn(2, 3, |i, j| match (i, j) {
+            (0, 0) => first,
+            (1, 2) => second,
+            _ => 0.0,
+        })
+    };
+    let options = AxiomOptions {
+        tolerance: 1e-12,
+        ..AxiomOptions::default()
+    };
+    for (a, b) in [(1.0f64, 0.25f64), (0.25, 1.0), (1.0, 1.0)] {
+        for read in [square(50.0, a), wide(50.0, a).transpose()] {
+            for write in [square(50.0, b), wide(50.0, b)] {
+                let block = [(read.scaled(1.0), 1, Read), (write, 1, Write)];
+                let found = axiom_gauge(&slots(&block), options).unwrap();
+                close(found.trace[0], a * a + b * b, 1e-12);
+                close(found.trace[found.trace.len() - 1], 2.0 * a * b, 1e-9);
+                let ratio = (a / b).sqrt();
+                close(found.entries[1], ratio, 1e-4);
+                close(found.entries[0], 1.0 / ratio, 1e-4);
+            }
+        }
+    }
+    // With nothing against it the channel goes as far as it may.
+    let alone = [(square(2.0, 1.0), 1, Read)];
+    let found = axiom_gauge(&slots(&alone), options).unwrap();
+    close(found.entries[1], 16.0, 1e-9);
+    close(found.entries[0], 1.0 / 16.0, 1e-9);
+    close(found.trace[found.trace.len() - 1], 1.0 / 256.0, 1e-12);
+}
+
+#[test]
+fn options_bound_the_work() {
+    let block = block(24, 41);
+    let slots = slots(&block);
+    let find = |iterations, evaluations| {
+        let options = AxiomOptions {
+            iterations,
+            evaluations,
+            tolerance: 0.0,
+        };
+        axiom_gauge(&slots, options).unwrap()
+    };
+    for none in [find(0, 40), find(20, 1), find(20, 0)] {
+        assert_eq!(none.entries, vec![1.0; 24]);
+        assert_eq!((none.trace.len(), none.evaluations), (1, 1));
+    }
+    assert_eq!(find(3, 40).trace.len(), 4);
+    assert_eq!(find(100, 7).evaluations, 7);
+}
+
+#[test]
+fn channels_without_energy_and_ranks_without_tail() {
+    let d = 16;
+    // Channel 3 takes part in nothing, channel 5 in writes only.
+    let read = Dense::normal(20, d, 51);
+    let read = Dense::from_fn(20, d, |i, j| match j {
+        3 | 5 => 0.0,
+        _ => f64::from(read.values[i * d + j]),
+    });
+    let write = Dense::normal(d, 20, 53);
+    let write = Dense::from_fn(d, 20, |i, j| match i {
+        3 => 0.0,
+        _ => f64::from(write.values[i * 20 + j]),
+    });
+    let some = [(read, 4, Read), (write, 4, Write)];
+    let found = axiom_gauge(&slots(&some), AxiomOptions::default()).unwrap();
+    assert!(found.entries.iter().all(|g| (0.0624..16.01).contains(g)));
+    assert!(found.reads().is_ok() && found.writes().is_ok());
+
+    let zero = Dense::from_fn(d, d, |_, _| 0.0);
+    let found = axiom_gauge(&slots(&[(zero, 4, Read)]), AxiomOptions::default()).unwrap();
+    assert_eq!((found.entries, found.trace), (vec![1.0; d], vec![0.0]));
+
+    let full = [(Dense::normal(d, d, 55), d, Write)];
+    let found = axiom_gauge(&slots(&full), AxiomOptions::default()).unwrap();
+    assert!(found.trace[0] < 1e-12 && found.entries.iter().all(|g| g.is_finite()));
+}
+
+#[test]
+fn refusals() {
+    let (w, other) = (Dense::normal(6, 4, 61), Dense::normal(5, 3, 63));
+    let slot = |w: &Dense, rank, side| {
+        let slot = AxiomSlot {
+            weight: w.weight(),
+            rank,
+            side,
+        };
+        axiom_gauge(&[slot], AxiomOptions::default()).map(|_| ())
+    };
+    for rank in [0, 5] {
+        assert_eq!(
+            slot(&w, rank, Read),
+            Err(FactoriseError::Rank {
+                requested: rank,
+                largest: 4
+            })
+        );
+    }
+    assert_eq!(
+        axiom_gauge(&[], AxiomOptions::default()),
+        Err(FactoriseError::NoWeights)
+    );
+    let mixed = [(w, 2, Read), (other, 2, Write)];
+    assert_eq!(
+        axiom_gauge(&slots(&mixed), AxiomOptions::default()),
+        Err(FactoriseError::Inputs {
+            index: 1,
+            expected: 4,
+            found: 5
+        })
+    );
+}

@@ -1,0 +1,380 @@
+//! The shared basis under a gauge, with exempt columns and with a sink direction.
+
+use faer::Mat;
+
+use super::super::decompose::eigen;
+use super::super::{
+    BasisOptions, BasisWeighting, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, Path,
+    SharedBasis, Sink, shared_basis, shared_basis_with, shared_error, tail, weighted_error,
+};
+use super::gauge::{Moment, gauged, gauges};
+use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
+
+/// Q, K, V of grouped-query attention with decaying spectra of different size.
+fn attention(d: usize, seed: u64) -> [Dense; 3] {
+    let slot = |m: usize, scale: f64, seed: u64| {
+        let spectrum: Vec<f64> = (0..m)
+            .map(|i| scale * (-3.0 * i as f64 / m as f64).exp())
+            .collect();
+        Dense::with_spectrum(m, d, &spectrum, seed)
+    };
+    [
+        slot(d, 5.0, seed),
+        slot(d / 4, 3.0, seed + 1),
+        slot(d / 4, 0.2, seed + 2),
+    ]
+}
+
+/// The approximation of slot `i` by the first `shorter` of `k` basis vectors.
+fn product(found: &SharedBasis, w: &Dense, i: usize, k: usize, shorter: usize) -> Mat<f64> {
+    let basis = matrix(&found.basis, k, w.cols);
+    matrix(&found.projected[i], w.rows, k).subcols(0, shorter) * basis.subrows(0, shorter)
+}
+
+fn find(slots: &[Dense], k: usize, options: &BasisOptions<'_>) -> SharedBasis {
+    let weights: Vec<_> = slots.iter().map(Dense::weight).collect();
+    shared_basis_with(&weights, k, options).unwrap()
+}
+
+fn with_gauge(gauge: &Gauge) -> BasisOptions<'_> {
+    BasisOptions {
+        gauge,
+        ..BasisOptions::default()
+    }
+}
+
+#[test]
+fn one_slot_reaches_the_tail_of_the_gauged_weight() {
+    for (m, n) in [(60, 40), (30, 40)] {
+        let w = Dense::normal(m, n, 1);
+        for (name, gauge, g) in gauges(n) {
+            let k = 12;
+            let found = find(std::slice::from_ref(&w), k, &with_gauge(&gauge));
+            let expected = gauged(&w, k, Path::Svd, &gauge, None)
+                .unwrap()
+                .singular_values;
+            let lost = norm(&((w.f64() - product(&found, &w, 0, k, k)) * &g));
+            close(lost / norm(&(w.f64() * &g)), tail(&expected, k), 1e-6);
+            let total: f64 = expected.iter().map(|s| s * s).sum();
+            for (value, s) in found.eigenvalues.iter().zip(&expected) {
+                assert!((value - s * s / total).abs() < 1e-12, "{name}");
+            }
+            let options = BasisOptions {
+                weighting: BasisWeighting::Equal,
+                ..with_gauge(&gauge)
+            };
+            let equal = find(std::slice::from_ref(&w), k, &options);
+            for (value, s) in equal.eigenvalues.iter().zip(&expected) {
+                assert!((value - s * s).abs() < 1e-12 * total, "{name}");
+            }
+        }
+    }
+}
+
+/// What is lost is the sum of the eigenvalues left out, for every prefix; nothing is lost at
+/// full rank; random subspaces lose more.
+#[test]
+fn slots_lose_the_eigenvalues_left_out() {
+    let d = 48;
+    let slots = attention(d, 11);
+    for (name, gauge, g) in gauges(d) {
+        let inverse = {
+            // G is symmetric positive definite and small: Gauss and Jordan.
+            let mut left = g.clone();
+            let mut right = Mat::<f64>::identity(d, d);
+            for p in 0..d {
+                let pivot = left[(p, p)];
+                for j in 0..d {
+                    left[(p, j)] /= pivot;
+                    right[(p, j)] /= pivot;
+                }
+                for i in (0..d).filter(|&i| i != p) {
+                    let factor = left[(i, p)];
+                    for j in 0..d {
+                        left[(i, j)] -= factor * left[(p, j)];
+                        right[(i, j)] -= factor * right[(p, j)];
+                    }
+                }
+            }
+            right
+        };
+        let lost = |approximation: &dyn Fn(usize) -> Mat<f64>| -> f64 {
+            slots
+                .iter()
+                .enumerate()
+                .map(|(i, w)| {
+                    let missing = (w.f64() - approximation(i)) * &g;
+                    (norm(&missing) / norm(&(w.f64() * &g))).powi(2)
+                })
+                .sum()
+        };
+        let k = 20;
+        let found = find(&slots, k, &with_gauge(&gauge));
+        assert!(decreasing(&found.eigenvalues), "{name}");
+        assert!(signs_are_fixed(&found.basis, d), "{name}");
+        close(found.eigenvalues.iter().sum(), 3.0, 1e-12);
+        for row in found.basis.chunks_exact(d) {
+            let length: f64 = row.iter().map(|v| f64::from(v * v)).sum();
+            close(length, 1.0, 1e-6);
+        }
+        for shorter in [1, 7, k] {
+            let left: f64 = found.eigenvalues[shorter..].iter().sum();
+            let found = lost(&|i| product(&found, &slots[i], i, k, shorter));
+            assert!((found - left).abs() < 2e-6, "{name}: {found:e} {left:e}");
+        }
+        let best: f64 = found.eigenvalues[k..].iter().sum();
+        for seed in 0..10 {
+            let q = orthonormal(d, k, 900 + seed);
+            let other = lost(&|i| slots[i].f64() * &g * &q * q.transpose() * &inverse);
+            assert!(other > best, "{name}");
+        }
+        let all = find(&slots, d, &with_gauge(&gauge));
+        for (w, projected) in slots.iter().zip(&all.projected) {
+            let lost = shared_error(w.weight(), &all.basis, projected, d);
+            assert!(lost < 1e-5, "{name}: {lost:e}");
+        }
+    }
+}
+
+#[test]
+fn no_gauge_and_a_gauge_of_ones() {
+    let d = 40;
+    let slots = attention(d, 21);
+    let weights: Vec<_> = slots.iter().map(Dense::weight).collect();
+    let plain = shared_basis(&weights, 9, BasisWeighting::Normalised).unwrap();
+    assert_eq!(find(&slots, 9, &BasisOptions::default()), plain);
+    let ones = Gauge::Diagonal(Diagonal::new(vec![1.0; d]).unwrap());
+    let found = find(&slots, 9, &with_gauge(&ones));
+    for (found, plain) in found.basis.iter().zip(&plain.basis) {
+        close(f64::from(*found), f64::from(*plain), 1e-6);
+    }
+}
+
+#[test]
+fn exempt_columns_are_exact() {
+    let d = 32;
+    let slots = attention(d, 31);
+    let exempt = [0, 5, 31];
+    let others: Vec<usize> = (0..d).filter(|c| !exempt.contains(c)).collect();
+    let reduced: Vec<Dense> = slots
+        .iter()
+        .map(|w| {
+            Dense::from_fn(w.rows, others.len(), |i, j| {
+                f64::from(w.values[i * d + others[j]])
+            })
+        })
+        .collect();
+    for (name, gauge, _) in gauges(d) {
+        for k in [3, 4, 12, d] {
+            let options = BasisOptions {
+                exempt: &exempt,
+                ..with_gauge(&gauge)
+            };
+            let found = find(&slots, k, &options);
+            assert_eq!(found.basis.len(), k * d);
+            for (row, values) in found.basis.chunks_exact(d).enumerate() {
+                for (&channel, t) in exempt.iter().zip(0..) {
+                    assert_eq!(values[channel], if row == t { 1.0 } else { 0.0 });
+                }
+                if row < exempt.len() {
+                    assert_eq!(values.iter().filter(|v| **v != 0.0).count(), 1);
+                }
+            }
+            let expected = (k > 3).then(|| {
+                let restricted = gauge.restricted(&others);
+                find(&reduced, k - 3, &with_gauge(&restricted))
+            });
+            for (i, w) in slots.iter().enumerate() {
+                for (row, values) in found.projected[i].chunks_exact(k).enumerate() {
+                    for (t, &channel) in exempt.iter().enumerate() {
+                        assert_eq!(values[t], w.values[row * d + channel]);
+                    }
+                }
+                let approximation = product(&found, w, i, k, k);
+                for row in 0..w.rows {
+                    for &channel in &exempt {
+                        let exact = f64::from(w.values[row * d + channel]);
+                        assert_eq!(approximation[(row, channel)], exact);
+                    }
+                }
+                let Some(expected) = &expected else { continue };
+                let rest = product(expected, &reduced[i], i, k - 3, k - 3);
+                for row in 0..w.rows {
+                    for (j, &channel) in others.iter().enumerate() {
+                        close(approximation[(row, channel)], rest[(row, j)], 1e-12);
+                    }
+                }
+                if k == d {
+                    let lost = shared_error(w.weight(), &found.basis, &found.projected[i], k);
+                    assert!(lost < 1e-5, "{name}: {lost:e}");
+                }
+            }
+        }
+    }
+}
+
+/// What the outputs lose is the tail of `W_R C_RR W_Rᵀ` over the columns `R` that are not exempt.
+#[test]
+fn beside_exempt_columns_the_outputs_are_the_best() {
+    let (m, n, k) = (20, 30, 9);
+    let w = Dense::normal(m, n, 61);
+    let moment = Moment::new(n, 63);
+    let c = moment.power(1.0, 0.0);
+    let gauge = Gauge::whiten(moment.of(), 0.0).unwrap();
+    let exempt = [4, 11];
+    let part = Mat::from_fn(n, n, |i, j| f64::from(i == j && !exempt.contains(&i)));
+    let rest = w.f64() * &part;
+    let energies = eigen(&rest * &c * rest.transpose(), 1).unwrap().values;
+    let left: f64 = energies[k - exempt.len()..].iter().sum();
+    let whole = w.f64() * &c * w.f64().transpose();
+    let whole: f64 = (0..m).map(|i| whole[(i, i)]).sum();
+    let options = BasisOptions {
+        exempt: &exempt,
+        ..with_gauge(&gauge)
+    };
+    let found = find(std::slice::from_ref(&w), k, &options);
+    let lost = weighted_error(
+        w.weight(),
+        &found.basis,
+        &found.projected[0],
+        k,
+        moment.of(),
+    );
+    close(lost, (left / whole).sqrt(), 1e-6);
+}
+
+/// On the direction every slot gives what its weight gives, and the rest of the basis is the best
+/// of one rank less.
+#[test]
+fn the_sink_direction_is_exact() {
+    let d = 40;
+    // Slots that do not see the last inputs, along which the direction lies.
+    let slots = attention(d, 41).map(|w| {
+        Dense::from_fn(w.rows, d, |i, j| {
+            let value = f64::from(w.values[i * d + j]);
+            if j < 30 { value } else { 1e-3 * value }
+        })
+    });
+    let direction: Vec<f64> = (0..d).map(|j| if j < 30 { 0.01 } else { 3.0 }).collect();
+    let sink = Sink {
+        direction: &direction,
+        threshold: DEFAULT_COVERAGE,
+    };
+    let at_direction = |w: &Mat<f64>| -> Vec<f64> {
+        (0..w.nrows())
+            .map(|i| (0..d).map(|j| w[(i, j)] * direction[j]).sum())
+            .collect()
+    };
+    for (name, gauge, _) in gauges(d) {
+        for exempt in [&[][..], &[2, 35][..]] {
+            let k = 10;
+            let options = |sink| BasisOptions {
+                sink,
+                exempt,
+                ..with_gauge(&gauge)
+            };
+            let plain = find(&slots, k, &options(None));
+            let missed = |found: &SharedBasis| {
+                let (mut missed, mut whole) = (0.0f64, 0.0f64);
+                for (i, w) in slots.iter().enumerate() {
+                    let exact = at_direction(&w.f64());
+                    let stored = at_direction(&product(found, w, i, k, k));
+                    for (x, y) in exact.iter().zip(&stored) {
+                        missed += (x - y) * (x - y);
+                        whole += x * x;
+                    }
+                }
+                (missed / whole).sqrt()
+            };
+            // Whatever the coverage was.
+            let always = Sink {
+                threshold: f64::INFINITY,
+                ..sink
+            };
+            let found = find(&slots, k, &options(Some(always)));
+            let outcome = found.sink.unwrap();
+            assert!(outcome.appended);
+            assert!(missed(&found) < 1e-5, "{name}: {:e}", missed(&found));
+            assert!(missed(&plain) > 1e-3, "{name}: {:e}", missed(&plain));
+            assert_eq!(found.basis[..(k - 1) * d], plain.basis[..(k - 1) * d]);
+
+            let usual = find(&slots, k, &options(Some(sink)));
+            let outcome = usual.sink.unwrap();
+            assert_eq!(outcome.appended, outcome.coverage.norm < DEFAULT_COVERAGE);
+            if outcome.appended {
+                assert_eq!(usual, found);
+            } else {
+                assert_eq!(usual.basis, plain.basis);
+                assert_eq!(usual.projected, plain.projected);
+            }
+            if name == "none" {
+                assert!(outcome.appended && outcome.coverage.norm < 0.05);
+            }
+        }
+    }
+    // A direction among the exempt channels needs nothing.
+    let mut along = vec![0.0; d];
+    along[35] = 2.0;
+    let options = BasisOptions {
+        exempt: &[35],
+        sink: Some(Sink {
+            direction: &along,
+            threshold: 1.0,
+        }),
+        ..BasisOptions::default()
+    };
+    assert_eq!(find(&slots, 10, &options).sink, None);
+}
+
+#[test]
+fn refusals() {
+    let w = Dense::normal(4, 6, 51);
+    let find =
+        |k, options: BasisOptions<'_>| shared_basis_with(&[w.weight()], k, &options).unwrap_err();
+    for exempt in [&[1, 1][..], &[3, 2], &[6]] {
+        let options = BasisOptions {
+            exempt,
+            ..BasisOptions::default()
+        };
+        let refused = find(4, options);
+        assert!(matches!(refused, FactoriseError::Channel { inputs: 6, .. }));
+    }
+    let options = BasisOptions {
+        exempt: &[1, 2, 3],
+        ..BasisOptions::default()
+    };
+    assert_eq!(
+        find(2, options),
+        FactoriseError::Rank {
+            requested: 3,
+            largest: 2
+        }
+    );
+    for (direction, expected) in [
+        (
+            &[1.0; 5][..],
+            FactoriseError::VectorLength {
+                expected: 6,
+                found: 5,
+            },
+        ),
+        (&[0.0; 6][..], FactoriseError::NoDirection),
+    ] {
+        let options = BasisOptions {
+            sink: Some(Sink {
+                direction,
+                threshold: 0.1,
+            }),
+            ..BasisOptions::default()
+        };
+        assert_eq!(find(2, options), expected);
+    }
+    let gauge = Gauge::activation(&[1.0; 5], 1.0).unwrap();
+    assert_eq!(
+        find(2, with_gauge(&gauge)),
+        FactoriseError::GaugeOrder {
+            expected: 6,
+            found: 5
+        }
+    );
+}

@@ -1,0 +1,263 @@
+use faer::Mat;
+
+use super::super::decompose::right_singular;
+use super::super::{
+    DEFAULT_COVERAGE, Diagonal, FactoriseError, LowRank, LowRankOptions, Path, Sink,
+    append_direction, coverage, largest_columns, largest_moments, low_rank_with,
+};
+use super::gauge::{diagonal, gauges, spread};
+use super::{Dense, Rng, close, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
+
+fn rows(p: &Mat<f64>) -> Vec<f64> {
+    p.col_iter()
+        .flat_map(|c| c.iter().copied().collect::<Vec<_>>())
+        .collect()
+}
+
+/// What is left of the direction outside the rows of the basis, relative to its length.
+fn missed(basis: &[f64], direction: &[f64]) -> f64 {
+    let mut rest = direction.to_vec();
+    for row in basis.chunks_exact(direction.len()) {
+        let part: f64 = row.iter().zip(direction).map(|(v, s)| v * s).sum();
+        rest.iter_mut().zip(row).for_each(|(x, v)| *x -= part * v);
+    }
+    let length = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
+    length(&rest) / length(direction)
+}
+
+#[test]
+fn the_appended_basis_reproduces_the_direction() {
+    let d = 60;
+    for k in [0, 1, 20, 59] {
+        let p = orthonormal(d, k, 1);
+        let mut rng = Rng(2);
+        let random: Vec<f64> = (0..d).map(|_| 1e5 * rng.normal()).collect();
+        // Inside the span but for a small part: one orthogonalisation would not be enough.
+        let nearly = |part: f64| -> Vec<f64> {
+            (0..d)
+                .map(|i| (0..k).map(|j| p[(i, j)]).sum::<f64>() + part * random[i] / 1e5)
+                .collect()
+        };
+        for direction in [random.clone(), nearly(1e-4), nearly(1e-9)] {
+            let mut basis = rows(&p);
+            let (before, appended) = append_direction(&mut basis, &direction, 2.0).unwrap();
+            assert!(appended && basis.len() == (k + 1) * d);
+            assert_eq!(basis[..k * d], rows(&p));
+            assert!(missed(&basis, &direction) < 1e-12);
+            let columns = Mat::from_fn(d, k + 1, |i, j| basis[j * d + i]);
+            assert!(orthonormality(&columns) < 1e-13);
+            let outside = missed(&rows(&p), &direction);
+            close(before.norm, (1.0 - outside * outside).sqrt(), 1e-12);
+            close(coverage(&basis, &direction).unwrap().norm, 1.0, 1e-12);
+        }
+    }
+}
+
+#[test]
+fn a_covered_direction_adds_nothing() {
+    let (d, k) = (30, 10);
+    let p = orthonormal(d, k, 3);
+    let plain = rows(&p);
+    let direction: Vec<f64> = (0..d).map(|i| p[(i, 2)] - 3.0 * p[(i, 7)]).collect();
+    let inside = coverage(&plain, &direction).unwrap();
+    close(inside.norm, 1.0, 1e-14);
+    close(inside.largest, 3.0 / 10f64.sqrt(), 1e-14);
+    // Covered altogether: whatever the threshold, there is nothing to add.
+    for threshold in [0.15, 2.0] {
+        let mut basis = plain.clone();
+        let found = append_direction(&mut basis, &direction, threshold).unwrap();
+        assert_eq!(found, (inside, false));
+        assert_eq!(basis, plain);
+    }
+    let random: Vec<f64> = (0..d).map(|i| f64::from(i as u8)).collect();
+    let partly = coverage(&plain, &random).unwrap();
+    for (threshold, appends) in [
+        (partly.norm * 0.999, false),
+        (partly.norm, false),
+        (partly.norm * 1.001, true),
+    ] {
+        let mut basis = plain.clone();
+        let found = append_direction(&mut basis, &random, threshold).unwrap();
+        assert_eq!(found, (partly, appends));
+    }
+}
+
+/// The norm belongs to the span, the largest part to the basis.
+#[test]
+fn coverage_and_rotation() {
+    let (d, k) = (30, 10);
+    let p = orthonormal(d, k, 5);
+    let turned = &p * orthonormal(k, k, 7);
+    let direction: Vec<f64> = (0..d).map(|i| (i as f64).sin()).collect();
+    let plain = coverage(&rows(&p), &direction).unwrap();
+    let other = coverage(&rows(&turned), &direction).unwrap();
+    close(other.norm, plain.norm, 1e-14);
+    assert!((other.largest - plain.largest).abs() > 1e-3);
+    assert!(plain.largest <= plain.norm && other.largest <= other.norm);
+    let none = coverage(&[], &direction).unwrap();
+    assert_eq!((none.norm, none.largest), (0.0, 0.0));
+}
+
+/// A weight that hardly sees the last quarter of its inputs, along which the direction lies.
+fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
+    let mut rng = Rng(11);
+    let last = |j: usize| 4 * j >= 3 * n;
+    let w = Dense::from_fn(m, n, |_, j| rng.normal() * if last(j) { 1e-3 } else { 1.0 });
+    let direction = (0..n)
+        .map(|j| if last(j) { 30.0 + rng.normal() } else { 0.1 })
+        .collect();
+    (w, direction)
+}
+
+/// Under every gauge, on either side, with either path: the direction is exact, the other
+/// components are those of the plain factors, the coverage is that of the singular vectors.
+#[test]
+fn low_rank_factors_keep_the_direction() {
+    for (m, n) in [(40, 30), (30, 40), (70, 70)] {
+        let (w, direction) = blind(m, n);
+        let column = Mat::from_fn(n, 1, |i, _| direction[i]);
+        let h = spread(m, 13);
+        let output = Diagonal::new(h.clone()).unwrap();
+        for (name, gauge, g) in gauges(n) {
+            for (output, h) in [(None, Mat::identity(m, m)), (Some(&output), diagonal(&h))] {
+                let gauged = &h * w.f64() * &g;
+                let inverse = gauge.divide(column.clone()).unwrap();
+                for (path, r) in [(Path::Svd, 9), (Path::Gram, 9), (Path::Svd, 1)] {
+                    let what = format!("{name}, {m} x {n}, {path:?}, r = {r}");
+                    let find = |threshold: Option<f64>| {
+                        let options = LowRankOptions {
+                            path,
+                            input: &gauge,
+                            output,
+                            sink: threshold.map(|threshold| Sink {
+                                direction: &direction,
+                                threshold,
+                            }),
+                        };
+                        low_rank_with(w.weight(), r, &options).unwrap()
+                    };
+                    let missed = |f: &LowRank| {
+                        let exact = w.f64() * &column;
+                        let found = matrix(&f.b, m, r) * (matrix(&f.a, r, n) * &column);
+                        norm(&(&exact - found)) / norm(&exact)
+                    };
+                    let plain = find(None);
+                    let kept = find(Some(2.0));
+                    let outcome = kept.sink.unwrap();
+                    assert!(outcome.appended, "{what}");
+                    assert!(missed(&kept) < 1e-5, "{what}: {:e}", missed(&kept));
+                    assert!(missed(&plain) > 1e-2, "{what}: {:e}", missed(&plain));
+                    assert!(signs_are_fixed(&kept.a, n), "{what}");
+                    assert_eq!(kept.singular_values, plain.singular_values);
+                    assert_eq!(kept.a[..(r - 1) * n], plain.a[..(r - 1) * n]);
+                    for (x, y) in kept.b.chunks_exact(r).zip(plain.b.chunks_exact(r)) {
+                        assert_eq!(x[..r - 1], y[..r - 1]);
+                    }
+                    assert_no_better_row(&kept, &gauged, (&h, &g), &direction, r);
+
+                    let v = right_vectors(&gauged, r);
+                    let expected = norm(&(v.transpose() * &inverse)) / norm(&inverse);
+                    close(outcome.coverage.norm, expected, 1e-5);
+
+                    let usual = find(Some(DEFAULT_COVERAGE));
+                    let outcome = usual.sink.unwrap();
+                    assert_eq!(outcome.appended, expected < DEFAULT_COVERAGE, "{what}");
+                    assert_eq!(usual.a, if outcome.appended { kept.a } else { plain.a });
+                    assert!(name != "none" || output.is_some() || outcome.appended);
+                }
+            }
+        }
+    }
+}
+
+/// Right singular vectors of either shape.
+fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
+    if matrix.nrows() >= matrix.ncols() {
+        return right_singular(matrix.clone(), r).unwrap().vectors;
+    }
+    let left = right_singular(matrix.transpose().to_owned(), r).unwrap();
+    let product = matrix.transpose() * left.vectors;
+    Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
+}
+
+/// No other last row of `A` with the same effect on the direction loses less.
+fn assert_no_better_row(
+    kept: &LowRank,
+    gauged: &Mat<f64>,
+    (h, g): (&Mat<f64>, &Mat<f64>),
+    direction: &[f64],
+    r: usize,
+) {
+    let (m, n) = gauged.shape();
+    let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
+    let loss = |a: &Mat<f64>| norm(&(gauged - h * &b * a * g));
+    let best = loss(&a);
+    let dot = |x: &[f64]| x.iter().zip(direction).map(|(x, y)| x * y).sum::<f64>();
+    let mut rng = Rng(19);
+    let scale = 0.1 * norm(&a.subrows(r - 1, 1).to_owned()) / (n as f64).sqrt();
+    for _ in 0..5 {
+        let random: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
+        let part = dot(&random) / dot(direction);
+        let moved = Mat::from_fn(r, n, |i, j| {
+            let across = scale * (random[j] - part * direction[j]);
+            a[(i, j)] + if i == r - 1 { across } else { 0.0 }
+        });
+        assert!(loss(&moved) > best);
+    }
+}
+
+#[test]
+fn a_direction_that_is_not_missed_costs_nothing() {
+    // At full rank nothing is missed, whatever the threshold.
+    let w = Dense::normal(6, 4, 17);
+    let options = LowRankOptions {
+        sink: Some(Sink {
+            direction: &[1.0; 4],
+            threshold: 2.0,
+        }),
+        ..LowRankOptions::default()
+    };
+    let found = low_rank_with(w.weight(), 4, &options).unwrap();
+    close(found.sink.unwrap().coverage.norm, 1.0, 1e-6);
+    let zero = Dense::from_fn(6, 4, |_, _| 0.0);
+    let found = low_rank_with(zero.weight(), 2, &options).unwrap();
+    assert!(!found.sink.unwrap().appended);
+    assert!(found.a.iter().chain(&found.b).all(|v| *v == 0.0));
+}
+
+#[test]
+fn channels_of_largest_norm() {
+    let one = Dense::from_fn(2, 5, |_, j| [1.0, -4.0, 0.0, 1.0, 3.0][j]);
+    let other = Dense::from_fn(3, 5, |_, j| [1.0, 0.0, 5.0, 1.0, 0.0][j]);
+    let weights = [one.weight(), other.weight()];
+    // Energies 5, 32, 75, 5, 18.
+    for (count, expected) in [
+        (0, &[][..]),
+        (1, &[2]),
+        (2, &[1, 2]),
+        (3, &[1, 2, 4]),
+        (4, &[0, 1, 2, 4]),
+        (5, &[0, 1, 2, 3, 4]),
+    ] {
+        assert_eq!(largest_columns(&weights, count).unwrap(), expected);
+    }
+    assert_eq!(largest_moments(&[1.0, 9.0, 9.0, 0.0], 2), Ok(vec![1, 2]));
+    assert!(largest_columns(&weights, 6).is_err());
+    assert!(largest_moments(&[1.0], 2).is_err());
+    assert!(largest_moments(&[1.0, f64::NAN], 1).is_err());
+    assert_eq!(largest_columns(&[], 0), Err(FactoriseError::NoWeights));
+}
+
+#[test]
+fn refusals() {
+    assert_eq!(coverage(&[], &[]), Err(FactoriseError::NoDirection));
+    assert_eq!(coverage(&[], &[0.0; 3]), Err(FactoriseError::NoDirection));
+    assert!(coverage(&[1.0; 4], &[1.0; 3]).is_err());
+    assert!(matches!(
+        coverage(&[1.0; 3], &[1.0, f64::INFINITY, 1.0]),
+        Err(FactoriseError::VectorEntry { index: 1, .. })
+    ));
+    let mut basis = vec![1.0, 0.0];
+    assert!(append_direction(&mut basis, &[0.0, 0.0], 0.15).is_err());
+    assert_eq!(basis, [1.0, 0.0]);
+}
