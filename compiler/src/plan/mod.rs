@@ -4,6 +4,7 @@
 //! A [`Plan`] is made from the model's shapes and the caller's [`Budget`] alone. It never
 //! changes what was asked without saying so: whatever differs from the request carries a note.
 
+pub mod phases;
 mod uniform;
 
 use htc_formats::DType;
