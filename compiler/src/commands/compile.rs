@@ -10,6 +10,7 @@ use super::{Failure, print_json};
 use crate::cli::CompileArgs;
 use crate::interrupt;
 use crate::pipeline::{self, Event, Options};
+use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Method, Request};
 use crate::report::Report;
 
@@ -34,6 +35,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         request: Request {
             method,
             budget,
+            allocation: Allocation::default(),
             slots,
             factor_type: args.factor_type,
         },
