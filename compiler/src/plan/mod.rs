@@ -3,12 +3,14 @@
 //!
 //! A [`Plan`] is made from the model's shapes, the caller's [`Budget`] and, where the
 //! [`allocate::Allocator`] looks at more than shapes, from [`Evidence`]. It never changes what was
-//! asked without saying so: whatever differs from the request carries a note.
+//! asked without saying so: whatever differs from the request carries a note. [`json`] writes a
+//! plan for people to read and edit, and takes it back.
 
 pub mod allocate;
 mod error;
 mod evidence;
 pub mod gpu;
+pub mod json;
 mod kind;
 pub mod phases;
 mod uniform;
