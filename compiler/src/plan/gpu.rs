@@ -20,13 +20,12 @@ const fn gpu(name: &'static str, l2_kib: u64, gigabytes_per_second: f64) -> Gpu 
 }
 
 /// The table, in the order of name.
-pub const ALL: [Gpu; 33] = [
+pub const ALL: [Gpu; 32] = [
     gpu("a10", 6 << 10, 600.0),
     gpu("a100-40gb", 40 << 10, 1555.0),
     gpu("a100-80gb", 40 << 10, 2039.0),
     gpu("a30", 24 << 10, 933.0),
     gpu("a40", 6 << 10, 696.0),
-    gpu("b200", 126 << 10, 8000.0),
     gpu("h100-pcie", 50 << 10, 2000.0),
     gpu("h100-sxm", 50 << 10, 3350.0),
     gpu("h200", 50 << 10, 4800.0),

@@ -22,6 +22,12 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// The largest rank that its weights can have. A basis of the whole input may have more, which
+    /// adds nothing.
+    pub fn full_rank(&self) -> usize {
+        self.outs.min(self.cols)
+    }
+
     /// Numbers in the dense matrices.
     pub fn parameters(&self) -> u64 {
         self.outs as u64 * self.cols as u64

@@ -20,7 +20,7 @@ impl Currency {
         match self {
             Currency::Parameters => unit.parameters(),
             Currency::Bytes => unit.bytes(),
-            Currency::Rank => unit.limit as u64,
+            Currency::Rank => unit.full_rank() as u64,
         }
     }
 }
@@ -81,8 +81,7 @@ impl Ladder {
         bounds: Bounds,
         finest: bool,
     ) -> Result<Ladder, PlanError> {
-        // Ranks above the number of outputs add nothing, even to a basis of the whole input.
-        let limit = unit.limit.min(unit.outs);
+        let limit = unit.full_rank();
         let step = if finest {
             smallest_step(limit)
         } else {
@@ -158,7 +157,7 @@ impl Ladder {
         step: usize,
         dense: Rung,
     ) -> Result<(), PlanError> {
-        let (factored, full) = (!self.rungs.is_empty(), unit.limit.min(unit.outs));
+        let (factored, full) = (!self.rungs.is_empty(), unit.full_rank());
         if let Some(cap) = bounds.cap.filter(|&cap| factored && cap < full) {
             let within = self.rungs.partition_point(|r| r.level <= cap as f64);
             if within == 0 {

@@ -65,7 +65,7 @@ pub(super) fn from_spectra(
     let mut losses = Vec::with_capacity(units.len());
     for ((unit, ladder), spectrum) in units.iter().zip(ladders).zip(spectra) {
         let what = || format!("spectrum of {}", unit.label());
-        let smaller = unit.outs.min(unit.cols);
+        let smaller = unit.full_rank();
         if spectrum.len() != smaller && spectrum.len() != unit.limit {
             let expected = format!("{smaller} singular values");
             return Err(wrong(what(), expected, spectrum.len().to_string()));

@@ -193,7 +193,7 @@ fn water_flows_where_the_energy_is() {
                 1.0
             }
         };
-        (0..u.outs.min(u.cols)).map(value).collect()
+        (0..u.full_rank()).map(value).collect()
     };
     let spectra: Vec<_> = units.iter().map(spectrum).collect();
     let plain = Evidence {

@@ -57,7 +57,9 @@ impl Case {
             0 => Budget::Ratio(share.clamp(1e-6, 1.0)),
             1 => Budget::Parameters((share * sum(Unit::parameters)) as u64),
             2 => Budget::Bytes((share * sum(Unit::bytes)) as u64),
-            _ => Budget::MeanRank((share * sum(|u| u.limit as u64) / units.len() as f64).max(1e-6)),
+            _ => Budget::MeanRank(
+                (share * sum(|u| u.full_rank() as u64) / units.len() as f64).max(1e-6),
+            ),
         };
         Case {
             evidence: evidence(rng, &units, hyper.layers),
@@ -87,7 +89,7 @@ impl Case {
             Budget::Bytes(total) => (total as f64, sum(&|u| u.bytes_after())),
             Budget::MeanRank(mean) => {
                 let both = plan.units.iter().zip(&units);
-                let ranks: usize = both.map(|(p, u)| p.rank().unwrap_or(u.limit)).sum();
+                let ranks: usize = both.map(|(p, u)| p.rank().unwrap_or(u.full_rank())).sum();
                 (mean * units.len() as f64, ranks as f64)
             }
             Budget::Rank(_) | Budget::FullRank => unreachable!(),

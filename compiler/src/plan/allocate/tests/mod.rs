@@ -83,7 +83,7 @@ fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
         let spectrum = |u: &Unit| {
             let (power, scale) = (2.0 * rng.unit(), 10.0_f64.powf(4.0 * rng.unit() - 2.0));
             let value = |i: usize| scale * ((i + 1) as f64).powf(-power);
-            (0..u.outs.min(u.cols)).map(value).collect()
+            (0..u.full_rank()).map(value).collect()
         };
         units.iter().map(spectrum).collect()
     };
