@@ -23,7 +23,7 @@ use allocate::{Allocation, Choice, Decision};
 use kind::Kind;
 
 pub use error::PlanError;
-pub use evidence::Evidence;
+pub use evidence::{Branches, Evidence};
 pub use unit::{Form, Member, Unit, UnitPlan};
 
 /// How slots are approximated.

@@ -267,7 +267,7 @@ pub(super) fn allocate(
             fill::proportional(&ladders, &scaled(&even(), &scales), totals.budget)
         }
         Allocator::Waterfill | Allocator::Whitened => {
-            let losses = waterfill::losses(allocator, units, &ladders, evidence)?;
+            let losses = waterfill::losses(allocator, units, &ladders, evidence, hyper.layers)?;
             fill::marginal(&ladders, &losses, totals.budget)
         }
         Allocator::DiffPlan => {

@@ -8,12 +8,21 @@
 //! the same function when V is scaled by a number and O by its inverse, likewise up and down, or a
 //! norm's gain and the slots that read it, so the absolute energy of a slot's output says nothing
 //! about how much of it counts. The relative error does not change under any of these.
+//!
+//! Where [`Evidence::branches`] is known, `whitened` weighs the relative error of a slot with the
+//! share of its branch in the residual stream. An error of Q, K, V or O reaches the rest of the model
+//! only through what attention adds, one of gate, up or down only through what the feed-forward
+//! network adds, and the norm in front of the next slots divides by the stream; so the product is,
+//! to first order, the relative error of the stream, which is the same measure for every slot of
+//! every layer. It does not change under the scalings above either.
+
+use htc_formats::model::Slot;
 
 use super::Allocator;
 use super::ladder::{Ladder, Rung};
 use crate::plan::allocate::Choice;
 use crate::plan::unit::Unit;
-use crate::plan::{Evidence, PlanError};
+use crate::plan::{Branches, Evidence, PlanError};
 
 /// The loss at every rung of every unit.
 pub(super) fn losses(
@@ -21,6 +30,7 @@ pub(super) fn losses(
     units: &[Unit],
     ladders: &[Ladder],
     evidence: &Evidence,
+    layers: usize,
 ) -> Result<Vec<Vec<f64>>, PlanError> {
     let (spectra, needs, remedy) = match allocator {
         Allocator::Whitened => (
@@ -41,7 +51,42 @@ pub(super) fn losses(
             remedy,
         });
     };
-    from_spectra(allocator, units, ladders, spectra)
+    let mut losses = from_spectra(allocator, units, ladders, spectra)?;
+    if let (Allocator::Whitened, Some(branches)) = (allocator, &evidence.branches) {
+        for (losses, weight) in losses.iter_mut().zip(shares(units, branches, layers)?) {
+            losses.iter_mut().for_each(|loss| *loss *= weight);
+        }
+    }
+    Ok(losses)
+}
+
+/// The share in the residual stream of the branch that each unit belongs to.
+fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f64>, PlanError> {
+    let wrong = |what: String, expected: String, found: String| PlanError::Evidence {
+        allocator: Allocator::Whitened,
+        what,
+        expected,
+        found,
+    };
+    if branches.len() != layers {
+        let what = "shares of the branches".to_owned();
+        let expected = format!("those of {layers} layers");
+        return Err(wrong(what, expected, branches.len().to_string()));
+    }
+    let share = |unit: &Unit| {
+        let branches = branches[unit.layer];
+        let share = match unit.members.first().map(|m| m.slot) {
+            Some(Slot::Gate | Slot::Up | Slot::Down) => branches.feed_forward,
+            _ => branches.attention,
+        };
+        if share.is_finite() && share >= 0.0 {
+            return Ok(share);
+        }
+        let what = format!("share of the branch of {}", unit.label());
+        let expected = "a finite number of at least 0".to_owned();
+        Err(wrong(what, expected, share.to_string()))
+    };
+    units.iter().map(share).collect()
 }
 
 /// The losses for given spectra, which are checked.

@@ -52,7 +52,13 @@ fn evidence_of_another_model_is_refused() {
     let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
     let good = evidence(&mut rng, &units, 6);
     type Change = fn(&mut Evidence);
-    let wrong: [(Allocator, Change); 9] = [
+    let wrong: [(Allocator, Change); 11] = [
+        (Allocator::Whitened, |e| {
+            e.branches.as_mut().unwrap().pop();
+        }),
+        (Allocator::Whitened, |e| {
+            e.branches.as_mut().unwrap()[5].attention = f64::NAN;
+        }),
         (Allocator::Waterfill, |e| {
             e.spectra.as_mut().unwrap().pop();
         }),
@@ -220,6 +226,38 @@ fn water_flows_where_the_energy_is() {
     };
     let other = known(Allocator::Whitened, &whitened, 0.55).unwrap();
     assert_eq!(other.units, plan.units);
+}
+
+#[test]
+fn what_a_branch_adds_to_the_stream_weighs_its_slots() {
+    // The same spectrum everywhere, so that the weights alone decide.
+    let asked = request(Allocator::Whitened, Budget::Ratio(0.3));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let spectrum = |u: &Unit| (0..u.full_rank()).map(|i| 0.9_f64.powi(i as i32)).collect();
+    let branches = |attention, feed_forward| Branches {
+        attention,
+        feed_forward,
+    };
+    let mut evidence = Evidence {
+        whitened: Some(units.iter().map(spectrum).collect()),
+        ..Evidence::default()
+    };
+    let made = |evidence: &Evidence| known(Allocator::Whitened, evidence, 0.3).unwrap();
+    let even = made(&evidence);
+    evidence.branches = Some(vec![branches(0.25, 0.25); 6]);
+    assert_eq!(made(&evidence), even);
+    // σ² falls by 0.81 per rank: a weight of 1e4 is worth ln(1e4) / -ln(0.81) = 43.7 ranks.
+    evidence.branches = Some(vec![branches(1e-4, 1e-4); 6]);
+    evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
+    evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
+    let plan = made(&evidence);
+    for (slot, layer) in [(Slot::Q, 2), (Slot::O, 2), (Slot::Gate, 4), (Slot::Down, 4)] {
+        let ranks = ranks(&plan, slot);
+        let rank = |layer: usize| ranks[layer].unwrap_or(usize::MAX);
+        for other in (0..6).filter(|&other| other != layer) {
+            assert!(rank(layer) >= rank(other) + 32, "{slot} {ranks:?}");
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, Slot};
 
 use super::*;
-use crate::plan::{Budget, Form, Method, Plan, make, units};
+use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};
 
 /// SplitMix64.
 struct Rng(u64);
@@ -91,6 +91,14 @@ fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
     Evidence {
         spectra: Some(plain),
         whitened: Some(whitened),
+        branches: Some(
+            (0..layers)
+                .map(|_| Branches {
+                    attention: rng.unit(),
+                    feed_forward: rng.unit(),
+                })
+                .collect(),
+        ),
         variance: Some((0..layers).map(|_| 0.1 + rng.unit()).collect()),
         cache: Some(1 << 30),
         tokens_per_joule: Some(0.4),
