@@ -122,14 +122,16 @@ impl Ladder {
             Some(_) => format!(
                 "kept dense: {dense_bytes} bytes lose nothing, and the allocation left room for them"
             ),
-            None => {
-                let rung = at(step.min(limit));
-                format!(
-                    "kept dense: rank {} needs {} bytes, the dense form {dense_bytes}",
-                    step.min(limit),
-                    rung.bytes
-                )
-            }
+            None => match at(step) {
+                Rung { bytes, .. } if bytes >= dense_bytes => {
+                    format!(
+                        "kept dense: rank {step} needs {bytes} bytes, the dense form {dense_bytes}"
+                    )
+                }
+                Rung { cost, .. } => format!(
+                    "kept dense: rank {step} takes {cost} of the budget, the dense form {dense_cost}"
+                ),
+            },
         };
         let mut ladder = Ladder {
             rungs,

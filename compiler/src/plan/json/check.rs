@@ -38,11 +38,11 @@ pub(super) fn plan(
     entries: Vec<(String, Node)>,
     lines: &[KeyLines],
     hyper: &HyperParameters,
-    source: Digest,
+    source: impl Fn() -> Digest,
     source_type: impl Fn(usize, Slot) -> DType,
 ) -> Result<Plan, Misfits> {
     let mut checker = Checker::default();
-    let plan = checker.plan(entries, lines, hyper, source, &source_type);
+    let plan = checker.plan(entries, lines, hyper, &source, &source_type);
     match plan {
         Some(plan) if checker.misfits.count == 0 => Ok(plan),
         _ => Err(checker.misfits),
@@ -151,7 +151,7 @@ impl Checker {
         entries: Vec<(String, Node)>,
         lines: &[KeyLines],
         hyper: &HyperParameters,
-        source: Digest,
+        source: &dyn Fn() -> Digest,
         source_type: &dyn Fn(usize, Slot) -> DType,
     ) -> Option<Plan> {
         let place = "the plan";
@@ -206,9 +206,10 @@ impl Checker {
             self.missing::<()>(top, "version");
         }
         if let Some((i, node)) = digest {
+            let source = source().to_string();
             let expected = format!("{source}, the digest of this model");
             match node {
-                Node::Text(text) if text == source.to_string() => {}
+                Node::Text(text) if text == source => {}
                 node => {
                     self.wrong::<()>(at(i), "source_sha256", &expected, &node);
                 }

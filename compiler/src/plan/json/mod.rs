@@ -269,7 +269,7 @@ pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::
 pub fn read(
     path: &Path,
     hyper: &HyperParameters,
-    source: Digest,
+    source: impl Fn() -> Digest,
     source_type: impl Fn(usize, Slot) -> DType,
 ) -> Result<Plan, PlanFileError> {
     let failed = |source| PlanFileError::Read {
@@ -284,8 +284,8 @@ pub fn read(
     parse(path, &bytes, hyper, source, source_type)
 }
 
-/// Reads a plan for the model of these hyper-parameters, whose digest is `source`. `path` names the
-/// file in messages.
+/// Reads a plan for the model of these hyper-parameters. `path` names the file in messages; `source`
+/// gives the digest of the model, and is asked only where the plan names one.
 ///
 /// # Errors
 /// [`PlanFileError`]; everything that does not fit is in [`PlanFileError::Misfits`].
@@ -293,7 +293,7 @@ pub fn parse(
     path: &Path,
     bytes: &[u8],
     hyper: &HyperParameters,
-    source: Digest,
+    source: impl Fn() -> Digest,
     source_type: impl Fn(usize, Slot) -> DType,
 ) -> Result<Plan, PlanFileError> {
     if bytes.len() as u64 > MAX_BYTES {

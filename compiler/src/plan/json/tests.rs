@@ -35,7 +35,7 @@ fn parsed(text: &str) -> Result<Plan, PlanFileError> {
         Path::new("plan.json"),
         text.as_bytes(),
         &hyper(),
-        source(),
+        source,
         source_type,
     )
 }
@@ -482,7 +482,7 @@ fn what_is_no_json_has_its_place() {
     let deep = "[".repeat(100_000);
     assert!(matches!(parsed(&deep), Err(PlanFileError::Syntax { .. })));
     let bytes = b"{\n  \"\xff\": 1}";
-    let error = parse(Path::new("p"), bytes, &hyper(), source(), source_type).unwrap_err();
+    let error = parse(Path::new("p"), bytes, &hyper(), source, source_type).unwrap_err();
     assert!(error.to_string().contains("line 2, column 4"), "{error}");
 }
 
@@ -491,12 +491,38 @@ fn files_out_of_proportion_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.json");
     std::fs::write(&path, GOOD).unwrap();
-    let from = |path: &Path| read(path, &hyper(), source(), source_type);
+    let from = |path: &Path| read(path, &hyper(), source, source_type);
     assert_eq!(from(&path).unwrap(), parsed(GOOD).unwrap());
     std::fs::write(&path, GOOD.to_owned() + &" ".repeat(MAX_BYTES as usize)).unwrap();
     assert!(matches!(from(&path), Err(PlanFileError::TooLarge { .. })));
     let missing = from(&folder.path().join("none")).unwrap_err();
     assert!(matches!(missing, PlanFileError::Read { .. }));
+}
+
+#[test]
+fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
+    let asked = std::cell::Cell::new(0);
+    let digest = || {
+        asked.set(asked.get() + 1);
+        source()
+    };
+    let from = |text: &str| {
+        let path = Path::new("plan.json");
+        parse(path, text.as_bytes(), &hyper(), digest, source_type)
+    };
+    assert!(from(GOOD).is_ok() && asked.get() == 0);
+    let named = |digest: Digest| {
+        let key = format!("\"source_sha256\": \"{digest}\",\n  \"method\"");
+        GOOD.replacen("\"method\"", &key, 1)
+    };
+    assert!(from(&named(source())).is_ok() && asked.get() == 1);
+    let error = from(&named(Digest::of(b"another")))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("line 4, the plan: source_sha256: expected"),
+        "{error}"
+    );
 }
 
 /// SplitMix64.
@@ -565,7 +591,7 @@ fn no_text_is_too_strange() {
                 bytes.push(b'{');
             }
         }
-        match parse(Path::new("p"), &bytes, &hyper(), source(), source_type) {
+        match parse(Path::new("p"), &bytes, &hyper(), source, source_type) {
             Ok(plan) => {
                 let again = write(&plan, None).unwrap();
                 assert_eq!(parsed(&again).unwrap(), plan);

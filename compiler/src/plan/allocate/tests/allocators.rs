@@ -186,6 +186,37 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
 }
 
 #[test]
+fn what_cannot_pay_is_dense_from_the_beginning_and_says_why() {
+    // Factors of 8.5 bits against a source of 4.5, and matrices with fewer numbers than a rank.
+    let four_bits = {
+        let mut request = request(Allocator::Uniform, Budget::Bytes(u64::MAX));
+        request.factor_type = DType::Q8_0;
+        make(&small(), request, &Evidence::default(), |_, _| DType::Q4_0).unwrap()
+    };
+    for unit in &four_bits.units {
+        assert!(
+            unit.notes[0].starts_with("kept dense: "),
+            "{:?}",
+            unit.notes
+        );
+        assert_eq!(unit.bytes_after(), unit.bytes_before());
+    }
+    let narrow = hyper(1, (1, 1, 8), (8, 64));
+    let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
+    asked.slots = vec![Slot::Q];
+    asked.factor_type = DType::F16;
+    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F32).unwrap();
+    let told = "kept dense: rank 8 needs 256 bytes, the dense form 256";
+    assert_eq!(plan.units[0].notes, [told]);
+    let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
+    asked.slots = vec![Slot::Q];
+    asked.factor_type = DType::F16;
+    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F64).unwrap();
+    let told = "kept dense: rank 8 takes 128 of the budget, the dense form 64";
+    assert_eq!(plan.units[0].notes, [told]);
+}
+
+#[test]
 fn water_flows_where_the_energy_is() {
     // Energy of rank 16 in the even layers, spread over every direction in the odd ones.
     let asked = request(Allocator::Waterfill, Budget::Ratio(0.55));
