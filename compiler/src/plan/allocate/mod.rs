@@ -1,11 +1,11 @@
 //! Shares a budget out among the units of a model.
 //!
-//! Every unit is a [`ladder`]: the forms it may take, in the order of what they cost, from the
+//! Every unit is a ladder: the forms it may take, in the order of what they cost, from the
 //! smallest rank that the floor allows to the dense matrix, which costs what it costs and loses
 //! nothing. Ranks whose factors would not be smaller than the dense form are no rungs, so nothing
 //! is taken back after the budget is shared out. An allocator says which rungs are worth more, and
-//! [`fill`] climbs until no unit could take one more step: the budget is met from below, after
-//! floors and caps, to the granularity.
+//! the units climb until none could take one more step: the budget is met from below, after floors
+//! and caps, to the granularity.
 //!
 //! The same shapes, evidence and request give the same ranks; ties go to the unit that comes first.
 
