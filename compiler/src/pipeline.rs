@@ -27,7 +27,7 @@ use thiserror::Error;
 use crate::factorise::unit::{self, UnitError};
 use crate::interrupt::RemoveOnInterrupt;
 use crate::ordered;
-use crate::plan::{self, PlanError, Request};
+use crate::plan::{self, Evidence, PlanError, Request};
 use crate::report::Report;
 use crate::seal::{self, Job};
 
@@ -116,11 +116,18 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         })?;
 
     // Plan.
-    let plan = plan::make(&source.hyper, options.request.clone(), |layer, slot| {
+    let source_type = |layer, slot| {
         let part = Part::Weight;
         let weight = source.tensor(Role::Linear { layer, slot, part });
         weight.map_or(DType::F32, |tensor| tensor.dtype)
-    })?;
+    };
+    let evidence = Evidence::default();
+    let plan = plan::make(
+        &source.hyper,
+        options.request.clone(),
+        &evidence,
+        source_type,
+    )?;
     let jobs = seal::jobs(&source, &plan);
     // Whatever can be refused has been refused before the first long read.
     HtzWriter::check_destination(&options.output, options.overwrite)?;

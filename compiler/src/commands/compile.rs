@@ -11,6 +11,7 @@ use super::{Failure, print_json};
 use crate::cli::CompileArgs;
 use crate::interrupt;
 use crate::pipeline::{self, Event, Options};
+use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Method, Request};
 use crate::report::Report;
 
@@ -35,6 +36,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         request: Request {
             method,
             budget,
+            allocation: Allocation::default(),
             slots,
             factor_type: args.factor_type,
         },

@@ -1,3 +1,4 @@
+use super::kind::kinds;
 use super::*;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
@@ -20,10 +21,19 @@ fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParame
     }
 }
 
+fn make(
+    hyper: &HyperParameters,
+    request: Request,
+    source_type: impl Fn(usize, Slot) -> DType,
+) -> Result<Plan, PlanError> {
+    super::make(hyper, request, &Evidence::default(), source_type)
+}
+
 fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
     Request {
         method,
         budget,
+        allocation: Allocation::default(),
         slots: method.default_slots().to_vec(),
         factor_type,
     }

@@ -1,8 +1,16 @@
-//! The uniform allocator: the same ratio for every selected slot, the same rank in every layer.
+//! The uniform allocator for a ratio without bounds: the same ratio for every selected slot, the same
+//! rank in every layer.
+//!
+//! It looks at parameters alone, so a slot whose factors would take more bytes than its dense form
+//! is found out only afterwards, and the ratio is then missed. The allocators of
+//! [`super::allocate`] cannot do that; this one stays as it is so that the same request keeps giving
+//! the same bytes.
 
 use htc_formats::DType;
 
-use super::{Kind, PlanError};
+use super::PlanError;
+use super::allocate::{round_up, smallest_step, step};
+use super::kind::Kind;
 
 /// Ranks by kind, so that the total meets `ratio` from below to the granularity.
 ///
@@ -27,14 +35,14 @@ pub(super) fn allocate(
         .collect();
     if total(&granules) > budget {
         // A whole block may be more than the others leave; every plan begins with the finest steps.
-        granules = kinds.iter().map(finest).collect();
+        granules = kinds.iter().map(|kind| smallest_step(kind.limit)).collect();
     }
     let mut ranks = granules.clone();
     let least = total(&ranks);
     if least > budget {
         return Err(PlanError::RatioTooSmall {
             ratio,
-            smallest: round_up(least as f64 / dense as f64),
+            smallest: round_up(least as f64 / dense as f64, 4),
         });
     }
     let mut spent = least;
@@ -62,32 +70,7 @@ pub(super) fn allocate(
     }
 }
 
-/// The step of a kind's rank, as long as its share of the budget holds one: the block of a block
-/// format, or where that would leave fewer than four steps, the block of q8_0 (the factor with
-/// rows of that length is then stored as q8_0); else the finest (and stored as f16). The plan
-/// says where a factor is stored otherwise.
 fn granule(kind: &Kind, ratio: f64, factor_type: DType) -> usize {
-    let share = (ratio * kind.dense() as f64 / kind.cost(1) as f64) as usize;
-    let (block, shorter) = (factor_type.block_len(), DType::Q8_0.block_len());
-    let steps = match block {
-        1 => [None, None],
-        block if block <= shorter => [Some(block), None],
-        block => [Some(block).filter(|b| 4 * b <= kind.limit), Some(shorter)],
-    };
-    let fits = |step: &usize| *step <= share.min(kind.limit);
-    steps
-        .into_iter()
-        .flatten()
-        .find(fits)
-        .unwrap_or_else(|| finest(kind))
-}
-
-/// The smallest step of a kind's rank.
-fn finest(kind: &Kind) -> usize {
-    if kind.limit >= 8 { 8 } else { 1 }
-}
-
-/// Rounded up at the fourth decimal, so that the figure shown can be asked for.
-fn round_up(ratio: f64) -> f64 {
-    (ratio * 1e4).ceil() / 1e4
+    let even = ratio * kind.dense() as f64 / kind.cost(1) as f64;
+    step(kind.limit, even as usize, factor_type)
 }

@@ -166,6 +166,10 @@ fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             Budget::Rank(n) => BudgetRecord::Rank(n),
             Budget::FullRank => BudgetRecord::Full,
             Budget::Ratio(r) => BudgetRecord::Ratio(r),
+            // A manifest knows no other budgets, so it says what they came to.
+            Budget::Parameters(_) | Budget::Bytes(_) | Budget::MeanRank(_) => {
+                BudgetRecord::Ratio(plan.ratio())
+            }
         },
         factor_type: plan.request.factor_type,
         slots,

@@ -1,0 +1,45 @@
+//! `curvature`: rank in proportion to the profile of the residual stream, after the MCR heuristic
+//! `k_ℓ ∝ MCR_ℓ / mean`.
+
+use super::phase::{check_length, wrong};
+use super::{Allocator, Floor, by_layer};
+use crate::plan::phases::{Phases, ProfileError};
+use crate::plan::unit::Unit;
+use crate::plan::{Evidence, PlanError};
+
+/// The floor that was published with the heuristic. It is a choice, not a default: on square
+/// matrices it lies above the rank where factors are as large as the matrix, so that attention
+/// stays dense, and at widths above 2792 it lies above [`PUBLISHED_CAP`].
+pub const PUBLISHED_FLOOR: Floor = Floor::Fraction(0.55);
+
+/// The cap that was published with the heuristic, for a model of width 4096.
+pub const PUBLISHED_CAP: usize = 1536;
+
+/// The weight of every unit, its layer's value over the mean.
+pub(super) fn scales(
+    units: &[Unit],
+    evidence: &Evidence,
+    layers: usize,
+) -> Result<Vec<f64>, PlanError> {
+    let allocator = Allocator::Curvature;
+    let Some(profile) = evidence.variance.as_deref() else {
+        return Err(PlanError::NoEvidence {
+            allocator,
+            needs: "the variance of the residual stream in every layer",
+            remedy: "give --calibration FILE",
+        });
+    };
+    check_length(allocator, profile, layers)?;
+    Phases::detect(Some(profile)).map_err(|error| wrong(allocator, &error))?;
+    // Divided before it is added, so that no sum of finite values overflows.
+    let mean: f64 = profile.iter().map(|v| v / layers as f64).sum();
+    if mean == 0.0 {
+        let error = ProfileError {
+            layer: 0,
+            found: 0.0,
+        };
+        return Err(wrong(allocator, &error));
+    }
+    let scales: Vec<f64> = profile.iter().map(|v| v / mean).collect();
+    Ok(by_layer(units, &scales))
+}

@@ -1,0 +1,219 @@
+//! `diffplan`: a differentiable plan, after the diffplan objective with its term for energy.
+//!
+//! Every unit has a softmax over levels of rank. With `p` its probabilities, `E` the loss, `C` the
+//! cost and `R` the rank of each level, `r_soft = Σ p R`, gradient descent minimises
+//!
+//! ```text
+//! Σ_units  Σ p E  +  α Σ p C  +  λ ĉ r_soft
+//! ```
+//!
+//! whose gradient for the logit of a level is `p ((E − Σ p E) + α (C − Σ p C) + λ ĉ (R − r_soft))`.
+//! The price `α` of the published `α ‖r‖₁` has no published value: here it is the one at which the
+//! soft plan costs the budget, found by bisection. The soft ranks are then rounded to steps, and the
+//! budget is shared out in proportion to them.
+
+use super::ladder::Ladder;
+use super::{Allocator, waterfill};
+use crate::plan::unit::Unit;
+use crate::plan::{Evidence, PlanError};
+
+/// The weight `λ` of the energy term.
+pub const ENERGY_WEIGHT: f64 = 0.005;
+
+/// Levels of rank under a softmax.
+const LEVELS: usize = 16;
+/// Steps of gradient descent.
+const ITERATIONS: usize = 64;
+/// Their length.
+const RATE: f64 = 16.0;
+/// Halvings of the interval of prices, which spans twelve powers of ten.
+const HALVINGS: usize = 32;
+
+/// The loss at every rung: of the outputs where a text was calibrated on, else of the weights.
+pub(super) fn losses(
+    units: &[Unit],
+    ladders: &[Ladder],
+    evidence: &Evidence,
+) -> Result<Vec<Vec<f64>>, PlanError> {
+    match evidence.whitened.as_ref().or(evidence.spectra.as_ref()) {
+        Some(spectra) => waterfill::from_spectra(Allocator::DiffPlan, units, ladders, spectra),
+        None => Err(PlanError::NoEvidence {
+            allocator: Allocator::DiffPlan,
+            needs: "the spectra of the weights or of the outputs",
+            remedy: "give --calibration FILE",
+        }),
+    }
+}
+
+/// `ĉ` of every unit, in joules per token and rank: decoding streams every number once, so the
+/// dense model's energy per token is shared out by numbers, and a rank has `in + out` of them.
+pub(super) fn joules_per_rank(units: &[Unit], evidence: &Evidence) -> Result<Vec<f64>, PlanError> {
+    let allocator = Allocator::DiffPlan;
+    let Some(tokens) = evidence.tokens_per_joule else {
+        return Err(PlanError::NoEvidence {
+            allocator,
+            needs: "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
+            remedy: "measure power and throughput there",
+        });
+    };
+    if !(tokens.is_finite() && tokens > 0.0) {
+        return Err(PlanError::Evidence {
+            allocator,
+            what: "tokens per joule".into(),
+            expected: "a finite number above 0".into(),
+            found: tokens.to_string(),
+        });
+    }
+    let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
+    let joules = |u: &Unit| (u.outs + u.cols) as f64 / all / tokens;
+    Ok(units.iter().map(joules).collect())
+}
+
+/// A level of rank of one unit.
+#[derive(Clone, Copy)]
+struct Level {
+    loss: f64,
+    /// Over the mean cost of all highest rungs.
+    cost: f64,
+    rank: f64,
+}
+
+/// The soft rank of every unit at the price where all of them cost the budget.
+pub(super) fn soft_levels(
+    ladders: &[Ladder],
+    losses: &[Vec<f64>],
+    joules: &[f64],
+    budget: u64,
+) -> Vec<f64> {
+    let highest = |l: &Ladder| l.cost(l.rungs.len() - 1) as f64;
+    let scale = ladders.iter().map(highest).sum::<f64>() / ladders.len() as f64;
+    let units: Vec<Vec<Level>> = ladders
+        .iter()
+        .zip(losses)
+        .map(|(ladder, losses)| {
+            let last = ladder.rungs.len() - 1;
+            let count = LEVELS.min(last + 1);
+            let level = |n: usize| {
+                let rung = if n == 0 { 0 } else { n * last / (count - 1) };
+                Level {
+                    loss: losses[rung],
+                    cost: ladder.cost(rung) as f64 / scale,
+                    rank: ladder.rungs[rung].level,
+                }
+            };
+            (0..count).map(level).collect()
+        })
+        .collect();
+    let soft = |price: f64| -> (Vec<f64>, f64) {
+        let mut cost = 0.0;
+        let ranks = units.iter().zip(joules).map(|(levels, joules)| {
+            let p = descend(levels, price, ENERGY_WEIGHT * joules);
+            let mean = |of: fn(&Level) -> f64| -> f64 {
+                levels.iter().zip(&p).map(|(l, p)| p * of(l)).sum()
+            };
+            cost += mean(|l| l.cost);
+            mean(|l| l.rank)
+        });
+        (ranks.collect(), cost)
+    };
+    let affordable = budget as f64 / scale;
+    let (ranks, cost) = soft(0.0);
+    if cost <= affordable {
+        return ranks;
+    }
+    let (mut low, mut high) = (-6.0_f64, 6.0_f64);
+    for _ in 0..HALVINGS {
+        let middle = 0.5 * (low + high);
+        if soft(10.0_f64.powf(middle)).1 > affordable {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    soft(10.0_f64.powf(high)).0
+}
+
+/// The probabilities of a unit's levels after gradient descent from equal ones.
+fn descend(levels: &[Level], price: f64, energy: f64) -> Vec<f64> {
+    let objective: Vec<f64> = levels
+        .iter()
+        .map(|l| l.loss + price * l.cost + energy * l.rank)
+        .collect();
+    let mut logits = vec![0.0; levels.len()];
+    for _ in 0..ITERATIONS {
+        let p = softmax(&logits);
+        let mean: f64 = p.iter().zip(&objective).map(|(p, f)| p * f).sum();
+        for ((logit, p), f) in logits.iter_mut().zip(&p).zip(&objective) {
+            *logit -= RATE * p * (f - mean);
+        }
+    }
+    softmax(&logits)
+}
+
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut p: Vec<f64> = logits.iter().map(|z| (z - largest).exp()).collect();
+    let sum: f64 = p.iter().sum();
+    for p in &mut p {
+        *p /= sum;
+    }
+    p
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels() -> Vec<Level> {
+        let level = |(loss, cost, rank)| Level { loss, cost, rank };
+        [(0.9, 0.1, 8.0), (0.3, 0.5, 40.0), (0.2, 1.0, 80.0)]
+            .map(level)
+            .to_vec()
+    }
+
+    /// The gradient that [`descend`] goes along, against central differences of the objective.
+    #[test]
+    fn the_gradient_is_that_of_the_objective() {
+        let (levels, price, energy) = (levels(), 0.3, 0.002);
+        let objective: Vec<f64> = levels
+            .iter()
+            .map(|l| l.loss + price * l.cost + energy * l.rank)
+            .collect();
+        let value = |logits: &[f64]| -> f64 {
+            let p = softmax(logits);
+            p.iter().zip(&objective).map(|(p, f)| p * f).sum()
+        };
+        let logits = [0.3, -0.7, 0.1];
+        let (p, mean) = (softmax(&logits), value(&logits));
+        for i in 0..3 {
+            let moved = |by: f64| {
+                let mut z = logits;
+                z[i] += by;
+                value(&z)
+            };
+            let numeric = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+            let exact = p[i] * (objective[i] - mean);
+            assert!((numeric - exact).abs() < 1e-9, "{numeric} {exact}");
+        }
+        // The energy term by itself is the published one, λ ĉ p (R − r_soft).
+        let soft: f64 = p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum();
+        let by_rank: Vec<f64> = levels.iter().map(|l| energy * l.rank).collect();
+        let mean: f64 = p.iter().zip(&by_rank).map(|(p, f)| p * f).sum();
+        for i in 0..3 {
+            let published = energy * p[i] * (levels[i].rank - soft);
+            assert!((p[i] * (by_rank[i] - mean) - published).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn energy_and_price_lower_the_soft_rank() {
+        let rank = |price, energy| -> f64 {
+            let levels = levels();
+            let p = descend(&levels, price, energy);
+            p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum()
+        };
+        assert!(rank(0.0, 0.0) > rank(0.5, 0.0));
+        assert!(rank(0.5, 0.0) > rank(0.5, 0.05));
+        assert!((rank(1e6, 0.0) - 8.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,247 @@
+//! Climbs the ladders of all units until the budget is spent.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::ladder::{Currency, Ladder};
+use crate::plan::unit::Unit;
+use crate::plan::{Budget, PlanError, Request};
+
+/// The budget in numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    pub currency: Currency,
+    /// What may be spent.
+    pub budget: u64,
+    /// The budget over the cost of all dense forms.
+    pub share: f64,
+    dense: u64,
+    units: usize,
+}
+
+impl Totals {
+    pub(super) fn new(request: &Request, units: &[Unit]) -> Result<Totals, PlanError> {
+        let currency = match request.budget {
+            Budget::Bytes(_) => Currency::Bytes,
+            Budget::MeanRank(_) | Budget::Rank(_) | Budget::FullRank => Currency::Rank,
+            Budget::Ratio(_) | Budget::Parameters(_) => Currency::Parameters,
+        };
+        let dense: u64 = units.iter().map(|u| currency.dense(u)).sum();
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let budget = match request.budget {
+            Budget::Ratio(ratio) if !(ratio > 0.0 && ratio <= 1.0) => {
+                return Err(PlanError::RatioRange(ratio));
+            }
+            Budget::Ratio(ratio) => (ratio * dense as f64).floor() as u64,
+            Budget::Parameters(total) | Budget::Bytes(total) => total,
+            Budget::MeanRank(mean) if !positive(mean) => {
+                return Err(PlanError::BudgetRange {
+                    option: "--mean-rank",
+                    found: mean.to_string(),
+                });
+            }
+            Budget::MeanRank(mean) => (mean * units.len() as f64).floor() as u64,
+            // Both are decided before anything is shared out.
+            Budget::Rank(_) | Budget::FullRank => dense,
+        };
+        Ok(Totals {
+            currency,
+            budget,
+            share: (budget as f64 / dense as f64).min(1.0),
+            dense,
+            units: units.len(),
+        })
+    }
+
+    /// The error of a budget below the smallest possible cost.
+    pub(super) fn too_small(&self, least: u64, budget: &Budget) -> PlanError {
+        let (option, asked, smallest) = match *budget {
+            Budget::Ratio(ratio) => {
+                let smallest = round_up(least as f64 / self.dense as f64, 4);
+                return PlanError::RatioTooSmall { ratio, smallest };
+            }
+            Budget::MeanRank(mean) => (
+                "--mean-rank",
+                mean.to_string(),
+                round_up(least as f64 / self.units as f64, 2).to_string(),
+            ),
+            Budget::Bytes(total) => ("--bytes", total.to_string(), least.to_string()),
+            Budget::Parameters(total) => ("--parameters", total.to_string(), least.to_string()),
+            Budget::Rank(_) | Budget::FullRank => ("--rank", String::new(), least.to_string()),
+        };
+        PlanError::BudgetTooSmall {
+            option,
+            asked,
+            smallest,
+        }
+    }
+}
+
+/// Rounded up at a decimal, so that the figure shown can be asked for.
+pub(in crate::plan) fn round_up(value: f64, decimals: i32) -> f64 {
+    let scale = 10.0_f64.powi(decimals);
+    (value * scale).ceil() / scale
+}
+
+/// What all lowest rungs cost together.
+pub(super) fn least(ladders: &[Ladder]) -> u64 {
+    ladders.iter().map(|l| l.cost(0)).sum()
+}
+
+/// A place in a queue: by a number, then by index.
+#[derive(Clone, Copy, PartialEq)]
+struct Place(f64, Reverse<usize>);
+
+impl Eq for Place {}
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Spends the budget step by step: always on the unit that `worth` puts highest among those whose
+/// next step fits; `worth` sees a unit's index and rung.
+fn climb(
+    ladders: &[Ladder],
+    rungs: &mut [usize],
+    budget: u64,
+    worth: impl Fn(usize, usize) -> f64,
+) {
+    let spent: u64 = ladders.iter().zip(&*rungs).map(|(l, &r)| l.cost(r)).sum();
+    let mut left = budget.saturating_sub(spent);
+    let all = rungs.iter().enumerate();
+    let mut queue: BinaryHeap<Place> = all.map(|(i, &r)| Place(worth(i, r), Reverse(i))).collect();
+    while let Some(Place(_, Reverse(i))) = queue.pop() {
+        // Whatever does not fit now will not fit later: what is left only shrinks.
+        if let Some(cost) = ladders[i].step_cost(rungs[i]).filter(|&cost| cost <= left) {
+            left -= cost;
+            rungs[i] += 1;
+            queue.push(Place(worth(i, rungs[i]), Reverse(i)));
+        }
+    }
+}
+
+/// Rungs whose levels are in proportion to `targets`, as far as floors, caps and steps allow: the
+/// unit that is furthest below its target is raised first.
+pub(super) fn proportional(ladders: &[Ladder], targets: &[f64], budget: u64) -> Vec<usize> {
+    let mut rungs = vec![0; ladders.len()];
+    climb(ladders, &mut rungs, budget, |i, rung| {
+        -(ladders[i].rungs[rung].level / targets[i])
+    });
+    rungs
+}
+
+/// As [`proportional`], with all units of the same slots and the same ladder on the same rung.
+pub(super) fn together(
+    units: &[Unit],
+    ladders: &[Ladder],
+    targets: &[f64],
+    budget: u64,
+) -> Vec<usize> {
+    // Indices of the first unit of every kind, and of the kind of every unit.
+    let mut firsts: Vec<usize> = Vec::new();
+    let mut kinds = Vec::with_capacity(units.len());
+    let alike = |a: usize, b: usize| {
+        let slots = |i: usize| units[i].members.iter().map(|m| m.slot);
+        slots(a).eq(slots(b)) && ladders[a].rungs == ladders[b].rungs
+    };
+    for i in 0..units.len() {
+        let known = firsts.iter().position(|&first| alike(first, i));
+        kinds.push(known.unwrap_or(firsts.len()));
+        if known.is_none() {
+            firsts.push(i);
+        }
+    }
+    let merged: Vec<Ladder> = firsts
+        .iter()
+        .enumerate()
+        .map(|(kind, &first)| {
+            let count = kinds.iter().filter(|&&k| k == kind).count() as u64;
+            let mut ladder = ladders[first].clone();
+            for rung in &mut ladder.rungs {
+                rung.cost *= count;
+            }
+            ladder
+        })
+        .collect();
+    let targets: Vec<f64> = firsts.iter().map(|&first| targets[first]).collect();
+    let rungs = proportional(&merged, &targets, budget);
+    kinds.into_iter().map(|kind| rungs[kind]).collect()
+}
+
+/// The rungs of least loss: `losses` has a value for every rung of every unit, which falls from rung
+/// to rung, and the sum over the units is to be small.
+///
+/// What a unit gains over what it costs need not be concave: the step to the dense form may be worth
+/// more than the ranks before it, and block formats make some ranks cheap. So the climb goes along
+/// the upper concave hull of every unit, steepest segment first. That is the path of the Lagrangian
+/// relaxation: wherever it stands, no other choice of the same cost gains more. Budgets between its
+/// points are filled up, first with the segments further on that still fit, then rung by rung; the
+/// gain then falls short of the best by less than that of the first segment which did not fit. With
+/// concave gains and steps of equal cost every budget is on the path.
+pub(super) fn marginal(ladders: &[Ladder], losses: &[Vec<f64>], budget: u64) -> Vec<usize> {
+    let hulls: Vec<Vec<usize>> = ladders
+        .iter()
+        .zip(losses)
+        .map(|(l, e)| hull(l, e))
+        .collect();
+    let slope = |i: usize, from: usize, to: usize| {
+        let cost = ladders[i].cost(to) - ladders[i].cost(from);
+        (losses[i][from] - losses[i][to]) / cost as f64
+    };
+    let mut rungs = vec![0; ladders.len()];
+    let mut at = vec![0; ladders.len()];
+    let mut left = budget.saturating_sub(least(ladders));
+    let next = |i: usize, at: usize| -> Option<Place> {
+        let hull = &hulls[i];
+        let (from, to) = (hull[at], *hull.get(at + 1)?);
+        Some(Place(slope(i, from, to), Reverse(i)))
+    };
+    let mut queue: BinaryHeap<Place> = (0..ladders.len()).filter_map(|i| next(i, 0)).collect();
+    while let Some(Place(_, Reverse(i))) = queue.pop() {
+        let to = hulls[i][at[i] + 1];
+        let cost = ladders[i].cost(to) - ladders[i].cost(rungs[i]);
+        if cost <= left {
+            left -= cost;
+            rungs[i] = to;
+            at[i] += 1;
+            queue.extend(next(i, at[i]));
+        }
+    }
+    climb(ladders, &mut rungs, budget, |i, rung| {
+        if rung + 1 < ladders[i].rungs.len() {
+            slope(i, rung, rung + 1)
+        } else {
+            0.0
+        }
+    });
+    rungs
+}
+
+/// The rungs on the upper concave hull of gain over cost, from the lowest rung on. Points on a
+/// straight line all belong to it, so that its segments are short.
+fn hull(ladder: &Ladder, losses: &[f64]) -> Vec<usize> {
+    let slope = |from: usize, to: usize| {
+        (losses[from] - losses[to]) / (ladder.cost(to) - ladder.cost(from)) as f64
+    };
+    let mut hull: Vec<usize> = Vec::new();
+    for rung in 0..ladder.rungs.len() {
+        while let [.., before, last] = hull[..]
+            && slope(before, last) < slope(last, rung)
+        {
+            hull.pop();
+        }
+        hull.push(rung);
+    }
+    hull
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,425 @@
+//! Closed forms of each allocator.
+
+use super::*;
+use crate::plan::gpu;
+
+fn small() -> HyperParameters {
+    hyper(6, (8, 8, 32), (256, 768))
+}
+
+fn ranks(plan: &Plan, slot: Slot) -> Vec<Option<usize>> {
+    let layers = plan.units.iter().map(|u| u.layer).max().unwrap_or(0);
+    let rank = |layer| plan.unit_of(layer, slot).unwrap().rank();
+    (0..=layers).map(rank).collect()
+}
+
+fn known(allocator: Allocator, evidence: &Evidence, ratio: f64) -> Result<Plan, PlanError> {
+    let request = request(allocator, Budget::Ratio(ratio));
+    make(&small(), request, evidence, |_, _| DType::F32)
+}
+
+#[test]
+fn what_an_allocator_lacks_is_named_with_the_option() {
+    for (allocator, word) in [
+        (Allocator::Curvature, "variance"),
+        (Allocator::Waterfill, "spectra of the weights"),
+        (Allocator::Whitened, "spectra of the outputs"),
+        (Allocator::DiffPlan, "spectra"),
+        (Allocator::CacheFit, "L2 cache"),
+    ] {
+        let error = known(allocator, &Evidence::default(), 0.5).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, PlanError::NoEvidence { .. }), "{text}");
+        assert!(
+            text.starts_with(&format!("--allocator {allocator}: ")),
+            "{text}"
+        );
+        assert!(text.contains(word) && !text.contains('\n'), "{text}");
+    }
+    let mut rng = Rng(4);
+    let request = request(Allocator::DiffPlan, Budget::Ratio(0.5));
+    let units = units(&small(), &request, |_, _| DType::F32).unwrap();
+    let mut evidence = evidence(&mut rng, &units, 6);
+    evidence.tokens_per_joule = None;
+    let error = known(Allocator::DiffPlan, &evidence, 0.5).unwrap_err();
+    assert!(error.to_string().contains("tokens per joule"), "{error}");
+}
+
+#[test]
+fn evidence_of_another_model_is_refused() {
+    let mut rng = Rng(5);
+    let asked = request(Allocator::Waterfill, Budget::Ratio(0.5));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let good = evidence(&mut rng, &units, 6);
+    type Change = fn(&mut Evidence);
+    let wrong: [(Allocator, Change); 11] = [
+        (Allocator::Whitened, |e| {
+            e.branches.as_mut().unwrap().pop();
+        }),
+        (Allocator::Whitened, |e| {
+            e.branches.as_mut().unwrap()[5].attention = f64::NAN;
+        }),
+        (Allocator::Waterfill, |e| {
+            e.spectra.as_mut().unwrap().pop();
+        }),
+        (Allocator::Waterfill, |e| {
+            e.spectra.as_mut().unwrap()[3].pop();
+        }),
+        (Allocator::Whitened, |e| {
+            e.whitened.as_mut().unwrap()[3][0] = f64::NAN;
+        }),
+        (Allocator::Whitened, |e| {
+            e.whitened.as_mut().unwrap()[3].reverse();
+        }),
+        (Allocator::DiffPlan, |e| {
+            e.whitened.as_mut().unwrap()[3][0] = f64::INFINITY;
+        }),
+        (Allocator::DiffPlan, |e| e.tokens_per_joule = Some(0.0)),
+        (Allocator::Phase, |e| e.variance = Some(vec![1.0; 5])),
+        (Allocator::Phase, |e| e.variance.as_mut().unwrap()[2] = -1.0),
+        (Allocator::Curvature, |e| e.variance = Some(vec![0.0; 6])),
+    ];
+    for (allocator, change) in wrong {
+        assert!(known(allocator, &good, 0.5).is_ok(), "{allocator}");
+        let mut changed = good.clone();
+        change(&mut changed);
+        let error = known(allocator, &changed, 0.5).unwrap_err();
+        assert!(matches!(error, PlanError::Evidence { .. }), "{error}");
+        assert!(!error.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn ranks_follow_the_phases() {
+    let evidence = Evidence {
+        variance: Some(vec![9.0, 9.0, 1.0, 1.0, 9.0, 9.0]),
+        ..Evidence::default()
+    };
+    let phases = crate::plan::phases::Phases::detect(evidence.variance.as_deref()).unwrap();
+    let names: Vec<_> = phases.phases.unwrap().iter().map(|p| p.name()).collect();
+    assert_eq!(
+        names,
+        ["mix", "mix", "compress", "compress", "refine", "refine"]
+    );
+    let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
+    let (total, gates) = (plan.ratio(), ranks(&plan, Slot::Gate));
+    assert!(total <= 0.3 && total > 0.3 - 0.01, "{total}");
+    // Steps of 8: each rank is within one of its share of 1.5 : 0.35 : 1.2.
+    let unit = gates[0].unwrap() as f64 / 1.5;
+    for (rank, scale) in gates.iter().zip([1.5, 1.5, 0.35, 0.35, 1.2, 1.2]) {
+        assert!(
+            (rank.unwrap() as f64 - scale * unit).abs() <= 16.0,
+            "{gates:?}"
+        );
+    }
+}
+
+#[test]
+fn without_phases_the_allocation_is_uniform_and_says_why() {
+    let flat = Evidence {
+        variance: Some(vec![1.0; 6]),
+        ..Evidence::default()
+    };
+    for (evidence, reason) in [(flat, "flat"), (Evidence::default(), "no calibration")] {
+        let plan = known(Allocator::Phase, &evidence, 0.3).unwrap();
+        assert!(plan.notes[0].starts_with("phases_valid = false: "));
+        assert!(plan.notes[0].contains(reason), "{:?}", plan.notes);
+        for slot in Slot::ALL {
+            let ranks = ranks(&plan, slot);
+            assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]), "{ranks:?}");
+        }
+    }
+}
+
+#[test]
+fn curvature_gives_rank_in_proportion_to_the_profile() {
+    let evidence = Evidence {
+        variance: Some(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        ..Evidence::default()
+    };
+    let plan = known(Allocator::Curvature, &evidence, 0.35).unwrap();
+    let ups = ranks(&plan, Slot::Up);
+    let unit = ups[5].unwrap() as f64 / 6.0;
+    for (layer, rank) in ups.iter().enumerate() {
+        let due = unit * (layer + 1) as f64;
+        assert!((rank.unwrap() as f64 - due).abs() <= 16.0, "{ups:?}");
+    }
+}
+
+#[test]
+fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
+    let mut request = request(Allocator::Uniform, Budget::Ratio(0.9));
+    request.allocation.floor = Some(PUBLISHED_FLOOR);
+    request.allocation.cap = Some(PUBLISHED_CAP);
+    let made = |request: &Request| {
+        let none = Evidence::default();
+        make(&eight_billion(), request.clone(), &none, |_, _| DType::F16)
+    };
+    let (floor, cap) = (2253, 1536);
+    assert_eq!(made(&request), Err(PlanError::FloorAboveCap { floor, cap }));
+    // By itself the floor leaves attention dense, and names every slot that it decided.
+    request.allocation.cap = None;
+    request.budget = Budget::Ratio(1.0);
+    let plan = made(&request).unwrap();
+    for slot in [Slot::Q, Slot::K, Slot::V, Slot::O] {
+        let unit = plan.unit_of(7, slot).unwrap();
+        assert_eq!(unit.form, Form::Dense);
+        assert!(
+            unit.notes[0].contains("--rank-floor 2253"),
+            "{:?}",
+            unit.notes
+        );
+    }
+    // The cap by itself: no slot above it, and what it held back says so.
+    request.allocation.floor = None;
+    request.allocation.cap = cap.into();
+    let plan = made(&request).unwrap();
+    let gate = plan.unit_of(7, Slot::Gate).unwrap();
+    assert_eq!(gate.rank(), Some(1536));
+    assert!(
+        gate.notes[0].contains("--rank-cap 1536"),
+        "{:?}",
+        gate.notes
+    );
+    // A slot whose whole rank is below the cap may stay dense.
+    assert_eq!(plan.unit_of(7, Slot::K).unwrap().form, Form::Dense);
+}
+
+#[test]
+fn what_cannot_pay_is_dense_from_the_beginning_and_says_why() {
+    // Factors of 8.5 bits against a source of 4.5, and matrices with fewer numbers than a rank.
+    let four_bits = {
+        let mut request = request(Allocator::Uniform, Budget::Bytes(u64::MAX));
+        request.factor_type = DType::Q8_0;
+        make(&small(), request, &Evidence::default(), |_, _| DType::Q4_0).unwrap()
+    };
+    for unit in &four_bits.units {
+        assert!(
+            unit.notes[0].starts_with("kept dense: "),
+            "{:?}",
+            unit.notes
+        );
+        assert_eq!(unit.bytes_after(), unit.bytes_before());
+    }
+    let narrow = hyper(1, (1, 1, 8), (8, 64));
+    let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
+    asked.slots = vec![Slot::Q];
+    asked.factor_type = DType::F16;
+    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F32).unwrap();
+    let told = "kept dense: rank 8 needs 256 bytes, the dense form 256";
+    assert_eq!(plan.units[0].notes, [told]);
+    let mut asked = request(Allocator::Uniform, Budget::Parameters(10_000));
+    asked.slots = vec![Slot::Q];
+    asked.factor_type = DType::F16;
+    let plan = make(&narrow, asked, &Evidence::default(), |_, _| DType::F64).unwrap();
+    let told = "kept dense: rank 8 takes 128 of the budget, the dense form 64";
+    assert_eq!(plan.units[0].notes, [told]);
+}
+
+#[test]
+fn water_flows_where_the_energy_is() {
+    // Energy of rank 16 in the even layers, spread over every direction in the odd ones.
+    let asked = request(Allocator::Waterfill, Budget::Ratio(0.55));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let spectrum = |u: &Unit| -> Vec<f64> {
+        let steep = |i: usize| if i < 16 { 1.0 } else { 1e-6 };
+        let value = |i| {
+            if u.layer.is_multiple_of(2) {
+                steep(i)
+            } else {
+                1.0
+            }
+        };
+        (0..u.full_rank()).map(value).collect()
+    };
+    let spectra: Vec<_> = units.iter().map(spectrum).collect();
+    let plain = Evidence {
+        spectra: Some(spectra.clone()),
+        ..Evidence::default()
+    };
+    let plan = known(Allocator::Waterfill, &plain, 0.55).unwrap();
+    for unit in plan.units.iter().filter(|u| u.layer.is_multiple_of(2)) {
+        assert!(unit.rank().unwrap() >= 16, "{unit:?}");
+    }
+    // Per parameter the dense form of a flat spectrum keeps twice what factors keep.
+    let flat = plan.units.iter().filter(|u| u.layer % 2 == 1);
+    let dense = flat.clone().filter(|u| u.form == Form::Dense).count();
+    assert!(dense * 10 >= flat.count() * 9, "{dense}");
+    assert!(
+        plan.ratio() <= 0.55 && plan.ratio() > 0.545,
+        "{}",
+        plan.ratio()
+    );
+    // The other allocator does the same with the other spectra.
+    let whitened = Evidence {
+        whitened: Some(spectra),
+        ..Evidence::default()
+    };
+    let other = known(Allocator::Whitened, &whitened, 0.55).unwrap();
+    assert_eq!(other.units, plan.units);
+}
+
+#[test]
+fn what_a_branch_adds_to_the_stream_weighs_its_slots() {
+    // The same spectrum everywhere, so that the weights alone decide.
+    let asked = request(Allocator::Whitened, Budget::Ratio(0.3));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let spectrum = |u: &Unit| (0..u.full_rank()).map(|i| 0.9_f64.powi(i as i32)).collect();
+    let branches = |attention, feed_forward| Branches {
+        attention,
+        feed_forward,
+    };
+    let mut evidence = Evidence {
+        whitened: Some(units.iter().map(spectrum).collect()),
+        ..Evidence::default()
+    };
+    let made = |evidence: &Evidence| known(Allocator::Whitened, evidence, 0.3).unwrap();
+    let even = made(&evidence);
+    evidence.branches = Some(vec![branches(0.25, 0.25); 6]);
+    assert_eq!(made(&evidence), even);
+    // σ² falls by 0.81 per rank: a weight of 1e4 is worth ln(1e4) / -ln(0.81) = 43.7 ranks.
+    evidence.branches = Some(vec![branches(1e-4, 1e-4); 6]);
+    evidence.branches.as_mut().unwrap()[2] = branches(1.0, 1e-4);
+    evidence.branches.as_mut().unwrap()[4] = branches(1e-4, 1.0);
+    let plan = made(&evidence);
+    for (slot, layer) in [(Slot::Q, 2), (Slot::O, 2), (Slot::Gate, 4), (Slot::Down, 4)] {
+        let ranks = ranks(&plan, slot);
+        let rank = |layer: usize| ranks[layer].unwrap_or(usize::MAX);
+        for other in (0..6).filter(|&other| other != layer) {
+            assert!(rank(layer) >= rank(other) + 32, "{slot} {ranks:?}");
+        }
+    }
+}
+
+#[test]
+fn the_scale_of_a_spectrum_is_without_effect() {
+    let mut rng = Rng(6);
+    let asked = request(Allocator::Whitened, Budget::Ratio(0.5));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let mut evidence = evidence(&mut rng, &units, 6);
+    let first = known(Allocator::Whitened, &evidence, 0.5).unwrap();
+    // Powers of two, so that the quotients stay the same to the last bit.
+    for (i, spectrum) in evidence.whitened.iter_mut().flatten().enumerate() {
+        let scale = 2.0_f64.powi(i as i32 * 20 - 400);
+        spectrum.iter_mut().for_each(|s| *s *= scale);
+    }
+    assert_eq!(known(Allocator::Whitened, &evidence, 0.5), Ok(first));
+}
+
+#[test]
+fn the_energy_beyond_a_rank_is_exact_to_its_last_digit() {
+    let lost = waterfill::lost_energy(&[2.0, 1.0, 1.0, 0.0]);
+    assert_eq!(lost, [1.0, 2.0 / 6.0, 1.0 / 6.0, 0.0, 0.0]);
+    assert_eq!(waterfill::lost_energy(&[0.0, 0.0]), [0.0; 3]);
+    let huge = waterfill::lost_energy(&[1e300, 1e300, 1e-300]);
+    assert_eq!(huge[1], 0.5);
+    assert!(huge.iter().all(|l| l.is_finite()));
+}
+
+#[test]
+fn the_differentiable_plan_agrees_with_the_water_within_its_levels() {
+    let mut rng = Rng(7);
+    let asked = request(Allocator::Waterfill, Budget::Ratio(0.4));
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let mut evidence = evidence(&mut rng, &units, 6);
+    evidence.whitened = None;
+    let loss = |allocator| -> f64 {
+        let plan = known(allocator, &evidence, 0.4).unwrap();
+        let spectra = evidence.spectra.as_ref().unwrap();
+        let lost = plan.units.iter().zip(spectra).map(|(u, s)| {
+            let lost = waterfill::lost_energy(s);
+            u.rank().map_or(0.0, |rank| lost[rank])
+        });
+        lost.sum()
+    };
+    let [uniform, water, soft] = [
+        Allocator::Uniform,
+        Allocator::Waterfill,
+        Allocator::DiffPlan,
+    ]
+    .map(loss);
+    assert!(water <= soft && soft < uniform, "{water} {soft} {uniform}");
+}
+
+#[test]
+fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
+    let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
+    request.method = Method::SharedBasis;
+    request.slots = vec![Slot::Q, Slot::K, Slot::V];
+    request.factor_type = DType::Q8_0;
+    let cache = gpu::find("rtx-4070-laptop").unwrap().l2_bytes;
+    let evidence = Evidence {
+        cache: Some(cache),
+        ..Evidence::default()
+    };
+    let made = |evidence| {
+        make(&eight_billion(), request.clone(), evidence, |_, _| {
+            DType::F16
+        })
+    };
+    let plan = made(&evidence).unwrap();
+    // A rank has 4096 numbers in the basis and 6144 in the projected weights, of 34 / 32 bytes; three
+    // quarters of 32 MiB hold 2313 of them, in steps of 32.
+    let limit = 3 * cache / 4;
+    for unit in &plan.units {
+        assert_eq!(unit.rank(), Some(2304));
+        assert_eq!(unit.bytes_after(), 2304 * 10240 * 34 / 32);
+        assert!(unit.bytes_after() <= limit && 2336 * 10240 * 34 / 32 > limit);
+        assert!(
+            unit.notes[0].starts_with("cachefit decided: "),
+            "{:?}",
+            unit.notes
+        );
+    }
+    let tiny = Evidence {
+        cache: Some(1000),
+        ..Evidence::default()
+    };
+    let error = made(&tiny).unwrap_err();
+    assert!(error.to_string().contains("layer 0: q+k+v"), "{error}");
+}
+
+#[test]
+fn slots_that_read_the_same_input_fill_the_cache_together() {
+    let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
+    request.slots = vec![Slot::Q, Slot::K, Slot::V, Slot::O];
+    let evidence = Evidence {
+        cache: Some(16 << 20),
+        ..Evidence::default()
+    };
+    let plan = make(&eight_billion(), request, &evidence, |_, _| DType::F16).unwrap();
+    let bytes = |slot| plan.unit_of(5, slot).unwrap().bytes_after();
+    let together = bytes(Slot::Q) + bytes(Slot::K) + bytes(Slot::V);
+    // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) numbers.
+    let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
+    assert!(together <= limit && together + step > limit, "{together}");
+    let rank = |slot| plan.unit_of(5, slot).unwrap().rank();
+    assert_eq!(rank(Slot::Q), rank(Slot::K));
+    assert!(bytes(Slot::O) <= limit && bytes(Slot::O) + 2 * 8 * 8192 > limit);
+}
+
+#[test]
+fn a_roofline_counts_bytes() {
+    let mut asked = request(Allocator::Uniform, Budget::Ratio(0.5));
+    asked.slots = vec![Slot::Gate];
+    let made = |hyper: &HyperParameters| {
+        make(hyper, asked.clone(), &Evidence::default(), |_, _| {
+            DType::F16
+        })
+        .unwrap()
+    };
+    let plan = made(&eight_billion());
+    let (before, after) = (4096 * 14336 * 2, plan.units[0].bytes_after());
+    let nothing_fits = predict(&plan, 0, 1 << 20);
+    assert_eq!(nothing_fits.streamed, before as f64 / after as f64);
+    assert_eq!(nothing_fits.cached, nothing_fits.streamed);
+    // The factors fit, the dense matrix does not.
+    let fits = predict(&plan, 0, after * 4 / 3 + 4);
+    assert_eq!(fits.streamed, nothing_fits.streamed);
+    let expected = fits.streamed * L2_SPEEDUP;
+    assert!((fits.cached - expected).abs() < 1e-9, "{fits:?}");
+    // Other weights take their time in both.
+    let others = predict(&plan, 32 * before, 1 << 20);
+    let expected = 2.0 / (1.0 + after as f64 / before as f64);
+    assert!((others.streamed - expected).abs() < 1e-12, "{others:?}");
+}

@@ -1,0 +1,263 @@
+//! What holds of every allocator and every budget.
+
+use super::*;
+
+/// A model, what is asked, and how its source stores it.
+struct Case {
+    hyper: HyperParameters,
+    request: Request,
+    evidence: Evidence,
+    source: DType,
+}
+
+impl Case {
+    fn random(rng: &mut Rng, allocator: Allocator) -> Case {
+        let kv_heads = 1 + rng.below(3);
+        let heads = kv_heads * (1 + rng.below(3));
+        let head_size = rng.one_of(&[2, 8, 16, 24, 32]);
+        let width = 1 + rng.below(200);
+        let ffn = 1 + rng.below(400);
+        let hyper = hyper(1 + rng.below(5), (heads, kv_heads, head_size), (width, ffn));
+        let method = rng.one_of(&[Method::PerSlot, Method::SharedBasis]);
+        let mut slots: Vec<Slot> = Slot::ALL.to_vec();
+        slots.retain(|s| (method == Method::PerSlot || s.group().is_some()) && rng.below(4) > 0);
+        if slots.is_empty() {
+            slots = method.default_slots().to_vec();
+        }
+        let floats = [DType::F32, DType::F16, DType::BF16];
+        let blocks = [DType::Q8_0, DType::Q4_0, DType::Q4K, DType::Q6K];
+        let whole = [hyper.width, hyper.ffn, heads * head_size];
+        let whole = whole.iter().all(|cols| cols.is_multiple_of(32));
+        let source = match rng.below(2) {
+            0 if whole => rng.one_of(&[DType::Q8_0, DType::Q4_0]),
+            _ => rng.one_of(&floats),
+        };
+        let mut request = Request {
+            method,
+            budget: Budget::FullRank,
+            allocation: Allocation {
+                allocator,
+                floor: match rng.below(6) {
+                    0 => Some(Floor::Rank(1 + rng.below(40))),
+                    1 => Some(Floor::Fraction(0.01 + 0.4 * rng.unit())),
+                    _ => None,
+                },
+                cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
+            },
+            slots,
+            factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
+        };
+        let Ok(units) = units(&hyper, &request, |_, _| source) else {
+            // Shapes that share no basis.
+            return Case::random(rng, allocator);
+        };
+        let share = rng.unit() * 1.1;
+        let sum = |of: fn(&Unit) -> u64| units.iter().map(of).sum::<u64>() as f64;
+        request.budget = match rng.below(4) {
+            0 => Budget::Ratio(share.clamp(1e-6, 1.0)),
+            1 => Budget::Parameters((share * sum(Unit::parameters)) as u64),
+            2 => Budget::Bytes((share * sum(Unit::bytes)) as u64),
+            _ => Budget::MeanRank(
+                (share * sum(|u| u.full_rank() as u64) / units.len() as f64).max(1e-6),
+            ),
+        };
+        Case {
+            evidence: evidence(rng, &units, hyper.layers),
+            hyper,
+            request,
+            source,
+        }
+    }
+
+    fn make(&self) -> Result<Plan, PlanError> {
+        let request = self.request.clone();
+        make(&self.hyper, request, &self.evidence, |_, _| self.source)
+    }
+
+    /// The budget, and what a plan spends of it.
+    fn spent(&self, plan: &Plan) -> (f64, f64) {
+        let sum = |of: &dyn Fn(&crate::plan::UnitPlan) -> u64| -> f64 {
+            plan.units.iter().map(of).sum::<u64>() as f64
+        };
+        let units = units(&self.hyper, &self.request, |_, _| self.source).unwrap();
+        match self.request.budget {
+            Budget::Ratio(ratio) => (
+                ratio * sum(&|u| u.parameters_before()),
+                sum(&|u| u.parameters_after()),
+            ),
+            Budget::Parameters(total) => (total as f64, sum(&|u| u.parameters_after())),
+            Budget::Bytes(total) => (total as f64, sum(&|u| u.bytes_after())),
+            Budget::MeanRank(mean) => {
+                let both = plan.units.iter().zip(&units);
+                let ranks: usize = both.map(|(p, u)| p.rank().unwrap_or(u.full_rank())).sum();
+                (mean * units.len() as f64, ranks as f64)
+            }
+            Budget::Rank(_) | Budget::FullRank => unreachable!(),
+        }
+    }
+
+    /// Every property of a plan.
+    fn check(&self, plan: &Plan) {
+        let (budget, spent) = self.spent(plan);
+        assert!(spent <= budget, "{spent} of {budget}");
+        let units = units(&self.hyper, &self.request, |_, _| self.source).unwrap();
+        let (totals, ladders) =
+            prepare(&self.hyper, &self.request, &units, &self.evidence).unwrap();
+        let left = totals.budget - spent as u64;
+        let floor = self.request.allocation.floor;
+        let floor = floor.map_or(1, |f| f.rank(self.hyper.width).unwrap());
+        let cap = self.request.allocation.cap.unwrap_or(usize::MAX);
+        let allocator = self.request.allocation.allocator;
+        let mut steps: Vec<(&[crate::plan::Member], Option<u64>, &Ladder)> = Vec::new();
+        for ((unit, ladder), made) in units.iter().zip(&ladders).zip(&plan.units) {
+            let choice = made.rank().map_or(Choice::Dense, Choice::Rank);
+            let rung = ladder
+                .rungs
+                .iter()
+                .position(|r| r.choice == choice)
+                .unwrap();
+            steps.push((&unit.members, ladder.step_cost(rung), ladder));
+            assert_eq!(ladder.rungs[rung].bytes, made.bytes_after());
+            let notes = made.notes.join("; ");
+            match made.rank() {
+                None => assert!(notes.starts_with("kept dense: "), "{notes}"),
+                Some(rank) => {
+                    assert!((floor..=cap).contains(&rank), "{rank}");
+                    assert!(made.bytes_after() < made.bytes_before());
+                    if self.request.allocation.floor.is_none() {
+                        assert!(!notes.contains("--rank-floor"), "{notes}");
+                    } else if rung == 0 && rank > 8 && rank - 8 >= floor {
+                        // The first multiple of a step that the floor allows.
+                        assert!(ladder.rungs.len() == 1 || rank - floor < 256, "{rank}");
+                    }
+                }
+            }
+        }
+        // No unit could take one more step; where all layers go together, no kind could.
+        for (members, step, ladder) in &steps {
+            let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
+                || plan.notes.iter().any(|n| n.contains("uniform"));
+            let alike = |other: &&(&[crate::plan::Member], Option<u64>, &Ladder)| {
+                let slots =
+                    |m: &[crate::plan::Member]| m.iter().map(|m| m.slot).collect::<Vec<_>>();
+                slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
+            };
+            let count = match together {
+                true => steps.iter().filter(alike).count() as u64,
+                false => 1,
+            };
+            assert!(
+                step.is_none_or(|step| step * count > left),
+                "{step:?} {left}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_budget_is_met_from_below_to_the_granularity_by_every_allocator() {
+    let mut rng = Rng(3);
+    let (mut made, mut impossible) = (0, 0);
+    for i in 0..2800 {
+        let allocator = Allocator::ALL[i % Allocator::ALL.len()];
+        let mut case = Case::random(&mut rng, allocator);
+        let plain = case.request.allocation == Allocation::default();
+        if plain && matches!(case.request.budget, Budget::Ratio(_)) {
+            // The uniform allocator for a ratio, which has tests of its own.
+            continue;
+        }
+        match case.make() {
+            Ok(plan) => {
+                case.check(&plan);
+                assert_eq!(case.make(), Ok(plan));
+                made += 1;
+            }
+            Err(
+                PlanError::FloorAboveCap { .. }
+                | PlanError::CapTooSmall { .. }
+                | PlanError::CacheTooSmall { .. },
+            ) => {}
+            Err(error) => {
+                let smallest = match &error {
+                    PlanError::RatioTooSmall { smallest, .. } => *smallest,
+                    PlanError::BudgetTooSmall { smallest, .. } => smallest.parse().unwrap(),
+                    error => panic!("{error}"),
+                };
+                let slightly = 1.0 - 1e-3;
+                case.request.budget = match case.request.budget {
+                    Budget::Ratio(_) => Budget::Ratio(smallest),
+                    Budget::Parameters(_) => Budget::Parameters(smallest as u64),
+                    Budget::Bytes(_) => Budget::Bytes(smallest as u64),
+                    _ => Budget::MeanRank(smallest),
+                };
+                let plan = case.make();
+                case.check(&plan.unwrap_or_else(|e| panic!("{error}: {e}")));
+                case.request.budget = match case.request.budget {
+                    Budget::Ratio(r) => Budget::Ratio(r * slightly - 1e-4),
+                    Budget::Parameters(n) => Budget::Parameters(n - 1),
+                    Budget::Bytes(n) => Budget::Bytes(n - 1),
+                    _ => Budget::MeanRank(smallest * slightly - 0.01),
+                };
+                assert!(case.make().is_err(), "{error}");
+                impossible += 1;
+            }
+        }
+    }
+    assert!(made > 1500 && impossible > 50, "{made} {impossible}");
+}
+
+#[test]
+fn budgets_that_are_no_quantity_are_refused() {
+    let hyper = hyper(2, (4, 2, 16), (64, 160));
+    let ask = |budget| {
+        let mut request = request(Allocator::Uniform, budget);
+        request.allocation.floor = Some(Floor::Rank(8));
+        make(&hyper, request, &Evidence::default(), |_, _| DType::F32)
+    };
+    for ratio in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY] {
+        let error = ask(Budget::Ratio(ratio)).unwrap_err();
+        assert!(matches!(error, PlanError::RatioRange(_)), "{error}");
+    }
+    for mean in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let error = ask(Budget::MeanRank(mean)).unwrap_err();
+        assert!(matches!(error, PlanError::BudgetRange { .. }), "{error}");
+    }
+    for budget in [Budget::Bytes(0), Budget::Parameters(0)] {
+        let error = ask(budget).unwrap_err();
+        assert!(matches!(error, PlanError::BudgetTooSmall { .. }), "{error}");
+    }
+    let all = ask(Budget::Bytes(u64::MAX)).unwrap();
+    assert!(all.units.iter().all(|u| u.form == Form::Dense));
+}
+
+#[test]
+fn a_fixed_rank_leaves_nothing_to_allocate() {
+    let hyper = hyper(2, (4, 2, 16), (64, 160));
+    for (allocation, option) in [
+        (("phase", None, None), "--allocator phase"),
+        (("uniform", Some("8"), None), "--rank-floor 8"),
+        (("uniform", None, Some(8)), "--rank-cap 8"),
+    ] {
+        let (allocator, floor, cap): (&str, Option<&str>, _) = allocation;
+        let mut request = request(allocator.parse().unwrap(), Budget::Rank(8));
+        request.allocation.floor = floor.map(|f| f.parse().unwrap());
+        request.allocation.cap = cap;
+        let error = make(&hyper, request, &Evidence::default(), |_, _| DType::F32);
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with(option), "{error}");
+    }
+}
+
+#[test]
+fn floors_and_caps_are_typed_as_ranks_or_fractions() {
+    assert_eq!("64".parse(), Ok(Floor::Rank(64)));
+    assert_eq!("0.55".parse(), Ok(Floor::Fraction(0.55)));
+    assert_eq!("1".parse(), Ok(Floor::Rank(1)));
+    assert_eq!("1.0".parse(), Ok(Floor::Fraction(1.0)));
+    for floor in [Floor::Rank(7), Floor::Fraction(1.0), Floor::Fraction(0.3)] {
+        assert_eq!(floor.to_string().parse(), Ok(floor));
+    }
+    for wrong in ["0", "-1", "0.0", "1.5", "nan", "half", ""] {
+        assert!(wrong.parse::<Floor>().is_err(), "{wrong}");
+    }
+}

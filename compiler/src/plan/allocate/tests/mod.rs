@@ -1,0 +1,106 @@
+//! Allocations of random models, and closed forms.
+
+mod allocators;
+mod budgets;
+mod published;
+
+use htc_formats::DType;
+use htc_formats::model::{Forward, HyperParameters, Slot};
+
+use super::*;
+use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};
+
+/// SplitMix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+fn hyper(
+    layers: usize,
+    (heads, kv_heads, head_size): (usize, usize, usize),
+    (width, ffn): (usize, usize),
+) -> HyperParameters {
+    HyperParameters {
+        architecture: "llama".into(),
+        name: None,
+        vocabulary: 512,
+        context: 512,
+        width,
+        layers,
+        heads,
+        kv_heads,
+        head_size,
+        ffn,
+        norm_epsilon: 1e-5,
+        rope_theta: 10000.0,
+        rope_dimensions: head_size,
+        rope_linear_scale: 1.0,
+        forward: Forward::default(),
+    }
+}
+
+/// The shapes of an 8B Llama.
+fn eight_billion() -> HyperParameters {
+    hyper(32, (32, 8, 128), (4096, 14336))
+}
+
+fn request(allocator: Allocator, budget: Budget) -> Request {
+    Request {
+        method: Method::PerSlot,
+        budget,
+        allocation: Allocation {
+            allocator,
+            ..Allocation::default()
+        },
+        slots: Slot::ALL.to_vec(),
+        factor_type: DType::F16,
+    }
+}
+
+/// Evidence of everything, with spectra that fall like powers drawn for each unit.
+fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
+    let mut spectra = |_: u8| -> Vec<Vec<f64>> {
+        let spectrum = |u: &Unit| {
+            let (power, scale) = (2.0 * rng.unit(), 10.0_f64.powf(4.0 * rng.unit() - 2.0));
+            let value = |i: usize| scale * ((i + 1) as f64).powf(-power);
+            (0..u.full_rank()).map(value).collect()
+        };
+        units.iter().map(spectrum).collect()
+    };
+    let (plain, whitened) = (spectra(0), spectra(1));
+    Evidence {
+        spectra: Some(plain),
+        whitened: Some(whitened),
+        branches: Some(
+            (0..layers)
+                .map(|_| Branches {
+                    attention: rng.unit(),
+                    feed_forward: rng.unit(),
+                })
+                .collect(),
+        ),
+        variance: Some((0..layers).map(|_| 0.1 + rng.unit()).collect()),
+        cache: Some(1 << 30),
+        tokens_per_joule: Some(0.4),
+    }
+}

@@ -1,0 +1,36 @@
+//! What an allocator may look at beside shapes. All of it is optional; an allocator that lacks what
+//! it needs says so.
+
+/// What was measured on the model and on the machine it is compiled for.
+///
+/// Lists by unit are in the order of [`super::units`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// Per unit the singular values of its weight, decreasing. For a shared basis those of the
+    /// members one above the other, with the weights that the basis is made with (the square roots
+    /// of the eigenvalues of `Σ w_i W_iᵀ W_i`). As many as the smaller side has, or as the unit's
+    /// limit says.
+    pub spectra: Option<Vec<Vec<f64>>>,
+    /// The same of `W C^{1/2}`, `C` the second moment of the unit's input: the squares sum to
+    /// `E‖W x‖²`, and what a truncation loses of that sum is `E‖(W − Ŵ) x‖²`. Any common factor of a
+    /// unit is without effect, since each is divided by its sum.
+    pub whitened: Option<Vec<Vec<f64>>>,
+    /// Per layer what its branches add to the residual stream.
+    pub branches: Option<Vec<Branches>>,
+    /// Per layer the variance of the residual stream, `σ²_ℓ = E‖h_ℓ − h̄_ℓ‖² / d`.
+    pub variance: Option<Vec<f64>>,
+    /// Bytes of the target's second-level cache; [`super::gpu::find`] knows common ones.
+    pub cache: Option<u64>,
+    /// Tokens that the dense model writes per joule, measured on the target.
+    pub tokens_per_joule: Option<f64>,
+}
+
+/// What the two branches of a layer add to the residual stream: the mean squared norm of what each
+/// adds, `E‖y‖²`, over that of the stream behind the layer, `d σ²_ℓ`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Branches {
+    /// Q, K, V and O.
+    pub attention: f64,
+    /// Gate, up and down.
+    pub feed_forward: f64,
+}

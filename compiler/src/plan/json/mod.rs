@@ -1,0 +1,333 @@
+//! A plan as JSON, for people to read and edit.
+//!
+//! ```json
+//! {
+//!   "format": "htc-plan",
+//!   "version": 1,
+//!   "source_sha256": "64 hexadecimal digits",
+//!   "method": "gp",
+//!   "factor_type": "q8_0",
+//!   "request": {"budget": {"ratio": 0.8}, "allocator": "whitened", "rank_floor": "0.25", "rank_cap": 512},
+//!   "notes": [],
+//!   "units": [
+//!     {"layer": 0, "slots": ["q"], "form": "low_rank", "rank": 128, "types": {"a": "q8_0", "b": "q8_0"}, "notes": []},
+//!     {"layer": 0, "slots": ["k"], "form": "dense", "notes": ["kept dense: ..."]}
+//!   ]
+//! }
+//! ```
+//!
+//! * `format`, `version`: as here; another version is refused.
+//! * `source_sha256`: the model that the plan was made for; optional. A plan that names another model
+//!   is refused, one that names none is taken for any model that it fits.
+//! * `method`: `gp` (every slot alone) or `grc` (slots that read the same input share a basis).
+//! * `factor_type`: what factors were asked to be stored in.
+//! * `request`: what the plan was made from; optional, and without effect on the units. `budget` is
+//!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank` with its number;
+//!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
+//! * `notes`: lines for people, of the whole or of a unit; optional.
+//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` those of `q`, `k`,
+//!   `v`, or of `gate`, `up`, that share the basis. `form`: `dense` (no other key), or `low_rank` for
+//!   `gp` with types `a` and `b`, or `shared_basis` for `grc` with types `basis` and `projected`.
+//!   The first type is that of rows as long as the slot's input, the second that of rows as long as
+//!   the rank, of which both must be whole blocks. A slot that no unit names stays dense.
+//!
+//! A file is checked against the model it is for. Everything that does not fit is found at once, and
+//! said with its line.
+
+mod check;
+mod node;
+mod request;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use htc_formats::DType;
+use htc_formats::htz::Digest;
+use htc_formats::model::{HyperParameters, Slot};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::{Budget, Form, Plan, UnitPlan};
+
+/// What `format` says.
+pub const FORMAT: &str = "htc-plan";
+
+/// What `version` says.
+pub const VERSION: u64 = 1;
+
+/// Bytes of a plan. One of a model of 400 billion parameters has 200 kB; what is parsed of a file
+/// takes up to some thirty times its size.
+pub const MAX_BYTES: u64 = 1 << 22;
+
+/// Misfits that are listed; the others are counted.
+pub const MAX_MISFITS: usize = 50;
+
+/// Why a file is no plan for a model. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum PlanFileError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}; check --plan", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is out of proportion.
+    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check --plan", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is no JSON.
+    #[error("{}: line {line}, column {column}: {what}; the file must be JSON as `htc plan` writes it", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What the parser says.
+        what: String,
+    },
+    /// The plan does not fit the model.
+    #[error("{}: the plan does not fit the model in {} place{}; the first is {}; correct them, or make the plan anew with htc plan", path.display(), misfits.count, if misfits.count == 1 { "" } else { "s" }, misfits.first())]
+    Misfits {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        misfits: Misfits,
+    },
+}
+
+/// Something in a plan that does not fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misfit {
+    /// Its line, from 1.
+    pub line: usize,
+    /// The unit or the key.
+    pub place: String,
+    /// What was expected and what was found.
+    pub what: String,
+}
+
+/// One line.
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, {}: {}", self.line, self.place, self.what)
+    }
+}
+
+/// Everything in a plan that does not fit, in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Misfits {
+    /// The first [`MAX_MISFITS`].
+    pub listed: Vec<Misfit>,
+    /// All of them.
+    pub count: usize,
+}
+
+impl Misfits {
+    fn first(&self) -> String {
+        self.listed
+            .first()
+            .map_or_else(String::new, Misfit::to_string)
+    }
+}
+
+/// One line each, and one for those that are not listed.
+impl fmt::Display for Misfits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, misfit) in self.listed.iter().enumerate() {
+            let end = if i == 0 { "" } else { "\n" };
+            write!(f, "{end}{misfit}")?;
+        }
+        match self.count - self.listed.len() {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RequestRecord {
+    budget: BudgetRecord,
+    allocator: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank_floor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank_cap: Option<usize>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum BudgetRecord {
+    Full,
+    Rank(usize),
+    Ratio(f64),
+    Parameters(u64),
+    Bytes(u64),
+    MeanRank(f64),
+}
+
+impl From<Budget> for BudgetRecord {
+    fn from(budget: Budget) -> BudgetRecord {
+        match budget {
+            Budget::FullRank => BudgetRecord::Full,
+            Budget::Rank(rank) => BudgetRecord::Rank(rank),
+            Budget::Ratio(ratio) => BudgetRecord::Ratio(ratio),
+            Budget::Parameters(total) => BudgetRecord::Parameters(total),
+            Budget::Bytes(total) => BudgetRecord::Bytes(total),
+            Budget::MeanRank(mean) => BudgetRecord::MeanRank(mean),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct UnitRecord<'a> {
+    layer: usize,
+    slots: Vec<Slot>,
+    form: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    types: Option<TypesRecord>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum TypesRecord {
+    LowRank { a: DType, b: DType },
+    SharedBasis { basis: DType, projected: DType },
+}
+
+impl<'a> UnitRecord<'a> {
+    fn new(unit: &'a UnitPlan) -> UnitRecord<'a> {
+        let (form, types) = match unit.form {
+            Form::Dense => ("dense", None),
+            Form::LowRank { a, b, .. } => ("low_rank", Some(TypesRecord::LowRank { a, b })),
+            Form::SharedBasis {
+                basis, projected, ..
+            } => (
+                "shared_basis",
+                Some(TypesRecord::SharedBasis { basis, projected }),
+            ),
+        };
+        UnitRecord {
+            layer: unit.layer,
+            slots: unit.members.iter().map(|m| m.slot).collect(),
+            form,
+            rank: unit.rank(),
+            types,
+            notes: &unit.notes,
+        }
+    }
+}
+
+/// Writes a plan, one unit to a line; `source` is the digest of the model that it is for.
+///
+/// # Errors
+/// Where a number of the request is not finite, which JSON cannot say.
+pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
+    let request = RequestRecord {
+        budget: plan.request.budget.into(),
+        allocator: plan.request.allocation.allocator.name(),
+        rank_floor: plan.request.allocation.floor.map(|f| f.to_string()),
+        rank_cap: plan.request.allocation.cap,
+    };
+    let mut text = String::from("{\n");
+    let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));
+    line("format", serde_json::to_string(FORMAT)?);
+    line("version", VERSION.to_string());
+    if let Some(digest) = source {
+        line("source_sha256", serde_json::to_string(&digest)?);
+    }
+    line("method", serde_json::to_string(plan.request.method.name())?);
+    line(
+        "factor_type",
+        serde_json::to_string(&plan.request.factor_type)?,
+    );
+    line("request", serde_json::to_string(&request)?);
+    line("notes", serde_json::to_string(&plan.notes)?);
+    text.push_str("  \"units\": [");
+    for (i, unit) in plan.units.iter().enumerate() {
+        text.push_str(if i == 0 { "\n    " } else { ",\n    " });
+        text.push_str(&serde_json::to_string(&UnitRecord::new(unit))?);
+    }
+    text.push_str("\n  ]\n}\n");
+    Ok(text)
+}
+
+/// Reads a plan from a file; see [`parse`].
+///
+/// # Errors
+/// [`PlanFileError`].
+pub fn read(
+    path: &Path,
+    hyper: &HyperParameters,
+    source: impl Fn() -> Digest,
+    source_type: impl Fn(usize, Slot) -> DType,
+) -> Result<Plan, PlanFileError> {
+    let failed = |source| PlanFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    parse(path, &bytes, hyper, source, source_type)
+}
+
+/// Reads a plan for the model of these hyper-parameters. `path` names the file in messages; `source`
+/// gives the digest of the model, and is asked only where the plan names one.
+///
+/// # Errors
+/// [`PlanFileError`]; everything that does not fit is in [`PlanFileError::Misfits`].
+pub fn parse(
+    path: &Path,
+    bytes: &[u8],
+    hyper: &HyperParameters,
+    source: impl Fn() -> Digest,
+    source_type: impl Fn(usize, Slot) -> DType,
+) -> Result<Plan, PlanFileError> {
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(PlanFileError::TooLarge { path: path.into() });
+    }
+    let syntax = |line, column, what: String| PlanFileError::Syntax {
+        path: path.to_owned(),
+        line,
+        column,
+        what: what.chars().take(200).collect(),
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+        let column = before.iter().rev().take_while(|&&b| b != b'\n').count();
+        syntax(line, column + 1, "the text is not UTF-8".to_owned())
+    })?;
+    let node: node::Node = serde_json::from_str(text).map_err(|error| {
+        // The place stands in the message already, behind what is wrong.
+        let what = error.to_string();
+        let what = what.split(" at line ").next().unwrap_or_default();
+        syntax(error.line(), error.column(), what.to_owned())
+    })?;
+    let node::Node::Object(entries) = node else {
+        let what = format!("expected an object, found {}", node.describe());
+        return Err(syntax(1, 1, what));
+    };
+    check::plan(entries, &node::lines(text), hyper, source, source_type).map_err(|misfits| {
+        PlanFileError::Misfits {
+            path: path.into(),
+            misfits,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

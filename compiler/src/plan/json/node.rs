@@ -1,0 +1,179 @@
+//! JSON as it stands in a file: keys that stand twice are kept, and lines are known.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// A JSON value. Depth is bounded by the parser.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Node {
+    Null,
+    Bool(bool),
+    Whole(u64),
+    /// A number that is negative or no whole one.
+    Other(f64),
+    Text(String),
+    List(Vec<Node>),
+    Object(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// What it is, in a few words.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Node::Null => "null".into(),
+            Node::Bool(value) => value.to_string(),
+            Node::Whole(value) => value.to_string(),
+            Node::Other(value) => value.to_string(),
+            Node::Text(text) => quoted(text),
+            Node::List(items) => format!("a list of {}", items.len()),
+            Node::Object(entries) => format!("an object of {} keys", entries.len()),
+        }
+    }
+}
+
+/// A text of the file, short and on one line.
+pub(super) fn quoted(text: &str) -> String {
+    const LONGEST: usize = 40;
+    let short: String = text.chars().take(LONGEST).collect();
+    let more = if short.len() < text.len() { "…" } else { "" };
+    format!("{:?}{more}", short)
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Whole(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Other(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Other(value))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Node::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut object = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            object.push(entry);
+        }
+        Ok(Node::Object(object))
+    }
+}
+
+/// The line of a key of the outermost object, and of the items of its value where that is a list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct KeyLines {
+    pub line: usize,
+    pub items: Vec<usize>,
+}
+
+/// The lines of a text that is one JSON object, by the object's keys in their order.
+pub(super) fn lines(text: &str) -> Vec<KeyLines> {
+    let mut keys: Vec<KeyLines> = Vec::new();
+    let (mut line, mut open) = (1, Vec::new());
+    let (mut in_string, mut escaped) = (false, false);
+    // Whether a key or an item may begin here.
+    let mut begins = false;
+    for byte in text.bytes() {
+        if in_string {
+            // A string of JSON holds no line end.
+            (in_string, escaped) = (byte != b'"' || escaped, byte == b'\\' && !escaped);
+            continue;
+        }
+        if byte == b'\n' {
+            line += 1;
+        }
+        if byte.is_ascii_whitespace() {
+            continue;
+        }
+        if begins && !matches!(byte, b'}' | b']') {
+            match open[..] {
+                [b'{'] => keys.push(KeyLines {
+                    line,
+                    items: Vec::new(),
+                }),
+                [b'{', b'['] => {
+                    if let Some(key) = keys.last_mut() {
+                        key.items.push(line);
+                    }
+                }
+                _ => {}
+            }
+        }
+        begins = matches!(byte, b'{' | b'[' | b',');
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => open.push(byte),
+            b'}' | b']' => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_items_know_their_lines() {
+        let text = "{\"a\": 1,\n \"b\": [\n  {\"x\": [1,\n 2]}, \"],\\\"\",\n  3],\n\n\"c\": {}, \"b\": []}";
+        let key = |line, items: &[usize]| KeyLines {
+            line,
+            items: items.to_vec(),
+        };
+        assert_eq!(
+            lines(text),
+            [key(1, &[]), key(2, &[3, 4, 5]), key(7, &[]), key(7, &[])]
+        );
+        let Node::Object(entries) = serde_json::from_str(text).unwrap() else {
+            panic!("an object");
+        };
+        let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "b"]);
+    }
+
+    #[test]
+    fn what_a_file_says_is_quoted_on_one_line() {
+        let long = quoted(&"ü\n".repeat(100));
+        assert!(!long.contains('\n') && long.chars().count() < 70, "{long}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The part of a plan that says what it was made from.
+
+use super::check::{At, Checker};
+use super::node::Node;
+use crate::plan::Budget;
+use crate::plan::allocate::Allocation;
+
+impl Checker {
+    /// What the plan was made from; its budget where it names one.
+    pub(super) fn request(
+        &mut self,
+        at: At,
+        entries: Vec<(String, Node)>,
+    ) -> Option<(Option<Budget>, Allocation)> {
+        let known = ["budget", "allocator", "rank_floor", "rank_cap"];
+        let [budget, allocator, floor, cap] = self.keys(entries, |_| at.line, at.place, known);
+        let before = self.misfits.count;
+        let mut allocation = Allocation::default();
+        let budget = budget.and_then(|(_, node)| self.budget(at, node));
+        if let Some((_, node)) = allocator {
+            let expected = "the name of an allocator";
+            allocation.allocator = self
+                .parsed(at, "request.allocator", expected, &node)
+                .unwrap_or_default();
+        }
+        if let Some((_, node)) = floor {
+            let expected = "a text with a rank, or with a fraction of the width";
+            allocation.floor = self.parsed(at, "request.rank_floor", expected, &node);
+        }
+        if let Some((_, node)) = cap {
+            let cap = self.whole(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
+            allocation.cap = cap.map(|cap| cap as usize);
+        }
+        (self.misfits.count == before).then_some((budget, allocation))
+    }
+
+    fn budget(&mut self, at: At, node: Node) -> Option<Budget> {
+        let key = "request.budget";
+        let expected =
+            "\"full\", or an object with one of rank, ratio, parameters, bytes, mean_rank";
+        let mut entries = match node {
+            Node::Text(text) if text == "full" => return Some(Budget::FullRank),
+            Node::Object(entries) if entries.len() == 1 => entries,
+            node => return self.wrong(at, key, expected, &node),
+        };
+        let (name, node) = entries.pop()?;
+        let positive = match node {
+            Node::Whole(n) => Some(n as f64),
+            Node::Other(f) => Some(f),
+            _ => None,
+        };
+        let positive = positive.filter(|f| f.is_finite() && *f > 0.0);
+        let most = u64::MAX;
+        match (name.as_str(), positive) {
+            ("rank", _) => {
+                let rank = self.whole(at, key, (1, u64::from(u32::MAX)), &node)?;
+                Some(Budget::Rank(rank as usize))
+            }
+            ("parameters", _) => Some(Budget::Parameters(self.whole(at, key, (1, most), &node)?)),
+            ("bytes", _) => Some(Budget::Bytes(self.whole(at, key, (1, most), &node)?)),
+            ("ratio", Some(ratio)) => Some(Budget::Ratio(ratio)),
+            ("mean_rank", Some(mean)) => Some(Budget::MeanRank(mean)),
+            ("ratio" | "mean_rank", None) => self.wrong(at, key, "a finite number above 0", &node),
+            _ => self.wrong(at, key, expected, &Node::Text(name)),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The slots that a request selects, grouped into what is decided together.
+
+use htc_formats::DType;
+use htc_formats::model::{HyperParameters, InputGroup, Slot};
+
+use super::unit::{Member, Unit};
+use super::{Method, PlanError, Request};
+
+/// Slots that are decided together because they have the same shape in every layer.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub members: Vec<Slot>,
+    pub outs: usize,
+    pub cols: usize,
+    pub limit: usize,
+}
+
+impl Kind {
+    /// `q` or `q, k, v`.
+    pub fn name(&self) -> String {
+        let names: Vec<_> = self.members.iter().map(|s| s.name()).collect();
+        names.join(", ")
+    }
+
+    /// Parameters of one unit at a rank.
+    pub fn cost(&self, rank: usize) -> u64 {
+        rank as u64 * (self.outs + self.cols) as u64
+    }
+
+    pub fn dense(&self) -> u64 {
+        self.outs as u64 * self.cols as u64
+    }
+}
+
+pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Kind>, PlanError> {
+    if request.slots.is_empty() {
+        return Err(PlanError::NoSlots);
+    }
+    let shape = |slot: Slot| hyper.slot_shape(slot);
+    match request.method {
+        Method::PerSlot => Ok(request
+            .slots
+            .iter()
+            .map(|&slot| {
+                let (rows, cols) = shape(slot);
+                Kind {
+                    members: vec![slot],
+                    outs: rows,
+                    cols,
+                    limit: rows.min(cols),
+                }
+            })
+            .collect()),
+        Method::SharedBasis => {
+            if let Some(&slot) = request.slots.iter().find(|s| s.group().is_none()) {
+                return Err(PlanError::NoSharedInput(slot));
+            }
+            let kinds: Vec<Kind> = InputGroup::ALL
+                .into_iter()
+                .filter_map(|group| {
+                    let members: Vec<Slot> = group
+                        .slots()
+                        .iter()
+                        .copied()
+                        .filter(|s| request.slots.contains(s))
+                        .collect();
+                    let cols = shape(*members.first()?).1;
+                    let outs = members.iter().map(|&s| shape(s).0).sum();
+                    // A basis of the whole input is the identity, so the input's width is
+                    // the limit even where the slots together have fewer rows.
+                    let limit = cols;
+                    Some(Kind {
+                        members,
+                        outs,
+                        cols,
+                        limit,
+                    })
+                })
+                .collect();
+            // The Gram matrix is as wide as the input whatever the file holds; real models
+            // have more outputs than inputs here.
+            match kinds.iter().find(|k| k.cols > MAX_ASPECT * k.outs) {
+                None => Ok(kinds),
+                Some(kind) => Err(PlanError::InputTooWide {
+                    group: kind.name(),
+                    cols: kind.cols,
+                    outs: kind.outs,
+                }),
+            }
+        }
+    }
+}
+
+/// Inputs per output, over a group, beyond which no basis is shared.
+pub(super) const MAX_ASPECT: usize = 16;
+
+/// The units of all layers: every kind of the first, then every kind of the second, and so on.
+pub(super) fn units(
+    hyper: &HyperParameters,
+    kinds: &[Kind],
+    source_type: impl Fn(usize, Slot) -> DType,
+) -> Vec<Unit> {
+    let mut units = Vec::with_capacity(hyper.layers * kinds.len());
+    for layer in 0..hyper.layers {
+        for kind in kinds {
+            let members = kind.members.iter().map(|&slot| {
+                let (rows, cols) = hyper.slot_shape(slot);
+                Member {
+                    slot,
+                    rows,
+                    cols,
+                    source_type: source_type(layer, slot),
+                }
+            });
+            units.push(Unit {
+                layer,
+                members: members.collect(),
+                outs: kind.outs,
+                cols: kind.cols,
+                limit: kind.limit,
+            });
+        }
+    }
+    units
+}
