@@ -8,6 +8,8 @@ use htc_formats::model::Slot;
 use htc_formats::{DType, block};
 use htc_loader::kv::KvType;
 
+use crate::calibrate;
+use crate::factorise::GaugeKind;
 use crate::plan::{Budget, Method};
 
 /// Offline compression compiler for transformer language models.
@@ -72,6 +74,9 @@ pub struct CompileArgs {
     pub factor_type: DType,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace OUT if it exists
     #[arg(long)]
@@ -79,6 +84,48 @@ pub struct CompileArgs {
     /// Write a JSON report to FILE; `json` or `-` means standard output
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+}
+
+/// What is calibrated on, and what follows from it.
+#[derive(Clone, Debug, Args)]
+pub struct CalibrationArgs {
+    /// Text to calibrate on (UTF-8): what the model is to be good at
+    #[arg(long, value_name = "TEXT")]
+    pub calibration: Option<PathBuf>,
+    /// Tokens of the text at most
+    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    pub calibration_tokens: u32,
+    /// Tokens in a window of the calibration
+    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Which errors count: none, all alike; activation, by how much each input channel is excited;
+    /// whiten, those of the outputs [default: whiten with --calibration, else none]
+    #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
+    pub gauge: Option<GaugeKind>,
+    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
+    #[arg(long, value_name = "DIR", requires = "calibration")]
+    pub cache: Option<PathBuf>,
+}
+
+impl CalibrationArgs {
+    /// What to calibrate on.
+    pub fn options(&self) -> Option<calibrate::Options> {
+        Some(calibrate::Options {
+            text: self.calibration.clone()?,
+            tokens: self.calibration_tokens as usize,
+            context: self.context as usize,
+            cache: self.cache.clone(),
+        })
+    }
+
+    /// The gauge asked for, or the default.
+    pub fn gauge(&self) -> GaugeKind {
+        let default = match self.calibration {
+            Some(_) => GaugeKind::Whiten,
+            None => GaugeKind::None,
+        };
+        self.gauge.unwrap_or(default)
+    }
 }
 
 /// Arguments of `htc eval`.

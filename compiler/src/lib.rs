@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod calibrate;
 pub mod chat;
 pub mod cli;
 pub mod commands;
@@ -25,3 +26,4 @@ pub mod plan;
 pub mod report;
 pub mod seal;
 pub mod text;
+pub mod windows;

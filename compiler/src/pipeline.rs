@@ -18,13 +18,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{HtzError, HtzWriter, Section};
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
+use htc_loader::Model;
 use thiserror::Error;
 
+use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::factorise::unit::{self, UnitError};
+use crate::factorise::{GaugeKind, Weighting};
 use crate::interrupt::RemoveOnInterrupt;
 use crate::ordered;
 use crate::plan::{self, Evidence, PlanError, Request};
@@ -40,6 +43,10 @@ pub struct Options {
     pub output: PathBuf,
     /// What to do with it.
     pub request: Request,
+    /// What to calibrate on, if at all.
+    pub calibration: Option<calibrate::Options>,
+    /// Which errors count.
+    pub gauge: GaugeKind,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.
@@ -51,6 +58,8 @@ pub struct Options {
 pub enum Event<'a> {
     /// The source is being read for its digest.
     Digest,
+    /// Text flows through the source.
+    Calibrate(calibrate::Event<'a>),
     /// So many steps follow.
     Planned(usize),
     /// A step is done: the layer and the slots it was about, or a tensor passed through.
@@ -79,6 +88,9 @@ pub enum CompileError {
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another -o", .0.display())]
     SameFile(PathBuf),
+    /// The calibration failed.
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -121,6 +133,17 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         let weight = source.tensor(Role::Linear { layer, slot, part });
         weight.map_or(DType::F32, |tensor| tensor.dtype)
     };
+    // Whatever can be refused is refused before the first long read.
+    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    progress(Event::Digest);
+    let digest = source.digest();
+    let read = started.elapsed();
+    let calibration = match &options.calibration {
+        None => None,
+        Some(calibration) => Some(calibrated(&source, digest, calibration, options.threads, &progress)?),
+    };
+    let calibrated = started.elapsed();
+    let weighting = Weighting::new(options.gauge, calibration.as_ref());
     let evidence = Evidence::default();
     let plan = plan::make(
         &source.hyper,
@@ -129,11 +152,6 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         source_type,
     )?;
     let jobs = seal::jobs(&source, &plan);
-    // Whatever can be refused has been refused before the first long read.
-    HtzWriter::check_destination(&options.output, options.overwrite)?;
-    progress(Event::Digest);
-    let digest = source.digest();
-    let read = started.elapsed();
 
     // Factorise and seal.
     let manifest = seal::draft(&source, digest, &plan);
@@ -162,7 +180,9 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
                 unit::check_finite(&source, tensor).map_err(of_source)?;
                 Ok(None)
             }
-            Job::Factorise(unit) => unit::factorise(&source, unit).map(Some).map_err(of_source),
+            Job::Factorise(unit) => unit::factorise(&source, unit, &weighting)
+                .map(Some)
+                .map_err(of_source),
         },
         |index, factors| {
             match (jobs[index], factors) {
@@ -199,7 +219,8 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     drop(unfinished);
     let times = Times {
         read,
-        factorise: factorised - read,
+        calibrate: calibrated - read,
+        factorise: factorised - calibrated,
         seal: started.elapsed() - factorised,
     };
     Ok(Report::new(
@@ -227,10 +248,28 @@ fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
 pub struct Times {
     /// Opening the source and its digest.
     pub read: Duration,
+    /// Calibrating, or finding that it was done before.
+    pub calibrate: Duration,
     /// Factorising and writing.
     pub factorise: Duration,
     /// Forcing the artifact to the disk.
     pub seal: Duration,
+}
+
+fn calibrated(
+    source: &ModelFile,
+    digest: Digest,
+    options: &calibrate::Options,
+    threads: usize,
+    progress: &(impl Fn(Event) + Sync),
+) -> Result<Calibration, CompileError> {
+    let path = &source.path;
+    let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+        path: path.clone(),
+        error,
+    })?;
+    let told = |event: calibrate::Event| progress(Event::Calibrate(event));
+    Ok(calibrate::calibrate(&model, digest, options, threads, told)?)
 }
 
 fn open(options: &Options) -> Result<ModelFile, CompileError> {

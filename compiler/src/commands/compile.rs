@@ -7,7 +7,8 @@ use std::time::Duration;
 use htc_formats::source::ModelFile;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Failure, print_json};
+use super::{Failure, bounded, print_json};
+use crate::calibrate;
 use crate::cli::CompileArgs;
 use crate::interrupt;
 use crate::pipeline::{self, Event, Options};
@@ -40,6 +41,8 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             slots,
             factor_type: args.factor_type,
         },
+        calibration: args.calibration.options(),
+        gauge: args.calibration.gauge(),
         threads: args.threads.count(),
         overwrite: args.force,
     };
@@ -55,8 +58,10 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     }
     let report = pipeline::compile(&options, |event| match event {
         Event::Digest => bar.set_message("reading the source"),
+        Event::Calibrate(event) => show_calibration(&bar, event),
         Event::Planned(steps) => {
             bar.set_length(steps as u64);
+            bar.set_position(0);
             bar.set_style(style("{bar:30} {pos}/{len} {elapsed_precise} {msg}"));
         }
         Event::Done(what) => {
@@ -72,6 +77,23 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(path) if is_standard_output(path) => print_json(&report),
         Some(path) => write_report(path, &report),
+    }
+}
+
+fn show_calibration(bar: &ProgressBar, event: calibrate::Event) {
+    match event {
+        calibrate::Event::Begin {
+            windows,
+            layers,
+            found,
+        } => {
+            bar.set_length((windows * layers) as u64);
+            bar.set_position((windows * found) as u64);
+            bar.set_style(style("{bar:30} {percent} % {elapsed_precise} {msg}"));
+            bar.set_message("calibrating");
+        }
+        calibrate::Event::Window => bar.inc(1),
+        calibrate::Event::Warning(said) => bar.suspend(|| say!("warning: {}", bounded(said))),
     }
 }
 

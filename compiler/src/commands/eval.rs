@@ -53,7 +53,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let result = result.map_err(|error| Failure::Evaluate {
         path: match error {
-            EvaluateError::TextTooShort { .. } => args.text.clone(),
+            EvaluateError::TextTooShort(_) => args.text.clone(),
             EvaluateError::Reference(_) => args.reference.clone().unwrap_or_default(),
             _ => args.model.clone(),
         },

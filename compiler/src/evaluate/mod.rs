@@ -9,10 +9,12 @@ mod statistics;
 
 use htc_loader::exec::BATCH;
 use htc_loader::kv::KvType;
-use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{ExecError, Model, Pool, Session};
 use serde::Serialize;
 use thiserror::Error;
+
+use crate::windows::{TextTooShort, Windows};
 
 pub use statistics::Mean;
 use statistics::{Score, compare, score};
@@ -79,13 +81,8 @@ pub struct Distance {
 #[derive(Debug, Error)]
 pub enum EvaluateError {
     /// Not one window.
-    #[error("{found} tokens, one window needs {needed}; give a longer text or a smaller --context")]
-    TextTooShort {
-        /// Tokens of the text.
-        found: usize,
-        /// Tokens of a window.
-        needed: usize,
-    },
+    #[error(transparent)]
+    TextTooShort(#[from] TextTooShort),
     /// The two models do not speak of the same tokens.
     #[error(
         "--reference: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
@@ -120,29 +117,14 @@ pub fn evaluate(
     if let Some((other, other_tokenizer)) = reference {
         same_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
-    let tokens = tokenizer.encode(text, AddSpecial::AsVocabulary);
-    if tokens.len() < context {
-        return Err(EvaluateError::TextTooShort {
-            found: tokens.len(),
-            needed: context,
-        });
-    }
-    let held = tokens.len() / context;
-    let chunks = protocol.chunks.map_or(held, |n| n.min(held));
-    let bos = tokenizer
-        .vocabulary()
-        .bos
-        .filter(|_| tokenizer.vocabulary().add_bos);
+    let windows = Windows::new(tokenizer, text, context, protocol.chunks)?;
+    let chunks = windows.count();
 
     let session = |model| Session::with_kv_type(model, pool, context, protocol.kv_type);
     let mut other = reference.map(|(other, _)| session(other));
     let mut session = session(model);
     let mut totals = Totals::default();
-    for (index, window) in tokens.chunks_exact(context).take(chunks).enumerate() {
-        let mut window = window.to_vec();
-        if let Some(bos) = bos {
-            window[0] = bos;
-        }
+    for (index, window) in windows.iter().enumerate() {
         session.reset();
         if let Some(other) = &mut other {
             other.reset();
@@ -159,7 +141,7 @@ pub fn evaluate(
                 pool,
                 &mut session,
                 other.as_mut(),
-                &window,
+                window,
                 start,
                 scored,
                 &mut totals,

@@ -37,6 +37,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 pub mod unit;
+mod weighting;
 
 use faer::Mat;
 
@@ -56,6 +57,7 @@ pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
     largest_moments,
 };
+pub use weighting::{GaugeKind, Weighting};
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
 /// an artifact, because the last bits of the factors depend on it.

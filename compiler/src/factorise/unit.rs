@@ -6,8 +6,8 @@ use htc_formats::model::{InputGroup, Part, Role, Slot};
 use htc_formats::source::ModelFile;
 use thiserror::Error;
 
-use super::{BasisWeighting, FactoriseError, Path, Weight};
-use super::{low_rank, low_rank_error, shared_basis, shared_error};
+use super::{BasisOptions, FactoriseError, Gauge, LowRankOptions, Path, SecondMoment, Weight, Weighting};
+use super::{low_rank_error, low_rank_with, shared_basis_with, shared_error, weighted_error};
 use crate::plan::{Form, Member, UnitPlan};
 
 /// A tensor that a unit stores.
@@ -30,6 +30,9 @@ pub struct Factors {
     pub tensors: Vec<Vec<u8>>,
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations; empty
+    /// where there are none.
+    pub output_errors: Vec<f64>,
 }
 
 /// Why a unit cannot be factorised.
@@ -127,7 +130,11 @@ fn group_of(unit: &UnitPlan) -> Option<(InputGroup, &Member)> {
 ///
 /// # Errors
 /// [`UnitError`], which names the tensor.
-pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitError> {
+pub fn factorise(
+    source: &ModelFile,
+    unit: &UnitPlan,
+    weighting: &Weighting,
+) -> Result<Factors, UnitError> {
     let dense: Vec<Vec<f32>> = unit
         .members
         .iter()
@@ -150,8 +157,20 @@ pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitErr
             source,
         }
     };
+    // Members of a unit read the same.
+    let site = unit.members.first().map(|member| member.slot.site());
+    let gauge = site.map(|site| weighting.gauge(unit.layer, site));
+    let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
+    let moment = site.and_then(|site| weighting.second_moment(unit.layer, site));
     let mut tensors = Vec::new();
-    let mut errors = Vec::new();
+    let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
+    let mut measure_output = |weight: Weight<'_>, a: &[f32], b: &[f32], rank: usize| {
+        if let Some((order, values)) = &moment {
+            let (order, values) = (*order, &values[..]);
+            let moment = SecondMoment { order, values };
+            output_errors.push(weighted_error(weight, a, b, rank, moment));
+        }
+    };
     // Encodes a factor for good and returns what a reader will decode.
     let mut store = |dtype: DType, values: &[f32], index: usize| -> Result<Vec<f32>, UnitError> {
         let codec = |source| UnitError::Block {
@@ -178,14 +197,22 @@ pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitErr
             for (index, (weight, member)) in weights.iter().zip(&unit.members).enumerate() {
                 // Down takes the decomposition of W itself by design; for the others the cheaper
                 // path gives the same factors to rounding.
-                let path = match member.slot {
-                    Slot::Down => Path::Svd,
+                // Under a gauge of the whole input its root would be formed for that, which is
+                // as wide as the hidden layer; `W C Wᵀ` is narrower.
+                let path = match (member.slot, &*gauge) {
+                    (Slot::Down, Gauge::None) => Path::Svd,
                     _ => Path::Auto,
                 };
-                let factors = low_rank(*weight, rank, path).map_err(failed(index))?;
+                let options = LowRankOptions {
+                    path,
+                    input: &gauge,
+                    ..LowRankOptions::default()
+                };
+                let factors = low_rank_with(*weight, rank, &options).map_err(failed(index))?;
                 let a = store(a, &factors.a, index)?;
                 let b = store(b, &factors.b, index)?;
                 errors.push(low_rank_error(*weight, &a, &b, rank));
+                measure_output(*weight, &a, &b, rank);
             }
         }
         Form::SharedBasis {
@@ -193,16 +220,24 @@ pub fn factorise(source: &ModelFile, unit: &UnitPlan) -> Result<Factors, UnitErr
             basis,
             projected,
         } => {
-            let shared =
-                shared_basis(&weights, rank, BasisWeighting::Normalised).map_err(failed(0))?;
+            let options = BasisOptions {
+                gauge: &gauge,
+                ..BasisOptions::default()
+            };
+            let shared = shared_basis_with(&weights, rank, &options).map_err(failed(0))?;
             let stored = store(basis, &shared.basis, 0)?;
             for (index, (weight, values)) in weights.iter().zip(&shared.projected).enumerate() {
                 let values = store(projected, values, index)?;
                 errors.push(shared_error(*weight, &stored, &values, rank));
+                measure_output(*weight, &stored, &values, rank);
             }
         }
     }
-    Ok(Factors { tensors, errors })
+    Ok(Factors {
+        tensors,
+        errors,
+        output_errors,
+    })
 }
 
 /// Which of the weights given an error is about.

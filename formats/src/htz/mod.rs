@@ -10,7 +10,7 @@ mod section;
 mod source;
 mod writer;
 
-pub use digest::Digest;
+pub use digest::{Digest, Hasher};
 pub use error::HtzError;
 pub(crate) use error::one_line;
 pub use layout::{

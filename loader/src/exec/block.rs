@@ -84,6 +84,7 @@ impl Session<'_> {
         )?;
         add_bias(Slot::O, &mut b.delta)?;
         norm_in_place(&mut b.delta, layer.post_attention_norm.as_ref())?;
+        tap.see(index, Point::AttentionBranch, &b.delta);
         cpu::add_assign(pool, &mut b.x, &b.delta)?;
 
         norm(&b.x, &layer.ffn_norm, &mut b.normed)?;
@@ -118,6 +119,7 @@ impl Session<'_> {
         )?;
         add_bias(Slot::Down, &mut b.delta)?;
         norm_in_place(&mut b.delta, layer.post_ffn_norm.as_ref())?;
+        tap.see(index, Point::FfnBranch, &b.delta);
         cpu::add_assign(pool, &mut b.x, &b.delta)?;
         Ok(())
     }

@@ -13,6 +13,10 @@ pub enum Point {
     Keys,
     /// Values, `[n, kv_heads, head_size]`.
     Values,
+    /// What attention adds to the residual stream, `[n, width]`.
+    AttentionBranch,
+    /// What the feed-forward network adds to it, `[n, width]`.
+    FfnBranch,
 }
 
 /// Sees the activations of a block as they are computed.

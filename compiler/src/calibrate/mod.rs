@@ -1,0 +1,394 @@
+//! Statistics of a model's activations while real text flows through it.
+//!
+//! The text goes through the model block by block: all windows through the first block, then all
+//! through the second, so that the statistics of one layer are in memory at a time. Between two
+//! blocks the residual stream of the whole text lies in a file. The forward pass is the loader's
+//! own, and the activations are the original model's, so that every slot can be factorised alone
+//! and in any order.
+//!
+//! Every layer's statistics are a file in the cache, under a name made of the digests of the model
+//! and the text and of the options. A later run finds them, and one that was interrupted goes on
+//! behind the last layer that was finished. A file that is damaged or of something else is
+//! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
+//! number of threads.
+
+mod moments;
+mod statistics;
+mod store;
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use htc_formats::htz::{Digest, Hasher};
+use htc_formats::model::HyperParameters;
+use htc_kernels::{Pool, PoolError};
+use htc_loader::kv::KvType;
+use htc_loader::tokenizer::{Tokenizer, TokenizerError};
+use htc_loader::{ExecError, LoadError, Model, Session};
+use thiserror::Error;
+
+use crate::windows::{TextTooShort, Windows};
+use statistics::LayerSums;
+pub use store::{Moment, StoredLayer};
+use store::{Hashed, Identity};
+
+/// Changes with the statistics' definition: files of another version are not found.
+const VERSION: u32 = 1;
+
+/// What to calibrate on.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The text.
+    pub text: PathBuf,
+    /// Tokens of the text at most.
+    pub tokens: usize,
+    /// Tokens of a window.
+    pub context: usize,
+    /// Folder of the cache; `None` for the user's.
+    pub cache: Option<PathBuf>,
+}
+
+/// Tokens read where nothing else is asked for.
+pub const DEFAULT_TOKENS: usize = 65_536;
+
+/// Tokens of a window where nothing else is asked for.
+pub const DEFAULT_CONTEXT: usize = 512;
+
+impl Options {
+    /// The digest that names the statistics of a model on a text.
+    fn key(&self, source: Digest, text: Digest, tokens: usize) -> Digest {
+        let (context, version) = (self.context, VERSION);
+        let named = format!(
+            "htc calibration {version}\nsource {source}\ntext {text}\ntokens {tokens}\ncontext {context}\n"
+        );
+        Digest::of(named.as_bytes())
+    }
+}
+
+/// Why a calibration fails.
+#[derive(Debug, Error)]
+pub enum CalibrateError {
+    /// The text cannot be read.
+    #[error(transparent)]
+    Text(#[from] crate::text::TextError),
+    /// The text is shorter than a window.
+    #[error("{}: {error}", path.display())]
+    TooShort {
+        /// The text.
+        path: PathBuf,
+        /// How short.
+        error: TextTooShort,
+    },
+    /// There is no tokenizer.
+    #[error("{}: {error}", path.display())]
+    Tokenizer {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        error: TokenizerError,
+    },
+    /// The model cannot be executed.
+    #[error("{}: {error}", path.display())]
+    Load {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        error: LoadError,
+    },
+    /// A forward pass failed.
+    #[error("{}: layer {layer}: {error}", path.display())]
+    Exec {
+        /// The model.
+        path: PathBuf,
+        /// The layer.
+        layer: usize,
+        /// Why.
+        error: ExecError,
+    },
+    /// An activation is infinite or not a number.
+    #[error(
+        "{}: layer {layer}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
+        path.display()
+    )]
+    NotFinite {
+        /// The model.
+        path: PathBuf,
+        /// The first layer with one.
+        layer: usize,
+    },
+    /// There is no place for the cache.
+    #[error("neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR")]
+    NoCache,
+    /// A file of the cache cannot be written or read.
+    #[error("{}: {error}; give another folder with --cache DIR", path.display())]
+    Cache {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The system gives no threads.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// What happens, for a display.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// So many windows go through so many layers, of which the first `found` are in the cache.
+    Begin {
+        /// Windows.
+        windows: usize,
+        /// Layers.
+        layers: usize,
+        /// Layers in the cache.
+        found: usize,
+    },
+    /// A window has gone through a layer.
+    Window,
+    /// Something the user should know.
+    Warning(&'a str),
+}
+
+/// The statistics of a model on a text, layer by layer in the cache.
+#[derive(Debug)]
+pub struct Calibration {
+    /// One for each layer.
+    pub layers: Vec<Arc<StoredLayer>>,
+    /// Digest of the text.
+    pub text: Digest,
+    /// Tokens that went through the model.
+    pub tokens: usize,
+    /// Tokens of a window.
+    pub context: usize,
+    /// Layers that were in the cache already.
+    pub found: usize,
+}
+
+/// Calibrates the model at `path`, whose digest is `source`.
+///
+/// # Errors
+/// [`CalibrateError`].
+pub fn calibrate(
+    model: &Model,
+    source: Digest,
+    options: &Options,
+    threads: usize,
+    mut progress: impl FnMut(Event),
+) -> Result<Calibration, CalibrateError> {
+    let path = model.file().path.clone();
+    let hyper = model.hyper();
+    let tokenizer = tokenizer(model)?;
+    let text = crate::text::read(&options.text)?;
+    let most = (options.tokens / options.context.max(1)).max(1);
+    let windows = Windows::new(&tokenizer, &text, options.context, Some(most));
+    let windows = windows.map_err(|error| CalibrateError::TooShort {
+        path: options.text.clone(),
+        error,
+    })?;
+    let text = Digest::of(text.as_bytes());
+    let key = options.key(source, text, windows.tokens());
+    let folder = cache_folder(options)?.join(format!("calibration-{key}"));
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |error| CalibrateError::Cache { path, error }
+    };
+    fs::create_dir_all(&folder).map_err(failed(&folder))?;
+
+    let files = Files { folder, key };
+    let mut layers = Vec::with_capacity(hyper.layers);
+    for layer in 0..hyper.layers {
+        match files.open(layer, hyper, options.context, &mut progress) {
+            Some(stored) => layers.push(Arc::new(stored)),
+            None => break,
+        }
+    }
+    // Behind the last layer that is there its residual stream is needed; without it everything is
+    // made again, with the same bytes.
+    if (1..hyper.layers).contains(&layers.len()) {
+        let last = layers.len() - 1;
+        if !files.has_stream(last, layers[last].stream_digest()) {
+            let said = "calibration cannot go on where it was interrupted; it begins anew";
+            progress(Event::Warning(said));
+            layers.clear();
+        }
+    }
+    let found = layers.len();
+    progress(Event::Begin {
+        windows: windows.count(),
+        layers: hyper.layers,
+        found,
+    });
+    let pool = Pool::new(threads)?;
+    let mut session = Session::with_kv_type(model, &pool, options.context, KvType::F32);
+    for layer in found..hyper.layers {
+        let mut sums = LayerSums::new(&pool, hyper, options.context);
+        let exec = |error| CalibrateError::Exec {
+            path: path.clone(),
+            layer,
+            error,
+        };
+        let mut source = match layer {
+            0 => None,
+            _ => {
+                let stream = files.stream(layer - 1);
+                let file = File::open(&stream).map_err(failed(&stream))?;
+                Some(BufReader::with_capacity(1 << 20, file))
+            }
+        };
+        let target = files.stream(layer);
+        let mut digest = Hasher::default();
+        let mut outcome = Ok(());
+        // The stream behind the last layer is of no use.
+        let mut pass = |mut to: Option<&mut dyn Write>| -> io::Result<()> {
+            for window in windows.iter() {
+                session.reset();
+                let mut position = 0;
+                for batch in window.chunks(session.batch()) {
+                    let mut x = vec![0.0; batch.len() * hyper.width];
+                    match &mut source {
+                        Some(source) => read_numbers(source, &mut x)?,
+                        None => outcome = session.embed(batch, &mut x).map_err(exec),
+                    }
+                    sums.begin(position);
+                    if outcome.is_ok() {
+                        outcome = session.block(layer, &mut x, &mut sums).map_err(exec);
+                    }
+                    if outcome.is_ok() && x.iter().any(|x| !x.is_finite()) {
+                        let path = path.clone();
+                        outcome = Err(CalibrateError::NotFinite { path, layer });
+                    }
+                    if outcome.is_err() {
+                        return Err(io::ErrorKind::Other.into());
+                    }
+                    sums.behind(&x);
+                    if let Some(to) = &mut to {
+                        write_numbers(to, &x)?;
+                    }
+                    position += batch.len();
+                }
+                progress(Event::Window);
+            }
+            Ok(())
+        };
+        let written = if layer + 1 < hyper.layers {
+            store::replace(&target, |to| {
+                let mut hashed = Hashed {
+                    to,
+                    hasher: Hasher::default(),
+                };
+                pass(Some(&mut hashed))?;
+                digest = hashed.hasher;
+                Ok(())
+            })
+        } else {
+            pass(None)
+        };
+        outcome?;
+        written.map_err(failed(&target))?;
+        let statistics = files.layer(layer);
+        let identity = Identity { key, layer };
+        store::write(&statistics, identity, digest.finish(), &sums).map_err(failed(&statistics))?;
+        if layer > 0 {
+            let done = files.stream(layer - 1);
+            fs::remove_file(&done).map_err(failed(&done))?;
+        }
+        let stored = files.open(layer, hyper, options.context, &mut progress);
+        let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
+        layers.push(Arc::new(stored.map_err(failed(&statistics))?));
+    }
+    Ok(Calibration {
+        layers,
+        text,
+        tokens: windows.tokens(),
+        context: options.context,
+        found,
+    })
+}
+
+/// The files of one calibration.
+struct Files {
+    folder: PathBuf,
+    key: Digest,
+}
+
+impl Files {
+    fn layer(&self, layer: usize) -> PathBuf {
+        self.folder.join(format!("layer-{layer:04}"))
+    }
+
+    /// The residual stream behind a layer.
+    fn stream(&self, layer: usize) -> PathBuf {
+        self.folder.join(format!("stream-{layer:04}"))
+    }
+
+    fn open(
+        &self,
+        layer: usize,
+        hyper: &HyperParameters,
+        context: usize,
+        progress: &mut impl FnMut(Event),
+    ) -> Option<StoredLayer> {
+        let path = self.layer(layer);
+        let identity = Identity {
+            key: self.key,
+            layer,
+        };
+        StoredLayer::open(&path, identity, hyper, context, |why| {
+            let said = format!("{}: {why}; it is made again", path.display());
+            progress(Event::Warning(&said));
+        })
+    }
+
+    fn has_stream(&self, layer: usize, expected: Digest) -> bool {
+        let digest = || -> io::Result<Digest> {
+            let mut file = File::open(self.stream(layer))?;
+            let mut hasher = Hasher::default();
+            let mut buffer = vec![0; 1 << 20];
+            loop {
+                match file.read(&mut buffer)? {
+                    0 => return Ok(hasher.finish()),
+                    n => hasher.update(&buffer[..n]),
+                }
+            }
+        };
+        digest().is_ok_and(|found| found == expected)
+    }
+}
+
+fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
+    let failed = |error| CalibrateError::Tokenizer {
+        path: model.file().path.clone(),
+        error,
+    };
+    let vocabulary = model.file().vocabulary.clone();
+    Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
+}
+
+fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
+    if let Some(folder) = &options.cache {
+        return Ok(folder.clone());
+    }
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
+        (Some(cache), _) => Ok(PathBuf::from(cache).join("htc")),
+        (None, Some(home)) => Ok(PathBuf::from(home).join(".cache/htc")),
+        (None, None) => Err(CalibrateError::NoCache),
+    }
+}
+
+fn read_numbers(from: &mut impl Read, out: &mut [f32]) -> io::Result<()> {
+    let mut bytes = vec![0; 4 * out.len()];
+    from.read_exact(&mut bytes)?;
+    for (number, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *number = f32::from_le_bytes(*bytes);
+    }
+    Ok(())
+}
+
+fn write_numbers(to: &mut impl Write, x: &[f32]) -> io::Result<()> {
+    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+    to.write_all(&bytes)
+}

@@ -1,0 +1,141 @@
+//! What is kept of the activations of one layer.
+
+use htc_formats::model::{HyperParameters, Site};
+use htc_kernels::Pool;
+use htc_loader::exec::{Point, Tap};
+
+use super::moments::Moments;
+
+/// The statistics of a layer while text flows through it.
+pub struct LayerSums<'a> {
+    pool: &'a Pool,
+    /// By [`Site`], in its order: what the slots read.
+    pub sites: [Moments; 4],
+    /// The residual stream behind the layer, at all positions but the first of a window, where
+    /// attention sinks and their massive activations sit.
+    pub stream: Moments,
+    /// The same at the first position.
+    pub sink: Moments,
+    /// By position of the window, the sum of the residual stream's norms behind the layer.
+    pub norms: Vec<f64>,
+    /// Sums of the squared norms of what attention and the feed-forward network add, without the
+    /// first positions.
+    pub branches: [f64; 2],
+    /// By kv head: queries of the heads that share it and keys, after the rotary embedding, and
+    /// values.
+    pub heads: Vec<HeadSums>,
+    width: usize,
+    head_size: usize,
+    query_heads: usize,
+    /// Position in the window of the first row that comes next.
+    position: usize,
+}
+
+/// The moments of what one kv head stores and is asked for.
+pub struct HeadSums {
+    /// Queries, all query heads of the group.
+    pub queries: Moments,
+    /// Keys.
+    pub keys: Moments,
+    /// Values.
+    pub values: Moments,
+}
+
+/// Numbers that the slots of a site read.
+pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
+    match site {
+        Site::Attention | Site::Ffn => hyper.width,
+        Site::AttentionOutput => hyper.heads * hyper.head_size,
+        Site::FfnHidden => hyper.ffn,
+    }
+}
+
+impl<'a> LayerSums<'a> {
+    /// Those of no text, for windows of `context` tokens.
+    pub fn new(pool: &'a Pool, hyper: &HyperParameters, context: usize) -> Self {
+        let head = || Moments::new(hyper.head_size);
+        LayerSums {
+            pool,
+            sites: Site::ALL.map(|site| Moments::new(site_width(hyper, site))),
+            stream: Moments::new(hyper.width),
+            sink: Moments::new(hyper.width),
+            norms: vec![0.0; context],
+            branches: [0.0; 2],
+            heads: (0..hyper.kv_heads)
+                .map(|_| HeadSums {
+                    queries: head(),
+                    keys: head(),
+                    values: head(),
+                })
+                .collect(),
+            width: hyper.width,
+            head_size: hyper.head_size,
+            query_heads: hyper.heads / hyper.kv_heads.max(1),
+            position: 0,
+        }
+    }
+
+    /// The next rows begin at this position of a window.
+    pub fn begin(&mut self, position: usize) {
+        self.position = position;
+    }
+
+    /// The residual stream `x [n, width]` behind the layer.
+    pub fn behind(&mut self, x: &[f32]) {
+        let width = self.width.max(1);
+        let norms = self.norms.iter_mut().skip(self.position);
+        for (norm, row) in norms.zip(x.chunks_exact(width)) {
+            *norm += squared_norm(row).sqrt();
+        }
+        let (first, rest) = self.without_first(x);
+        self.sink.add(self.pool, first);
+        self.stream.add(self.pool, rest);
+    }
+
+    /// The row of a window's first position, and the others.
+    fn without_first<'x>(&self, x: &'x [f32]) -> (&'x [f32], &'x [f32]) {
+        let first = if self.position == 0 { self.width } else { 0 };
+        x.split_at(first.min(x.len()))
+    }
+}
+
+impl Tap for LayerSums<'_> {
+    fn see(&mut self, _: usize, point: Point, x: &[f32]) {
+        let (pool, size) = (self.pool, self.head_size);
+        match point {
+            Point::Input(site) => self.sites[site as usize].add(pool, x),
+            Point::AttentionBranch => self.branches[0] += squared_norm(self.without_first(x).1),
+            Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
+            Point::Queries => {
+                let (group, heads) = (self.query_heads * size, self.heads.len());
+                for (index, head) in self.heads.iter_mut().enumerate() {
+                    head.queries.add(pool, &columns(x, index, group, heads));
+                }
+            }
+            Point::Keys => {
+                let heads = self.heads.len();
+                for (index, head) in self.heads.iter_mut().enumerate() {
+                    head.keys.add(pool, &columns(x, index, size, heads));
+                }
+            }
+            Point::Values => {
+                let heads = self.heads.len();
+                for (index, head) in self.heads.iter_mut().enumerate() {
+                    head.values.add(pool, &columns(x, index, size, heads));
+                }
+            }
+        }
+    }
+}
+
+/// Part `index` of `parts` of each row, one after the other, each of `width` numbers.
+fn columns(x: &[f32], index: usize, width: usize, parts: usize) -> Vec<f32> {
+    let rows = x.chunks_exact((width * parts).max(1));
+    rows.flat_map(|row| &row[index * width..(index + 1) * width])
+        .copied()
+        .collect()
+}
+
+fn squared_norm(x: &[f32]) -> f64 {
+    x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}

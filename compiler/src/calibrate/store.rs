@@ -1,0 +1,295 @@
+//! The statistics of a layer as a file.
+//!
+//! Little-endian: magic, digest of what was calibrated, layer, digest of the residual stream behind
+//! the layer (what the next layer goes on from), then the moments in a fixed order, norms and
+//! branches, and at the end the digest of everything before. All lengths follow from the model's
+//! shapes, so that a file of another length is no file of this model. Second moments are float32:
+//! what that rounds is far below what another text would change.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::{Digest, Hasher};
+use htc_formats::map::MappedFile;
+use htc_formats::model::{HyperParameters, Site};
+
+use super::moments::Moments;
+use super::statistics::{LayerSums, site_width};
+use crate::interrupt::RemoveOnInterrupt;
+
+const MAGIC: [u8; 8] = *b"htccal\0\x01";
+
+/// What a file is of; a file that says something else is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// [`super::Options::key`].
+    pub key: Digest,
+    /// Index of the layer.
+    pub layer: usize,
+}
+
+/// Mean and second moment of one stream of vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// Vectors.
+    pub count: u64,
+    /// `E[x]`.
+    pub mean: Vec<f64>,
+    /// The lower triangle of `E[x xᵀ]`, row by row.
+    pub second: Vec<f32>,
+}
+
+impl Moment {
+    /// `E‖x − E[x]‖² / n`, the variance of a number of the vector.
+    pub fn variance(&self) -> f64 {
+        let n = self.mean.len();
+        let diagonal = (0..n).map(|i| f64::from(self.second[i * (i + 3) / 2]));
+        let squares: f64 = self.mean.iter().map(|mean| mean * mean).sum();
+        ((diagonal.sum::<f64>() - squares) / n.max(1) as f64).max(0.0)
+    }
+
+    /// `E[x xᵀ] [n, n]`, row by row, in float64; above the diagonal zero.
+    pub fn lower(&self) -> Vec<f64> {
+        let n = self.mean.len();
+        let mut full = vec![0.0; n * n];
+        let mut at = 0;
+        for row in 0..n {
+            for (to, &from) in full[row * n..].iter_mut().zip(&self.second[at..=at + row]) {
+                *to = f64::from(from);
+            }
+            at += row + 1;
+        }
+        full
+    }
+
+    /// `E[x_i²]`.
+    pub fn diagonal(&self) -> Vec<f64> {
+        let at = |i: usize| f64::from(self.second[i * (i + 3) / 2]);
+        (0..self.mean.len()).map(at).collect()
+    }
+}
+
+/// The orders of all moments of a layer, in the order of the file.
+fn orders(hyper: &HyperParameters) -> Vec<usize> {
+    let sites = Site::ALL.map(|site| site_width(hyper, site));
+    let mut orders = sites.to_vec();
+    // The residual stream, and its first position.
+    orders.extend([hyper.width; 2]);
+    // Queries, keys and values of every kv head.
+    orders.extend(std::iter::repeat_n(hyper.head_size, 3 * hyper.kv_heads));
+    orders
+}
+
+/// Bytes of a moment: the count, the means, the triangle.
+fn moment_bytes(order: usize) -> usize {
+    8 + 8 * order + 4 * (order * (order + 1) / 2)
+}
+
+const HEADER: usize = 8 + 32 + 8 + 32;
+
+fn file_bytes(hyper: &HyperParameters, context: usize) -> usize {
+    let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
+    HEADER + moments + 8 * (context + 2) + 32
+}
+
+/// Writes a layer's statistics under their final name, complete or not at all.
+///
+/// # Errors
+/// What the system says.
+pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) -> io::Result<()> {
+    replace(path, |to| {
+        let mut to = Hashed {
+            to,
+            hasher: Hasher::default(),
+        };
+        to.write_all(&MAGIC)?;
+        to.write_all(&identity.key.0)?;
+        to.write_all(&(identity.layer as u64).to_le_bytes())?;
+        to.write_all(&stream.0)?;
+        let heads = sums.heads.iter();
+        let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
+        for moments in sums.sites.iter().chain([&sums.stream, &sums.sink]).chain(heads) {
+            write_moments(&mut to, moments)?;
+        }
+        let windows = sums.sink.count().max(1) as f64;
+        let positions = sums.stream.count().max(1) as f64;
+        let norms = sums.norms.iter().map(|sum| sum / windows);
+        let branches = sums.branches.iter().map(|sum| sum / positions);
+        for number in norms.chain(branches) {
+            to.write_all(&number.to_le_bytes())?;
+        }
+        let digest = to.hasher.clone().finish();
+        to.to.write_all(&digest.0)
+    })
+}
+
+fn write_moments(to: &mut impl Write, moments: &Moments) -> io::Result<()> {
+    to.write_all(&moments.count().to_le_bytes())?;
+    for mean in moments.mean() {
+        to.write_all(&mean.to_le_bytes())?;
+    }
+    for number in moments.second_moment() {
+        to.write_all(&(number as f32).to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes a file beside its place and moves it there when it is complete and on the disk.
+///
+/// # Errors
+/// What the system says; the place is as it was then.
+pub fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.unfinished", std::process::id()));
+    let unfinished = PathBuf::from(name);
+    let _removed = RemoveOnInterrupt::new(unfinished.clone());
+    let attempt = || -> io::Result<()> {
+        let mut to = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
+        write(&mut to)?;
+        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&unfinished, path)
+    };
+    attempt().inspect_err(|_| {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&unfinished);
+    })
+}
+
+/// A writer that knows the digest of what it was given.
+pub struct Hashed<W> {
+    /// Where it goes.
+    pub to: W,
+    /// Its digest.
+    pub hasher: Hasher,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A layer's statistics in their file, which was found to be complete and undamaged.
+#[derive(Debug)]
+pub struct StoredLayer {
+    file: MappedFile,
+    /// Where each moment begins, and its order.
+    moments: Vec<(usize, usize)>,
+    context: usize,
+}
+
+impl StoredLayer {
+    /// The file of a layer; `None` where there is none that can be used: it is absent, or it is of
+    /// something else or damaged, which `damaged` is told.
+    pub fn open(
+        path: &Path,
+        identity: Identity,
+        hyper: &HyperParameters,
+        context: usize,
+        damaged: impl FnOnce(&str),
+    ) -> Option<StoredLayer> {
+        if !path.exists() {
+            return None;
+        }
+        let found = MappedFile::open(path).map_err(|error| error.to_string());
+        let checked = found.and_then(|file| {
+            let (length, expected) = (file.len(), file_bytes(hyper, context));
+            if length != expected {
+                return Err(format!("{length} bytes, expected {expected}"));
+            }
+            let (content, digest) = file.split_at(length - 32);
+            if Digest::of(content).0 != digest {
+                return Err("its digest is another".to_owned());
+            }
+            let layer = (identity.layer as u64).to_le_bytes();
+            let parts: [&[u8]; 3] = [&MAGIC, &identity.key.0, &layer];
+            if !content.starts_with(&parts.concat()) {
+                return Err("it is of another calibration".to_owned());
+            }
+            Ok(file)
+        });
+        match checked {
+            Ok(file) => {
+                let mut at = HEADER;
+                let moments = orders(hyper).into_iter().map(|order| {
+                    let start = at;
+                    at += moment_bytes(order);
+                    (start, order)
+                });
+                let moments = moments.collect();
+                Some(StoredLayer {
+                    file,
+                    moments,
+                    context,
+                })
+            }
+            Err(why) => {
+                damaged(&why);
+                None
+            }
+        }
+    }
+
+    /// Digest of the residual stream behind the layer.
+    pub fn stream_digest(&self) -> Digest {
+        Digest(*part(&self.file, HEADER - 32))
+    }
+
+    /// What the slots of a site read.
+    pub fn site(&self, site: Site) -> Moment {
+        self.moment(site as usize)
+    }
+
+    /// The residual stream behind the layer, without the first positions of the windows.
+    pub fn stream(&self) -> Moment {
+        self.moment(Site::ALL.len())
+    }
+
+    /// Mean squared norms of what attention and the feed-forward network add to the stream.
+    pub fn branches(&self) -> [f64; 2] {
+        let numbers = self.numbers(self.after_moments() + 8 * self.context, 2);
+        [numbers[0], numbers[1]]
+    }
+
+    fn moment(&self, index: usize) -> Moment {
+        let (start, order) = self.moments[index];
+        let second = start + 8 + 8 * order;
+        let triangle = &self.file[second..second + 2 * order * (order + 1)];
+        Moment {
+            count: u64::from_le_bytes(*part(&self.file, start)),
+            mean: self.numbers(start + 8, order),
+            second: triangle
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect(),
+        }
+    }
+
+    fn after_moments(&self) -> usize {
+        let end = |&(start, order): &(usize, usize)| start + moment_bytes(order);
+        self.moments.last().map_or(HEADER, end)
+    }
+
+    fn numbers(&self, at: usize, count: usize) -> Vec<f64> {
+        let bytes = self.file[at..at + 8 * count].as_chunks::<8>().0;
+        bytes.iter().map(|b| f64::from_le_bytes(*b)).collect()
+    }
+}
+
+/// `N` bytes from `at` on.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    let (parts, _) = bytes[at..at + N].as_chunks::<N>();
+    &parts[0]
+}
