@@ -287,6 +287,7 @@ pub fn calibrate(
             pass(None)
         };
         outcome?;
+        sums.finish();
         written.map_err(failed(&target))?;
         let statistics = files.layer(layer);
         let identity = Identity { key, layer };

@@ -4,9 +4,10 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 use htc_kernels::Pool;
 
-/// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
-/// vectors, so that the sums do not depend on the number of threads.
-const TILE: usize = 256;
+/// Side of the tiles of a second moment: large enough for products at full speed, small enough to
+/// be shared out evenly. A tile is summed by one thread and in the order of the vectors, so that
+/// the sums do not depend on the number of threads.
+const TILE: usize = 128;
 
 /// Vectors whose products are summed in float32 before they go into the float64 sums.
 const ROWS: usize = 512;
@@ -58,6 +59,17 @@ impl Moments {
 
     /// Adds the rows of `x [n, order]`.
     pub fn add(&mut self, pool: &Pool, x: &[f32]) {
+        self.add_with(x, |tiles, x| {
+            pool.chunks_mut(tiles, 1, |_, tile| tile[0].add(x));
+        });
+    }
+
+    /// The same on the calling thread.
+    pub fn add_here(&mut self, x: &[f32]) {
+        self.add_with(x, |tiles, x| tiles.iter_mut().for_each(|tile| tile.add(x)));
+    }
+
+    fn add_with(&mut self, x: &[f32], add: impl Fn(&mut [Tile], MatRef<'_, f32>)) {
         let order = self.order.max(1);
         for rows in x.chunks(ROWS * order) {
             let n = rows.len() / order;
@@ -68,7 +80,7 @@ impl Moments {
                 }
             }
             let x = MatRef::from_row_major_slice(&rows[..n * order], n, order);
-            pool.chunks_mut(&mut self.tiles, 1, |_, tile| tile[0].add(x));
+            add(&mut self.tiles, x);
         }
     }
 

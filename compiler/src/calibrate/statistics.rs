@@ -6,6 +6,9 @@ use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
 
+/// First positions that are added together.
+const FIRST_ROWS: usize = 64;
+
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
     pool: &'a Pool,
@@ -16,6 +19,9 @@ pub struct LayerSums<'a> {
     pub stream: Moments,
     /// The same at the first position.
     pub sink: Moments,
+    /// First positions that are not in [`sink`](Self::sink) yet: one row alone would cost as much
+    /// as many.
+    first_rows: Vec<f32>,
     /// By position of the window, the sum of the residual stream's norms behind the layer.
     pub norms: Vec<f64>,
     /// Sums of the squared norms of what attention and the feed-forward network add, without the
@@ -59,6 +65,7 @@ impl<'a> LayerSums<'a> {
             sites: Site::ALL.map(|site| Moments::new(site_width(hyper, site))),
             stream: Moments::new(hyper.width),
             sink: Moments::new(hyper.width),
+            first_rows: Vec::new(),
             norms: vec![0.0; context],
             branches: [0.0; 2],
             heads: (0..hyper.kv_heads)
@@ -88,8 +95,17 @@ impl<'a> LayerSums<'a> {
             *norm += squared_norm(row).sqrt();
         }
         let (first, rest) = self.without_first(x);
-        self.sink.add(self.pool, first);
         self.stream.add(self.pool, rest);
+        self.first_rows.extend_from_slice(first);
+        if self.first_rows.len() >= FIRST_ROWS * width {
+            self.finish();
+        }
+    }
+
+    /// Takes in what was put off; after the last window.
+    pub fn finish(&mut self) {
+        self.sink.add(self.pool, &self.first_rows);
+        self.first_rows.clear();
     }
 
     /// The row of a window's first position, and the others.
@@ -106,23 +122,21 @@ impl Tap for LayerSums<'_> {
             Point::Input(site) => self.sites[site as usize].add(pool, x),
             Point::AttentionBranch => self.branches[0] += squared_norm(self.without_first(x).1),
             Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
-            Point::Queries => {
-                let (group, heads) = (self.query_heads * size, self.heads.len());
-                for (index, head) in self.heads.iter_mut().enumerate() {
-                    head.queries.add(pool, &columns(x, index, group, heads));
-                }
-            }
-            Point::Keys => {
+            Point::Queries | Point::Keys | Point::Values => {
                 let heads = self.heads.len();
-                for (index, head) in self.heads.iter_mut().enumerate() {
-                    head.keys.add(pool, &columns(x, index, size, heads));
-                }
-            }
-            Point::Values => {
-                let heads = self.heads.len();
-                for (index, head) in self.heads.iter_mut().enumerate() {
-                    head.values.add(pool, &columns(x, index, size, heads));
-                }
+                // The queries of a group of heads are as many vectors as there are heads in it.
+                let width = match point {
+                    Point::Queries => self.query_heads * size,
+                    _ => size,
+                };
+                pool.chunks_mut(&mut self.heads, 1, |index, head| {
+                    let part = columns(x, index, width, heads);
+                    match point {
+                        Point::Queries => head[0].queries.add_here(&part),
+                        Point::Keys => head[0].keys.add_here(&part),
+                        _ => head[0].values.add_here(&part),
+                    }
+                });
             }
         }
     }

@@ -135,7 +135,8 @@ fn write_moments(to: &mut impl Write, moments: &Moments) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file beside its place and moves it there when it is complete and on the disk.
+/// Writes a file beside its place and moves it there when it is complete. It is not forced to the
+/// disk: what a crash of the system leaves of it is found out by its digest.
 ///
 /// # Errors
 /// What the system says; the place is as it was then.
@@ -150,7 +151,7 @@ pub fn replace(
     let attempt = || -> io::Result<()> {
         let mut to = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
         write(&mut to)?;
-        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        to.flush()?;
         fs::rename(&unfinished, path)
     };
     attempt().inspect_err(|_| {

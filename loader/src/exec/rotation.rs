@@ -9,15 +9,22 @@ use crate::error::ExecError;
 #[derive(Default)]
 pub(super) struct Rotation {
     pairs: usize,
+    /// The first position.
+    start: usize,
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
 impl Rotation {
-    /// The positions from `start` on. The angles are float64: at position 100,000 a float32
-    /// angle is off by 0.004 radians.
+    /// The positions from `start` on; always with the same frequencies and the same factor. The
+    /// angles are float64: at position 100,000 a float32 angle is off by 0.004 radians.
     pub fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
-        self.pairs = frequencies.len();
+        // Where blocks are executed one by one, the same positions come again.
+        let filled = (self.start, self.cos.len(), self.pairs);
+        if filled == (start, n * frequencies.len(), frequencies.len()) {
+            return;
+        }
+        (self.start, self.pairs) = (start, frequencies.len());
         self.cos.clear();
         self.sin.clear();
         for position in start..start + n {
