@@ -140,7 +140,13 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     let read = started.elapsed();
     let calibration = match &options.calibration {
         None => None,
-        Some(calibration) => Some(calibrated(&source, digest, calibration, options.threads, &progress)?),
+        Some(calibration) => Some(calibrated(
+            &source,
+            digest,
+            calibration,
+            options.threads,
+            &progress,
+        )?),
     };
     let calibrated = started.elapsed();
     let weighting = Weighting::new(options.gauge, calibration.as_ref());
@@ -269,7 +275,9 @@ fn calibrated(
         error,
     })?;
     let told = |event: calibrate::Event| progress(Event::Calibrate(event));
-    Ok(calibrate::calibrate(&model, digest, options, threads, told)?)
+    Ok(calibrate::calibrate(
+        &model, digest, options, threads, told,
+    )?)
 }
 
 fn open(options: &Options) -> Result<ModelFile, CompileError> {

@@ -31,8 +31,8 @@ use thiserror::Error;
 
 use crate::windows::{TextTooShort, Windows};
 use statistics::LayerSums;
-pub use store::{Moment, StoredLayer};
 use store::{Hashed, Identity};
+pub use store::{Moment, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
 const VERSION: u32 = 1;
@@ -119,7 +119,9 @@ pub enum CalibrateError {
         layer: usize,
     },
     /// There is no place for the cache.
-    #[error("neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR")]
+    #[error(
+        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR"
+    )]
     NoCache,
     /// A file of the cache cannot be written or read.
     #[error("{}: {error}; give another folder with --cache DIR", path.display())]

@@ -125,7 +125,11 @@ impl Tile {
             1.0,
             Par::Seq,
         );
-        for (sums, column) in self.values.chunks_exact_mut(self.rows).zip(product.col_iter()) {
+        for (sums, column) in self
+            .values
+            .chunks_exact_mut(self.rows)
+            .zip(product.col_iter())
+        {
             for (sum, &x) in sums.iter_mut().zip(column.iter()) {
                 *sum += f64::from(x);
             }
@@ -141,7 +145,9 @@ mod tests {
         let mut state = 1u64;
         (0..count)
             .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 (state >> 40) as f32 / (1 << 23) as f32 - 0.9
             })
             .collect()

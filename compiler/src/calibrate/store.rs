@@ -109,7 +109,12 @@ pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) 
         to.write_all(&stream.0)?;
         let heads = sums.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
-        for moments in sums.sites.iter().chain([&sums.stream, &sums.sink]).chain(heads) {
+        for moments in sums
+            .sites
+            .iter()
+            .chain([&sums.stream, &sums.sink])
+            .chain(heads)
+        {
             write_moments(&mut to, moments)?;
         }
         let windows = sums.sink.count().max(1) as f64;

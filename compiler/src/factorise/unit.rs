@@ -6,7 +6,9 @@ use htc_formats::model::{InputGroup, Part, Role, Slot};
 use htc_formats::source::ModelFile;
 use thiserror::Error;
 
-use super::{BasisOptions, FactoriseError, Gauge, LowRankOptions, Path, SecondMoment, Weight, Weighting};
+use super::{
+    BasisOptions, FactoriseError, Gauge, LowRankOptions, Path, SecondMoment, Weight, Weighting,
+};
 use super::{low_rank_error, low_rank_with, shared_basis_with, shared_error, weighted_error};
 use crate::plan::{Form, Member, UnitPlan};
 

@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod calibrate;
 mod chat;
 mod compile;
 mod eval;

@@ -62,3 +62,41 @@ fn truncation_costs_what_an_independent_program_finds() {
         close(measure(&artifact) / before, expected, tolerance);
     }
 }
+
+/// The same program with the weighting of the errors by activations and by their second moment,
+/// calibrated on the head of WikiText-2's training split.
+#[test]
+fn weighted_truncation_costs_what_an_independent_program_finds() {
+    let (Some(text), Some(calibration)) = (
+        shared("text/wikitext2.test.raw.txt"),
+        shared("text/wikitext2.train-head.raw.txt"),
+    ) else {
+        return;
+    };
+    let model = demo("reference-7m-f16.gguf");
+    let scratch = Scratch::new();
+    let cache = scratch.path("cache");
+    let measure = |model: &std::path::Path| {
+        let result = eval(model, &text, &["--chunks", "60"]).run().json();
+        number(&result, "/perplexity_all")
+    };
+    let before = measure(&model);
+    for (gauge, ratio, expected, tolerance) in [
+        ("activation", "0.9", 1.058, 0.01),
+        ("activation", "0.6", 1.60, 0.06),
+        ("whiten", "0.9", 1.038, 0.01),
+        ("whiten", "0.6", 1.33, 0.05),
+    ] {
+        let options = [
+            ["--factor-type", "f16"],
+            ["--ratio", ratio],
+            ["--allocator", "uniform"],
+            ["--gauge", gauge],
+            ["--calibration", calibration.to_str().unwrap()],
+            ["--cache", cache.to_str().unwrap()],
+        ];
+        let options = [&options.concat()[..], &["--force"]].concat();
+        let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
+        close(measure(&artifact) / before, expected, tolerance);
+    }
+}

@@ -1,0 +1,205 @@
+//! `htc compile --calibration`: what the gauges gain, and what the cache keeps.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::METHODS;
+
+const MODEL: &str = "reference-7m-f16.gguf";
+
+/// The demo model, half of it, calibrated on a little text.
+fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
+    htc![
+        "compile",
+        demo(MODEL),
+        "-o",
+        scratch.path(output),
+        "--ratio",
+        "0.6",
+        "--calibration",
+        demo(TEXT),
+        "--calibration-tokens",
+        "4096",
+        "--cache",
+        scratch.path("cache"),
+        "--report",
+        "json",
+        "--force"
+    ]
+    .args(options)
+}
+
+const TEXT: &str = "alice.txt";
+
+/// The only calibration in the cache.
+fn cached(scratch: &Scratch) -> PathBuf {
+    let mut found = fs::read_dir(scratch.path("cache")).unwrap();
+    let one = found.next().unwrap().unwrap().path();
+    assert!(found.next().is_none());
+    one
+}
+
+fn found_layers(report: &Value) -> u64 {
+    report["calibration"]["found_layers"].as_u64().unwrap()
+}
+
+/// Root mean square of the relative output errors of all slots.
+fn output_error(report: &Value) -> f64 {
+    let slots = report["slots"].as_array().unwrap();
+    let errors = slots
+        .iter()
+        .filter_map(|slot| slot["output_error"].as_f64());
+    let squares: Vec<f64> = errors.map(|error| error * error).collect();
+    assert!(!squares.is_empty());
+    (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
+}
+
+#[test]
+fn gauges_lower_the_error_of_the_outputs_in_their_order() {
+    let scratch = Scratch::new();
+    for method in METHODS {
+        let mut errors = Vec::new();
+        for gauge in ["none", "activation", "whiten"] {
+            let run = compile(&scratch, "out.htz", &["--gauge", gauge, "--method", method]);
+            let report = run.run().ok().json();
+            assert_eq!(report["calibration"]["gauge"], gauge);
+            assert_eq!(report["calibration"]["tokens"], 4096);
+            errors.push(output_error(&report));
+            htc!["verify", scratch.path("out.htz")].run().ok();
+        }
+        let [none, activation, whiten] = errors[..] else {
+            panic!("{errors:?}");
+        };
+        assert!(activation < none, "{method}: {errors:?}");
+        assert!(whiten < 0.9 * activation.min(none), "{method}: {errors:?}");
+    }
+}
+
+#[test]
+fn the_cache_is_found_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let first = compile(&scratch, "first.htz", &["--threads", "1"])
+        .run()
+        .ok()
+        .json();
+    assert_eq!(found_layers(&first), 0);
+    let bytes = fs::read(scratch.path("first.htz")).unwrap();
+    let second = compile(&scratch, "second.htz", &[]).run().ok().json();
+    assert_eq!(found_layers(&second), 8);
+    assert_eq!(fs::read(scratch.path("second.htz")).unwrap(), bytes);
+    // From nothing, on two threads.
+    fs::remove_dir_all(scratch.path("cache")).unwrap();
+    let third = compile(&scratch, "third.htz", &["--threads", "2"])
+        .run()
+        .ok()
+        .json();
+    assert_eq!(found_layers(&third), 0);
+    assert_eq!(fs::read(scratch.path("third.htz")).unwrap(), bytes);
+    // Other text or windows are another calibration.
+    let other = compile(&scratch, "other.htz", &["--context", "128"])
+        .run()
+        .ok()
+        .json();
+    assert_eq!(found_layers(&other), 0);
+    assert_ne!(fs::read(scratch.path("other.htz")).unwrap(), bytes);
+}
+
+#[test]
+fn damaged_statistics_are_told_of_and_made_again() {
+    let scratch = Scratch::new();
+    compile(&scratch, "out.htz", &[]).run().ok();
+    let expected = fs::read(scratch.path("out.htz")).unwrap();
+    let layer = cached(&scratch).join("layer-0003");
+    let good = fs::read(&layer).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let of_another = fs::read(cached(&scratch).join("layer-0002")).unwrap();
+    for bad in [&flipped[..], &good[..good.len() - 1], b"", &of_another] {
+        fs::write(&layer, bad).unwrap();
+        let outcome = compile(&scratch, "again.htz", &[]).run().ok();
+        assert!(outcome.stderr.contains("layer-0003"), "{}", outcome.stderr);
+        assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);
+        assert_eq!(fs::read(&layer).unwrap(), good);
+    }
+}
+
+#[test]
+fn a_killed_calibration_goes_on() {
+    let scratch = Scratch::new();
+    compile(&scratch, "out.htz", &[]).run().ok();
+    let expected = fs::read(scratch.path("out.htz")).unwrap();
+    let folder = cached(&scratch);
+    fs::remove_dir_all(&folder).unwrap();
+    let mut child = compile(&scratch, "killed.htz", &[]).spawn();
+    let begun = Instant::now();
+    while !folder.join("layer-0002").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!scratch.path("killed.htz").exists());
+    let report = compile(&scratch, "resumed.htz", &[]).run().ok().json();
+    assert!(found_layers(&report) >= 3, "{}", found_layers(&report));
+    assert_eq!(fs::read(scratch.path("resumed.htz")).unwrap(), expected);
+    let left = names(&folder);
+    let layers: Vec<String> = (0..8).map(|layer| format!("layer-{layer:04}")).collect();
+    assert_eq!(left, layers);
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_cannot_be_calibrated_on_is_refused() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let short = scratch.file("short.txt", "the cat");
+    let text = scratch.file("text.txt", "the cat sat on the hat ".repeat(40));
+    let output = scratch.path("out.htz");
+    let run = |text: &Path, options: &[&str]| {
+        let run = htc!["compile", &model, "-o", &output, "--calibration", text];
+        run.args(["--context", "16"]).args(options)
+    };
+    let cache = scratch.path("cache");
+    let cache = cache.to_str().unwrap();
+    run(&short, &["--cache", cache])
+        .run()
+        .refused(1, &["short.txt", "tokens", "window"]);
+    run(&scratch.path("none.txt"), &["--cache", cache])
+        .run()
+        .refused(1, &["none.txt"]);
+    let file = scratch.file("file", "");
+    let in_file = file.join("cache");
+    run(&text, &["--cache", in_file.to_str().unwrap()])
+        .run()
+        .refused(1, &["file/cache", "--cache"]);
+    for options in [
+        &["--gauge", "whiten"][..],
+        &["--gauge", "activation"],
+        &["--cache", "x"],
+        &["--calibration-tokens", "64"],
+        &["--context", "64"],
+    ] {
+        let run = htc!["compile", &model, "-o", &output].args(options);
+        run.run().refused(2, &["--calibration"]);
+    }
+    run(&text, &["--gauge", "best"])
+        .run()
+        .refused(2, &["--gauge", "best", "whiten"]);
+    run(&text, &["--calibration-tokens", "0"])
+        .run()
+        .refused(2, &["--calibration-tokens"]);
+    assert!(!output.exists());
+}
