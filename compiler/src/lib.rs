@@ -15,8 +15,11 @@ macro_rules! say {
 pub mod chat;
 pub mod cli;
 pub mod commands;
+pub mod disk;
 pub mod evaluate;
+pub mod evidence;
 pub mod factorise;
+pub mod forecast;
 pub mod interrupt;
 pub mod memory;
 pub mod ordered;

@@ -1,7 +1,8 @@
 //! The whole flow on one page: from a model file to a sealed artifact.
 //!
 //! 1. **Read.** The source is mapped and bound to its architecture; its digest names it.
-//! 2. **Plan.** From shapes and budget alone it is decided what becomes of every slot.
+//! 2. **Plan.** From shapes, budget and what the allocator looks at it is decided what becomes of
+//!    every slot; or a plan is taken from a file.
 //! 3. **Factorise.** Units are decomposed in parallel, one thread each; every unit's error is
 //!    measured on what is stored, after rounding.
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready; the
@@ -18,16 +19,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{HtzError, HtzWriter, Section};
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use thiserror::Error;
 
+use crate::disk;
+use crate::evidence::{Target, evidence};
 use crate::factorise::unit::{self, UnitError};
 use crate::interrupt::RemoveOnInterrupt;
 use crate::ordered;
-use crate::plan::{self, Evidence, PlanError, Request};
+use crate::plan::json::PlanFileError;
+use crate::plan::{self, Evidence, Plan, PlanError, Request};
 use crate::report::Report;
 use crate::seal::{self, Job};
 
@@ -38,17 +42,33 @@ pub struct Options {
     pub input: PathBuf,
     /// The artifact.
     pub output: PathBuf,
-    /// What to do with it.
-    pub request: Request,
+    /// Where the plan comes from.
+    pub planning: Planning,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.
     pub overwrite: bool,
 }
 
+/// Where a plan comes from.
+#[derive(Clone, Debug)]
+pub enum Planning {
+    /// It is made.
+    Make {
+        /// What is asked for.
+        request: Request,
+        /// The machine that the artifact is for.
+        target: Target,
+    },
+    /// It is read from a file; see [`plan::json`].
+    File(PathBuf),
+}
+
 /// What is being done, for a progress display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
+    /// So many units are measured for the plan, each told as [`Event::Done`].
+    Measuring(usize),
     /// The source is being read for its digest.
     Digest,
     /// So many steps follow.
@@ -82,6 +102,19 @@ pub enum CompileError {
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The file with the plan is none for this model.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
+    /// The artifact cannot fit the file system.
+    #[error("{}: the artifact will have {needed} bytes, the file system has {free} free; free some, give another -o, or compress more", path.display())]
+    NoSpace {
+        /// The artifact.
+        path: PathBuf,
+        /// Its bytes.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
     /// A slot cannot be factorised.
     #[error("{}: {error}", path.display())]
     Unit {
@@ -105,40 +138,22 @@ pub enum CompileError {
 pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
     let started = Instant::now();
 
-    // Read.
-    let source = open(options)?;
-    let vocabulary = source
-        .vocabulary
-        .as_ref()
-        .map_err(|error| CompileError::Vocabulary {
-            path: options.input.clone(),
-            error: error.clone(),
-        })?;
-
-    // Plan.
-    let source_type = |layer, slot| {
-        let part = Part::Weight;
-        let weight = source.tensor(Role::Linear { layer, slot, part });
-        weight.map_or(DType::F32, |tensor| tensor.dtype)
-    };
-    let evidence = Evidence::default();
-    let plan = plan::make(
-        &source.hyper,
-        options.request.clone(),
-        &evidence,
-        source_type,
-    )?;
+    // Read and plan. Whatever can be refused is refused before the first long read.
+    let Prepared {
+        source,
+        plan,
+        tokenizer,
+        ..
+    } = prepare(options, &progress)?;
     let jobs = seal::jobs(&source, &plan);
-    // Whatever can be refused has been refused before the first long read.
-    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    let planned = started.elapsed();
     progress(Event::Digest);
     let digest = source.digest();
-    let read = started.elapsed();
+    let read = started.elapsed() - planned;
 
     // Factorise and seal.
     let manifest = seal::draft(&source, digest, &plan);
     let mut record = manifest.plan.clone();
-    let tokenizer = Section::tokenizer(vocabulary)?;
     let mut writer = HtzWriter::create(
         &options.output,
         manifest,
@@ -198,13 +213,15 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     writer.finish(|plan| plan.clone_from(&record))?;
     drop(unfinished);
     let times = Times {
+        plan: planned,
         read,
-        factorise: factorised - read,
+        factorise: factorised - planned - read,
         seal: started.elapsed() - factorised,
     };
     Ok(Report::new(
         options,
         &source,
+        &plan,
         digest,
         record,
         artifact_bytes,
@@ -212,9 +229,96 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     ))
 }
 
+/// A compilation before the first factor.
+pub(crate) struct Prepared {
+    pub source: ModelFile,
+    pub plan: Plan,
+    pub tokenizer: Section,
+    /// Bytes that the artifact will have, exactly.
+    pub artifact_bytes: u64,
+    /// Bytes free where it will be.
+    pub free: Option<u64>,
+}
+
+/// Opens and plans, and finds whatever can be wrong before any factor is made.
+pub(crate) fn prepare(
+    options: &Options,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Prepared, CompileError> {
+    let source = open(&options.input)?;
+    if is_of_source(&source, &options.output) {
+        return Err(CompileError::SameFile(options.output.clone()));
+    }
+    let vocabulary = source
+        .vocabulary
+        .as_ref()
+        .map_err(|error| CompileError::Vocabulary {
+            path: options.input.clone(),
+            error: error.clone(),
+        })?;
+    let tokenizer = Section::tokenizer(vocabulary)?;
+    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    let plan = plan(&source, &options.planning, options.threads, progress)?;
+    let draft = seal::draft(&source, Digest::default(), &plan);
+    let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
+    let free = disk::free(disk::folder_of(&options.output));
+    match free {
+        // An artifact that is replaced stays until the new one is complete.
+        Some(free) if free < artifact_bytes => Err(CompileError::NoSpace {
+            path: options.output.clone(),
+            needed: artifact_bytes,
+            free,
+        }),
+        _ => Ok(Prepared {
+            source,
+            plan,
+            tokenizer,
+            artifact_bytes,
+            free,
+        }),
+    }
+}
+
+/// Makes the plan for a model, or takes it from its file. Weights are read only where the allocator
+/// looks at them, and only after everything else was found to be in order.
+///
+/// # Errors
+/// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Unit`].
+pub fn plan(
+    source: &ModelFile,
+    planning: &Planning,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Plan, CompileError> {
+    let source_type = |layer, slot| {
+        let part = Part::Weight;
+        let weight = source.tensor(Role::Linear { layer, slot, part });
+        weight.map_or(DType::F32, |tensor| tensor.dtype)
+    };
+    let (request, target) = match planning {
+        Planning::Make { request, target } => (request, target),
+        Planning::File(path) => {
+            let digest = || {
+                progress(Event::Digest);
+                source.digest()
+            };
+            return Ok(plan::json::read(path, &source.hyper, digest, source_type)?);
+        }
+    };
+    let make =
+        |evidence: &Evidence| plan::make(&source.hyper, request.clone(), evidence, source_type);
+    match make(&target.evidence()) {
+        Ok(_) | Err(PlanError::NoEvidence { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let units = plan::units(&source.hyper, request, source_type)?;
+    let evidence = evidence(source, &units, request, target, threads, progress)?;
+    Ok(make(&evidence)?)
+}
+
 /// Results that may wait: those of one layer, or more where so many threads would not find work
 /// within one.
-fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
+pub(crate) fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
     let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));
     jobs.len()
@@ -225,7 +329,9 @@ fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
 /// How long the stages took; factorising includes writing what is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Opening the source and its digest.
+    /// Opening the source and deciding, with what is measured for it.
+    pub plan: Duration,
+    /// Reading the source for its digest.
     pub read: Duration,
     /// Factorising and writing.
     pub factorise: Duration,
@@ -233,15 +339,16 @@ pub struct Times {
     pub seal: Duration,
 }
 
-fn open(options: &Options) -> Result<ModelFile, CompileError> {
-    let source = ModelFile::open(&options.input)?;
-    if matches!(source.container, Container::Htz { .. }) {
-        return Err(CompileError::AlreadyCompiled(options.input.clone()));
+/// Opens a model that may be compiled.
+///
+/// # Errors
+/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
+pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
+    let source = ModelFile::open(input)?;
+    match source.container {
+        Container::Htz { .. } => Err(CompileError::AlreadyCompiled(input.to_owned())),
+        _ => Ok(source),
     }
-    if is_of_source(&source, &options.output) {
-        return Err(CompileError::SameFile(options.output.clone()));
-    }
-    Ok(source)
 }
 
 /// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
