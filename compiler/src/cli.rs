@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use htc_formats::model::Slot;
-use htc_formats::{DType, block};
+use clap::{Args, Parser, Subcommand};
 use htc_loader::kv::KvType;
 
 use crate::calibrate;
 use crate::factorise::GaugeKind;
-use crate::plan::{Budget, Method};
+use crate::plan::Budget;
+
+mod planning;
+
+pub use planning::{Cache, MethodArg, PlanningArgs};
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -27,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Compress a model into one sealed .htz artifact
     Compile(CompileArgs),
+    /// Decide what would become of every slot, and write it as JSON
+    Plan(PlanArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Write text
@@ -52,29 +56,22 @@ pub struct CompileArgs {
     /// Artifact to write (.htz)
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
-    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
-    pub method: MethodArg,
-    /// Rank of every selected slot; `full` keeps every component, whatever the size
-    #[arg(
-        long,
-        value_name = "N|full",
-        conflicts_with = "ratio",
-        allow_negative_numbers = true
-    )]
-    pub rank: Option<RankArg>,
-    /// Parameters after over before on the selected slots, met from below [default: 0.9]
-    #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true)]
-    pub ratio: Option<f64>,
-    /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub slots: Vec<Slot>,
-    /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
-    #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
-    pub factor_type: DType,
+    /// Take the plan that `htc plan` wrote, edited or not, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS)]
+    pub plan: Option<PathBuf>,
+    /// Show the plan, the bytes of the artifact and the memory that it will take, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
+    /// Which errors count: none, all alike; activation, by how much each input channel is excited;
+    /// whiten, those of the outputs [default: whiten with --calibration, else none]
+    #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
+    pub gauge: Option<GaugeKind>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -98,10 +95,6 @@ pub struct CalibrationArgs {
     /// Tokens in a window of the calibration
     #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
-    /// Which errors count: none, all alike; activation, by how much each input channel is excited;
-    /// whiten, those of the outputs [default: whiten with --calibration, else none]
-    #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
-    pub gauge: Option<GaugeKind>,
     /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
     #[arg(long, value_name = "DIR", requires = "calibration")]
     pub cache: Option<PathBuf>,
@@ -118,14 +111,45 @@ impl CalibrationArgs {
         })
     }
 
+    /// Whether there is a text.
+    pub fn is_given(&self) -> bool {
+        self.calibration.is_some()
+    }
+}
+
+impl CompileArgs {
     /// The gauge asked for, or the default.
     pub fn gauge(&self) -> GaugeKind {
-        let default = match self.calibration {
-            Some(_) => GaugeKind::Whiten,
-            None => GaugeKind::None,
+        let default = match self.calibration.is_given() {
+            true => GaugeKind::Whiten,
+            false => GaugeKind::None,
         };
         self.gauge.unwrap_or(default)
     }
+}
+
+/// Arguments of `htc plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Model to plan for: a .gguf (of several files the first), or a folder with config.json and
+    /// .safetensors
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// File to write the plan to (JSON) [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Replace FILE if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
 }
 
 /// Arguments of `htc eval`.
@@ -274,24 +298,6 @@ impl ThreadArgs {
     }
 }
 
-/// [`Method`] as it is typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum MethodArg {
-    /// Every slot alone.
-    Gp,
-    /// Shared basis.
-    Grc,
-}
-
-impl From<MethodArg> for Method {
-    fn from(arg: MethodArg) -> Method {
-        match arg {
-            MethodArg::Gp => Method::PerSlot,
-            MethodArg::Grc => Method::SharedBasis,
-        }
-    }
-}
-
 /// A rank as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RankArg {
@@ -332,13 +338,6 @@ fn parse_kv_type(text: &str) -> Result<KvType, String> {
     }
 }
 
-fn parse_ratio(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
-        _ => Err("a ratio is a number above 0 and at most 1".into()),
-    }
-}
-
 fn parse_temperature(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
@@ -353,16 +352,6 @@ fn parse_top_p(text: &str) -> Result<f32, String> {
     }
 }
 
-fn parse_factor_type(text: &str) -> Result<DType, String> {
-    match text.parse() {
-        Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
-        _ => {
-            let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
-            Err(format!("factors are stored as one of {}", names.join(", ")))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,6 +360,38 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A plan that is taken from a file leaves nothing to ask for; defaults are nothing asked for.
+    #[test]
+    fn a_plan_excludes_what_it_decides() {
+        let typed = |options: &[&'static str]| {
+            let command = [
+                "htc", "compile", "a.gguf", "-o", "b.htz", "--plan", "p.json",
+            ];
+            Cli::try_parse_from(command.iter().chain(options).copied())
+        };
+        assert!(typed(&[]).is_ok());
+        for (option, value) in [
+            ("--method", "gp"),
+            ("--rank", "4"),
+            ("--ratio", "0.5"),
+            ("--parameters", "5"),
+            ("--bytes", "5"),
+            ("--mean-rank", "5"),
+            ("--allocator", "uniform"),
+            ("--rank-floor", "4"),
+            ("--rank-cap", "4"),
+            ("--gpu", "l4"),
+            ("--tokens-per-joule", "4"),
+            ("--slots", "q"),
+            ("--factor-type", "q8_0"),
+        ] {
+            assert!(typed(&[option, value]).is_err(), "{option}");
+        }
+        for option in ["--force", "--dry-run"] {
+            assert!(typed(&[option]).is_ok(), "{option}");
+        }
     }
 
     #[test]
@@ -386,6 +407,14 @@ mod tests {
             ("--slots", "q,x"),
             ("--factor-type", "q3_k"),
             ("--threads", "0"),
+            ("--allocator", "best"),
+            ("--rank-floor", "1.5"),
+            ("--rank-cap", "0"),
+            ("--bytes", "3.5"),
+            ("--parameters", "0"),
+            ("--mean-rank", "inf"),
+            ("--gpu", "voodoo"),
+            ("--tokens-per-joule", "-1"),
         ] {
             let typed = ["htc", "compile", "a.gguf", "-o", "b.htz", option, value];
             assert!(Cli::try_parse_from(typed).is_err(), "{option} {value}");

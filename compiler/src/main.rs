@@ -12,6 +12,9 @@ fn main() -> ExitCode {
         Ok(cli) => match commands::execute(cli.command) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
+                for detail in failure.details() {
+                    commands::complain(&detail);
+                }
                 let remedy = failure.option().map(|option| format!(" ({option})"));
                 commands::complain(&format!("error: {failure}{}", remedy.unwrap_or_default()));
                 ExitCode::from(failure.exit_code())

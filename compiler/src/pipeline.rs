@@ -1,7 +1,8 @@
 //! The whole flow on one page: from a model file to a sealed artifact.
 //!
 //! 1. **Read.** The source is mapped and bound to its architecture; its digest names it.
-//! 2. **Plan.** From shapes and budget alone it is decided what becomes of every slot.
+//! 2. **Plan.** From shapes, budget and what the allocator looks at it is decided what becomes of
+//!    every slot; or a plan is taken from a file.
 //! 3. **Factorise.** Units are decomposed in parallel, one thread each; every unit's error is
 //!    measured on what is stored, after rounding.
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready; the
@@ -12,6 +13,7 @@
 //! same source and the same request give the same bytes on the same instruction set.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,12 +28,15 @@ use htc_loader::Model;
 use thiserror::Error;
 
 use crate::calibrate::{self, CalibrateError, Calibration};
+use crate::disk;
+use crate::evidence::{Measured, Target, evidence};
 use crate::factorise::unit::{self, UnitError};
 use crate::factorise::{GaugeKind, Weighting};
 use crate::interrupt::RemoveOnInterrupt;
 use crate::ordered;
-use crate::plan::{self, Evidence, PlanError, Request};
-use crate::report::Report;
+use crate::plan::json::PlanFileError;
+use crate::plan::{self, Evidence, Plan, PlanError, Request};
+use crate::report::{Calibrated, Report};
 use crate::seal::{self, Job};
 
 /// What to compile.
@@ -41,8 +46,8 @@ pub struct Options {
     pub input: PathBuf,
     /// The artifact.
     pub output: PathBuf,
-    /// What to do with it.
-    pub request: Request,
+    /// Where the plan comes from.
+    pub planning: Planning,
     /// What to calibrate on, if at all.
     pub calibration: Option<calibrate::Options>,
     /// Which errors count.
@@ -53,9 +58,25 @@ pub struct Options {
     pub overwrite: bool,
 }
 
+/// Where a plan comes from.
+#[derive(Clone, Debug)]
+pub enum Planning {
+    /// It is made.
+    Make {
+        /// What is asked for.
+        request: Request,
+        /// The machine that the artifact is for.
+        target: Target,
+    },
+    /// It is read from a file; see [`plan::json`].
+    File(PathBuf),
+}
+
 /// What is being done, for a progress display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
+    /// So many units are measured for the plan, each told as [`Event::Done`].
+    Measuring(usize),
     /// The source is being read for its digest.
     Digest,
     /// Text flows through the source.
@@ -94,6 +115,19 @@ pub enum CompileError {
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The file with the plan is none for this model.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
+    /// The artifact cannot fit the file system.
+    #[error("{}: the artifact will have {needed} bytes, the file system has {free} free; free some, give another -o, or compress more", path.display())]
+    NoSpace {
+        /// The artifact.
+        path: PathBuf,
+        /// Its bytes.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
     /// A slot cannot be factorised.
     #[error("{}: {error}", path.display())]
     Unit {
@@ -117,52 +151,23 @@ pub enum CompileError {
 pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
     let started = Instant::now();
 
-    // Read.
-    let source = open(options)?;
-    let vocabulary = source
-        .vocabulary
-        .as_ref()
-        .map_err(|error| CompileError::Vocabulary {
-            path: options.input.clone(),
-            error: error.clone(),
-        })?;
-
-    // Plan.
-    let source_type = |layer, slot| {
-        let part = Part::Weight;
-        let weight = source.tensor(Role::Linear { layer, slot, part });
-        weight.map_or(DType::F32, |tensor| tensor.dtype)
-    };
-    // Whatever can be refused is refused before the first long read.
-    HtzWriter::check_destination(&options.output, options.overwrite)?;
-    progress(Event::Digest);
-    let digest = source.digest();
-    let read = started.elapsed();
-    let calibration = match &options.calibration {
-        None => None,
-        Some(calibration) => Some(calibrated(
-            &source,
-            digest,
-            calibration,
-            options.threads,
-            &progress,
-        )?),
-    };
-    let calibrated = started.elapsed();
-    let weighting = Weighting::new(options.gauge, calibration.as_ref());
-    let evidence = Evidence::default();
-    let plan = plan::make(
-        &source.hyper,
-        options.request.clone(),
-        &evidence,
-        source_type,
-    )?;
+    // Read, calibrate and plan. Whatever can be refused is refused before the first long read.
+    let Prepared {
+        source,
+        digest,
+        calibration,
+        plan,
+        tokenizer,
+        times: [read, calibrate],
+        ..
+    } = prepare(options, &progress)?;
     let jobs = seal::jobs(&source, &plan);
+    let planned = started.elapsed();
+    let weighting = Weighting::new(options.gauge, calibration.as_ref());
 
     // Factorise and seal.
     let manifest = seal::draft(&source, digest, &plan);
     let mut record = manifest.plan.clone();
-    let tokenizer = Section::tokenizer(vocabulary)?;
     let mut writer = HtzWriter::create(
         &options.output,
         manifest,
@@ -173,6 +178,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     progress(Event::Planned(jobs.len()));
     // Tensors that are made but whose turn to be written has not come.
     let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
+    let mut output_errors = Vec::new();
     let of_source = |error| CompileError::Unit {
         path: options.input.clone(),
         error,
@@ -195,6 +201,8 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
                 (Job::Factorise(unit), Some(factors)) => {
                     let roles = unit::stored_shapes(unit).into_iter().map(|s| s.role);
                     ready.extend(roles.zip(factors.tensors.into_iter().map(Cow::Owned)));
+                    let slots = unit.members.iter().map(|member| member.slot);
+                    output_errors.extend(slots.zip(factors.output_errors));
                     for (member, error) in unit.members.iter().zip(factors.errors) {
                         let slot = seal::record_of(&mut record, unit.layer, member.slot);
                         if let Some(slot) = slot {
@@ -224,24 +232,192 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     writer.finish(|plan| plan.clone_from(&record))?;
     drop(unfinished);
     let times = Times {
+        plan: planned - read - calibrate,
         read,
-        calibrate: calibrated - read,
-        factorise: factorised - calibrated,
+        calibrate,
+        factorise: factorised - planned,
         seal: started.elapsed() - factorised,
     };
+    let calibrated = options.calibration.as_ref().zip(calibration.as_ref());
+    let calibrated = calibrated
+        .map(|(asked, found)| Calibrated::new(&asked.text, found, options.gauge, &output_errors));
     Ok(Report::new(
         options,
         &source,
+        &plan,
         digest,
+        calibrated,
         record,
         artifact_bytes,
         times,
     ))
 }
 
+/// A compilation before the first factor.
+pub(crate) struct Prepared {
+    pub source: ModelFile,
+    pub digest: Digest,
+    pub calibration: Option<Calibration>,
+    pub plan: Plan,
+    pub tokenizer: Section,
+    /// Bytes that the artifact will have, exactly.
+    pub artifact_bytes: u64,
+    /// Bytes free where it will be.
+    pub free: Option<u64>,
+    /// What the digest and the calibration took.
+    pub times: [Duration; 2],
+}
+
+/// Opens, calibrates and plans, and finds whatever can be wrong before any factor is made.
+pub(crate) fn prepare(
+    options: &Options,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Prepared, CompileError> {
+    let source = open(&options.input)?;
+    if is_of_source(&source, &options.output) {
+        return Err(CompileError::SameFile(options.output.clone()));
+    }
+    let vocabulary = source
+        .vocabulary
+        .as_ref()
+        .map_err(|error| CompileError::Vocabulary {
+            path: options.input.clone(),
+            error: error.clone(),
+        })?;
+    let tokenizer = Section::tokenizer(vocabulary)?;
+    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    let Planned {
+        plan,
+        digest,
+        calibration,
+        calibrated,
+    } = plan(
+        &source,
+        &options.planning,
+        options.calibration.as_ref(),
+        options.threads,
+        &progress,
+    )?;
+    let draft = seal::draft(&source, Digest::default(), &plan);
+    let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
+    let free = disk::free(disk::folder_of(&options.output));
+    match free {
+        // An artifact that is replaced stays until the new one is complete.
+        Some(free) if free < artifact_bytes => Err(CompileError::NoSpace {
+            path: options.output.clone(),
+            needed: artifact_bytes,
+            free,
+        }),
+        _ => {
+            let (digest, read) = digest.unwrap_or_else(|| timed_digest(&source, &progress));
+            Ok(Prepared {
+                source,
+                digest,
+                calibration,
+                plan,
+                tokenizer,
+                artifact_bytes,
+                free,
+                times: [read, calibrated],
+            })
+        }
+    }
+}
+
+/// A plan, and what was found out for it.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The digest of the source and how long it took, where it was needed.
+    pub digest: Option<(Digest, Duration)>,
+    /// The calibration, where there is one.
+    pub calibration: Option<Calibration>,
+    /// How long that took.
+    pub calibrated: Duration,
+}
+
+/// Makes the plan for a model, or takes it from its file. The model is executed and its weights are
+/// read only after everything else was found to be in order.
+///
+/// # Errors
+/// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Calibrate`],
+/// [`CompileError::Unit`].
+pub fn plan(
+    source: &ModelFile,
+    planning: &Planning,
+    calibration: Option<&calibrate::Options>,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Planned, CompileError> {
+    let source_type = |layer, slot| {
+        let part = Part::Weight;
+        let weight = source.tensor(Role::Linear { layer, slot, part });
+        weight.map_or(DType::F32, |tensor| tensor.dtype)
+    };
+    let make = |request: &Request, evidence: &Evidence| {
+        plan::make(&source.hyper, request.clone(), evidence, source_type)
+    };
+    if let Planning::Make { request, target } = planning {
+        match make(request, &target.evidence()) {
+            Ok(_) => {}
+            // What is missing is about to be measured, or is missing in the end.
+            Err(PlanError::NoEvidence { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // Reads the whole source, which not every plan needs.
+    let read = OnceCell::new();
+    let digest = || {
+        let (digest, _) = *read.get_or_init(|| timed_digest(source, &progress));
+        digest
+    };
+    if let Planning::File(path) = planning {
+        // Refused before the calibration.
+        plan::json::read(path, &source.hyper, digest, source_type)?;
+    }
+    let calibration = match calibration {
+        None => None,
+        Some(options) => Some((digest(), options)),
+    };
+    let begun = Instant::now();
+    let calibration = match calibration {
+        None => None,
+        Some((digest, options)) => Some(calibrate(source, digest, options, threads, &progress)?),
+    };
+    let calibrated = begun.elapsed();
+    let plan = match planning {
+        Planning::File(path) => plan::json::read(path, &source.hyper, digest, source_type)?,
+        Planning::Make { request, target } => {
+            let units = plan::units(&source.hyper, request, source_type)?;
+            let measured = Measured {
+                source,
+                units: &units,
+                calibration: calibration.as_ref(),
+            };
+            make(
+                request,
+                &evidence(measured, request, target, threads, &progress)?,
+            )?
+        }
+    };
+    Ok(Planned {
+        plan,
+        digest: read.into_inner(),
+        calibration,
+        calibrated,
+    })
+}
+
+/// The digest of the source, and how long it took.
+fn timed_digest(source: &ModelFile, progress: impl Fn(Event)) -> (Digest, Duration) {
+    progress(Event::Digest);
+    let begun = Instant::now();
+    (source.digest(), begun.elapsed())
+}
+
 /// Results that may wait: those of one layer, or more where so many threads would not find work
 /// within one.
-fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
+pub(crate) fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
     let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));
     jobs.len()
@@ -252,7 +428,9 @@ fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
 /// How long the stages took; factorising includes writing what is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Opening the source and its digest.
+    /// Opening the source and deciding, with what is measured for it.
+    pub plan: Duration,
+    /// Reading the source for its digest.
     pub read: Duration,
     /// Calibrating, or finding that it was done before.
     pub calibrate: Duration,
@@ -262,16 +440,19 @@ pub struct Times {
     pub seal: Duration,
 }
 
-fn calibrated(
+/// Lets the text of `options` flow through a source.
+///
+/// # Errors
+/// [`CompileError::Calibrate`].
+pub fn calibrate(
     source: &ModelFile,
     digest: Digest,
     options: &calibrate::Options,
     threads: usize,
-    progress: &(impl Fn(Event) + Sync),
+    progress: impl Fn(Event) + Sync,
 ) -> Result<Calibration, CompileError> {
-    let path = &source.path;
     let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
-        path: path.clone(),
+        path: source.path.clone(),
         error,
     })?;
     let told = |event: calibrate::Event| progress(Event::Calibrate(event));
@@ -280,15 +461,16 @@ fn calibrated(
     )?)
 }
 
-fn open(options: &Options) -> Result<ModelFile, CompileError> {
-    let source = ModelFile::open(&options.input)?;
-    if matches!(source.container, Container::Htz { .. }) {
-        return Err(CompileError::AlreadyCompiled(options.input.clone()));
+/// Opens a model that may be compiled.
+///
+/// # Errors
+/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
+pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
+    let source = ModelFile::open(input)?;
+    match source.container {
+        Container::Htz { .. } => Err(CompileError::AlreadyCompiled(input.to_owned())),
+        _ => Ok(source),
     }
-    if is_of_source(&source, &options.output) {
-        return Err(CompileError::SameFile(options.output.clone()));
-    }
-    Ok(source)
 }
 
 /// Whether a path leads to the source, to one of the files it consists of, or to one in its folder

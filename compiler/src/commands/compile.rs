@@ -1,48 +1,29 @@
 //! `htc compile`.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use htc_formats::source::ModelFile;
-use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
-use super::{Failure, bounded, print_json};
-use crate::calibrate;
+use super::plan::planning;
+use super::progress::Progress;
+use super::{Failure, print_json};
 use crate::cli::CompileArgs;
-use crate::interrupt;
-use crate::pipeline::{self, Event, Options};
-use crate::plan::allocate::Allocation;
-use crate::plan::{Budget, Method, Request};
-use crate::report::Report;
-
-/// Parameters after over before where neither a rank nor a ratio is given.
-const DEFAULT_RATIO: f64 = 0.9;
+use crate::pipeline::{self, Options, Planning};
+use crate::{forecast, interrupt};
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
-    let method = Method::from(args.method);
-    let mut slots = args.slots.clone();
-    if slots.is_empty() {
-        slots = method.default_slots().to_vec();
-    }
-    slots.sort();
-    slots.dedup();
-    let budget = match (args.rank, args.ratio) {
-        (Some(rank), _) => Budget::from(rank),
-        (None, ratio) => Budget::Ratio(ratio.unwrap_or(DEFAULT_RATIO)),
-    };
     let options = Options {
         input: args.input.clone(),
         output: args.output.clone(),
-        request: Request {
-            method,
-            budget,
-            allocation: Allocation::default(),
-            slots,
-            factor_type: args.factor_type,
+        planning: match &args.plan {
+            Some(path) => Planning::File(path.clone()),
+            None => planning(&args.planning, args.calibration.is_given())?,
         },
         calibration: args.calibration.options(),
-        gauge: args.calibration.gauge(),
+        gauge: args.gauge(),
         threads: args.threads.count(),
         overwrite: args.force,
     };
@@ -50,55 +31,25 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         check_report_path(path, &options)?;
     }
     interrupt::install();
-    let bar = ProgressBar::no_length();
-    bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
-    if !bar.is_hidden() {
-        // A large slot takes a while: the clock shows that work goes on.
-        bar.enable_steady_tick(Duration::from_millis(200));
+    let progress = Progress::new();
+    if args.dry_run {
+        let forecast = forecast::forecast(&options, |event| progress.show(event));
+        progress.clear();
+        return give(args, &forecast?);
     }
-    let report = pipeline::compile(&options, |event| match event {
-        Event::Digest => bar.set_message("reading the source"),
-        Event::Calibrate(event) => show_calibration(&bar, event),
-        Event::Planned(steps) => {
-            bar.set_length(steps as u64);
-            bar.set_position(0);
-            bar.set_style(style("{bar:30} {pos}/{len} {elapsed_precise} {msg}"));
-        }
-        Event::Done(what) => {
-            bar.inc(1);
-            bar.set_message(what.to_owned());
-        }
-        Event::Sealing => bar.set_message("sealing"),
-    });
-    bar.finish_and_clear();
-    let report = report?;
+    let report = pipeline::compile(&options, |event| progress.show(event));
+    progress.clear();
+    give(args, &report?)
+}
+
+/// For people, and for programs where that was asked for.
+fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
     say!("{report}");
     match &args.report {
         None => Ok(()),
-        Some(path) if is_standard_output(path) => print_json(&report),
-        Some(path) => write_report(path, &report),
+        Some(path) if is_standard_output(path) => print_json(report),
+        Some(path) => write_report(path, report),
     }
-}
-
-fn show_calibration(bar: &ProgressBar, event: calibrate::Event) {
-    match event {
-        calibrate::Event::Begin {
-            windows,
-            layers,
-            found,
-        } => {
-            bar.set_length((windows * layers) as u64);
-            bar.set_position((windows * found) as u64);
-            bar.set_style(style("{bar:30} {percent} % {elapsed_precise} {msg}"));
-            bar.set_message("calibrating");
-        }
-        calibrate::Event::Window => bar.inc(1),
-        calibrate::Event::Warning(said) => bar.suspend(|| say!("warning: {}", bounded(said))),
-    }
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn is_standard_output(path: &Path) -> bool {
@@ -116,6 +67,9 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
         "a file of the model"
     } else if pipeline::same_place(&options.output, path) {
         "the artifact itself"
+    } else if matches!(&options.planning, Planning::File(plan) if pipeline::same_place(plan, path))
+    {
+        "the plan"
     } else {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         return match folder.map(fs::metadata) {
@@ -132,7 +86,7 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
     })
 }
 
-fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {
+fn write_report(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
         let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
         fs::write(path, json + "\n")

@@ -6,6 +6,8 @@
 mod compile;
 mod eval;
 mod inspect;
+mod plan;
+mod progress;
 mod run;
 mod tokenize;
 mod verify;
@@ -28,6 +30,8 @@ use crate::chat::{self, ChatError};
 use crate::cli::Command;
 use crate::evaluate::EvaluateError;
 use crate::pipeline::CompileError;
+use crate::plan::allocate::Allocator;
+use crate::plan::json::PlanFileError;
 use crate::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -86,6 +90,16 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
+    #[error(
+        "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
+    )]
+    Unread {
+        option: &'static str,
+        reader: Allocator,
+        chosen: Allocator,
+    },
+    #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
+    PlanExists(PathBuf),
     #[error("--report {}: this is {what}; give another name", path.display())]
     ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
@@ -98,14 +112,28 @@ impl Failure {
     /// [`USAGE`] where another command line is the remedy, [`FAILURE`] otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Compile(CompileError::Plan(_) | CompileError::SameFile(_))
+            Failure::Compile(CompileError::PlanFile(PlanFileError::Read { .. })) => FAILURE,
+            Failure::Compile(
+                CompileError::Plan(_) | CompileError::PlanFile(_) | CompileError::SameFile(_),
+            )
             | Failure::NoPrompt
+            | Failure::Unread { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,
                 ..
             }
             | Failure::ReportPath { .. } => USAGE,
             _ => FAILURE,
+        }
+    }
+
+    /// What is wrong, one line each, where it is more than the message says.
+    pub fn details(&self) -> Vec<String> {
+        match self {
+            Failure::Compile(CompileError::PlanFile(PlanFileError::Misfits {
+                misfits, ..
+            })) if misfits.count > 1 => misfits.to_string().lines().map(str::to_owned).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -135,6 +163,7 @@ impl Failure {
 pub fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Compile(args) => compile::execute(&args),
+        Command::Plan(args) => plan::execute(&args),
         Command::Eval(args) => eval::execute(&args),
         Command::Run(args) => run::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),

@@ -334,6 +334,23 @@ fn leading(
     weighting: BasisWeighting,
     gauge: &Gauge,
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
+    let gram = shared_gram(weights, weighting, gauge)?;
+    let mut found = backend::eigen(gram, k)?;
+    let unit = match weighting {
+        BasisWeighting::Normalised => 1.0,
+        BasisWeighting::Equal => gauge.scale() * gauge.scale(),
+    };
+    // K has no negative eigenvalue; rounding may have made a zero one negative.
+    found.values.iter_mut().for_each(|v| *v = v.max(0.0) * unit);
+    Ok((found.vectors, found.values))
+}
+
+/// The lower triangle of `K = Σ w_i G W_iᵀ W_i G`.
+fn shared_gram(
+    weights: &[Weight<'_>],
+    weighting: BasisWeighting,
+    gauge: &Gauge,
+) -> Result<Mat<f64>, FactoriseError> {
     let d = weights.first().ok_or(FactoriseError::NoWeights)?.cols;
     let mut gram = Mat::<f64>::zeros(d, d);
     let weight_of = |norm_squared: f64| match weighting {
@@ -365,14 +382,23 @@ fn leading(
             }
         }
     }
-    let mut found = backend::eigen(gram, k)?;
-    let unit = match weighting {
-        BasisWeighting::Normalised => 1.0,
-        BasisWeighting::Equal => gauge.scale() * gauge.scale(),
-    };
-    // K has no negative eigenvalue; rounding may have made a zero one negative.
-    found.values.iter_mut().for_each(|v| *v = v.max(0.0) * unit);
-    Ok((found.vectors, found.values))
+    Ok(gram)
+}
+
+/// The square roots of all `d` eigenvalues of the `K` of [`shared_basis`], decreasing, without its
+/// vectors: the singular values of the weights one above the other, each with its weight.
+///
+/// # Errors
+/// No weight, weights with different inputs, numbers that are not finite.
+pub fn shared_singular_values(
+    weights: &[Weight<'_>],
+    weighting: BasisWeighting,
+) -> Result<Vec<f64>, FactoriseError> {
+    check(weights, 1)?;
+    let gram = shared_gram(weights, weighting, &Gauge::None)?;
+    let mut values = backend::eigenvalues(gram)?;
+    values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
+    Ok(values)
 }
 
 /// `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.

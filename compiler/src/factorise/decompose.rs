@@ -5,6 +5,7 @@ use faer::linalg::evd::{self, ComputeEigenvectors, tridiag};
 use faer::linalg::householder;
 use faer::linalg::qr::no_pivoting::factor as qr;
 use faer::linalg::svd::{self, ComputeSvdVectors};
+use faer::linalg::temp_mat_scratch;
 use faer::{Col, Conj, Mat, Par};
 
 use super::{FactoriseError, Leading, power_of_two_below};
@@ -34,7 +35,6 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
             Par::Seq,
             Default::default(),
         ),
-        tridiag::tridiag_in_place_scratch::<f64>(n, Par::Seq, Default::default()),
         householder::apply_block_householder_sequence_on_the_left_in_place_scratch::<f64>(
             n - 1,
             block,
@@ -42,25 +42,12 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
         ),
     ]));
     let stack = MemStack::new(&mut memory);
-
-    let mut reflectors = Mat::<f64>::zeros(block, n - 1);
-    tridiag::tridiag_in_place(
-        matrix.as_mut(),
-        reflectors.as_mut(),
-        Par::Seq,
-        stack,
-        Default::default(),
-    );
-    // faer 0.24 compares with absolute thresholds in its divide and conquer: singular values
-    // came out wrong in the second digit at a norm of 1e-24 and in the fifth at 1e12. LAPACK
-    // scales the tridiagonal matrix to 1 there; a power of two does it without rounding.
-    let at = |i: usize, j: usize| if i < n { matrix[(i, j)] } else { 0.0 };
-    let largest = (0..n)
-        .map(|i| at(i, i).abs().max(at(i + 1, i).abs()))
-        .fold(0.0, f64::max);
-    let scale = power_of_two_below(largest);
-    let diagonal = Col::from_fn(n, |i| at(i, i) / scale);
-    let below = Col::from_fn(n, |i| at(i + 1, i) / scale);
+    let Tridiagonal {
+        diagonal,
+        below,
+        scale,
+        reflectors,
+    } = tridiagonal(&mut matrix);
     let mut values = Col::<f64>::zeros(n);
     let mut all = Mat::<f64>::zeros(n, n);
     evd::tridiagonal_self_adjoint_evd(
@@ -88,6 +75,83 @@ pub(super) fn eigen(mut matrix: Mat<f64>, k: usize) -> Result<Leading, Factorise
         values: (0..n).rev().map(|i| values[i] * scale).collect(),
         vectors,
     })
+}
+
+/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing: a
+/// fraction of the time and of the memory that the vectors take.
+pub(super) fn eigenvalues(mut matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
+    let n = matrix.nrows();
+    if n == 1 {
+        return Ok(vec![matrix[(0, 0)]]);
+    }
+    let Tridiagonal {
+        diagonal,
+        below,
+        scale,
+        ..
+    } = tridiagonal(&mut matrix);
+    drop(matrix);
+    let mut values = Col::<f64>::zeros(n);
+    // Copies of the diagonal and of what is below it.
+    let mut memory = MemBuffer::new(temp_mat_scratch::<f64>(n, 1).array(2));
+    evd::tridiagonal_self_adjoint_evd(
+        diagonal.as_diagonal(),
+        below.as_diagonal(),
+        values.as_mut().as_diagonal_mut(),
+        None,
+        Par::Seq,
+        MemStack::new(&mut memory),
+        Default::default(),
+    )
+    .map_err(|_| FactoriseError::NoConvergence { order: n })?;
+    let mut values: Vec<f64> = values.iter().map(|v| v * scale).collect();
+    values.sort_by(|a, b| b.total_cmp(a));
+    Ok(values)
+}
+
+/// A symmetric matrix after reflections from both sides.
+struct Tridiagonal {
+    /// Over `scale`.
+    diagonal: Col<f64>,
+    /// What is below it, over `scale`; the last is zero.
+    below: Col<f64>,
+    /// A power of two.
+    scale: f64,
+    /// Their factors; the reflections themselves are below the diagonal of the matrix.
+    reflectors: Mat<f64>,
+}
+
+/// Tridiagonalises the matrix of order 2 at least whose lower triangle is that of `matrix`.
+fn tridiagonal(matrix: &mut Mat<f64>) -> Tridiagonal {
+    let n = matrix.nrows();
+    let block = qr::recommended_block_size::<f64>(n, n);
+    let mut memory = MemBuffer::new(tridiag::tridiag_in_place_scratch::<f64>(
+        n,
+        Par::Seq,
+        Default::default(),
+    ));
+    let mut reflectors = Mat::<f64>::zeros(block, n - 1);
+    tridiag::tridiag_in_place(
+        matrix.as_mut(),
+        reflectors.as_mut(),
+        Par::Seq,
+        MemStack::new(&mut memory),
+        Default::default(),
+    );
+    // faer 0.24 compares with absolute thresholds in its divide and conquer: singular values
+    // came out wrong in the second digit at a norm of 1e-24 and in the fifth at 1e12. LAPACK
+    // scales the tridiagonal matrix to 1 there; a power of two does it without rounding.
+    let at = |i: usize, j: usize| if i < n { matrix[(i, j)] } else { 0.0 };
+    let largest = (0..n)
+        .map(|i| at(i, i).abs().max(at(i + 1, i).abs()))
+        .fold(0.0, f64::max);
+    let scale = power_of_two_below(largest);
+    Tridiagonal {
+        diagonal: Col::from_fn(n, |i| at(i, i) / scale),
+        below: Col::from_fn(n, |i| at(i + 1, i) / scale),
+        scale,
+        reflectors,
+    }
 }
 
 /// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n`.

@@ -34,6 +34,7 @@ mod measure;
 mod openblas;
 mod panels;
 mod sink;
+pub mod spectrum;
 #[cfg(test)]
 mod tests;
 pub mod unit;
@@ -47,11 +48,14 @@ use decompose as backend;
 use openblas as backend;
 
 pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
-pub use basis::{BasisOptions, BasisWeighting, SharedBasis, shared_basis, shared_basis_with};
+pub use basis::{
+    BasisOptions, BasisWeighting, SharedBasis, shared_basis, shared_basis_with,
+    shared_singular_values,
+};
 pub use bias::bias_correction;
 pub use error::FactoriseError;
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
-pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
+pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
 pub use measure::{low_rank_error, shared_error, tail, weighted_error};
 pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,

@@ -21,13 +21,21 @@ pub(super) fn eigen(matrix: Mat<f64>, k: usize) -> Result<Leading, FactoriseErro
     let n = matrix.nrows();
     let mut vectors = packed(matrix.as_ref());
     let mut values = vec![0.0; n];
-    divide_and_conquer(&mut vectors, &mut values)?;
+    divide_and_conquer(&mut vectors, &mut values, true)?;
     // LAPACK orders them increasing.
     let columns = MatRef::from_column_major_slice(&vectors, n, n);
     Ok(Leading {
         values: values.into_iter().rev().collect(),
         vectors: Mat::from_fn(n, k, |i, j| columns[(i, n - 1 - j)]),
     })
+}
+
+/// All eigenvalues of the symmetric matrix whose lower triangle is that of `matrix`, decreasing.
+pub(super) fn eigenvalues(matrix: Mat<f64>) -> Result<Vec<f64>, FactoriseError> {
+    let mut values = vec![0.0; matrix.nrows()];
+    divide_and_conquer(&mut packed(matrix.as_ref()), &mut values, false)?;
+    values.reverse();
+    Ok(values)
 }
 
 /// The `k` leading right singular vectors of `tall [m, n]`, `m ≥ n` (LAPACK `dgesdd`).
@@ -56,8 +64,12 @@ fn packed(matrix: MatRef<'_, f64>) -> Vec<f64> {
 }
 
 /// Replaces the symmetric `matrix`, column-major of order `values.len()`, by its eigenvectors, in
-/// increasing order of the eigenvalues written to `values`.
-fn divide_and_conquer(matrix: &mut [f64], values: &mut [f64]) -> Result<(), FactoriseError> {
+/// increasing order of the eigenvalues written to `values`; without vectors, destroys it.
+fn divide_and_conquer(
+    matrix: &mut [f64],
+    values: &mut [f64],
+    vectors: bool,
+) -> Result<(), FactoriseError> {
     let order = values.len();
     let failed = FactoriseError::NoConvergence { order };
     let n = c_int::try_from(order).map_err(|_| failed.clone())?;
@@ -65,7 +77,7 @@ fn divide_and_conquer(matrix: &mut [f64], values: &mut [f64]) -> Result<(), Fact
         return Err(failed);
     }
     one_thread();
-    let (with_vectors, lower) = (b'V' as c_char, b'L' as c_char);
+    let (job, lower) = (if vectors { b'V' } else { b'N' } as c_char, b'L' as c_char);
     let mut call = |work: &mut [f64], iwork: &mut [c_int], query: bool| -> Option<c_int> {
         let length = |len: usize| c_int::try_from(len).ok();
         let (lwork, liwork) = if query {
@@ -79,7 +91,7 @@ fn divide_and_conquer(matrix: &mut [f64], values: &mut [f64]) -> Result<(), Fact
         // writes nothing else; all pointers are of live, distinct buffers.
         unsafe {
             lapack_sys::dsyevd_(
-                &with_vectors,
+                &job,
                 &lower,
                 &n,
                 matrix.as_mut_ptr(),

@@ -16,6 +16,8 @@ pub mod phases;
 mod uniform;
 mod unit;
 
+use std::fmt;
+
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, InputGroup, Slot};
 
@@ -72,6 +74,20 @@ pub enum Budget {
     MeanRank(f64),
 }
 
+/// As it is typed.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Rank(rank) => write!(f, "--rank {rank}"),
+            Budget::FullRank => write!(f, "--rank full"),
+            Budget::Ratio(ratio) => write!(f, "--ratio {ratio}"),
+            Budget::Parameters(total) => write!(f, "--parameters {total}"),
+            Budget::Bytes(total) => write!(f, "--bytes {total}"),
+            Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
+        }
+    }
+}
+
 /// What the caller asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -85,6 +101,31 @@ pub struct Request {
     pub slots: Vec<Slot>,
     /// How factors are stored.
     pub factor_type: DType,
+}
+
+/// As it is typed, without the slots.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Allocation {
+            allocator,
+            floor,
+            cap,
+        } = self.allocation;
+        let (method, factor_type) = (self.method.name(), self.factor_type);
+        write!(
+            f,
+            "--method {method} --factor-type {factor_type} {}",
+            self.budget
+        )?;
+        write!(f, " --allocator {allocator}")?;
+        if let Some(floor) = floor {
+            write!(f, " --rank-floor {floor}")?;
+        }
+        if let Some(cap) = cap {
+            write!(f, " --rank-cap {cap}")?;
+        }
+        Ok(())
+    }
 }
 
 /// The whole decision, in the order of execution; slots that no unit names stay dense.

@@ -135,7 +135,8 @@ pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest
     }
 }
 
-fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
+/// What the artifact says of its plan; errors are not measured yet.
+pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
     let hyper = &source.hyper;
     let mut slots = Vec::with_capacity(hyper.layers * Slot::ALL.len());
     let mut bases = Vec::new();

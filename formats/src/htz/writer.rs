@@ -74,6 +74,16 @@ impl HtzWriter {
         destination(path.as_ref(), overwrite).map(|_| ())
     }
 
+    /// Bytes of the artifact that [`create`](HtzWriter::create) with these arguments would lead to,
+    /// exactly: the digest of the source, the errors and the tensors' contents do not change it.
+    ///
+    /// # Errors
+    /// What a reader would find wrong with the manifest.
+    pub fn length_of(draft: Manifest, sections: &[Section]) -> Result<u64, HtzError> {
+        let mut manifest = draft;
+        Ok(lay_out(&mut manifest, sections)?.file_length)
+    }
+
     /// The file as long as it is incomplete, for whoever must remove it when the program is
     /// interrupted.
     pub fn temp_path(&self) -> &Path {

@@ -50,10 +50,8 @@ fn found_layers(report: &Value) -> u64 {
 
 /// Root mean square of the relative output errors of all slots.
 fn output_error(report: &Value) -> f64 {
-    let slots = report["slots"].as_array().unwrap();
-    let errors = slots
-        .iter()
-        .filter_map(|slot| slot["output_error"].as_f64());
+    let slots = report["calibration"]["output_errors"].as_array().unwrap();
+    let errors = slots.iter().map(|slot| slot["error"].as_f64().unwrap());
     let squares: Vec<f64> = errors.map(|error| error * error).collect();
     assert!(!squares.is_empty());
     (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()

@@ -2,7 +2,8 @@ use faer::Mat;
 
 use super::super::basis::basis_f64;
 use super::super::{
-    BasisWeighting, FactoriseError, SharedBasis, Weight, shared_basis, shared_error, tail,
+    BasisWeighting, FactoriseError, SharedBasis, Weight, shared_basis, shared_error,
+    shared_singular_values, tail,
 };
 use super::{
     Dense, Rng, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed,
@@ -403,4 +404,22 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
             assert_eq!(first, thread.join().unwrap());
         }
     });
+}
+
+#[test]
+fn shared_singular_values_alone_are_the_roots_of_the_eigenvalues() {
+    let slots = attention(80, 67);
+    let weights = weights(&slots);
+    for weighting in [Normalised, Equal] {
+        let expected = shared_basis(&weights, 1, weighting).unwrap().eigenvalues;
+        let found = shared_singular_values(&weights, weighting).unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected_squared) in found.iter().zip(&expected) {
+            close(found * found, *expected_squared, 1e-12 * expected[0]);
+        }
+    }
+    assert_eq!(
+        shared_singular_values(&[], Normalised),
+        Err(FactoriseError::NoWeights)
+    );
 }

@@ -133,6 +133,35 @@ fn right_singular_vectors_satisfy_their_equation() {
     }
 }
 
+/// Without vectors another algorithm finds the values; at any scale they are the same.
+#[test]
+fn eigenvalues_alone_are_those_of_the_whole_decomposition() {
+    type Values = fn(Mat<f64>) -> Result<Vec<f64>, FactoriseError>;
+    let solvers: &[(&str, Values)] = &[
+        ("faer", super::super::decompose::eigenvalues),
+        #[cfg(feature = "openblas")]
+        ("openblas", super::super::openblas::eigenvalues),
+    ];
+    for n in [1, 2, 3, 20, 130] {
+        let vectors = orthonormal(n, n, 37);
+        for (spectrum, values) in spectra(n) {
+            for scale in [1e-24, 1.0, 1e12] {
+                let values: Vec<f64> = values.iter().map(|v| v * scale).collect();
+                let matrix = scaled_columns(&vectors, &values) * vectors.transpose();
+                for (name, solve) in solvers {
+                    let found = solve(matrix.clone()).unwrap();
+                    assert_eq!(found.len(), n);
+                    let ordered = found.windows(2).all(|w| w[0] >= w[1]);
+                    assert!(ordered, "{name}: {spectrum}");
+                    for (found, expected) in found.iter().zip(&values) {
+                        close(*found, *expected, 1e-13 * values[0]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn fewer_vectors_are_the_first_ones() {
     for n in [20, 150] {

@@ -2,7 +2,9 @@ use faer::Mat;
 use htc_formats::block::{decode, encode};
 use htc_formats::dtype::DType;
 
-use super::super::{FactoriseError, LowRank, Path, Weight, low_rank, low_rank_error, tail};
+use super::super::{
+    FactoriseError, LowRank, Path, Weight, low_rank, low_rank_error, singular_values, tail,
+};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
 
 const PATHS: [Path; 2] = [Path::Svd, Path::Gram];
@@ -415,4 +417,33 @@ fn two_calls_and_two_threads_give_the_same_bytes() {
             });
         }
     }
+}
+
+/// Without vectors the same numbers come out, to the resolution of the Gram matrix.
+#[test]
+fn singular_values_alone_are_those_of_the_factorisation() {
+    for (rows, cols) in [(1, 1), (1, 9), (40, 90), (130, 70), (80, 80)] {
+        let w = Dense::normal(rows, cols, 61);
+        let found = singular_values(w.weight()).unwrap();
+        for path in PATHS {
+            let expected = low_rank(w.weight(), 1, path).unwrap().singular_values;
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                close(
+                    found * found,
+                    expected * expected,
+                    1e-12 * w.f64().squared_norm_l2(),
+                );
+            }
+        }
+    }
+    let spoilt = Weight {
+        rows: 1,
+        cols: 1,
+        values: &[f32::NAN],
+    };
+    assert!(matches!(
+        singular_values(spoilt),
+        Err(FactoriseError::NonFinite { .. })
+    ));
 }

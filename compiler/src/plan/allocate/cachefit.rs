@@ -28,7 +28,7 @@ pub(super) fn cap(
         return Err(PlanError::NoEvidence {
             allocator: Allocator::CacheFit,
             needs: "the size of the target's L2 cache",
-            remedy: "name the target GPU",
+            remedy: "name the target with --gpu",
         });
     };
     let limit = share_of(cache);

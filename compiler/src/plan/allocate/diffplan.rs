@@ -53,7 +53,7 @@ pub(super) fn joules_per_rank(units: &[Unit], evidence: &Evidence) -> Result<Vec
         return Err(PlanError::NoEvidence {
             allocator,
             needs: "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
-            remedy: "measure power and throughput there",
+            remedy: "measure power and throughput there and give --tokens-per-joule",
         });
     };
     if !(tokens.is_finite() && tokens > 0.0) {

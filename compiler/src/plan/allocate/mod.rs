@@ -271,8 +271,9 @@ pub(super) fn allocate(
             fill::marginal(&ladders, &losses, totals.budget)
         }
         Allocator::DiffPlan => {
-            let losses = diffplan::losses(units, &ladders, evidence)?;
+            // What is said on the command line comes before what takes a measurement.
             let energy = diffplan::joules_per_rank(units, evidence)?;
+            let losses = diffplan::losses(units, &ladders, evidence)?;
             let targets = diffplan::soft_levels(&ladders, &losses, &energy, totals.budget);
             fill::proportional(&ladders, &targets, totals.budget)
         }

@@ -49,7 +49,7 @@ use htc_formats::model::{HyperParameters, Slot};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::{Budget, Form, Plan, UnitPlan};
+use super::{Budget, Form, Plan, Request, UnitPlan};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -152,19 +152,37 @@ impl fmt::Display for Misfits {
     }
 }
 
-#[derive(Serialize)]
-struct RequestRecord {
-    budget: BudgetRecord,
-    allocator: &'static str,
+/// What a plan was made from, as it is written.
+#[derive(Clone, Debug, Serialize)]
+pub struct RequestRecord {
+    /// How much may be kept.
+    pub budget: BudgetRecord,
+    /// Name of the allocator.
+    pub allocator: &'static str,
+    /// As it is typed; absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    rank_floor: Option<String>,
+    pub rank_floor: Option<String>,
+    /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    rank_cap: Option<usize>,
+    pub rank_cap: Option<usize>,
 }
 
-#[derive(Serialize)]
+impl From<&Request> for RequestRecord {
+    fn from(request: &Request) -> RequestRecord {
+        RequestRecord {
+            budget: request.budget.into(),
+            allocator: request.allocation.allocator.name(),
+            rank_floor: request.allocation.floor.map(|f| f.to_string()),
+            rank_cap: request.allocation.cap,
+        }
+    }
+}
+
+/// A budget, as it is written.
+#[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum BudgetRecord {
+#[allow(missing_docs, reason = "each variant is that of `Budget`")]
+pub enum BudgetRecord {
     Full,
     Rank(usize),
     Ratio(f64),
@@ -233,12 +251,7 @@ impl<'a> UnitRecord<'a> {
 /// # Errors
 /// Where a number of the request is not finite, which JSON cannot say.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
-    let request = RequestRecord {
-        budget: plan.request.budget.into(),
-        allocator: plan.request.allocation.allocator.name(),
-        rank_floor: plan.request.allocation.floor.map(|f| f.to_string()),
-        rank_cap: plan.request.allocation.cap,
-    };
+    let request = RequestRecord::from(&plan.request);
     let mut text = String::from("{\n");
     let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));
     line("format", serde_json::to_string(FORMAT)?);

@@ -1,0 +1,66 @@
+//! What is being done, on a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::bounded;
+use crate::calibrate;
+use crate::pipeline::Event;
+
+/// Draws nothing where standard error is no terminal.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn new() -> Progress {
+        let bar = ProgressBar::no_length();
+        bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
+        if !bar.is_hidden() {
+            // A large slot takes a while: the clock shows that work goes on.
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Progress(bar)
+    }
+
+    pub(super) fn show(&self, event: Event) {
+        let bar = &self.0;
+        let steps = |steps: usize, what| {
+            bar.set_length(steps as u64);
+            bar.set_position(0);
+            bar.set_style(style(&format!(
+                "{what} {{bar:30}} {{pos}}/{{len}} {{elapsed_precise}} {{msg}}"
+            )));
+        };
+        match event {
+            Event::Measuring(units) => steps(units, "spectra"),
+            Event::Digest => bar.set_message("reading the source"),
+            Event::Calibrate(calibrate::Event::Begin {
+                windows,
+                layers,
+                found,
+            }) => {
+                steps(windows * layers, "windows");
+                bar.set_position((windows * found) as u64);
+                bar.set_message("calibrating");
+            }
+            Event::Calibrate(calibrate::Event::Window) => bar.inc(1),
+            Event::Calibrate(calibrate::Event::Warning(said)) => {
+                bar.suspend(|| say!("htc: warning: {}", bounded(said)));
+            }
+            Event::Planned(jobs) => steps(jobs, "factors"),
+            Event::Done(what) => {
+                bar.inc(1);
+                bar.set_message(what.to_owned());
+            }
+            Event::Sealing => bar.set_message("sealing"),
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

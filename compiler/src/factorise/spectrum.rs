@@ -1,0 +1,85 @@
+//! The singular values of one unit's weights, from the source's bytes.
+
+use htc_formats::block;
+use htc_formats::model::{Part, Role};
+use htc_formats::source::ModelFile;
+
+use super::unit::UnitError;
+use super::{
+    BasisOptions, BasisWeighting, Gauge, LowRankOptions, Path, Weight, Weighting, low_rank_with,
+    shared_basis_with, shared_singular_values, singular_values,
+};
+use crate::plan::Unit;
+
+/// The singular values of a unit's weight under its gauge, decreasing; for slots that share a basis the square roots
+/// of the eigenvalues of the matrix whose eigenvectors the basis is.
+///
+/// # Errors
+/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+pub fn of_unit(
+    source: &ModelFile,
+    unit: &Unit,
+    shared: bool,
+    weighting: &Weighting,
+) -> Result<Vec<f64>, UnitError> {
+    let mut names = Vec::with_capacity(unit.members.len());
+    let mut dense = Vec::with_capacity(unit.members.len());
+    for member in &unit.members {
+        let role = Role::Linear {
+            layer: unit.layer,
+            slot: member.slot,
+            part: Part::Weight,
+        };
+        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let mut values = vec![0.0; member.rows * member.cols];
+        block::decode(tensor.dtype, source.bytes(tensor), &mut values).map_err(|source| {
+            UnitError::Block {
+                tensor: tensor.name.clone(),
+                source,
+            }
+        })?;
+        names.push(&tensor.name);
+        dense.push(values);
+    }
+    let failed = |index: usize| {
+        let tensor = names.get(index).map_or_else(String::new, |n| (*n).clone());
+        move |source| UnitError::Factorise { tensor, source }
+    };
+    let mut weights = Vec::with_capacity(dense.len());
+    for (index, (member, values)) in unit.members.iter().zip(&dense).enumerate() {
+        let weight = Weight {
+            rows: member.rows,
+            cols: member.cols,
+            values,
+        };
+        weight.check(index).map_err(failed(index))?;
+        weights.push(weight);
+    }
+    let site = unit.members.first().map(|member| member.slot.site());
+    let gauge = site.map(|site| weighting.gauge(unit.layer, site));
+    let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
+    match (shared, &weights[..], &*gauge) {
+        (false, &[weight], Gauge::None) => singular_values(weight).map_err(failed(0)),
+        (_, weights, Gauge::None) => {
+            shared_singular_values(weights, BasisWeighting::Normalised).map_err(failed(0))
+        }
+        // The values are all there with the first component.
+        (false, &[weight], gauge) => {
+            let options = LowRankOptions {
+                path: Path::Gram,
+                input: gauge,
+                ..LowRankOptions::default()
+            };
+            let found = low_rank_with(weight, 1, &options).map_err(failed(0))?;
+            Ok(found.singular_values)
+        }
+        (_, weights, gauge) => {
+            let options = BasisOptions {
+                gauge,
+                ..BasisOptions::default()
+            };
+            let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
+            Ok(found.eigenvalues.into_iter().map(f64::sqrt).collect())
+        }
+    }
+}

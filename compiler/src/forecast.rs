@@ -1,0 +1,209 @@
+//! What a compilation will take, before any of its work: `htc compile --dry-run`.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::evidence;
+use crate::factorise::unit::stored_shapes;
+use crate::pipeline::{self, CompileError, Event, Options, Planning, Prepared};
+use crate::plan::{Form, Method, UnitPlan};
+use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
+use crate::seal::{self, Job};
+
+/// What a compilation will take.
+#[derive(Clone, Debug, Serialize)]
+pub struct Forecast {
+    /// Name of the source file, without its folder.
+    pub source: String,
+    /// Name of the artifact, without its folder.
+    pub artifact: String,
+    /// Bytes of the source, and those that the artifact will have: exactly.
+    pub bytes: BeforeAfter,
+    /// Bytes free where the artifact will be; absent where the system does not say.
+    pub free_bytes: Option<u64>,
+    /// Bytes of memory beside the mapped source, at most: an estimate, see [`peak_memory`].
+    pub peak_memory: u64,
+    /// Threads that were counted with.
+    pub threads: usize,
+    /// What was asked for and what it comes to.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// Plans a compilation and writes nothing. What would be refused is refused.
+///
+/// # Errors
+/// Those of [`pipeline::compile`] that come before the first factor.
+pub fn forecast(
+    options: &Options,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Forecast, CompileError> {
+    let Prepared {
+        source,
+        plan,
+        tokenizer,
+        artifact_bytes,
+        free,
+        calibration,
+        ..
+    } = pipeline::prepare(options, progress)?;
+    let jobs = seal::jobs(&source, &plan);
+    let window = pipeline::window(&jobs, source.hyper.layers, options.threads);
+    let measures = match &options.planning {
+        Planning::Make { request, target } => {
+            evidence::reads_weights(request, target, calibration.is_some())
+        }
+        Planning::File(_) => false,
+    };
+    let measured = if measures { &plan.units[..] } else { &[] };
+    let record = seal::record(&source, &plan);
+    Ok(Forecast {
+        source: name_of(&options.input),
+        artifact: name_of(&options.output),
+        bytes: BeforeAfter {
+            before: source.size(),
+            after: artifact_bytes,
+        },
+        free_bytes: free,
+        peak_memory: peak_memory(
+            &jobs,
+            measured,
+            plan.request.method,
+            window,
+            options.threads,
+            tokenizer.entry().decoded_length,
+        ),
+        threads: options.threads,
+        summary: Summary::new(&source, &plan, &record),
+    })
+}
+
+/// What the program takes before it has work: code's data, stacks, the model's tables.
+const BASE: u64 = 8 << 20;
+/// What a thread takes: its stack, and the packed panels of its matrix products.
+const PER_THREAD: u64 = 4 << 20;
+/// Times the stored vocabulary that the vocabulary takes in memory: its texts, its merges, the
+/// form it is stored in.
+const VOCABULARY: u64 = 4;
+
+/// An upper estimate of the memory that a compilation takes beside the mapped source:
+///
+/// ```text
+/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
+///   + max( threads · largest spectrum,  threads · largest unit + largest results in flight )
+/// ```
+///
+/// where, with `q` and `l` the shorter and the longer side of a unit's weight and `r` its rank,
+///
+/// * a spectrum takes the weights in f32, and three matrices `q × q` of f64: the Gram matrix and what
+///   its reduction needs;
+/// * a unit takes the weights in f32; six matrices `q × q` of f64 for the eigenvectors, or with a
+///   singular value decomposition (the slot down) eight and the weights twice in f64; the factors
+///   four times, in f64 and f32 and encoded and decoded; two panels of 512 rows;
+/// * as many results of units as lie within the window of steps may wait to be written.
+///
+/// Stages do not overlap, and memory that one gave back serves the next.
+fn peak_memory(
+    jobs: &[Job],
+    measured: &[UnitPlan],
+    method: Method,
+    window: usize,
+    threads: usize,
+    vocabulary: u64,
+) -> u64 {
+    let threads_used = threads.min(jobs.len()) as u64;
+    let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64| match job {
+        Job::Factorise(unit) => what(unit),
+        Job::PassThrough(_) => 0,
+    };
+    let largest = jobs.iter().map(|job| of(job, &working)).max().unwrap_or(0);
+    let waiting = jobs
+        .windows(window.clamp(1, jobs.len().max(1)))
+        .map(|jobs| jobs.iter().map(|job| of(job, &results)).sum())
+        .max()
+        .unwrap_or(0);
+    let spectrum = measured.iter().map(|u| spectrum(u, method)).max();
+    let stages = (threads_used * largest + waiting).max(threads_used * spectrum.unwrap_or(0));
+    BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
+}
+
+/// Rows of all members, and their columns.
+fn shape(unit: &UnitPlan) -> (u64, u64) {
+    let rows = unit.members.iter().map(|m| m.rows as u64).sum();
+    (rows, unit.members.first().map_or(0, |m| m.cols as u64))
+}
+
+fn spectrum(unit: &UnitPlan, method: Method) -> u64 {
+    let (rows, cols) = shape(unit);
+    let order = match method {
+        Method::PerSlot => rows.min(cols),
+        Method::SharedBasis => cols,
+    };
+    4 * rows * cols + 8 * 3 * order * order + panels(rows, cols)
+}
+
+fn working(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let rank = unit.rank().unwrap_or(0) as u64;
+    let svd = unit
+        .members
+        .iter()
+        .any(|m| m.slot == htc_formats::model::Slot::Down);
+    let decomposition = match unit.form {
+        Form::Dense => 0,
+        Form::LowRank { .. } if svd => 8 * (2 * rows * cols + 8 * rows.min(cols).pow(2)),
+        Form::LowRank { .. } => 8 * 6 * rows.min(cols).pow(2),
+        Form::SharedBasis { .. } => 8 * 6 * cols * cols,
+    };
+    let factors = rank * (rows + cols) * 4 * 8;
+    4 * rows * cols + decomposition + factors + panels(rows, cols)
+}
+
+fn panels(rows: u64, cols: u64) -> u64 {
+    2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
+}
+
+/// Bytes of the tensors that a unit stores.
+fn results(unit: &UnitPlan) -> u64 {
+    let bytes = |s: crate::factorise::unit::StoredShape| s.dtype.matrix_bytes(s.rows, s.cols);
+    stored_shapes(unit)
+        .into_iter()
+        .filter_map(bytes)
+        .sum::<usize>() as u64
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} -> {}: a dry run, no artifact is written",
+            self.source, self.artifact
+        )?;
+        writeln!(
+            f,
+            "  bytes       {:>12} -> {:>12}  ({:.1} %; {} exactly)",
+            bytes_for_people(self.bytes.before),
+            bytes_for_people(self.bytes.after),
+            100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
+            self.bytes.after,
+        )?;
+        self.summary.fmt(f)?;
+        let free = match self.free_bytes {
+            Some(free) => format!("{} are free there", bytes_for_people(free)),
+            None => "how much is free there is unknown".to_owned(),
+        };
+        writeln!(
+            f,
+            "\n  disk        {}, {free}",
+            bytes_for_people(self.bytes.after)
+        )?;
+        write!(
+            f,
+            "  memory      at most about {} on {} thread{}, beside the mapped source",
+            bytes_for_people(self.peak_memory),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+        )
+    }
+}

@@ -1,0 +1,93 @@
+//! What calibration did for a compilation.
+
+use std::fmt;
+use std::path::Path;
+
+use htc_formats::htz::Digest;
+use htc_formats::model::Slot;
+use serde::Serialize;
+
+use super::name_of;
+use crate::calibrate::Calibration;
+use crate::factorise::GaugeKind;
+
+/// What was calibrated on, and the errors of the outputs on it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Calibrated {
+    /// Name of the text, without its folder.
+    pub text: String,
+    /// Digest of the text.
+    pub text_sha256: Digest,
+    /// Tokens that went through the model.
+    pub tokens: usize,
+    /// Tokens of a window.
+    pub context: usize,
+    /// Layers whose statistics were in the cache.
+    pub found_layers: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Which errors counted.
+    pub gauge: &'static str,
+    /// One entry for each kind of slot that is factorised somewhere.
+    pub output_errors: Vec<OutputError>,
+}
+
+/// The error of the outputs of all slots of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutputError {
+    /// Which of the seven.
+    pub slot: Slot,
+    /// Root mean square over the layers of `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`, of what is stored.
+    pub error: f64,
+    /// The largest of them.
+    pub largest_error: f64,
+}
+
+impl Calibrated {
+    /// From the errors of single slots.
+    pub(crate) fn new(
+        text: &Path,
+        calibration: &Calibration,
+        gauge: GaugeKind,
+        errors: &[(Slot, f64)],
+    ) -> Self {
+        let of_slot = |slot: Slot| {
+            let errors = errors.iter().filter(|(of, _)| *of == slot);
+            let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
+            let squares: f64 = errors.iter().map(|e| e * e).sum();
+            Some(OutputError {
+                slot,
+                error: (squares / errors.len() as f64).sqrt(),
+                largest_error: errors.into_iter().reduce(f64::max)?,
+            })
+        };
+        Calibrated {
+            text: name_of(text),
+            text_sha256: calibration.text,
+            tokens: calibration.tokens,
+            context: calibration.context,
+            found_layers: calibration.found,
+            layers: calibration.layers.len(),
+            gauge: gauge.name(),
+            output_errors: Slot::ALL.into_iter().filter_map(of_slot).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Calibrated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  calibrated  on {}: {} tokens in windows of {}, {} of {} layers from the cache; gauge {}",
+            self.text, self.tokens, self.context, self.found_layers, self.layers, self.gauge
+        )?;
+        let errors = self.output_errors.iter();
+        let errors: Vec<String> = errors
+            .map(|e| format!("{} {:.4}", e.slot, e.error))
+            .collect();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\n  outputs     error (rms) {}", errors.join(", "))
+    }
+}

@@ -1,0 +1,233 @@
+//! What a plan comes to: one line per kind of slot, and what differs from the request.
+
+use std::fmt;
+
+use htc_formats::htz::{Form, PlanRecord, SlotRecord};
+use htc_formats::model::{Part, Role, Slot};
+use htc_formats::source::{ModelFile, ModelTensor};
+use serde::Serialize;
+
+use super::{BeforeAfter, bytes_for_people, percent};
+use crate::plan::json::RequestRecord;
+use crate::plan::{Budget, Plan, Request};
+
+/// A plan in figures; with its errors once they are measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// What was asked for.
+    pub request: RequestRecord,
+    /// The same as options.
+    #[serde(skip)]
+    asked: String,
+    /// Numbers in all tensors.
+    pub parameters: BeforeAfter,
+    /// Numbers in the slots that were selected.
+    pub selected_parameters: BeforeAfter,
+    /// Bytes of the slots that were selected, without the alignment between tensors.
+    pub selected_bytes: BeforeAfter,
+    /// Selected parameters after over before.
+    pub ratio: f64,
+    /// One line per kind of slot.
+    pub slots: Vec<SlotSummary>,
+    /// Shared bases, and their bytes.
+    pub bases: Bases,
+    /// What differs from the request, each said once.
+    pub notes: Vec<String>,
+}
+
+/// All shared bases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bases {
+    /// How many.
+    pub count: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// All slots of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlotSummary {
+    /// Which of the seven.
+    pub slot: Slot,
+    /// Layers where it is factorised.
+    pub factorised: usize,
+    /// Layers where it is dense.
+    pub dense: usize,
+    /// Smallest and largest rank; absent where it is dense everywhere.
+    pub rank: Option<(usize, usize)>,
+    /// Bytes, without shared bases.
+    pub bytes: BeforeAfter,
+    /// Root mean square over the layers of `‖W − Ŵ‖_F / ‖W‖_F`; absent where it is dense
+    /// everywhere, or not measured.
+    pub error: Option<f64>,
+    /// The largest of them.
+    pub largest_error: Option<f64>,
+}
+
+impl Summary {
+    /// Of a plan for a model, and what the artifact says of it.
+    pub fn new(source: &ModelFile, plan: &Plan, record: &PlanRecord) -> Summary {
+        let is_weight = |t: &&ModelTensor| {
+            let part = Part::Weight;
+            matches!(t.role, Role::Linear { part: own, .. } if own == part)
+        };
+        let others: u64 = source
+            .tensors
+            .iter()
+            .filter(|t| !is_weight(t))
+            .map(|t| t.rows as u64 * t.cols as u64)
+            .sum();
+        let bases: u64 = record.bases.iter().map(|b| b.parameters).sum();
+        let basis_bytes: u64 = record.bases.iter().map(|b| b.bytes).sum();
+        let sum = |of: &dyn Fn(&SlotRecord) -> u64, chosen: &[Slot]| -> u64 {
+            let chosen = |s: &&SlotRecord| chosen.contains(&s.slot);
+            record.slots.iter().filter(chosen).map(of).sum()
+        };
+        let counted = |chosen: &[Slot], others: u64| BeforeAfter {
+            before: others + sum(&|s| s.parameters_before, chosen),
+            after: others + bases + sum(&|s| s.parameters_after, chosen),
+        };
+        let selected = &plan.request.slots;
+        let selected_parameters = counted(selected, 0);
+        let ratio = selected_parameters.after as f64 / selected_parameters.before as f64;
+        Summary {
+            request: RequestRecord::from(&plan.request),
+            asked: plan.request.to_string(),
+            parameters: counted(&Slot::ALL, others),
+            selected_parameters,
+            selected_bytes: BeforeAfter {
+                before: sum(&|s| s.bytes_before, selected),
+                after: basis_bytes + sum(&|s| s.bytes_after, selected),
+            },
+            ratio,
+            slots: Slot::ALL.iter().map(|&s| summarise(record, s)).collect(),
+            bases: Bases {
+                count: record.bases.len(),
+                bytes: basis_bytes,
+            },
+            notes: all_notes(plan, record, ratio),
+        }
+    }
+}
+
+fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
+    let records: Vec<_> = plan.slots.iter().filter(|s| s.slot == slot).collect();
+    let ranks = || records.iter().filter_map(|s| s.rank);
+    let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
+    let squares: f64 = errors.iter().map(|e| e * e).sum();
+    let dense = records.iter().filter(|s| s.form == Form::Dense).count();
+    SlotSummary {
+        slot,
+        factorised: records.len() - dense,
+        dense,
+        rank: ranks().min().zip(ranks().max()),
+        bytes: BeforeAfter {
+            before: records.iter().map(|s| s.bytes_before).sum(),
+            after: records.iter().map(|s| s.bytes_after).sum(),
+        },
+        error: (!errors.is_empty()).then(|| (squares / errors.len() as f64).sqrt()),
+        largest_error: errors.iter().copied().reduce(f64::max),
+    }
+}
+
+/// What is to be said of the whole, then of slots.
+fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
+    let mut said = plan.notes.clone();
+    said.extend(notes(record));
+    let Request { budget, .. } = plan.request;
+    if let Budget::Ratio(asked) = budget
+        && ratio > asked
+    {
+        said.push(format!(
+            "the ratio is {ratio:.3}, {asked} was asked for: slots were kept dense because their \
+             factors would take more bytes; a smaller --ratio or --factor-type makes them pay"
+        ));
+    }
+    said
+}
+
+/// The notes of all slots, each said once with the slots it is about.
+pub fn notes(plan: &PlanRecord) -> Vec<String> {
+    let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
+    for record in &plan.slots {
+        if let Some(note) = &record.note {
+            let (_, slots, count) = match said.iter().position(|(text, ..)| text == note) {
+                Some(known) => &mut said[known],
+                None => {
+                    said.push((note, Vec::new(), 0));
+                    let last = said.len() - 1;
+                    &mut said[last]
+                }
+            };
+            *count += 1;
+            if !slots.contains(&record.slot) {
+                slots.push(record.slot);
+            }
+        }
+    }
+    said.into_iter()
+        .map(|(note, slots, count)| {
+            let names: Vec<_> = slots.iter().map(|s| s.name()).collect();
+            format!("{} ({count} slots): {note}", names.join(", "))
+        })
+        .collect()
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  parameters  {:>12} -> {:>12}  ({:.1} %; {:.1} % of the selected slots)",
+            self.parameters.before,
+            self.parameters.after,
+            percent(self.parameters.after, self.parameters.before),
+            100.0 * self.ratio,
+        )?;
+        writeln!(f, "  asked for   {}", self.asked)?;
+        writeln!(f)?;
+        let measured = self.slots.iter().any(|s| s.error.is_some());
+        let of_errors = match measured {
+            true => "                     error (rms)  error (max)",
+            false => "",
+        };
+        writeln!(f, "  slot   layers  rank       bytes{of_errors}")?;
+        for slot in self.slots.iter().filter(|s| s.factorised > 0) {
+            let rank = match slot.rank {
+                Some((low, high)) if low == high => low.to_string(),
+                Some((low, high)) => format!("{low}..{high}"),
+                None => String::new(),
+            };
+            write!(
+                f,
+                "  {:<5}  {:>6}  {:<9}  {:>9} -> {:>9}",
+                slot.slot.name(),
+                slot.factorised,
+                rank,
+                bytes_for_people(slot.bytes.before),
+                bytes_for_people(slot.bytes.after),
+            )?;
+            if measured {
+                let number = |e: Option<f64>| e.map_or_else(String::new, |e| format!("{e:.5}"));
+                let (mean, most) = (number(slot.error), number(slot.largest_error));
+                write!(f, "  {mean:>14}  {most:>11}")?;
+            }
+            writeln!(f)?;
+        }
+        if self.bases.count > 0 {
+            writeln!(
+                f,
+                "  bases  {:>6}  {:>34}",
+                self.bases.count,
+                bytes_for_people(self.bases.bytes)
+            )?;
+        }
+        let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();
+        if factorised == 0 {
+            writeln!(f, "  no slot is factorised")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
+        }
+        Ok(())
+    }
+}
