@@ -1,6 +1,6 @@
 //! `htc plan`.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use htc_formats::source::ModelFile;
 use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe};
 use crate::cli::{PlanArgs, PlanningArgs};
+use crate::disk::folder_of;
 use crate::interrupt;
 use crate::pipeline::{self, Planning};
 use crate::plan::json;
@@ -80,7 +81,13 @@ fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.into()));
     }
-    Ok(())
+    match fs::metadata(folder_of(path)) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Failure::Write {
+            path: path.into(),
+            source,
+        }),
+    }
 }
 
 fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {

@@ -15,6 +15,7 @@ mod eval;
 mod factors;
 mod inspect;
 mod interrupt;
+mod plan;
 mod run;
 mod terminal;
 mod tokenize;

@@ -2,7 +2,13 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 6] = ["compile", "eval", "run", "inspect", "verify", "tokenize"];
+const COMMANDS: [&str; 7] = [
+    "compile", "plan", "eval", "run", "inspect", "verify", "tokenize",
+];
+
+/// What decides about a plan.
+const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
+    --rank-floor --rank-cap --gpu --tokens-per-joule --slots --factor-type";
 
 #[test]
 fn help_is_for_standard_output_and_succeeds() {
@@ -20,8 +26,9 @@ fn every_command_explains_its_options() {
     for (command, options) in [
         (
             "compile",
-            "--output -o --method --rank --ratio --slots --factor-type --threads --force --report",
+            &format!("--output -o --plan --dry-run --threads --force --report {PLANNING}")[..],
         ),
+        ("plan", &format!("--output -o --threads --force {PLANNING}")),
         (
             "eval",
             "--text --context --chunks --reference --kv-type --threads --json",
@@ -41,6 +48,31 @@ fn every_command_explains_its_options() {
                 words.contains(&option),
                 "{command} --help does not explain {option}"
             );
+        }
+    }
+}
+
+/// Every allocator has a line that says what it needs.
+#[test]
+fn every_allocator_is_explained() {
+    for command in ["compile", "plan"] {
+        let outcome = htc![command, "--help"].run().ok();
+        for (name, needs) in [
+            ("uniform", "needs nothing"),
+            ("phase", "calibration"),
+            ("curvature", "calibration"),
+            ("waterfill", "reads the weights"),
+            ("whitened", "calibration"),
+            ("diffplan", "--tokens-per-joule"),
+            ("cachefit", "--gpu"),
+        ] {
+            let mut lines = outcome.text().lines().map(str::trim);
+            let line = lines.find(|line| {
+                line.trim_start_matches("- ")
+                    .starts_with(&format!("{name}:"))
+            });
+            let line = line.unwrap_or_else(|| panic!("{command} --help has no line of {name}"));
+            assert!(line.contains(needs), "{line}");
         }
     }
 }
@@ -70,6 +102,7 @@ fn what_is_missing_is_named() {
         (&["compile"][..], &["<IN>", "--output"][..]),
         (&["compile", "in.gguf"], &["--output"]),
         (&["compile", "-o", "out.htz"], &["<IN>"]),
+        (&["plan"], &["<IN>"]),
         (&["eval"], &["<MODEL>", "--text"]),
         (&["eval", "model.gguf"], &["--text"]),
         (&["run"], &["<MODEL>"]),
@@ -117,6 +150,15 @@ fn options_that_contradict_each_other_are_named() {
             ["--prompt", "--prompt-file"],
         ),
         (
+            &["plan", "a", "--bytes", "3", "--parameters", "5"],
+            ["--bytes", "--parameters"],
+        ),
+        (
+            &["plan", "a", "--mean-rank", "3", "--rank", "5"],
+            ["--mean-rank", "--rank"],
+        ),
+        (&["plan", "a", "--force"], ["--output", "required"]),
+        (
             &["compile", "a", "-o", "b", "--rank", "3", "--rank", "4"],
             ["--rank", "multiple"],
         ),
@@ -145,22 +187,53 @@ fn names_the_option(command: &[&str], options: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn values_of_compile_that_are_out_of_range() {
-    names_the_option(
-        &["compile", "no.gguf", "-o", "no.htz"],
-        &[
-            ("--method", &["svd", "GP", ""]),
-            (
-                "--rank",
-                &["0", "-1", "1.5", "all", "", "99999999999999999999"],
-            ),
-            ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
-            ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
-            ("--factor-type", &["q3_k", "iq4_nl", "f64", ""]),
-            ("--threads", &["0", "1025", "two", "99999999999"]),
-        ],
-    );
+fn values_of_compile_and_plan_that_are_out_of_range() {
+    for command in [
+        &["compile", "no.gguf", "-o", "no.htz"][..],
+        &["plan", "no.gguf"],
+    ] {
+        names_the_option(command, PLANNING_VALUES);
+    }
 }
+
+const PLANNING_VALUES: &[(&str, &[&str])] = &[
+    ("--allocator", &["best", "Uniform", ""]),
+    ("--rank-floor", &["0", "-1", "1.5", "0.0", "nan", "low", ""]),
+    (
+        "--rank-cap",
+        &["0", "-1", "1.5", "full", "", "99999999999999999999"],
+    ),
+    (
+        "--parameters",
+        &["0", "-1", "1.5", "5M", "", "99999999999999999999"],
+    ),
+    (
+        "--bytes",
+        &[
+            "0",
+            "-1",
+            "1.5",
+            "5M",
+            "MB",
+            "0.1B",
+            "nan",
+            "",
+            "99999999999999999999",
+        ],
+    ),
+    ("--mean-rank", &["0", "-1", "nan", "inf", "half", ""]),
+    ("--gpu", &["voodoo", "0", "-5", ""]),
+    ("--tokens-per-joule", &["0", "-1", "nan", "inf", "many", ""]),
+    ("--method", &["svd", "GP", ""]),
+    (
+        "--rank",
+        &["0", "-1", "1.5", "all", "", "99999999999999999999"],
+    ),
+    ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
+    ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
+    ("--factor-type", &["q3_k", "iq4_nl", "f64", ""]),
+    ("--threads", &["0", "1025", "two", "99999999999"]),
+];
 
 #[test]
 fn values_of_eval_that_are_out_of_range() {
@@ -195,7 +268,19 @@ fn negative_numbers_are_values() {
     for (command, options) in [
         (
             &["compile", "no.gguf", "-o", "no.htz"][..],
-            &["--rank", "--ratio", "--threads"][..],
+            &[
+                "--rank",
+                "--ratio",
+                "--threads",
+                "--rank-floor",
+                "--rank-cap",
+                "--bytes",
+                "--gpu",
+            ][..],
+        ),
+        (
+            &["plan", "no.gguf"],
+            &["--parameters", "--mean-rank", "--tokens-per-joule"],
         ),
         (
             &["eval", "no.gguf", "--text", "no.txt"],
@@ -220,6 +305,10 @@ fn what_is_allowed_is_said() {
         ("--factor-type", "q3_k", &["f32", "bf16", "q8_0", "q4_k"]),
         ("--rank", "0", &["at least 1", "full"]),
         ("--ratio", "2", &["0", "1"]),
+        ("--allocator", "best", &["uniform", "waterfill", "cachefit"]),
+        ("--gpu", "voodoo", &["rtx-4090", "h100-sxm", "t4"]),
+        ("--bytes", "5M", &["3.5MB", "400MiB"]),
+        ("--rank-floor", "2.5", &["fraction"]),
     ] {
         let outcome = htc!["compile", "no.gguf", "-o", "no.htz", option, value].run();
         outcome.refused(2, words);

@@ -24,7 +24,7 @@ fn what_an_allocator_lacks_is_named_with_the_option() {
         (Allocator::Curvature, "variance"),
         (Allocator::Waterfill, "spectra of the weights"),
         (Allocator::Whitened, "spectra of the outputs"),
-        (Allocator::DiffPlan, "spectra"),
+        (Allocator::DiffPlan, "tokens per joule"),
         (Allocator::CacheFit, "L2 cache"),
     ] {
         let error = known(allocator, &Evidence::default(), 0.5).unwrap_err();
@@ -40,9 +40,10 @@ fn what_an_allocator_lacks_is_named_with_the_option() {
     let request = request(Allocator::DiffPlan, Budget::Ratio(0.5));
     let units = units(&small(), &request, |_, _| DType::F32).unwrap();
     let mut evidence = evidence(&mut rng, &units, 6);
-    evidence.tokens_per_joule = None;
+    evidence.spectra = None;
+    evidence.whitened = None;
     let error = known(Allocator::DiffPlan, &evidence, 0.5).unwrap_err();
-    assert!(error.to_string().contains("tokens per joule"), "{error}");
+    assert!(error.to_string().contains("spectra"), "{error}");
 }
 
 #[test]

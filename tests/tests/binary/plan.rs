@@ -1,0 +1,659 @@
+//! `htc plan`, `htc compile --plan` and `htc compile --dry-run`, with every allocator that needs no
+//! calibration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use htc_formats::DType;
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{METHODS, close, compile, list, number, text};
+
+/// The allocators that work without calibration, with what they need; phase falls back, and says so.
+const ALLOCATORS: [&[&str]; 5] = [
+    &["--allocator", "uniform"],
+    &["--allocator", "waterfill"],
+    &["--allocator", "diffplan", "--tokens-per-joule", "3.5"],
+    &["--allocator", "cachefit", "--gpu", "rtx-4090"],
+    &["--allocator", "phase"],
+];
+
+/// Wide enough for several steps of rank.
+fn model(scratch: &Scratch) -> PathBuf {
+    let tiny = TinyModel {
+        layers: 3,
+        width: 128,
+        heads: 4,
+        kv_heads: 4,
+        head_size: 32,
+        ffn: 256,
+        ..TinyModel::default()
+    };
+    scratch.file("model.gguf", tiny.bytes())
+}
+
+fn plan(model: &Path, options: &[&[&str]]) -> Htc {
+    htc!["plan", model].args(options.concat())
+}
+
+#[test]
+fn every_allocator_meets_every_budget_with_both_methods() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    for method in METHODS {
+        for allocator in ALLOCATORS {
+            for (option, value) in [
+                ("--ratio", "0.6"),
+                ("--parameters", "140000"),
+                ("--bytes", "0.2MB"),
+                ("--bytes", "200000"),
+                ("--mean-rank", "40"),
+            ] {
+                let options = [
+                    "--method",
+                    method,
+                    option,
+                    value,
+                    "--factor-type",
+                    "f16",
+                    "--force",
+                ];
+                let options = [&options, allocator].concat();
+                let (_, report) = compile(&scratch, &model, "out.htz", &options);
+                let about = format!("{options:?}");
+                let asked = match value {
+                    "0.2MB" => 200_000.0,
+                    value => value.parse().unwrap(),
+                };
+                let selected: Vec<&Value> = list(&report, "/plan/slots")
+                    .iter()
+                    .filter(|s| method == "gp" || ["q", "k", "v"].contains(&text(s, "/slot")))
+                    .collect();
+                let sum = |key: &str| selected.iter().map(|s| number(s, key)).sum::<f64>();
+                let bases = |key: &str| -> f64 {
+                    list(&report, "/plan/bases")
+                        .iter()
+                        .map(|b| number(b, key))
+                        .sum()
+                };
+                let parameters = sum("/parameters_after") + bases("/parameters");
+                let met = match option {
+                    "--ratio" => parameters / sum("/parameters_before"),
+                    "--parameters" => parameters,
+                    "--bytes" => sum("/bytes_after") + bases("/bytes"),
+                    _ => {
+                        let rank = |s: &&Value| match s["rank"].as_f64() {
+                            Some(rank) => rank,
+                            None => number(s, "/rows").min(number(s, "/cols")),
+                        };
+                        selected.iter().map(rank).sum::<f64>() / selected.len() as f64
+                    }
+                };
+                assert!(met <= asked, "{about}: {met}");
+                assert!(met > 0.7 * asked, "{about}: only {met}");
+                let key = match option {
+                    "--mean-rank" => "/request/budget/mean_rank".to_owned(),
+                    option => option.replace("--", "/request/budget/"),
+                };
+                close(number(&report, &key), asked, 1e-12);
+                assert_eq!(text(&report, "/request/allocator"), allocator[1]);
+                close(
+                    number(&report, "/selected_parameters/after"),
+                    parameters,
+                    1e-12,
+                );
+                let said = list(&report, "/notes").iter();
+                let said = said.filter(|n| n.as_str().unwrap().contains("phases_valid = false"));
+                assert_eq!(
+                    said.count(),
+                    usize::from(allocator[1] == "phase"),
+                    "{about}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_demo_model_with_every_allocator() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    for method in METHODS {
+        for allocator in ALLOCATORS {
+            let options = ["--method", method, "--ratio", "0.7"];
+            let options = [
+                &options,
+                &["--factor-type", "f16", "--force"][..],
+                allocator,
+            ]
+            .concat();
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let met = number(&report, "/ratio");
+            assert!(met <= 0.7 && met > 0.65, "{options:?}: {met}");
+            htc!["verify", &artifact].run().ok();
+        }
+    }
+}
+
+/// What the allocators are for: at the same size the weights lose less.
+#[test]
+fn waterfill_loses_less_than_uniform() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    let lost = |allocator: &str| {
+        let options = ["--bytes", "4MB", "--allocator", allocator, "--force"];
+        let (_, report) = compile(&scratch, &model, "out.htz", &options);
+        let slots = list(&report, "/plan/slots").iter();
+        slots
+            .map(|s| s["error"].as_f64().unwrap_or(0.0).powi(2))
+            .sum::<f64>()
+    };
+    let (waterfill, uniform) = (lost("waterfill"), lost("uniform"));
+    assert!(waterfill < 0.99 * uniform, "{waterfill}, uniform {uniform}");
+}
+
+#[test]
+fn floors_and_caps_hold_and_are_said() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    for method in METHODS {
+        for allocator in ALLOCATORS {
+            for (options, least, most, word) in [
+                (
+                    &["--rank-floor", "32", "--ratio", "0.55"][..],
+                    32,
+                    128,
+                    "--rank-floor 32",
+                ),
+                (
+                    &["--rank-floor", "0.25", "--ratio", "0.55"],
+                    32,
+                    128,
+                    "--rank-floor 32",
+                ),
+                (
+                    &["--rank-cap", "32", "--ratio", "0.95"],
+                    1,
+                    32,
+                    "--rank-cap 32",
+                ),
+            ] {
+                let options = [&["--method", method, "--force"], options, allocator].concat();
+                let (_, report) = compile(&scratch, &model, "out.htz", &options);
+                for slot in list(&report, "/plan/slots") {
+                    if let Some(rank) = slot["rank"].as_u64() {
+                        assert!((least..=most).contains(&rank), "{options:?}: {slot}");
+                    }
+                }
+                let notes = list(&report, "/notes").iter();
+                let said = notes.filter(|n| n.as_str().unwrap().contains(word)).count();
+                let may_be_silent = word.contains("floor");
+                assert!(
+                    said > 0 || may_be_silent,
+                    "{options:?}: {:?}",
+                    report["notes"]
+                );
+            }
+        }
+        // All of them are at the floor here, and every one says so.
+        let options = [
+            "--method",
+            method,
+            "--rank-floor",
+            "32",
+            "--mean-rank",
+            "32",
+            "--force",
+        ];
+        let (_, report) = compile(&scratch, &model, "out.htz", &options);
+        let factored = |s: &&Value| s["rank"] == 32;
+        for slot in list(&report, "/plan/slots").iter().filter(factored) {
+            assert!(
+                text(slot, "/note").contains("--rank-floor 32 decided"),
+                "{slot}"
+            );
+        }
+        assert_eq!(text(&report, "/request/rank_floor"), "32");
+    }
+}
+
+/// What needs a calibration, or a word of the caller's, says what it needs.
+#[test]
+fn what_an_allocator_lacks_is_named() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.path("out.htz");
+    for (options, words) in [
+        (
+            &["--allocator", "whitened"][..],
+            &["whitened", "--calibration"][..],
+        ),
+        (
+            &["--allocator", "curvature"],
+            &["curvature", "--calibration"],
+        ),
+        (
+            &["--allocator", "diffplan"],
+            &["diffplan", "--tokens-per-joule"],
+        ),
+        (&["--allocator", "cachefit"], &["cachefit", "--gpu"]),
+        (
+            &["--allocator", "cachefit", "--gpu", "100"],
+            &["cachefit", "cache"],
+        ),
+        (&["--gpu", "l4"], &["--gpu", "cachefit"]),
+        (
+            &["--tokens-per-joule", "2"],
+            &["--tokens-per-joule", "diffplan"],
+        ),
+        (
+            &["--rank", "8", "--allocator", "waterfill"],
+            &["--allocator waterfill", "--rank"],
+        ),
+        (&["--rank", "full", "--rank-cap", "8"], &["--rank-cap 8"]),
+        (
+            &["--rank-floor", "16", "--rank-cap", "8"],
+            &["--rank-floor 16", "--rank-cap 8"],
+        ),
+        (&["--bytes", "100"], &["--bytes 100", "smallest"]),
+        (&["--parameters", "5"], &["--parameters 5", "smallest"]),
+        (&["--mean-rank", "0.01"], &["--mean-rank", "smallest"]),
+        (
+            &["--ratio", "0.5", "--bytes", "1MB"],
+            &["--ratio", "--bytes"],
+        ),
+        (
+            &["--parameters", "5", "--mean-rank", "4"],
+            &["--parameters", "--mean-rank"],
+        ),
+    ] {
+        plan(&model, &[options]).run().refused(2, words);
+        for more in [&[][..], &["--dry-run"]] {
+            let run = htc!["compile", &model, "-o", &output]
+                .args(options)
+                .args(more);
+            run.run().refused(2, words);
+        }
+    }
+    scratch.holds_only(&["model.gguf"]);
+}
+
+/// From the plan the same artifact comes out as from the options it was made from.
+#[test]
+fn a_plan_gives_the_bytes_of_its_options() {
+    let scratch = Scratch::new();
+    let models = [model(&scratch), demo("reference-7m-f16.gguf")];
+    let (from_plan, direct) = (scratch.path("plan.htz"), scratch.path("direct.htz"));
+    let file = scratch.path("plan.json");
+    let mut cases: Vec<Vec<&str>> = Vec::new();
+    for method in METHODS {
+        for allocator in ALLOCATORS {
+            cases.push([&["--method", method, "--ratio", "0.7"], allocator].concat());
+        }
+        cases.push(vec![
+            "--method",
+            method,
+            "--rank",
+            "24",
+            "--factor-type",
+            "f16",
+        ]);
+        cases.push(vec![
+            "--method",
+            method,
+            "--rank",
+            "full",
+            "--factor-type",
+            "bf16",
+        ]);
+        cases.push(vec![
+            "--method",
+            method,
+            "--bytes",
+            "150kB",
+            "--slots",
+            "q,v",
+            "--rank-floor",
+            "8",
+        ]);
+        cases.push(vec!["--method", method]);
+    }
+    for options in &cases {
+        for model in &models {
+            if options.contains(&"150kB") && model == &models[1] {
+                continue;
+            }
+            let run = plan(model, &[options, &["--threads", "1", "--force"]])
+                .arg("-o")
+                .arg(&file);
+            assert!(run.run().ok().stdout.is_empty());
+            let run = htc![
+                "compile", model, "-o", &from_plan, "--plan", &file, "--force"
+            ];
+            run.run().ok();
+            let run = htc!["compile", model, "-o", &direct, "--force", "--threads", "3"];
+            run.args(options).run().ok();
+            let same = fs::read(&from_plan).unwrap() == fs::read(&direct).unwrap();
+            assert!(same, "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn an_edited_plan_is_obeyed() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let printed = plan(&model, &[&["--rank", "16"]]).run().ok();
+    let edited = printed
+        .text()
+        .replacen("rank\",\"rank\":16", "rank\",\"rank\":48", 1);
+    assert_ne!(edited, printed.text());
+    let file = scratch.file("plan.json", &edited);
+    let (_, report) = compile(
+        &scratch,
+        &model,
+        "out.htz",
+        &["--plan", file.to_str().unwrap()],
+    );
+    let ranks: Vec<u64> = list(&report, "/plan/slots")
+        .iter()
+        .map(|slot| slot["rank"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ranks[0], 48);
+    assert!(ranks[1..].iter().all(|rank| *rank == 16));
+}
+
+/// Without a file the plan goes to standard output, with everything for people beside it.
+#[test]
+fn plans_go_where_they_are_asked_for() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let options: &[&str] = &["--allocator", "phase", "--ratio", "0.5"];
+    let printed = plan(&model, &[options]).run().ok();
+    let value: Value = serde_json::from_str(printed.text()).unwrap();
+    assert_eq!(text(&value, "/format"), "htc-plan");
+    assert_eq!(list(&value, "/units").len(), 21);
+    for word in [
+        "asked for",
+        "--allocator phase",
+        "phases_valid = false",
+        "parameters",
+        "gate",
+    ] {
+        assert!(
+            printed.stderr.contains(word),
+            "{word:?} is not in {}",
+            printed.stderr
+        );
+    }
+    let dash = plan(&model, &[options, &["-o", "-"]]).run().ok();
+    assert_eq!(dash.stdout, printed.stdout);
+    scratch.holds_only(&["model.gguf"]);
+    let file = scratch.path("plan.json");
+    plan(&model, &[options]).arg("-o").arg(&file).run().ok();
+    assert_eq!(fs::read(&file).unwrap(), printed.stdout);
+    // Nothing that exists is lost.
+    let again = || plan(&model, &[options]).arg("-o").arg(&file);
+    again()
+        .run()
+        .refused(1, &["plan.json", "exists", "--force"]);
+    again().arg("--force").run().ok();
+    let onto = plan(&model, &[options, &["--force"]]).arg("-o").arg(&model);
+    onto.run().refused(2, &["model.gguf", "same file"]);
+    let nowhere = plan(&model, &[options]).args(["-o", "/no/such/folder/plan.json"]);
+    nowhere.run().refused(1, &["/no/such/folder"]);
+    let of_artifact = scratch.path("out.htz");
+    htc!["compile", &model, "-o", &of_artifact].run().ok();
+    plan(&of_artifact, &[])
+        .run()
+        .refused(1, &["out.htz", "artifact already"]);
+    plan(&scratch.path("no.gguf"), &[])
+        .run()
+        .refused(1, &["no.gguf"]);
+}
+
+/// Threads change nothing, and every run gives the same.
+#[test]
+fn plans_do_not_depend_on_threads() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    for method in METHODS {
+        let of = |threads: &str, name: &str| {
+            let options = [
+                "--method",
+                method,
+                "--allocator",
+                "waterfill",
+                "--threads",
+                threads,
+            ];
+            let file = scratch.path(name);
+            plan(&model, &[&options, &["--force"]])
+                .arg("-o")
+                .arg(&file)
+                .run()
+                .ok();
+            fs::read(file).unwrap()
+        };
+        let one = of("1", "one.json");
+        for threads in ["2", "5"] {
+            assert_eq!(of(threads, "more.json"), one, "{method}: {threads} threads");
+        }
+    }
+}
+
+/// Everything that does not fit is said, each on its line.
+#[test]
+fn plans_that_do_not_fit_are_refused_line_by_line() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let output = scratch.path("out.htz");
+    let printed = plan(&model, &[&["--rank", "32"]]).run().ok();
+    let refuse = |name: &str, contents: &str| {
+        let file = scratch.file(name, contents);
+        let run = htc!["compile", &model, "-o", &output, "--plan", &file].run();
+        fs::remove_file(file).unwrap();
+        scratch.holds_only(&["model.gguf"]);
+        run
+    };
+    let one = printed
+        .text()
+        .replacen("rank\",\"rank\":32", "rank\",\"rank\":4000", 1);
+    refuse("one.json", &one).refused(2, &["one.json", "line 9", "layer 0: q", "4000", "htc plan"]);
+    let two = one.replacen("\"layer\":2", "\"layer\":77", 1);
+    let run = refuse("two.json", &two);
+    assert_eq!(run.code(), Some(2));
+    let lines: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", run.stderr);
+    assert!(
+        lines[0].contains("line 9") && lines[0].contains("4000"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].contains("line 23") && lines[1].contains("77"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[2].contains("two.json") && lines[2].contains("2 places"),
+        "{lines:?}"
+    );
+    // Of very many, some are listed and the others counted.
+    let unit = "{\"layer\":99,\"slots\":[\"q\"],\"form\":\"dense\"},\n";
+    let many = printed.text().replacen(
+        "\"units\": [",
+        &format!("\"units\": [{}", unit.repeat(500)),
+        1,
+    );
+    let run = refuse("many.json", &many);
+    assert_eq!(run.code(), Some(2));
+    assert!(run.stderr.lines().count() < 60, "{}", run.stderr);
+    assert!(run.stderr.contains("more"), "{}", run.stderr);
+    for (contents, words) in [
+        ("", &["plan.json", "line 1"][..]),
+        ("{\"format\": 3", &["plan.json", "line 1", "htc plan"]),
+        ("[]", &["plan.json", "object"]),
+    ] {
+        refuse("plan.json", contents).refused(2, words);
+    }
+    let no_file = htc![
+        "compile",
+        &model,
+        "-o",
+        &output,
+        "--plan",
+        scratch.path("no.json")
+    ];
+    no_file.run().refused(1, &["no.json", "--plan"]);
+    // A plan of another model.
+    let other = scratch.file("other.gguf", TinyModel::default().bytes());
+    let file = scratch.file("plan.json", printed.text());
+    let run = htc!["compile", &other, "-o", &output, "--plan", &file].run();
+    assert_eq!(run.code(), Some(2), "{}", run.stderr);
+    assert!(!output.exists());
+}
+
+#[test]
+fn a_plan_leaves_nothing_to_ask_for() {
+    for (option, value) in [
+        ("--ratio", "0.5"),
+        ("--method", "gp"),
+        ("--allocator", "uniform"),
+        ("--factor-type", "q8_0"),
+    ] {
+        let run = htc!["compile", "a", "-o", "b", "--plan", "p.json", option, value];
+        run.run().refused(2, &["--plan", option]);
+    }
+}
+
+/// The bytes of a dry run are those of the artifact, exactly, and it leaves nothing behind.
+#[test]
+fn a_dry_run_writes_nothing_and_knows_the_size() {
+    let scratch = Scratch::new();
+    let models = [model(&scratch), demo("reference-7m-f16.gguf")];
+    let output = scratch.path("out.htz");
+    for model in &models {
+        let plan_file = scratch.path("plan.json");
+        plan(model, &[&["--ratio", "0.6"]])
+            .arg("-o")
+            .arg(&plan_file)
+            .run()
+            .ok();
+        let from_plan = ["--plan", plan_file.to_str().unwrap()];
+        let mut cases = vec![
+            from_plan.to_vec(),
+            vec!["--rank", "full", "--factor-type", "f32"],
+        ];
+        for method in METHODS {
+            for factor_type in ["f32", "q8_0", "q4_0"] {
+                let options = ["--method", method, "--factor-type", factor_type];
+                cases.push([&options[..], &["--allocator", "waterfill"]].concat());
+            }
+        }
+        for options in cases {
+            let run = || htc!["compile", model, "-o", &output].args(&options);
+            let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
+            assert!(!output.exists(), "{options:?}");
+            let shown = run().arg("--dry-run").run().ok();
+            assert!(shown.stdout.is_empty());
+            for word in ["exactly", "dry run", "memory", "free", "asked for"] {
+                assert!(
+                    shown.stderr.contains(word),
+                    "{word:?} is not in {}",
+                    shown.stderr
+                );
+            }
+            let report = run().args(["--report", "json"]).run().json();
+            let bytes = fs::metadata(&output).unwrap().len() as f64;
+            assert_eq!(number(&forecast, "/bytes/after"), bytes, "{options:?}");
+            for key in ["ratio", "parameters", "selected_bytes", "notes", "request"] {
+                assert_eq!(forecast[key], report[key], "{options:?}: {key}");
+            }
+            assert!(number(&forecast, "/free_bytes") > bytes);
+            fs::remove_file(&output).unwrap();
+        }
+        fs::remove_file(&plan_file).unwrap();
+    }
+    scratch.holds_only(&["model.gguf"]);
+    // What would be refused is refused.
+    fs::write(&output, "something").unwrap();
+    let run = htc!["compile", &models[0], "-o", &output, "--dry-run"].run();
+    run.refused(1, &["out.htz", "exists", "--force"]);
+    let nowhere = htc!["compile", &models[0], "-o", "/no/such/out.htz", "--dry-run"];
+    nowhere.run().refused(1, &["/no/such"]);
+}
+
+/// The most memory of its own that a process has while it runs, as the system counts it: mapped
+/// files, which the system takes back when it needs to, are left out.
+fn most_memory(run: Htc) -> f64 {
+    let mut child = run.spawn();
+    let mut most = 0.0f64;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let own = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = own.and_then(|own| own.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+        most = most.max(kib.unwrap_or(0.0) * 1024.0);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(child.wait().unwrap().success());
+    most
+}
+
+/// The forecast is an upper bound, but not one without meaning.
+#[test]
+fn the_memory_of_a_dry_run_bounds_what_is_used() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 2,
+        width: 768,
+        heads: 12,
+        kv_heads: 12,
+        head_size: 64,
+        ffn: 1536,
+        dtype: DType::F16,
+        ..TinyModel::default()
+    };
+    let wide = scratch.file("wide.gguf", tiny.bytes());
+    let output = scratch.path("out.htz");
+    for model in [demo("reference-7m-f16.gguf"), wide] {
+        for method in METHODS {
+            for threads in ["1", "3"] {
+                let options = [
+                    "--method",
+                    method,
+                    "--allocator",
+                    "waterfill",
+                    "--threads",
+                    threads,
+                ];
+                let run = || htc!["compile", &model, "-o", &output, "--force"].args(options);
+                let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
+                let said = number(&forecast, "/peak_memory");
+                let used = most_memory(run());
+                eprintln!("{options:?}: {said} forecast, {used} used");
+                // Sampling may miss a peak, and an allocator may keep what was given back.
+                assert!(used <= said, "{options:?}: {used} used, {said} forecast");
+                assert!(
+                    used > 0.2 * said,
+                    "{options:?}: {used} used, {said} forecast"
+                );
+            }
+        }
+    }
+}
+
+/// A folder with `.safetensors` is planned for as a GGUF is.
+#[test]
+fn a_folder_is_planned_for() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
+    let printed = plan(&fixtures.join("llama"), &[&["--allocator", "waterfill"]])
+        .run()
+        .ok();
+    let value: Value = serde_json::from_str(printed.text()).unwrap();
+    assert_eq!(text(&value, "/request/allocator"), "waterfill");
+    assert!(list(&value, "/units").len() >= 7);
+}
