@@ -22,7 +22,7 @@ pub struct Forecast {
     pub bytes: BeforeAfter,
     /// Bytes free where the artifact will be; absent where the system does not say.
     pub free_bytes: Option<u64>,
-    /// Bytes of memory beside the mapped source, at most: an estimate, see [`peak_memory`].
+    /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
     pub peak_memory: u64,
     /// Threads that were counted with.
     pub threads: usize,

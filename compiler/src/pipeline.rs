@@ -119,7 +119,7 @@ pub enum CompileError {
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
     /// The artifact cannot fit the file system.
-    #[error("{}: the artifact will have {needed} bytes, the file system has {free} free; free some, give another -o, or compress more", path.display())]
+    #[error("{}: no space: the artifact will have {needed} bytes, {free} are free there; free some, give another -o, or compress more", path.display())]
     NoSpace {
         /// The artifact.
         path: PathBuf,

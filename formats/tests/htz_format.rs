@@ -17,8 +17,51 @@ use htc_formats::{DType, htz};
 use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, varied};
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 2] {
-    [(0, mixed(), 17 + 1 + 1), (1, varied(), 22 + 1 + 1)]
+fn golden() -> [(u16, Model, usize); 3] {
+    [
+        (0, mixed(), 17 + 1 + 1),
+        (1, varied(), 22 + 1 + 1),
+        (2, allocated(), 17 + 1 + 1),
+    ]
+}
+
+/// [`mixed`] with a word on how its budget was shared out.
+fn allocated() -> Model {
+    let mut model = mixed();
+    model.manifest.plan.allocation = Some(htz::AllocationRecord {
+        allocator: "waterfill".to_owned(),
+        budget: Some("bytes 5000".to_owned()),
+        rank_floor: Some("0.25".to_owned()),
+        rank_cap: Some(48),
+        notes: vec!["an example".to_owned()],
+    });
+    model
+}
+
+/// What 1.2 added is for people: without it the artifact is read all the same, and what is left out
+/// has its default.
+#[test]
+fn the_allocation_is_read_back_and_may_be_absent() {
+    let model = allocated();
+    let file = model.bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 2));
+    assert_eq!(
+        htz.manifest().plan.allocation,
+        model.manifest.plan.allocation
+    );
+    let without = forged(&file, |json| {
+        json["plan"].as_object_mut().unwrap().remove("allocation");
+    });
+    let plan = Htz::parse(&without).unwrap().manifest().plan.clone();
+    assert_eq!(plan.allocation, None);
+    assert_eq!(plan.slots, htz.manifest().plan.slots);
+    let short = forged(&file, |json| {
+        json["plan"]["allocation"] = serde_json::json!({"allocator": "phase"});
+    });
+    let short = Htz::parse(&short).unwrap();
+    let record = short.manifest().plan.allocation.clone().unwrap();
+    assert_eq!((record.rank_cap, record.notes.len()), (None, 0));
 }
 
 fn golden_path(minor: u16) -> PathBuf {

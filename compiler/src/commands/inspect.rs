@@ -239,6 +239,21 @@ fn show_htz(path: &Path, artifact: &Htz) {
         shorten(&plan.method),
         plan.factor_type
     );
+    if let Some(a) = &plan.allocation {
+        let optional = |what: &str, value: Option<String>| {
+            value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))
+        };
+        say!(
+            "allocator {}{}{}{}",
+            shorten(&a.allocator),
+            optional(", ", a.budget.clone()),
+            optional(", rank floor ", a.rank_floor.clone()),
+            optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
+        );
+        for note in &a.notes {
+            say!("  note: {}", super::bounded(note));
+        }
+    }
     say!("  layer  slot   form           rank  bytes                    error");
     for s in &plan.slots {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());

@@ -2,8 +2,8 @@
 //! said of every slot.
 
 use htc_formats::htz::{
-    BasisRecord, Budget as BudgetRecord, Digest, Form as FormRecord, Manifest, PlanRecord,
-    Provenance, SlotRecord, TensorEntry,
+    AllocationRecord, BasisRecord, Budget as BudgetRecord, Digest, Form as FormRecord, Manifest,
+    PlanRecord, Provenance, SlotRecord, TensorEntry,
 };
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
@@ -11,7 +11,8 @@ use htc_formats::vocab::Vocabulary;
 
 use crate::factorise::BACKEND;
 use crate::factorise::unit::stored_shapes;
-use crate::plan::{Budget, Form, Plan, UnitPlan};
+use crate::plan::allocate::Allocation;
+use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 
 /// A step of writing the artifact; the steps are in the order of execution.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +176,27 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
         factor_type: plan.request.factor_type,
         slots,
         bases,
+        allocation: allocation(plan),
     }
+}
+
+/// How the budget was shared out, where there is anything to say.
+fn allocation(plan: &Plan) -> Option<AllocationRecord> {
+    let Request {
+        budget, allocation, ..
+    } = plan.request;
+    let told = matches!(
+        budget,
+        Budget::Rank(_) | Budget::FullRank | Budget::Ratio(_)
+    );
+    let plain = allocation == Allocation::default();
+    (!plain || !told || !plan.notes.is_empty()).then(|| AllocationRecord {
+        allocator: allocation.allocator.name().to_owned(),
+        budget: (!told).then(|| budget.to_string().trim_start_matches('-').to_owned()),
+        rank_floor: allocation.floor.map(|floor| floor.to_string()),
+        rank_cap: allocation.cap.map(|cap| cap as u64),
+        notes: plan.notes.clone(),
+    })
 }
 
 /// The record of a slot; [`draft`] makes one for each slot of each layer, in order.

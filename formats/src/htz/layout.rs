@@ -10,9 +10,9 @@ pub const MAGIC: [u8; 8] = *b"\x89HTZ\r\n\x1a\n";
 /// Major version that this crate reads and writes.
 pub const FORMAT_MAJOR: u16 = 1;
 
-/// Minor version that this crate writes where 1.0 does not suffice; it reads every minor whose
-/// features it knows.
-pub const FORMAT_MINOR: u16 = 1;
+/// Latest minor version that this crate writes, where an earlier one does not suffice; it reads every
+/// minor whose features it knows.
+pub const FORMAT_MINOR: u16 = 2;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 128;

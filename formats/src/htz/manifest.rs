@@ -151,6 +151,29 @@ pub struct PlanRecord {
     /// One record for each shared basis, in the order of execution. Its parameters are its
     /// own: they are counted in no slot.
     pub bases: Vec<BasisRecord>,
+    /// How the budget was shared out (1.2); absent where every selected slot got the same share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationRecord>,
+}
+
+/// How the budget was shared out among slots and layers, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationRecord {
+    /// Name of what decided.
+    pub allocator: String,
+    /// What was asked for, where [`PlanRecord::budget`] has no word for it, for example
+    /// `bytes 5000000`; that then says what it came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<String>,
+    /// The smallest rank that was allowed: a rank, or with a point a fraction of the width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_floor: Option<String>,
+    /// The largest rank that was allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_cap: Option<u64>,
+    /// What is to be said of the plan as a whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// How much may remain.

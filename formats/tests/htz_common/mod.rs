@@ -246,6 +246,7 @@ pub fn model(
             factor_type: DType::F16,
             slots,
             bases,
+            allocation: None,
         },
         provenance: Provenance {
             program: "htc".to_owned(),

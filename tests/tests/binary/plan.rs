@@ -62,7 +62,7 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                     "--force",
                 ];
                 let options = [&options, allocator].concat();
-                let (_, report) = compile(&scratch, &model, "out.htz", &options);
+                let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
                 let about = format!("{options:?}");
                 let asked = match value {
                     "0.2MB" => 200_000.0,
@@ -100,6 +100,17 @@ fn every_allocator_meets_every_budget_with_both_methods() {
                 };
                 close(number(&report, &key), asked, 1e-12);
                 assert_eq!(text(&report, "/request/allocator"), allocator[1]);
+                // The artifact says the same of how it was shared out.
+                let record = report.pointer("/plan/allocation");
+                let plain = allocator[1] == "uniform" && option == "--ratio";
+                assert_eq!(record.is_none(), plain, "{about}");
+                if let Some(record) = record {
+                    assert_eq!(text(record, "/allocator"), allocator[1]);
+                    assert_eq!(record["budget"].is_string(), option != "--ratio");
+                    let shown = htc!["inspect", &artifact].run().ok();
+                    let line = format!("allocator {}", allocator[1]);
+                    assert!(shown.stderr.contains(&line), "{}", shown.stderr);
+                }
                 close(
                     number(&report, "/selected_parameters/after"),
                     parameters,

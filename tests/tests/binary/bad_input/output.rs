@@ -92,9 +92,16 @@ fn writing_fails_in_the_middle() {
     }
 }
 
-/// A file system of 128 kB, where the system allows to make one.
+/// A file system of 128 kB, where the system allows to make one: what does not fit is refused before
+/// the work, in a dry run too.
 #[test]
 fn disk_full() {
+    for more in [None, Some("--dry-run")] {
+        on_a_small_disk(more);
+    }
+}
+
+fn on_a_small_disk(more: Option<&str>) {
     let scratch = Scratch::new();
     let model = model(&scratch);
     let disk = scratch.path("disk");
@@ -111,6 +118,7 @@ fn disk_full() {
         .arg(&model)
         .arg("-o")
         .arg(&output)
+        .args(more)
         .output();
     let run = match run {
         Ok(run) if !matches!(run.status.code(), Some(77)) && can_unshare() => run,
@@ -123,7 +131,7 @@ fn disk_full() {
     assert_eq!(run.status.code(), Some(1), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(
-        said.contains("out.htz") && said.contains("no space"),
+        said.contains("out.htz") && said.contains("no space") && said.contains("131072 are free"),
         "{said}"
     );
     let left = String::from_utf8(run.stdout).unwrap();
