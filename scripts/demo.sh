@@ -7,8 +7,9 @@ model=$assets/reference-7m-f16.gguf
 artifact=$out/reference-7m.htz
 mkdir -p "$out"
 
-echo "== compile $model"
-"$htc" compile "$model" -o "$artifact" --force --report "$out/report.json"
+echo "== compile $model, calibrated on Alice's Adventures in Wonderland"
+"$htc" compile "$model" -o "$artifact" --force --report "$out/report.json" \
+  --calibration "$assets/alice.txt" --cache "$out/cache"
 
 echo
 echo "== verify"

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use htc_formats::model::HyperParameters;
 use serde::Serialize;
 
 use crate::evidence;
@@ -66,14 +67,15 @@ pub fn forecast(
             after: artifact_bytes,
         },
         free_bytes: free,
-        peak_memory: peak_memory(
-            &jobs,
-            measured,
-            plan.request.method,
-            window,
-            options.threads,
-            tokenizer.entry().decoded_length,
-        ),
+        peak_memory: calibration.map_or(0, |_| sites(&source.hyper, options.threads))
+            + peak_memory(
+                &jobs,
+                measured,
+                plan.request.method,
+                window,
+                options.threads,
+                tokenizer.entry().decoded_length,
+            ),
         threads: options.threads,
         summary: Summary::new(&source, &plan, &record),
     })
@@ -86,6 +88,20 @@ const PER_THREAD: u64 = 4 << 20;
 /// Times the stored vocabulary that the vocabulary takes in memory: its texts, its merges, the
 /// form it is stored in.
 const VOCABULARY: u64 = 4;
+
+/// What calibrated statistics take at most: second moments in f64 of the four sites of two layers,
+/// with their roots and the inverses of these; one more and a product for every thread. The hidden
+/// layer's moment is used without a root. While text flows there are the sums of one layer alone, and
+/// the activations of a batch.
+fn sites(hyper: &HyperParameters, threads: usize) -> u64 {
+    let square = |n: usize| 8 * (n as u64).pow(2);
+    let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
+    let hidden = square(hyper.ffn);
+    let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
+    2 * (2 * 3 * width + 3 * heads + 2 * hidden)
+        + threads as u64 * 2 * width.max(heads).max(hidden)
+        + batch as u64
+}
 
 /// An upper estimate of the memory that a compilation takes beside the mapped source:
 ///

@@ -166,7 +166,9 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     let weighting = Weighting::new(options.gauge, calibration.as_ref());
 
     // Factorise and seal.
-    let manifest = seal::draft(&source, digest, &plan);
+    let record = calibration.as_ref();
+    let record = record.map(|found| seal::calibration_record(found, options.gauge));
+    let manifest = seal::draft(&source, digest, &plan, record);
     let mut record = manifest.plan.clone();
     let mut writer = HtzWriter::create(
         &options.output,
@@ -298,7 +300,9 @@ pub(crate) fn prepare(
         options.threads,
         &progress,
     )?;
-    let draft = seal::draft(&source, Digest::default(), &plan);
+    let record = calibration.as_ref();
+    let record = record.map(|found| seal::calibration_record(found, options.gauge));
+    let draft = seal::draft(&source, Digest::default(), &plan, record);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     match free {

@@ -35,6 +35,12 @@ fn allocated() -> Model {
         rank_cap: Some(48),
         notes: vec!["an example".to_owned()],
     });
+    model.manifest.provenance.calibration = Some(htz::CalibrationRecord {
+        text_sha256: htz::Digest::of(b"a text"),
+        tokens: 4096,
+        context: 512,
+        gauge: "whiten".to_owned(),
+    });
     model
 }
 

@@ -239,6 +239,15 @@ fn show_htz(path: &Path, artifact: &Htz) {
         shorten(&plan.method),
         plan.factor_type
     );
+    if let Some(c) = &manifest.provenance.calibration {
+        say!(
+            "calibrated on {} tokens in windows of {}, gauge {}, text sha256 {}",
+            c.tokens,
+            c.context,
+            shorten(&c.gauge),
+            c.text_sha256
+        );
+    }
     if let Some(a) = &plan.allocation {
         let optional = |what: &str, value: Option<String>| {
             value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))

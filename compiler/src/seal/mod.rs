@@ -2,15 +2,16 @@
 //! said of every slot.
 
 use htc_formats::htz::{
-    AllocationRecord, BasisRecord, Budget as BudgetRecord, Digest, Form as FormRecord, Manifest,
-    PlanRecord, Provenance, SlotRecord, TensorEntry,
+    AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, Digest,
+    Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry,
 };
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
 
-use crate::factorise::BACKEND;
+use crate::calibrate::Calibration;
 use crate::factorise::unit::stored_shapes;
+use crate::factorise::{BACKEND, GaugeKind};
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 
@@ -104,7 +105,12 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 }
 
 /// Everything about the artifact that is known before the first factor is.
-pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest {
+pub fn draft(
+    source: &ModelFile,
+    source_sha256: Digest,
+    plan: &Plan,
+    calibration: Option<CalibrationRecord>,
+) -> Manifest {
     let tensors = entries(source, plan);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
     if source
@@ -132,7 +138,18 @@ pub fn draft(source: &ModelFile, source_sha256: Digest, plan: &Plan) -> Manifest
             },
             instruction_set: htc_kernels::cpu::instruction_set().into(),
             linear_algebra: BACKEND.into(),
+            calibration,
         },
+    }
+}
+
+/// What the artifact says of its calibration.
+pub fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
+    CalibrationRecord {
+        text_sha256: calibration.text,
+        tokens: calibration.tokens as u64,
+        context: calibration.context as u64,
+        gauge: gauge.name().to_owned(),
     }
 }
 

@@ -274,4 +274,20 @@ pub struct Provenance {
     pub instruction_set: String,
     /// Library that decomposed: others may round otherwise.
     pub linear_algebra: String,
+    /// What text decided which errors count (1.2); absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<CalibrationRecord>,
+}
+
+/// The text that flowed through the source before it was compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalibrationRecord {
+    /// Digest of the text.
+    pub text_sha256: Digest,
+    /// Tokens of it that were read.
+    pub tokens: u64,
+    /// Tokens of a window.
+    pub context: u64,
+    /// Which errors counted: `none`, `activation`, `whiten`.
+    pub gauge: String,
 }

@@ -18,8 +18,8 @@ pub use layout::{
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
 };
 pub use manifest::{
-    AllocationRecord, BasisRecord, Budget, Encoding, Form, Manifest, PlanRecord, Provenance,
-    SectionEntry, SlotRecord, TensorEntry,
+    AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Form, Manifest, PlanRecord,
+    Provenance, SectionEntry, SlotRecord, TensorEntry,
 };
 pub use reader::{Htz, Verified};
 pub use section::Section;

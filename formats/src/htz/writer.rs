@@ -271,10 +271,11 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     // Also finds the places that do not fit.
     let file_length = check::layout(manifest, data_offset)?;
     // Older readers are told the truth where they know all there is.
-    let minor = match (&manifest.plan.allocation, manifest.requires.is_empty()) {
-        (Some(_), _) => FORMAT_MINOR,
-        (None, false) => 1,
-        (None, true) => 0,
+    let told = manifest.plan.allocation.is_some() || manifest.provenance.calibration.is_some();
+    let minor = match (told, manifest.requires.is_empty()) {
+        (true, _) => FORMAT_MINOR,
+        (false, false) => 1,
+        (false, true) => 0,
     };
     Ok(Header {
         minor,

@@ -256,6 +256,7 @@ pub fn model(
             source_format: "gguf v3".to_owned(),
             instruction_set: "x86_64 avx2".to_owned(),
             linear_algebra: "faer".to_owned(),
+            calibration: None,
         },
     };
     Model {
