@@ -7,6 +7,8 @@ const COMMANDS: [&str; 7] = [
 ];
 
 /// What decides about a plan.
+const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache";
+
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
     --rank-floor --rank-cap --gpu --tokens-per-joule --slots --factor-type";
 
@@ -26,9 +28,14 @@ fn every_command_explains_its_options() {
     for (command, options) in [
         (
             "compile",
-            &format!("--output -o --plan --dry-run --threads --force --report {PLANNING}")[..],
+            &format!(
+                "--output -o --plan --dry-run --gauge --threads --force --report {CALIBRATION} {PLANNING}"
+            )[..],
         ),
-        ("plan", &format!("--output -o --threads --force {PLANNING}")),
+        (
+            "plan",
+            &format!("--output -o --threads --force {CALIBRATION} {PLANNING}"),
+        ),
         (
             "eval",
             "--text --context --chunks --reference --kv-type --threads --json",
