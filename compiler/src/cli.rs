@@ -59,7 +59,8 @@ pub struct CompileArgs {
     /// Take the plan that `htc plan` wrote, edited or not, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS)]
     pub plan: Option<PathBuf>,
-    /// Show the plan, the bytes of the artifact and the memory that it will take, and write nothing
+    /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
+    /// artifact; a calibration is made and kept
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

@@ -61,7 +61,11 @@ pub fn evidence(
     }
     let calibrated = measured.calibration.is_some();
     if reads_weights(request, target, calibrated) {
-        let whitened = request.allocation.allocator == Allocator::Whitened;
+        let whitened = calibrated
+            && matches!(
+                request.allocation.allocator,
+                Allocator::Whitened | Allocator::DiffPlan
+            );
         let kind = if whitened {
             GaugeKind::Whiten
         } else {
@@ -102,6 +106,18 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
         Allocator::DiffPlan => target.tokens_per_joule.is_some(),
         Allocator::Whitened => calibrated,
         Allocator::Uniform | Allocator::Phase | Allocator::Curvature | Allocator::CacheFit => false,
+    }
+}
+
+/// Whether what the allocator of a request needs is measured by [`evidence`], so that its absence
+/// before is no fault.
+pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
+    match request.allocation.allocator {
+        Allocator::Phase | Allocator::Curvature => calibrated,
+        Allocator::Uniform | Allocator::CacheFit => false,
+        Allocator::Waterfill | Allocator::DiffPlan | Allocator::Whitened => {
+            reads_weights(request, target, calibrated)
+        }
     }
 }
 

@@ -67,7 +67,7 @@ pub fn forecast(
             after: artifact_bytes,
         },
         free_bytes: free,
-        peak_memory: calibration.map_or(0, |_| sites(&source.hyper, options.threads))
+        peak_memory: calibration.map_or(0, |c| sites(&source.hyper, c.context, options.threads))
             + peak_memory(
                 &jobs,
                 measured,
@@ -93,7 +93,7 @@ const VOCABULARY: u64 = 4;
 /// with their roots and the inverses of these; one more and a product for every thread. The hidden
 /// layer's moment is used without a root. While text flows there are the sums of one layer alone, and
 /// the activations of a batch.
-fn sites(hyper: &HyperParameters, threads: usize) -> u64 {
+fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
@@ -101,6 +101,9 @@ fn sites(hyper: &HyperParameters, threads: usize) -> u64 {
     2 * (2 * 3 * width + 3 * heads + 2 * hidden)
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + batch as u64
+        // Keys and values of all layers have room, though one layer at a time is executed.
+        + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
+            * context.max(512) as u64
 }
 
 /// An upper estimate of the memory that a compilation takes beside the mapped source:

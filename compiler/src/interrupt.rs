@@ -47,7 +47,7 @@ pub fn install() {
                     path.display()
                 );
             }
-            Some((Ok(()), _)) => say!("\nhtc: interrupted; nothing was written"),
+            Some((Ok(()), _)) => say!("\nhtc: interrupted; no artifact was written"),
             None => say!("\nhtc: interrupted"),
         }
         std::process::exit(INTERRUPTED);

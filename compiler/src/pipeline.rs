@@ -29,7 +29,7 @@ use thiserror::Error;
 
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
-use crate::evidence::{Measured, Target, evidence};
+use crate::evidence::{Measured, Target, evidence, is_measured};
 use crate::factorise::unit::{self, UnitError};
 use crate::factorise::{GaugeKind, Weighting};
 use crate::interrupt::RemoveOnInterrupt;
@@ -56,6 +56,20 @@ pub struct Options {
     pub threads: usize,
     /// Replace an existing output.
     pub overwrite: bool,
+}
+
+impl Options {
+    /// Whether a path leads to the text or to the plan.
+    pub(crate) fn reads(&self, path: &Path) -> bool {
+        let text = self.calibration.as_ref().map(|c| &c.text);
+        let plan = match &self.planning {
+            Planning::File(plan) => Some(plan),
+            Planning::Make { .. } => None,
+        };
+        text.into_iter()
+            .chain(plan)
+            .any(|file| same_place(file, path))
+    }
 }
 
 /// Where a plan comes from.
@@ -276,7 +290,7 @@ pub(crate) fn prepare(
     progress: impl Fn(Event) + Sync,
 ) -> Result<Prepared, CompileError> {
     let source = open(&options.input)?;
-    if is_of_source(&source, &options.output) {
+    if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
     let vocabulary = source
@@ -364,10 +378,14 @@ pub fn plan(
     if let Planning::Make { request, target } = planning {
         match make(request, &target.evidence()) {
             Ok(_) => {}
-            // What is missing is about to be measured, or is missing in the end.
-            Err(PlanError::NoEvidence { .. }) => {}
+            // What is missing is about to be measured.
+            Err(PlanError::NoEvidence { .. })
+                if is_measured(request, target, calibration.is_some()) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+    if let Some(options) = calibration {
+        options.check(&source.hyper)?;
     }
     // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
@@ -375,23 +393,22 @@ pub fn plan(
         let (digest, _) = *read.get_or_init(|| timed_digest(source, &progress));
         digest
     };
-    if let Planning::File(path) = planning {
-        // Refused before the calibration.
-        plan::json::read(path, &source.hyper, digest, source_type)?;
-    }
-    let calibration = match calibration {
-        None => None,
-        Some(options) => Some((digest(), options)),
+    // Read once: it may come from a pipe.
+    let from_file = match planning {
+        Planning::File(path) => Some(plan::json::read(path, &source.hyper, digest, source_type)?),
+        Planning::Make { .. } => None,
     };
+    let calibration = calibration.map(|options| (digest(), options));
     let begun = Instant::now();
     let calibration = match calibration {
         None => None,
         Some((digest, options)) => Some(calibrate(source, digest, options, threads, &progress)?),
     };
     let calibrated = begun.elapsed();
-    let plan = match planning {
-        Planning::File(path) => plan::json::read(path, &source.hyper, digest, source_type)?,
-        Planning::Make { request, target } => {
+    let plan = match (from_file, planning) {
+        (Some(plan), _) => plan,
+        (None, Planning::File(path)) => plan::json::read(path, &source.hyper, digest, source_type)?,
+        (None, Planning::Make { request, target }) => {
             let units = plan::units(&source.hyper, request, source_type)?;
             let measured = Measured {
                 source,

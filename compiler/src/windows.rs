@@ -1,5 +1,6 @@
 //! A text as windows of tokens, as perplexity is measured and calibration reads.
 
+use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use thiserror::Error;
 
@@ -53,6 +54,15 @@ impl Windows {
     /// Every window in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.context)
+    }
+
+    /// Digest of the ids of all tokens, as 32-bit little-endian numbers.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = Hasher::default();
+        for token in &self.tokens {
+            hasher.update(&token.to_le_bytes());
+        }
+        hasher.finish()
     }
 
     /// Windows.

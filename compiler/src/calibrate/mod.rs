@@ -37,6 +37,9 @@ pub use store::{Moment, StoredLayer};
 /// Changes with the statistics' definition: files of another version are not found.
 const VERSION: u32 = 1;
 
+/// Held by the process that works in the folder of a calibration.
+const LOCK: &str = "lock";
+
 /// What to calibrate on.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -57,11 +60,30 @@ pub const DEFAULT_TOKENS: usize = 65_536;
 pub const DEFAULT_CONTEXT: usize = 512;
 
 impl Options {
-    /// The digest that names the statistics of a model on a text.
-    fn key(&self, source: Digest, text: Digest, tokens: usize) -> Digest {
-        let (context, version) = (self.context, VERSION);
+    /// Makes sure that the model can be calibrated so.
+    ///
+    /// # Errors
+    /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
+    pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
+        let (tokens, context, limit) = (self.tokens, self.context, hyper.context);
+        if tokens < context || context == 0 {
+            return Err(CalibrateError::FewTokens { tokens, context });
+        }
+        if context > limit {
+            return Err(CalibrateError::LongContext { context, limit });
+        }
+        Ok(())
+    }
+
+    /// The digest that names the statistics of a model on the windows of a text. The ids of the
+    /// tokens stand for the text and the tokenizer. The last bits depend on the kernels.
+    fn key(source: Digest, windows: &Windows) -> Digest {
         let named = format!(
-            "htc calibration {version}\nsource {source}\ntext {text}\ntokens {tokens}\ncontext {context}\n"
+            "htc {} calibration {VERSION} {}\nsource {source}\ncontext {}\ntokens {}\n",
+            env!("CARGO_PKG_VERSION"),
+            htc_kernels::cpu::instruction_set(),
+            windows.context(),
+            windows.digest(),
         );
         Digest::of(named.as_bytes())
     }
@@ -118,6 +140,27 @@ pub enum CalibrateError {
         /// The first layer with one.
         layer: usize,
     },
+    /// Fewer tokens asked for than a window has.
+    #[error(
+        "--calibration-tokens {tokens}: a window alone has {context} (--context); ask for more, or for shorter windows"
+    )]
+    FewTokens {
+        /// Tokens asked for.
+        tokens: usize,
+        /// Tokens of a window.
+        context: usize,
+    },
+    /// Windows longer than what the model was trained for.
+    #[error("--context {context}: the model was trained for {limit} positions; give at most that")]
+    LongContext {
+        /// Tokens of a window.
+        context: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
+    /// The residual stream changed while it was used.
+    #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
+    Stream(PathBuf),
     /// There is no place for the cache.
     #[error(
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR"
@@ -182,16 +225,17 @@ pub fn calibrate(
 ) -> Result<Calibration, CalibrateError> {
     let path = model.file().path.clone();
     let hyper = model.hyper();
+    options.check(hyper)?;
     let tokenizer = tokenizer(model)?;
     let text = crate::text::read(&options.text)?;
-    let most = (options.tokens / options.context.max(1)).max(1);
+    let most = options.tokens / options.context;
     let windows = Windows::new(&tokenizer, &text, options.context, Some(most));
     let windows = windows.map_err(|error| CalibrateError::TooShort {
         path: options.text.clone(),
         error,
     })?;
     let text = Digest::of(text.as_bytes());
-    let key = options.key(source, text, windows.tokens());
+    let key = Options::key(source, &windows);
     let folder = cache_folder(options)?.join(format!("calibration-{key}"));
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -200,6 +244,10 @@ pub fn calibrate(
     fs::create_dir_all(&folder).map_err(failed(&folder))?;
 
     let files = Files { folder, key };
+    // Whoever comes second waits, and finds everything.
+    let lock = files.folder.join(LOCK);
+    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let _locked = locked.map_err(failed(&lock))?;
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
         match files.open(layer, hyper, options.context, &mut progress) {
@@ -218,6 +266,7 @@ pub fn calibrate(
         }
     }
     let found = layers.len();
+    files.sweep(found).map_err(failed(&files.folder))?;
     progress(Event::Begin {
         windows: windows.count(),
         layers: hyper.layers,
@@ -237,7 +286,10 @@ pub fn calibrate(
             _ => {
                 let stream = files.stream(layer - 1);
                 let file = File::open(&stream).map_err(failed(&stream))?;
-                Some(BufReader::with_capacity(1 << 20, file))
+                Some(Hashed {
+                    to: BufReader::with_capacity(1 << 20, file),
+                    hasher: Hasher::default(),
+                })
             }
         };
         let target = files.stream(layer);
@@ -291,6 +343,15 @@ pub fn calibrate(
         outcome?;
         sums.finish();
         written.map_err(failed(&target))?;
+        if !sums.is_finite() {
+            let path = path.clone();
+            return Err(CalibrateError::NotFinite { path, layer });
+        }
+        if let (Some(read), Some(before)) = (source, layers.last())
+            && read.hasher.finish() != before.stream_digest()
+        {
+            return Err(CalibrateError::Stream(files.stream(layer - 1)));
+        }
         let statistics = files.layer(layer);
         let identity = Identity { key, layer };
         store::write(&statistics, identity, digest.finish(), &sums).map_err(failed(&statistics))?;
@@ -325,6 +386,22 @@ impl Files {
     /// The residual stream behind a layer.
     fn stream(&self, layer: usize) -> PathBuf {
         self.folder.join(format!("stream-{layer:04}"))
+    }
+
+    /// Removes what runs that were killed left behind the first `found` layers.
+    fn sweep(&self, found: usize) -> io::Result<()> {
+        let needed: Vec<PathBuf> = (0..found).map(|layer| self.layer(layer)).collect();
+        let stream = found.checked_sub(1).map(|last| self.stream(last));
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let is_needed = needed.contains(&path)
+                || stream.as_ref() == Some(&path)
+                || path.file_name().is_some_and(|name| name == LOCK);
+            if !is_needed {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
     }
 
     fn open(

@@ -84,6 +84,14 @@ impl Moments {
         }
     }
 
+    /// Whether every number of the second moment is finite in float32.
+    pub fn fits_float32(&self) -> bool {
+        let limit = f64::from(f32::MAX) * self.divisor();
+        let values = self.tiles.iter().flat_map(|tile| &tile.values);
+        // False for what is not a number, too.
+        values.chain(&self.sum).all(|value| value.abs() <= limit)
+    }
+
     /// Vectors added.
     pub fn count(&self) -> u64 {
         self.count

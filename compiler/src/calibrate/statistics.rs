@@ -108,6 +108,19 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
+    /// Whether everything can be stored.
+    pub fn is_finite(&self) -> bool {
+        let heads = self.heads.iter();
+        let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
+        let moments = self.sites.iter().chain([&self.stream, &self.sink]);
+        moments.chain(heads).all(Moments::fits_float32)
+            && self
+                .norms
+                .iter()
+                .chain(&self.branches)
+                .all(|x| x.is_finite())
+    }
+
     /// The row of a window's first position, and the others.
     fn without_first<'x>(&self, x: &'x [f32]) -> (&'x [f32], &'x [f32]) {
         let first = if self.position == 0 { self.width } else { 0 };

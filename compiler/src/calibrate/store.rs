@@ -7,7 +7,7 @@
 //! what that rounds is far below what another text would change.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, Hasher};
@@ -165,12 +165,20 @@ pub fn replace(
     })
 }
 
-/// A writer that knows the digest of what it was given.
+/// A reader or writer that knows the digest of what went through it.
 pub struct Hashed<W> {
-    /// Where it goes.
+    /// Where it goes, or comes from.
     pub to: W,
     /// Its digest.
     pub hasher: Hasher,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.to.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
 }
 
 impl<W: Write> Write for Hashed<W> {

@@ -38,7 +38,8 @@ pub struct PlanningArgs {
     /// Mean of the ranks of the selected slots, met from below
     #[arg(long, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
     pub mean_rank: Option<f64>,
-    /// How the budget is shared out [default: whitened with --calibration, but for --rank; else uniform]
+    /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
+    /// waterfill for grc; else uniform]
     #[arg(long, value_name = "NAME", value_parser = allocator())]
     pub allocator: Option<Allocator>,
     /// Smallest rank of a factorised slot; with a point, a fraction of the model's width
@@ -79,11 +80,13 @@ impl PlanningArgs {
         "factor_type",
     ];
 
-    /// The allocator asked for, or the default: what measures best.
+    /// The allocator asked for, or the default: with a calibration what measures best with the
+    /// method.
     pub fn allocator(&self, calibrated: bool) -> Allocator {
-        let default = match calibrated && self.rank.is_none() {
-            true => Allocator::Whitened,
-            false => Allocator::Uniform,
+        let default = match (calibrated && self.rank.is_none(), self.method) {
+            (false, _) => Allocator::Uniform,
+            (true, MethodArg::Gp) => Allocator::Whitened,
+            (true, MethodArg::Grc) => Allocator::Waterfill,
         };
         self.allocator.unwrap_or(default)
     }

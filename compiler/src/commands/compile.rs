@@ -67,9 +67,8 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
         "a file of the model"
     } else if pipeline::same_place(&options.output, path) {
         "the artifact itself"
-    } else if matches!(&options.planning, Planning::File(plan) if pipeline::same_place(plan, path))
-    {
-        "the plan"
+    } else if options.reads(path) {
+        "the plan or the text that is read"
     } else {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         return match folder.map(fs::metadata) {

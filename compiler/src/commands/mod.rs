@@ -26,6 +26,7 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
 
+use crate::calibrate::CalibrateError;
 use crate::chat::{self, ChatError};
 use crate::cli::Command;
 use crate::evaluate::EvaluateError;
@@ -114,7 +115,12 @@ impl Failure {
         match self {
             Failure::Compile(CompileError::PlanFile(PlanFileError::Read { .. })) => FAILURE,
             Failure::Compile(
-                CompileError::Plan(_) | CompileError::PlanFile(_) | CompileError::SameFile(_),
+                CompileError::Plan(_)
+                | CompileError::PlanFile(_)
+                | CompileError::SameFile(_)
+                | CompileError::Calibrate(
+                    CalibrateError::FewTokens { .. } | CalibrateError::LongContext { .. },
+                ),
             )
             | Failure::NoPrompt
             | Failure::Unread { .. }

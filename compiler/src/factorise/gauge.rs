@@ -87,7 +87,9 @@ impl<'a> SecondMoment<'a> {
             roots.push(root);
             let bounds = roots.iter().map(|other| CAUCHY_SCHWARZ * root * other);
             for ((col, &value), bound) in values.iter().enumerate().zip(bounds) {
-                let possible = value.is_finite() && value.abs() <= bound;
+                // What is smaller may have been rounded to zero on the diagonal alone.
+                let slack = f64::from(f32::MIN_POSITIVE);
+                let possible = value.is_finite() && value.abs() <= bound + slack;
                 if !possible {
                     return Err(FactoriseError::MomentEntry { row, col, value });
                 }

@@ -274,7 +274,7 @@ pub struct Provenance {
     pub instruction_set: String,
     /// Library that decomposed: others may round otherwise.
     pub linear_algebra: String,
-    /// What text decided which errors count (1.2); absent where none did.
+    /// What text was calibrated on (1.2); absent where none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationRecord>,
 }

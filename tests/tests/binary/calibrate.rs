@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use htc_tests::binary::wait;
 use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -146,8 +147,45 @@ fn a_killed_calibration_goes_on() {
     assert!(found_layers(&report) >= 3, "{}", found_layers(&report));
     assert_eq!(fs::read(scratch.path("resumed.htz")).unwrap(), expected);
     let left = names(&folder);
-    let layers: Vec<String> = (0..8).map(|layer| format!("layer-{layer:04}")).collect();
-    assert_eq!(left, layers);
+    let layers = (0..8).map(|layer| format!("layer-{layer:04}"));
+    let expected: Vec<String> = layers.chain(["lock".to_owned()]).collect();
+    assert_eq!(left, expected);
+}
+
+/// The residual stream that a resumed calibration would go on from is not what it was.
+#[test]
+fn a_damaged_stream_begins_anew() {
+    let scratch = Scratch::new();
+    compile(&scratch, "out.htz", &[]).run().ok();
+    let expected = fs::read(scratch.path("out.htz")).unwrap();
+    let folder = cached(&scratch);
+    for layer in 3..8 {
+        fs::remove_file(folder.join(format!("layer-{layer:04}"))).unwrap();
+    }
+    for stream in [None, Some(vec![0; 4096])] {
+        if let Some(bytes) = stream {
+            fs::write(folder.join("stream-0002"), bytes).unwrap();
+        }
+        fs::remove_file(folder.join("layer-0007")).unwrap_or_default();
+        let outcome = compile(&scratch, "again.htz", &[]).run().ok();
+        assert!(outcome.stderr.contains("anew"), "{}", outcome.stderr);
+        assert_eq!(fs::read(scratch.path("again.htz")).unwrap(), expected);
+    }
+}
+
+#[test]
+fn two_at_once_share_one_calibration() {
+    let scratch = Scratch::new();
+    compile(&scratch, "out.htz", &[]).run().ok();
+    let expected = fs::read(scratch.path("out.htz")).unwrap();
+    fs::remove_dir_all(scratch.path("cache")).unwrap();
+    let mut both = ["a.htz", "b.htz"].map(|name| compile(&scratch, name, &[]).spawn());
+    for child in &mut both {
+        assert!(wait(child, Duration::from_secs(60), "calibration").success());
+    }
+    for name in ["a.htz", "b.htz"] {
+        assert_eq!(fs::read(scratch.path(name)).unwrap(), expected);
+    }
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -196,6 +234,30 @@ fn what_cannot_be_calibrated_on_is_refused() {
     run(&text, &["--gauge", "best"])
         .run()
         .refused(2, &["--gauge", "best", "whiten"]);
+    run(&text, &["--calibration-tokens", "15"])
+        .run()
+        .refused(2, &["--calibration-tokens 15", "--context", "16"]);
+    let long = htc!["compile", &model, "-o", &output, "--calibration", &text];
+    long.args(["--context", "100000", "--calibration-tokens", "200000"])
+        .run()
+        .refused(2, &["--context 100000", "positions"]);
+    run(&text, &["--allocator", "cachefit"])
+        .run()
+        .refused(2, &["--gpu"]);
+    let over = htc![
+        "compile",
+        &model,
+        "-o",
+        &text,
+        "--calibration",
+        &text,
+        "--context",
+        "16"
+    ];
+    over.args(["--force"]).run().refused(2, &["text.txt", "-o"]);
+    let report = run(&text, &["--report", text.to_str().unwrap()]);
+    report.run().refused(2, &["text.txt", "--report"]);
+    assert!(fs::read(&text).unwrap().starts_with(b"the cat"));
     run(&text, &["--calibration-tokens", "0"])
         .run()
         .refused(2, &["--calibration-tokens"]);
