@@ -1,10 +1,8 @@
 //! The singular values of one unit's weights, from the source's bytes.
 
-use htc_formats::block;
-use htc_formats::model::{Part, Role};
 use htc_formats::source::ModelFile;
 
-use super::unit::UnitError;
+use super::unit::{UnitError, dense_weight, weight_name};
 use super::{
     BasisOptions, BasisWeighting, Gauge, LowRankOptions, Path, Weight, Weighting, low_rank_with,
     shared_basis_with, shared_singular_values, singular_values,
@@ -22,27 +20,14 @@ pub fn of_unit(
     shared: bool,
     weighting: &Weighting,
 ) -> Result<Vec<f64>, UnitError> {
-    let mut names = Vec::with_capacity(unit.members.len());
-    let mut dense = Vec::with_capacity(unit.members.len());
-    for member in &unit.members {
-        let role = Role::Linear {
-            layer: unit.layer,
-            slot: member.slot,
-            part: Part::Weight,
-        };
-        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
-        let mut values = vec![0.0; member.rows * member.cols];
-        block::decode(tensor.dtype, source.bytes(tensor), &mut values).map_err(|source| {
-            UnitError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            }
-        })?;
-        names.push(&tensor.name);
-        dense.push(values);
-    }
+    let dense: Vec<Vec<f32>> = unit
+        .members
+        .iter()
+        .map(|member| dense_weight(source, unit.layer, member))
+        .collect::<Result<_, _>>()?;
     let failed = |index: usize| {
-        let tensor = names.get(index).map_or_else(String::new, |n| (*n).clone());
+        let slot = unit.members.get(index).map(|member| member.slot);
+        let tensor = slot.map_or_else(String::new, |slot| weight_name(source, unit.layer, slot));
         move |source| UnitError::Factorise { tensor, source }
     };
     let mut weights = Vec::with_capacity(dense.len());

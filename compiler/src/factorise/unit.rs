@@ -152,7 +152,7 @@ pub fn factorise(
             values,
         })
         .collect();
-    let name = |index: usize| tensor_name(source, unit, index);
+    let name = |index: usize| weight_name(source, unit.layer, unit.members[index].slot);
     let failed = |index: usize| {
         move |source: FactoriseError| UnitError::Factorise {
             tensor: name(weight_of(&source).unwrap_or(index)),
@@ -254,18 +254,21 @@ fn weight_of(error: &FactoriseError) -> Option<usize> {
     }
 }
 
-fn tensor_name(source: &ModelFile, unit: &UnitPlan, index: usize) -> String {
-    let role = Role::Linear {
-        layer: unit.layer,
-        slot: unit.members[index].slot,
-        part: Part::Weight,
-    };
+/// The name of a slot's weight in the source.
+pub(super) fn weight_name(source: &ModelFile, layer: usize, slot: Slot) -> String {
+    let part = Part::Weight;
+    let role = Role::Linear { layer, slot, part };
     source
         .tensor(role)
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
-fn dense_weight(source: &ModelFile, layer: usize, member: &Member) -> Result<Vec<f32>, UnitError> {
+/// The numbers of a slot's weight.
+pub(super) fn dense_weight(
+    source: &ModelFile,
+    layer: usize,
+    member: &Member,
+) -> Result<Vec<f32>, UnitError> {
     let role = Role::Linear {
         layer,
         slot: member.slot,
