@@ -3,24 +3,20 @@
 use std::time::{Duration, Instant};
 
 use htc_formats::gguf::Value;
-use htc_tests::{Outcome, Scratch, TinyModel, htc};
+use htc_tests::{Htc, Outcome, Scratch, TinyModel, htc};
 
-/// What a conversation of one user's words gives with a template.
-fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
+/// A conversation of one user's words with a template.
+fn asked(scratch: &Scratch, template: &str, options: &[&str]) -> Htc {
     let key = "tokenizer.chat_template";
     let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
     let model = scratch.file("chat.gguf", tiny.bytes());
-    let chat = [
-        "-p",
-        "the cat",
-        "--chat",
-        "-n",
-        "4",
-        "--temp",
-        "0",
-        "--ignore-eos",
-    ];
-    htc!["run", &model].args(chat).args(options).run()
+    let chat = ["-p", "the cat", "--chat", "-n", "4", "--temp", "0"];
+    htc!["run", &model, "--ignore-eos"].args(chat).args(options)
+}
+
+/// What that gives.
+fn ask(scratch: &Scratch, template: &str, options: &[&str]) -> Outcome {
+    asked(scratch, template, options).run()
 }
 
 /// What the same model continues a text with.
@@ -142,24 +138,6 @@ fn a_limit_of_the_system_is_no_fault_of_the_template() {
     let scratch = Scratch::new();
     let template = "{{ messages[0].content }}";
     let expected = ask(&scratch, template, &[]).ok();
-    let limited = std::process::Command::new("sh")
-        .args(["-c", "ulimit -v 900000 && exec \"$@\"", "sh"])
-        .arg(htc_tests::binary::path())
-        .arg("run")
-        .arg(scratch.path("chat.gguf"))
-        .args([
-            "-p",
-            "the cat",
-            "--chat",
-            "-n",
-            "4",
-            "--temp",
-            "0",
-            "--ignore-eos",
-        ])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&limited.stderr);
-    assert!(limited.status.success(), "{said}");
+    let limited = asked(&scratch, template, &[]).memory(900 << 20).run().ok();
     assert_eq!(limited.stdout, expected.stdout);
 }

@@ -11,6 +11,7 @@ mod bad_input;
 mod calibrate;
 mod chat;
 mod compile;
+mod dry_run;
 mod eval;
 mod factors;
 mod inspect;

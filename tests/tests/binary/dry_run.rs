@@ -1,0 +1,129 @@
+//! `htc compile --dry-run`: what it forecasts, against what happens.
+
+use std::fs;
+use std::time::Duration;
+
+use htc_formats::DType;
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::plan::{model, plan};
+use super::{METHODS, number};
+
+/// The bytes of a dry run are those of the artifact, exactly, and it leaves nothing behind.
+#[test]
+fn a_dry_run_writes_nothing_and_knows_the_size() {
+    let scratch = Scratch::new();
+    let models = [model(&scratch), demo("reference-7m-f16.gguf")];
+    let output = scratch.path("out.htz");
+    for model in &models {
+        let plan_file = scratch.path("plan.json");
+        plan(model, &[&["--ratio", "0.6"]])
+            .arg("-o")
+            .arg(&plan_file)
+            .run()
+            .ok();
+        let from_plan = ["--plan", plan_file.to_str().unwrap()];
+        let mut cases = vec![
+            from_plan.to_vec(),
+            vec!["--rank", "full", "--factor-type", "f32"],
+        ];
+        for method in METHODS {
+            for factor_type in ["f32", "q8_0", "q4_0"] {
+                let options = ["--method", method, "--factor-type", factor_type];
+                cases.push([&options[..], &["--allocator", "waterfill"]].concat());
+            }
+        }
+        for options in cases {
+            let run = || htc!["compile", model, "-o", &output].args(&options);
+            let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
+            assert!(!output.exists(), "{options:?}");
+            let shown = run().arg("--dry-run").run().ok();
+            assert!(shown.stdout.is_empty());
+            for word in ["exactly", "dry run", "memory", "free", "asked for"] {
+                assert!(
+                    shown.stderr.contains(word),
+                    "{word:?} is not in {}",
+                    shown.stderr
+                );
+            }
+            let report = run().args(["--report", "json"]).run().json();
+            let bytes = fs::metadata(&output).unwrap().len() as f64;
+            assert_eq!(number(&forecast, "/bytes/after"), bytes, "{options:?}");
+            for key in ["ratio", "parameters", "selected_bytes", "notes", "request"] {
+                assert_eq!(forecast[key], report[key], "{options:?}: {key}");
+            }
+            assert!(number(&forecast, "/free_bytes") > bytes);
+            fs::remove_file(&output).unwrap();
+        }
+        fs::remove_file(&plan_file).unwrap();
+    }
+    scratch.holds_only(&["model.gguf"]);
+    // What would be refused is refused.
+    fs::write(&output, "something").unwrap();
+    let run = htc!["compile", &models[0], "-o", &output, "--dry-run"].run();
+    run.refused(1, &["out.htz", "exists", "--force"]);
+    let nowhere = htc!["compile", &models[0], "-o", "/no/such/out.htz", "--dry-run"];
+    nowhere.run().refused(1, &["/no/such"]);
+}
+
+/// The most memory of its own that a process has while it runs, as the system counts it: mapped
+/// files, which the system takes back when it needs to, are left out.
+fn most_memory(run: Htc) -> f64 {
+    let mut child = run.spawn();
+    let mut most = 0.0f64;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let own = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = own.and_then(|own| own.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+        most = most.max(kib.unwrap_or(0.0) * 1024.0);
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(child.wait().unwrap().success());
+    most
+}
+
+/// The forecast is an upper bound, but not one without meaning.
+#[test]
+fn the_memory_of_a_dry_run_bounds_what_is_used() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 2,
+        width: 768,
+        heads: 12,
+        kv_heads: 12,
+        head_size: 64,
+        ffn: 1536,
+        dtype: DType::F16,
+        ..TinyModel::default()
+    };
+    let wide = scratch.file("wide.gguf", tiny.bytes());
+    let output = scratch.path("out.htz");
+    for model in [demo("reference-7m-f16.gguf"), wide] {
+        for method in METHODS {
+            for threads in ["1", "3"] {
+                let options = [
+                    "--method",
+                    method,
+                    "--allocator",
+                    "waterfill",
+                    "--threads",
+                    threads,
+                ];
+                let run = || htc!["compile", &model, "-o", &output, "--force"].args(options);
+                let forecast = run().args(["--dry-run", "--report", "json"]).run().json();
+                let said = number(&forecast, "/peak_memory");
+                let used = most_memory(run());
+                eprintln!("{options:?}: {said} forecast, {used} used");
+                // Sampling may miss a peak, and an allocator may keep what was given back.
+                assert!(used <= said, "{options:?}: {used} used, {said} forecast");
+                assert!(
+                    used > 0.2 * said,
+                    "{options:?}: {used} used, {said} forecast"
+                );
+            }
+        }
+    }
+}
