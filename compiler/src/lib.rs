@@ -26,6 +26,8 @@ pub mod memory;
 pub mod ordered;
 pub mod pipeline;
 pub mod plan;
+#[cfg(test)]
+mod random;
 pub mod report;
 pub mod seal;
 pub mod text;

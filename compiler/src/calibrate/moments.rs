@@ -148,17 +148,11 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Rng;
 
     fn numbers(count: usize) -> Vec<f32> {
-        let mut state = 1u64;
-        (0..count)
-            .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
-                (state >> 40) as f32 / (1 << 23) as f32 - 0.9
-            })
-            .collect()
+        let mut random = Rng(1);
+        (0..count).map(|_| random.unit() as f32 - 0.4).collect()
     }
 
     #[test]

@@ -13,26 +13,7 @@ mod sink;
 use faer::Mat;
 
 use super::Weight;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Standard normal (Box and Muller).
-    fn normal(&mut self) -> f64 {
-        let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-        let (u, v) = (unit(self.next()), unit(self.next()));
-        (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()
-    }
-}
+use crate::random::Rng;
 
 /// A dense matrix, row-major, in both precisions.
 struct Dense {

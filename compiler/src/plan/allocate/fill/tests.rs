@@ -1,25 +1,5 @@
 use super::*;
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
+use crate::random::Rng;
 
 /// Ladders and their losses.
 struct Case {
@@ -41,12 +21,12 @@ impl Case {
     fn random(rng: &mut Rng, kind: Kind) -> Case {
         let (mut ladders, mut losses) = (Vec::new(), Vec::new());
         for _ in 0..2 + rng.below(3) {
-            let rungs = 2 + rng.below(4) as usize;
-            let own = 1 + rng.below(6);
+            let rungs = 2 + rng.below(4);
+            let own = 1 + rng.below(6) as u64;
             let step = |rng: &mut Rng| match kind {
                 Kind::EqualSteps => 3,
                 Kind::StepsByUnit => own,
-                Kind::Any => 1 + rng.below(6),
+                Kind::Any => 1 + rng.below(6) as u64,
             };
             let mut costs = vec![step(rng)];
             for _ in 1..rungs {
