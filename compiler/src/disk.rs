@@ -1,6 +1,10 @@
-//! How much room there is for an artifact.
+//! Room on the disk, and files that are complete or not there.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::interrupt::RemoveOnInterrupt;
 
 /// Bytes that may still be written to the file system of a folder; `None` where the system does not
 /// say so, or where the file system has no size of its own.
@@ -22,6 +26,31 @@ pub fn folder_of(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
+}
+
+/// Writes a file beside its place and moves it there when it is complete. It is not forced to the
+/// disk: what a crash of the system leaves of it is found out by its digest.
+///
+/// # Errors
+/// What the system says; the place is as it was then.
+pub fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.unfinished", std::process::id()));
+    let unfinished = PathBuf::from(name);
+    let _removed = RemoveOnInterrupt::new(unfinished.clone());
+    let attempt = || -> io::Result<()> {
+        let mut to = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
+        write(&mut to)?;
+        to.flush()?;
+        fs::rename(&unfinished, path)
+    };
+    attempt().inspect_err(|_| {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&unfinished);
+    })
 }
 
 #[cfg(all(test, unix))]

@@ -98,6 +98,14 @@ fn depth(layer: &StoredLayer) -> (Branches, f64) {
     (branches, variance)
 }
 
+/// Whether an allocator looks at what a calibration finds.
+pub fn reads_activations(allocator: Allocator) -> bool {
+    match allocator {
+        Allocator::Phase | Allocator::Curvature | Allocator::Whitened | Allocator::DiffPlan => true,
+        Allocator::Uniform | Allocator::Waterfill | Allocator::CacheFit => false,
+    }
+}
+
 /// Whether the allocator of a request looks at the spectra of the weights.
 pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bool {
     match request.allocation.allocator {

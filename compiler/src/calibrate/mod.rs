@@ -29,6 +29,7 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model, Session};
 use thiserror::Error;
 
+use crate::disk;
 use crate::windows::{TextTooShort, Windows};
 use statistics::LayerSums;
 use store::{Hashed, Identity};
@@ -328,7 +329,7 @@ pub fn calibrate(
             Ok(())
         };
         let written = if layer + 1 < hyper.layers {
-            store::replace(&target, |to| {
+            disk::replace(&target, |to| {
                 let mut hashed = Hashed {
                     to,
                     hasher: Hasher::default(),
@@ -472,3 +473,6 @@ fn write_numbers(to: &mut impl Write, x: &[f32]) -> io::Result<()> {
     let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
     to.write_all(&bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,8 @@
 //! shapes, so that a file of another length is no file of this model. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::map::MappedFile;
@@ -16,7 +15,7 @@ use htc_formats::model::{HyperParameters, Site};
 
 use super::moments::Moments;
 use super::statistics::{LayerSums, site_width};
-use crate::interrupt::RemoveOnInterrupt;
+use crate::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x01";
 
@@ -98,7 +97,7 @@ fn file_bytes(hyper: &HyperParameters, context: usize) -> usize {
 /// # Errors
 /// What the system says.
 pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) -> io::Result<()> {
-    replace(path, |to| {
+    disk::replace(path, |to| {
         let mut to = Hashed {
             to,
             hasher: Hasher::default(),
@@ -138,31 +137,6 @@ fn write_moments(to: &mut impl Write, moments: &Moments) -> io::Result<()> {
         to.write_all(&(number as f32).to_le_bytes())?;
     }
     Ok(())
-}
-
-/// Writes a file beside its place and moves it there when it is complete. It is not forced to the
-/// disk: what a crash of the system leaves of it is found out by its digest.
-///
-/// # Errors
-/// What the system says; the place is as it was then.
-pub fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.unfinished", std::process::id()));
-    let unfinished = PathBuf::from(name);
-    let _removed = RemoveOnInterrupt::new(unfinished.clone());
-    let attempt = || -> io::Result<()> {
-        let mut to = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
-        write(&mut to)?;
-        to.flush()?;
-        fs::rename(&unfinished, path)
-    };
-    attempt().inspect_err(|_| {
-        // The first error is the one to tell.
-        let _ = fs::remove_file(&unfinished);
-    })
 }
 
 /// A reader or writer that knows the digest of what went through it.

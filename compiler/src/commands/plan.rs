@@ -9,7 +9,8 @@ use htc_formats::source::ModelFile;
 use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe};
 use crate::cli::{PlanArgs, PlanningArgs};
-use crate::disk::folder_of;
+use crate::disk::{self, folder_of};
+use crate::evidence::reads_activations;
 use crate::interrupt;
 use crate::pipeline::{self, Planning};
 use crate::plan::json;
@@ -28,7 +29,17 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     }
     interrupt::install();
     let progress = Progress::new();
-    let calibration = args.calibration.options();
+    let mut calibration = args.calibration.options();
+    if let Planning::Make { request, .. } = &planning
+        && calibration.is_some()
+        && !reads_activations(request.allocation.allocator)
+    {
+        let allocator = request.allocation.allocator;
+        say!(
+            "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"
+        );
+        calibration = None;
+    }
     let threads = args.threads.count();
     let planned = pipeline::plan(&source, &planning, calibration.as_ref(), threads, |event| {
         progress.show(event);
@@ -91,12 +102,9 @@ fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
 }
 
 fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true);
     if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
+        return disk::replace(path, |to| to.write_all(text.as_bytes()));
     }
-    options.open(path)?.write_all(text.as_bytes())
+    let mut to = OpenOptions::new().write(true).create_new(true).open(path)?;
+    to.write_all(text.as_bytes())
 }

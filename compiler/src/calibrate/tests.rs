@@ -1,0 +1,200 @@
+//! What is stored of a layer, against float64 sums over all vectors.
+
+use htc_formats::model::{Forward, Site};
+use htc_loader::exec::{Point, Tap};
+
+use super::*;
+use crate::random::Rng;
+
+const CONTEXT: usize = 5;
+const WINDOWS: usize = 70;
+
+fn hyper() -> HyperParameters {
+    HyperParameters {
+        architecture: "llama".into(),
+        name: None,
+        vocabulary: 16,
+        context: CONTEXT,
+        width: 12,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_size: 3,
+        ffn: 20,
+        norm_epsilon: 1e-5,
+        rope_theta: 10000.0,
+        rope_dimensions: 2,
+        rope_linear_scale: 1.0,
+        forward: Forward::default(),
+    }
+}
+
+/// Mean and second moment of vectors of `order` numbers.
+fn moments(x: &[f32], order: usize) -> (Vec<f64>, Vec<f64>) {
+    let n = (x.len() / order) as f64;
+    let (mut mean, mut second) = (vec![0.0; order], vec![0.0; order * order]);
+    for row in x.chunks_exact(order) {
+        for i in 0..order {
+            mean[i] += f64::from(row[i]) / n;
+            for j in 0..=i {
+                second[i * order + j] += f64::from(row[i]) * f64::from(row[j]) / n;
+            }
+        }
+    }
+    (mean, second)
+}
+
+fn close(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-6, "{found} for {expected}");
+    }
+}
+
+/// Head `index` of `heads` of each row.
+fn head(x: &[f32], index: usize, heads: usize) -> Vec<f32> {
+    let size = hyper().head_size;
+    let rows = x.chunks_exact(heads * size);
+    rows.flat_map(|row| row[index * size..][..size].to_vec())
+        .collect()
+}
+
+/// The rows that are not the first of their window.
+fn later(x: &[f32], width: usize) -> Vec<f32> {
+    let rows = x.chunks_exact(width).enumerate();
+    let later = rows.filter(|(index, _)| index % CONTEXT != 0);
+    later.flat_map(|(_, row)| row.to_vec()).collect()
+}
+
+#[test]
+fn statistics_are_those_of_the_vectors_that_were_seen() {
+    let hyper = hyper();
+    let pool = Pool::new(2).unwrap();
+    let mut sums = LayerSums::new(&pool, &hyper, CONTEXT);
+    let widths = [
+        (Point::Input(Site::Attention), 12),
+        (Point::Queries, 12),
+        (Point::Keys, 6),
+        (Point::Values, 6),
+        (Point::Input(Site::AttentionOutput), 12),
+        (Point::AttentionBranch, 12),
+        (Point::Input(Site::Ffn), 12),
+        (Point::Input(Site::FfnHidden), 20),
+        (Point::FfnBranch, 12),
+    ];
+    let mut random = Rng(3);
+    let mut seen: Vec<Vec<f32>> = vec![Vec::new(); widths.len() + 1];
+    for _ in 0..WINDOWS {
+        // Two batches, of which only one has the first position.
+        for (position, n) in [(0, 3), (3, 2)] {
+            let mut rows = |width: usize, seen: &mut Vec<f32>| {
+                let x: Vec<f32> = (0..n * width)
+                    .map(|_| random.normal() as f32 + 0.3)
+                    .collect();
+                seen.extend(&x);
+                x
+            };
+            sums.begin(position);
+            for ((point, width), seen) in widths.iter().zip(&mut seen) {
+                let x = rows(*width, seen);
+                sums.see(0, *point, &x);
+            }
+            let x = rows(12, &mut seen[widths.len()]);
+            sums.behind(&x);
+        }
+    }
+    sums.finish();
+    assert!(sums.is_finite());
+    let of = |point: Point| &seen[widths.iter().position(|(p, _)| *p == point).unwrap()];
+    for kv in 0..2 {
+        // Query heads 2 kv and 2 kv + 1 read this head.
+        let queries = [0, 1]
+            .map(|i| head(of(Point::Queries), 2 * kv + i, 4))
+            .concat();
+        let keys = head(of(Point::Keys), kv, 2);
+        let values = head(of(Point::Values), kv, 2);
+        let sums = &sums.heads[kv];
+        for (sums, x) in [
+            (&sums.queries, queries),
+            (&sums.keys, keys),
+            (&sums.values, values),
+        ] {
+            assert_eq!(sums.count(), x.len() as u64 / 3);
+            close(&sums.mean(), &moments(&x, 3).0);
+        }
+    }
+    let stream = &seen[widths.len()];
+    let norms = stream.chunks_exact(12).map(|row| {
+        let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        squares.sqrt()
+    });
+    let mut expected = [0.0; CONTEXT];
+    norms
+        .enumerate()
+        .for_each(|(index, norm)| expected[index % CONTEXT] += norm);
+    close(&sums.norms, &expected);
+    let first: Vec<f32> = stream
+        .chunks_exact(12)
+        .step_by(CONTEXT)
+        .flatten()
+        .copied()
+        .collect();
+    close(&sums.sink.mean(), &moments(&first, 12).0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("layer");
+    let key = Digest::of(b"key");
+    let identity = Identity { key, layer: 1 };
+    store::write(&path, identity, Digest::of(b"stream"), &sums).unwrap();
+    let open = |identity, context| StoredLayer::open(&path, identity, &hyper, context, |_| ());
+    let stored = open(identity, CONTEXT).unwrap();
+    assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
+    for site in Site::ALL {
+        let (moment, x) = (stored.site(site), of(Point::Input(site)));
+        let (mean, second) = moments(x, moment.mean.len());
+        assert_eq!(moment.count as usize, x.len() / mean.len());
+        close(&moment.mean, &mean);
+        close(&moment.lower(), &second);
+        let diagonal: Vec<f64> = (0..mean.len())
+            .map(|i| second[i * mean.len() + i])
+            .collect();
+        close(&moment.diagonal(), &diagonal);
+    }
+    let (mean, second) = moments(&later(stream, 12), 12);
+    let energy: f64 = (0..12)
+        .map(|i| second[i * 12 + i] - mean[i] * mean[i])
+        .sum();
+    close(&[stored.stream().variance()], &[energy / 12.0]);
+    let branches = [Point::AttentionBranch, Point::FfnBranch].map(|point| {
+        let x = later(of(point), 12);
+        x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / (x.len() / 12) as f64
+    });
+    close(&stored.branches(), &branches);
+
+    let other_key = Digest::of(b"another key");
+    assert!(
+        open(
+            Identity {
+                key: other_key,
+                layer: 1
+            },
+            CONTEXT
+        )
+        .is_none()
+    );
+    assert!(open(Identity { key, layer: 0 }, CONTEXT).is_none());
+    assert!(open(identity, CONTEXT + 1).is_none());
+}
+
+#[test]
+fn what_float32_does_not_hold_is_not_stored() {
+    let pool = Pool::new(1).unwrap();
+    for bad in [f32::NAN, f32::INFINITY, 1e30] {
+        let mut sums = LayerSums::new(&pool, &hyper(), CONTEXT);
+        let mut x = vec![0.0; 20];
+        x[7] = bad;
+        sums.see(0, Point::Input(Site::FfnHidden), &x);
+        sums.finish();
+        assert!(!sums.is_finite(), "{bad}");
+    }
+}
