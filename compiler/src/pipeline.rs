@@ -375,50 +375,47 @@ pub fn plan(
     let make = |request: &Request, evidence: &Evidence| {
         plan::make(&source.hyper, request.clone(), evidence, source_type)
     };
-    if let Planning::Make { request, target } = planning {
-        match make(request, &target.evidence()) {
-            Ok(_) => {}
-            // What is missing is about to be measured.
-            Err(PlanError::NoEvidence { .. })
-                if is_measured(request, target, calibration.is_some()) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if let Some(options) = calibration {
-        options.check(&source.hyper)?;
-    }
     // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
     let digest = || {
         let (digest, _) = *read.get_or_init(|| timed_digest(source, &progress));
         digest
     };
-    // Read once: it may come from a pipe.
-    let from_file = match planning {
-        Planning::File(path) => Some(plan::json::read(path, &source.hyper, digest, source_type)?),
-        Planning::Make { .. } => None,
+    // Once: a file may be a pipe. A plan that is to be made is tried with what is known already.
+    let known = match planning {
+        Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
+        Planning::Make { request, target } => {
+            match make(request, &target.evidence()) {
+                Ok(_) => {}
+                // What is missing is about to be measured.
+                Err(PlanError::NoEvidence { .. })
+                    if is_measured(request, target, calibration.is_some()) => {}
+                Err(error) => return Err(error.into()),
+            }
+            Err((request, target))
+        }
     };
-    let calibration = calibration.map(|options| (digest(), options));
-    let begun = Instant::now();
-    let calibration = match calibration {
-        None => None,
-        Some((digest, options)) => Some(calibrate(source, digest, options, threads, &progress)?),
+    let (calibration, calibrated) = match calibration {
+        None => (None, Duration::ZERO),
+        Some(options) => {
+            options.check(&source.hyper)?;
+            let digest = digest();
+            let begun = Instant::now();
+            let found = calibrate(source, digest, options, threads, &progress)?;
+            (Some(found), begun.elapsed())
+        }
     };
-    let calibrated = begun.elapsed();
-    let plan = match (from_file, planning) {
-        (Some(plan), _) => plan,
-        (None, Planning::File(path)) => plan::json::read(path, &source.hyper, digest, source_type)?,
-        (None, Planning::Make { request, target }) => {
+    let plan = match known {
+        Ok(plan) => plan,
+        Err((request, target)) => {
             let units = plan::units(&source.hyper, request, source_type)?;
             let measured = Measured {
                 source,
                 units: &units,
                 calibration: calibration.as_ref(),
             };
-            make(
-                request,
-                &evidence(measured, request, target, threads, &progress)?,
-            )?
+            let evidence = evidence(measured, request, target, threads, &progress)?;
+            make(request, &evidence)?
         }
     };
     Ok(Planned {

@@ -50,18 +50,7 @@ impl Unit {
             factor_type_for(asked, self.cols),
             factor_type_for(asked, rank),
         );
-        match method {
-            Method::PerSlot => Form::LowRank {
-                rank,
-                a: first,
-                b: second,
-            },
-            Method::SharedBasis => Form::SharedBasis {
-                rank,
-                basis: first,
-                projected: second,
-            },
-        }
+        Form::factored(method, rank, first, second)
     }
 }
 
@@ -135,6 +124,22 @@ pub enum Form {
 }
 
 impl Form {
+    /// The factored form of a method, with the types of its two factors.
+    pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
+        match method {
+            Method::PerSlot => Form::LowRank {
+                rank,
+                a: first,
+                b: second,
+            },
+            Method::SharedBasis => Form::SharedBasis {
+                rank,
+                basis: first,
+                projected: second,
+            },
+        }
+    }
+
     /// Bytes of this form of slots that read the same input.
     pub(super) fn bytes(&self, members: &[Member]) -> u64 {
         let (rank, first, second) = match *self {

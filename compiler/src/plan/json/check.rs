@@ -531,18 +531,7 @@ impl Checker {
             dtypes.push(dtype);
         }
         let (rank, first, second) = (rank? as usize, dtypes[0]?, dtypes[1]?);
-        Some(match method {
-            Method::PerSlot => Form::LowRank {
-                rank,
-                a: first,
-                b: second,
-            },
-            Method::SharedBasis => Form::SharedBasis {
-                rank,
-                basis: first,
-                projected: second,
-            },
-        })
+        Some(Form::factored(method, rank, first, second))
     }
 }
 
