@@ -5,12 +5,12 @@ use std::fmt;
 use htc_formats::model::HyperParameters;
 use serde::Serialize;
 
-use crate::evidence;
 use crate::factorise::unit::stored_shapes;
 use crate::pipeline::{self, CompileError, Event, Options, Planning, Prepared};
 use crate::plan::{Form, Method, UnitPlan};
 use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
 use crate::seal::{self, Job};
+use crate::{build, evidence};
 
 /// What a compilation will take.
 #[derive(Clone, Debug, Serialize)]
@@ -50,7 +50,7 @@ pub fn forecast(
         ..
     } = pipeline::prepare(options, progress)?;
     let jobs = seal::jobs(&source, &plan);
-    let window = pipeline::window(&jobs, source.hyper.layers, options.threads);
+    let window = build::window(&jobs, source.hyper.layers, options.threads);
     let measures = match &options.planning {
         Planning::Make { request, target } => {
             evidence::reads_weights(request, target, calibration.is_some())

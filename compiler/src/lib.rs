@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod build;
 pub mod calibrate;
 pub mod chat;
 pub mod cli;
@@ -31,4 +32,6 @@ mod random;
 pub mod report;
 pub mod seal;
 pub mod text;
+pub mod trial;
 pub mod windows;
+pub mod work;
