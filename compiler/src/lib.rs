@@ -18,6 +18,7 @@ pub mod chat;
 pub mod cli;
 pub mod commands;
 pub mod disk;
+pub mod duration;
 pub mod evaluate;
 pub mod evidence;
 pub mod factorise;

@@ -33,6 +33,8 @@ use crate::disk;
 use crate::evidence::{Measured, Target, evidence, is_measured};
 use crate::factorise::GaugeKind;
 use crate::factorise::unit::UnitError;
+use crate::forecast::{self, Estimate};
+use crate::memory;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
 use crate::report::{Calibrated, Report};
@@ -151,14 +153,24 @@ pub enum CompileError {
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
     /// The artifact cannot fit the file system.
-    #[error("{}: no space: the artifact will have {needed} bytes, {free} are free there; free some, give another -o, or compress more", path.display())]
+    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another -o, or compress more", path.display())]
     NoSpace {
         /// The artifact.
         path: PathBuf,
-        /// Its bytes.
+        /// Bytes of the artifact, or of two where candidates are compared.
         needed: u64,
         /// What is free.
         free: u64,
+    },
+    /// The machine has not as much memory.
+    #[error(
+        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer --threads"
+    )]
+    NoMemory {
+        /// What is needed at most, beside the mapped source.
+        needed: u64,
+        /// What is available.
+        available: u64,
     },
     /// A slot cannot be factorised.
     #[error("{}: {error}", path.display())]
@@ -236,9 +248,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     let calibrated = calibrated.map(|(asked, found)| {
         Calibrated::new(&asked.text, found, chosen.gauge, &chosen.built.found)
     });
-    Ok(Report::new(
-        options, source, *digest, calibrated, chosen, times,
-    ))
+    Ok(Report::new(options, &prepared, calibrated, chosen, times))
 }
 
 /// A compilation before the first factor.
@@ -248,8 +258,8 @@ pub(crate) struct Prepared {
     pub calibration: Option<Calibration>,
     pub plan: Plan,
     pub tokenizer: Section,
-    /// Bytes that the artifact will have, exactly.
-    pub artifact_bytes: u64,
+    /// What is expected; the artifact's bytes are exact.
+    pub estimate: Estimate,
     /// Bytes free where it will be.
     pub free: Option<u64>,
     /// What the digest and the calibration took.
@@ -309,28 +319,44 @@ pub(crate) fn prepare(
     let draft = seal::draft(&source, Digest::default(), &plan, record);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
-    match free {
-        // An artifact that is replaced stays until the new one is complete.
-        Some(free) if free < artifact_bytes => Err(CompileError::NoSpace {
+    // The best candidate so far and the next; what an earlier run left is there already. An artifact
+    // that is replaced stays until the new one is complete.
+    let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
+    let at_a_time = trial::count(options.asked, held_out).min(2) as u64;
+    let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
+    if let Some(free) = free.filter(|free| *free < needed) {
+        return Err(CompileError::NoSpace {
             path: options.output.clone(),
-            needed: artifact_bytes,
+            needed,
             free,
-        }),
-        _ => {
-            let (digest, read) = digest.unwrap_or_else(|| timed_digest(&source, &progress));
-            Ok(Prepared {
-                source,
-                digest,
-                calibration,
-                plan,
-                tokenizer,
-                artifact_bytes,
-                free,
-                times: [read, calibrated],
-                made_from,
-            })
-        }
+        });
     }
+    let estimate = forecast::estimate(
+        options,
+        &source,
+        &plan,
+        calibration.as_ref(),
+        artifact_bytes,
+        tokenizer.entry().decoded_length,
+    );
+    if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
+        return Err(CompileError::NoMemory {
+            needed: estimate.peak_memory,
+            available,
+        });
+    }
+    let (digest, read) = digest.unwrap_or_else(|| timed_digest(&source, &progress));
+    Ok(Prepared {
+        source,
+        digest,
+        calibration,
+        plan,
+        tokenizer,
+        estimate,
+        free,
+        times: [read, calibrated],
+        made_from,
+    })
 }
 
 /// A plan, and what was found out for it.

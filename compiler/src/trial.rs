@@ -171,6 +171,18 @@ pub fn first_gauge(asked: Asked, calibrated: bool) -> GaugeKind {
     })
 }
 
+/// How many candidates are made; of a search how many at most.
+pub fn count(asked: Asked, held_out: bool) -> usize {
+    let gauges = match asked.gauge {
+        _ if !held_out => return 1,
+        None => GAUGES.len(),
+        Some(gauge) if gauge.is_unproven() => 2,
+        Some(_) => 1,
+    };
+    // The largest ratio, and seven halvings of a hundred.
+    gauges + if asked.limit.is_none() { 0 } else { 8 }
+}
+
 /// Makes the plan of a ratio, or the plan that was asked for.
 type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, CompileError>;
 

@@ -8,10 +8,11 @@ use std::fmt;
 use std::path::Path;
 
 use htc_formats::htz::{Digest, PlanRecord};
-use htc_formats::source::ModelFile;
 use serde::Serialize;
 
-use crate::pipeline::{Options, Times};
+use crate::forecast::Estimate;
+use crate::memory;
+use crate::pipeline::{Options, Prepared, Times};
 use crate::trial::{Chosen, Trial};
 
 pub use calibrated::{Calibrated, OutputError};
@@ -44,6 +45,11 @@ pub struct Report {
     pub plan: PlanRecord,
     /// Threads used.
     pub threads: usize,
+    /// What was expected before the first factor.
+    pub forecast: Estimate,
+    /// The most memory that the process occupied, in bytes, pages of mapped files included; absent
+    /// where the system does not say it.
+    pub peak_memory: Option<u64>,
     /// How long it took, in seconds.
     pub seconds: Seconds,
 }
@@ -77,12 +83,12 @@ pub struct Seconds {
 impl Report {
     pub(crate) fn new(
         options: &Options,
-        source: &ModelFile,
-        source_sha256: Digest,
+        prepared: &Prepared,
         calibration: Option<Calibrated>,
         chosen: Chosen,
         times: Times,
     ) -> Self {
+        let source = &prepared.source;
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record);
         summary.notes.extend(chosen.notes);
@@ -96,7 +102,7 @@ impl Report {
         let seconds = |d: std::time::Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         Report {
             source: name_of(&options.input),
-            source_sha256,
+            source_sha256: prepared.digest,
             artifact: name_of(&options.output),
             bytes: BeforeAfter {
                 before: source.size(),
@@ -108,6 +114,8 @@ impl Report {
             trials: chosen.trials,
             plan: record,
             threads: options.threads,
+            forecast: prepared.estimate,
+            peak_memory: memory::resident().map(|found| found.peak),
             seconds: Seconds {
                 plan: seconds(times.plan),
                 read: seconds(times.read),
