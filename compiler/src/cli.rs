@@ -7,12 +7,13 @@ use clap::{Args, Parser, Subcommand};
 use htc_loader::kv::KvType;
 
 use crate::calibrate;
-use crate::factorise::GaugeKind;
 use crate::plan::Budget;
 
 mod planning;
+mod weighting;
 
 pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use weighting::WeightingArgs;
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -69,10 +70,9 @@ pub struct CompileArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
-    /// Which errors count: none, all alike; activation, by how much each input channel is excited;
-    /// whiten, those of the outputs [default: whiten with --calibration, else none]
-    #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
-    pub gauge: Option<GaugeKind>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -118,17 +118,6 @@ impl CalibrationArgs {
     }
 }
 
-impl CompileArgs {
-    /// The gauge asked for, or the default.
-    pub fn gauge(&self) -> GaugeKind {
-        let default = match self.calibration.is_given() {
-            true => GaugeKind::Whiten,
-            false => GaugeKind::None,
-        };
-        self.gauge.unwrap_or(default)
-    }
-}
-
 /// Arguments of `htc plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -145,6 +134,9 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::evidence;
 use crate::factorise::unit::stored_shapes;
+use crate::factorise::{GaugeKind, truncated};
 use crate::pipeline::{self, CompileError, Event, Options, Planning, Prepared};
-use crate::plan::{Form, Method, UnitPlan};
+use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
 use crate::seal::{self, Job};
 
@@ -43,13 +44,14 @@ pub fn forecast(
     let Prepared {
         source,
         plan,
+        treatment,
         tokenizer,
         artifact_bytes,
         free,
         calibration,
         ..
     } = pipeline::prepare(options, progress)?;
-    let jobs = seal::jobs(&source, &plan);
+    let jobs = seal::jobs(&source, &plan, treatment.bias);
     let window = pipeline::window(&jobs, source.hyper.layers, options.threads);
     let measures = match &options.planning {
         Planning::Make { request, target } => {
@@ -58,6 +60,12 @@ pub fn forecast(
         Planning::File(_) => false,
     };
     let measured = if measures { &plan.units[..] } else { &[] };
+    let spectra = measured.iter().map(|u| spectrum(u, plan.request.method));
+    let spectra = options.threads as u64 * spectra.max().unwrap_or(0);
+    let stages_before = match treatment.gauge {
+        GaugeKind::Axiom => spectra.max(axiom(&source.hyper, &plan, options.threads)),
+        _ => spectra,
+    };
     let record = seal::record(&source, &plan);
     Ok(Forecast {
         source: name_of(&options.input),
@@ -70,14 +78,13 @@ pub fn forecast(
         peak_memory: calibration.map_or(0, |c| sites(&source.hyper, c.context, options.threads))
             + peak_memory(
                 &jobs,
-                measured,
-                plan.request.method,
+                stages_before,
                 window,
                 options.threads,
                 tokenizer.entry().decoded_length,
             ),
         threads: options.threads,
-        summary: Summary::new(&source, &plan, &record),
+        summary: Summary::new(&source, &plan, &record, treatment.bias),
     })
 }
 
@@ -106,11 +113,31 @@ fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
             * context.max(512) as u64
 }
 
+/// What searches for axiom gauges take at most, one for each thread, each of another layer: the layer's
+/// slots that are truncated in f32; for each the Gram matrix of its smaller side in f64, of which four
+/// more are at work at a time, or with the residual stream as its larger side a vector; two panels.
+fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
+    let of_layer = |layer: usize| {
+        let slots = truncated(plan, layer).map(|(_, member, _)| {
+            let (rows, cols) = (member.rows as u64, member.cols as u64);
+            let order = rows.min(cols);
+            (4 * rows * cols + 8 * order * order, order, rows.max(cols))
+        });
+        let sums = slots.fold((0, 0, 0), |(sum, order, longest), slot| {
+            (sum + slot.0, slot.1.max(order), slot.2.max(longest))
+        });
+        let (sum, order, longest) = sums;
+        sum + 8 * 5 * order * order + panels(longest, order)
+    };
+    let largest = (0..hyper.layers).map(of_layer).max().unwrap_or(0);
+    largest * threads.min(hyper.layers) as u64
+}
+
 /// An upper estimate of the memory that a compilation takes beside the mapped source:
 ///
 /// ```text
 /// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
-///   + max( threads · largest spectrum,  threads · largest unit + largest results in flight )
+///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
 /// ```
 ///
 /// where, with `q` and `l` the shorter and the longer side of a unit's weight and `r` its rank,
@@ -125,8 +152,7 @@ fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
 /// Stages do not overlap, and memory that one gave back serves the next.
 fn peak_memory(
     jobs: &[Job],
-    measured: &[UnitPlan],
-    method: Method,
+    stages_before: u64,
     window: usize,
     threads: usize,
     vocabulary: u64,
@@ -142,8 +168,7 @@ fn peak_memory(
         .map(|jobs| jobs.iter().map(|job| of(job, &results)).sum())
         .max()
         .unwrap_or(0);
-    let spectrum = measured.iter().map(|u| spectrum(u, method)).max();
-    let stages = (threads_used * largest + waiting).max(threads_used * spectrum.unwrap_or(0));
+    let stages = (threads_used * largest + waiting).max(stages_before);
     BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
 }
 

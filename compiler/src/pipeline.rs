@@ -31,12 +31,12 @@ use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
 use crate::evidence::{Measured, Target, evidence, is_measured};
 use crate::factorise::unit::{self, UnitError};
-use crate::factorise::{GaugeKind, Weighting};
+use crate::factorise::{Asked, GaugeKind, Treatment, TreatmentError, Weighting};
 use crate::interrupt::RemoveOnInterrupt;
 use crate::ordered;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Evidence, Plan, PlanError, Request};
-use crate::report::{Calibrated, Report};
+use crate::report::{Calibrated, Report, Treated};
 use crate::seal::{self, Job};
 
 /// What to compile.
@@ -50,8 +50,8 @@ pub struct Options {
     pub planning: Planning,
     /// What to calibrate on, if at all.
     pub calibration: Option<calibrate::Options>,
-    /// Which errors count.
-    pub gauge: GaugeKind,
+    /// How weights are to be treated, where that is not left to the plan and to the defaults.
+    pub weighting: Asked,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.
@@ -89,7 +89,7 @@ pub enum Planning {
 /// What is being done, for a progress display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// So many units are measured for the plan, each told as [`Event::Done`].
+    /// So many units are measured for the plan, or layers for their gauges, each told as [`Event::Done`].
     Measuring(usize),
     /// The source is being read for its digest.
     Digest,
@@ -129,6 +129,9 @@ pub enum CompileError {
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Weights cannot be treated so.
+    #[error(transparent)]
+    Treatment(#[from] TreatmentError),
     /// The file with the plan is none for this model.
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
@@ -171,18 +174,17 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         digest,
         calibration,
         plan,
+        treatment,
         tokenizer,
         times: [read, calibrate],
         ..
     } = prepare(options, &progress)?;
-    let jobs = seal::jobs(&source, &plan);
+    let jobs = seal::jobs(&source, &plan, treatment.bias);
     let planned = started.elapsed();
-    let weighting = Weighting::new(options.gauge, calibration.as_ref());
+    let weighting = Weighting::new(treatment, calibration.as_ref()).of_plan(&source, &plan);
 
     // Factorise and seal.
-    let record = calibration.as_ref();
-    let record = record.map(|found| seal::calibration_record(found, options.gauge));
-    let manifest = seal::draft(&source, digest, &plan, record);
+    let manifest = seal::draft(&source, digest, &plan, calibration.as_ref(), &treatment);
     let mut record = manifest.plan.clone();
     let mut writer = HtzWriter::create(
         &options.output,
@@ -191,10 +193,11 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         options.overwrite,
     )?;
     let unfinished = RemoveOnInterrupt::new(writer.temp_path().to_owned());
+    search_axioms(&weighting, &source, options.threads, &progress)?;
     progress(Event::Planned(jobs.len()));
     // Tensors that are made but whose turn to be written has not come.
     let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
-    let mut output_errors = Vec::new();
+    let mut treated = Treated::default();
     let of_source = |error| CompileError::Unit {
         path: options.input.clone(),
         error,
@@ -215,10 +218,10 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         |index, factors| {
             match (jobs[index], factors) {
                 (Job::Factorise(unit), Some(factors)) => {
-                    let roles = unit::stored_shapes(unit).into_iter().map(|s| s.role);
+                    treated.add(unit, &factors);
+                    let stored = unit::stored_tensors(unit, treatment.bias);
+                    let roles = stored.into_iter().map(|s| s.role);
                     ready.extend(roles.zip(factors.tensors.into_iter().map(Cow::Owned)));
-                    let slots = unit.members.iter().map(|member| member.slot);
-                    output_errors.extend(slots.zip(factors.output_errors));
                     for (member, error) in unit.members.iter().zip(factors.errors) {
                         let slot = seal::record_of(&mut record, unit.layer, member.slot);
                         if let Some(slot) = slot {
@@ -242,6 +245,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
             Ok(())
         },
     )?;
+    treated.add_axioms(&weighting);
     let factorised = started.elapsed();
     progress(Event::Sealing);
     let artifact_bytes = writer.file_length();
@@ -255,18 +259,58 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         seal: started.elapsed() - factorised,
     };
     let calibrated = options.calibration.as_ref().zip(calibration.as_ref());
-    let calibrated = calibrated
-        .map(|(asked, found)| Calibrated::new(&asked.text, found, options.gauge, &output_errors));
+    let calibrated = calibrated.map(|(asked, found)| {
+        Calibrated::new(
+            &asked.text,
+            found,
+            treatment.gauge,
+            &treated.output_errors(),
+        )
+    });
     Ok(Report::new(
         options,
         &source,
         &plan,
         digest,
         calibrated,
+        treatment,
+        treated,
         record,
         artifact_bytes,
         times,
     ))
+}
+
+/// Lets every thread search the axiom gauge of a layer; units that asked for one would wait for each
+/// other.
+fn search_axioms(
+    weighting: &Weighting,
+    source: &ModelFile,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<(), CompileError> {
+    if weighting.treatment().gauge != GaugeKind::Axiom {
+        return Ok(());
+    }
+    let layers = source.hyper.layers;
+    progress(Event::Measuring(layers));
+    ordered::for_each(
+        threads,
+        layers,
+        // A gauge takes no room.
+        layers,
+        |layer| {
+            let found = weighting.axiom(layer).map(|_| ());
+            found.map_err(|error| CompileError::Unit {
+                path: source.path.clone(),
+                error,
+            })
+        },
+        |layer, ()| {
+            progress(Event::Done(&format!("layer {layer}")));
+            Ok(())
+        },
+    )
 }
 
 /// A compilation before the first factor.
@@ -275,6 +319,7 @@ pub(crate) struct Prepared {
     pub digest: Digest,
     pub calibration: Option<Calibration>,
     pub plan: Plan,
+    pub treatment: Treatment,
     pub tokenizer: Section,
     /// Bytes that the artifact will have, exactly.
     pub artifact_bytes: u64,
@@ -289,6 +334,8 @@ pub(crate) fn prepare(
     options: &Options,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Prepared, CompileError> {
+    // What the options alone rule out; a plan may ask for more.
+    options.weighting.resolve(options.calibration.is_some())?;
     let source = open(&options.input)?;
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
@@ -314,9 +361,11 @@ pub(crate) fn prepare(
         options.threads,
         &progress,
     )?;
+    let treatment = options.weighting.or(plan.request.weighting);
+    let treatment = treatment.resolve(calibration.is_some())?;
+    treatment.check(&plan)?;
     let record = calibration.as_ref();
-    let record = record.map(|found| seal::calibration_record(found, options.gauge));
-    let draft = seal::draft(&source, Digest::default(), &plan, record);
+    let draft = seal::draft(&source, Digest::default(), &plan, record, &treatment);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     match free {
@@ -333,6 +382,7 @@ pub(crate) fn prepare(
                 digest,
                 calibration,
                 plan,
+                treatment,
                 tokenizer,
                 artifact_bytes,
                 free,

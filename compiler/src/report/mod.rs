@@ -2,6 +2,7 @@
 
 mod calibrated;
 mod summary;
+mod treated;
 
 use std::fmt;
 use std::path::Path;
@@ -10,11 +11,13 @@ use htc_formats::htz::{Digest, PlanRecord};
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
+use crate::factorise::Treatment;
 use crate::pipeline::{Options, Times};
 use crate::plan::Plan;
 
 pub use calibrated::{Calibrated, OutputError};
-pub use summary::{Bases, SlotSummary, Summary, notes};
+pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
+pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 
 /// The result of a compilation.
 #[derive(Clone, Debug, Serialize)]
@@ -32,6 +35,11 @@ pub struct Report {
     pub summary: Summary,
     /// What was calibrated on; absent without a calibration.
     pub calibration: Option<Calibrated>,
+    /// Which errors counted and what was put right.
+    pub weighting: Treatment,
+    /// What became of the slots that were factorised.
+    #[serde(flatten)]
+    pub treated: Treated,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,
     /// Threads used.
@@ -74,6 +82,8 @@ impl Report {
         plan: &Plan,
         source_sha256: Digest,
         calibration: Option<Calibrated>,
+        weighting: Treatment,
+        treated: Treated,
         record: PlanRecord,
         artifact_bytes: u64,
         times: Times,
@@ -88,8 +98,10 @@ impl Report {
                 before: source.size(),
                 after: artifact_bytes,
             },
-            summary: Summary::new(source, plan, &record),
+            summary: Summary::new(source, plan, &record, weighting.bias),
             calibration,
+            weighting,
+            treated,
             plan: record,
             threads: options.threads,
             seconds: Seconds {
@@ -142,6 +154,12 @@ impl fmt::Display for Report {
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
+        }
+        if self.weighting != Treatment::default() {
+            writeln!(f, "  weighting   {}", self.weighting)?;
+        }
+        for line in self.treated.lines() {
+            writeln!(f, "  {line}")?;
         }
         write!(
             f,
