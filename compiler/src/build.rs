@@ -9,10 +9,11 @@ use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
 use crate::factorise::unit::{self, Found};
-use crate::factorise::{BACKEND, GaugeKind, Weighting};
+use crate::factorise::{BACKEND, GaugeKind, Treatment, Weighting};
 use crate::ordered;
 use crate::pipeline::{CompileError, Event};
-use crate::plan::{Plan, UnitPlan};
+use crate::plan::Plan;
+use crate::report::Treated;
 use crate::seal::{self, Job};
 use crate::work::Work;
 
@@ -38,30 +39,28 @@ pub struct Built {
     pub key: Digest,
     /// What it says of its plan, with the errors.
     pub record: PlanRecord,
-    /// What was found of every unit that is factorised, in the order of execution.
-    pub found: Vec<(UnitPlan, Found)>,
+    /// What was found of its units.
+    pub treated: Treated,
     /// Its bytes.
     pub bytes: u64,
 }
 
 impl Inputs<'_> {
     /// The artifact's manifest before its first tensor.
-    pub fn draft(&self, plan: &Plan, gauge: GaugeKind) -> Manifest {
-        let record = self.calibration;
-        let record = record.map(|found| seal::calibration_record(found, gauge));
-        seal::draft(self.source, self.digest, plan, record)
+    pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
+        seal::draft(self.source, self.digest, plan, self.calibration, &treatment)
     }
 
     /// A digest of everything that the bytes of the artifact of a plan depend on.
-    pub fn key(&self, plan: &Plan, gauge: GaugeKind) -> Digest {
-        self.key_of(&self.draft(plan, gauge), gauge)
+    pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
+        self.key_of(&self.draft(plan, treatment), treatment)
     }
 
-    fn key_of(&self, draft: &Manifest, gauge: GaugeKind) -> Digest {
+    fn key_of(&self, draft: &Manifest, treatment: Treatment) -> Digest {
         let manifest = serde_json::to_string(draft).unwrap_or_default();
         let calibration = self.calibration.map(|c| c.key);
         let named = format!(
-            "htc {} {BACKEND} {} {gauge} {calibration:?}\n{manifest}",
+            "htc {} {BACKEND} {} {treatment} {calibration:?}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
         );
@@ -75,14 +74,14 @@ impl Inputs<'_> {
     pub fn build(
         &self,
         plan: &Plan,
-        gauge: GaugeKind,
+        treatment: Treatment,
         work: &Work,
         progress: impl Fn(Event) + Sync,
     ) -> Result<Built, CompileError> {
         let source = self.source;
-        let jobs = seal::jobs(source, plan);
-        let draft = self.draft(plan, gauge);
-        let key = self.key_of(&draft, gauge);
+        let jobs = seal::jobs(source, plan, treatment.bias);
+        let draft = self.draft(plan, treatment);
+        let key = self.key_of(&draft, treatment);
         let artifact = work.artifact(key);
         let (mut left, mut journal) = artifact.journal::<Found>()?;
         let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
@@ -94,7 +93,6 @@ impl Inputs<'_> {
             Job::PassThrough(_) => None,
         };
         let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
-        progress(Event::Planned(jobs.len()));
         if !(all_known && artifact.is_complete()) {
             let (path, partial) = (artifact.complete(), artifact.partial());
             let mut writer = HtzWriter::resume(path, partial, draft, sections, true)?;
@@ -106,16 +104,24 @@ impl Inputs<'_> {
                 journal.rewrite(&left)?;
             }
             let is_done = |index: usize| {
-                let roles = roles(jobs[index]);
+                let roles = roles(jobs[index], treatment.bias);
                 roles.iter().all(|role| written.contains(role))
                     && (factorised(index).is_none() || known.contains_key(&index))
             };
             let done: Vec<bool> = (0..jobs.len()).map(is_done).collect();
-            let weighting = Weighting::new(gauge, self.calibration);
+            let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
             let of_source = |error| CompileError::Unit {
                 path: source.path.clone(),
                 error,
             };
+            let open = |layer: usize| {
+                let units = (0..jobs.len())
+                    .filter(|&index| !done[index])
+                    .filter_map(factorised);
+                units.into_iter().any(|unit| unit.layer == layer)
+            };
+            search_axioms(&weighting, source, self.threads, open, &progress)?;
+            progress(Event::Planned(jobs.len()));
             // Tensors that are made but whose turn to be written has not come.
             let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
             let mut found_now = Vec::new();
@@ -137,7 +143,9 @@ impl Inputs<'_> {
                     match (jobs[index], factors) {
                         (Job::Factorise(unit), Some(factors)) => {
                             let tensors = factors.tensors.into_iter().map(Cow::Owned);
-                            ready.extend(roles(jobs[index]).into_iter().zip(tensors));
+                            ready.extend(
+                                roles(jobs[index], treatment.bias).into_iter().zip(tensors),
+                            );
                             journal.step(index, &factors.found)?;
                             found_now.push((index, factors.found));
                             progress(Event::Done(&unit.label()));
@@ -171,16 +179,55 @@ impl Inputs<'_> {
             writer.finish(|plan| plan.clone_from(&record))?;
         }
         fill_in(&mut record, &jobs, &known);
-        let found = known
-            .into_iter()
-            .filter_map(|(index, found)| Some((factorised(index)?.clone(), found)));
+        let mut treated = Treated::default();
+        for (&index, found) in &known {
+            if let Some(unit) = jobs.get(index).and_then(|_| factorised(index)) {
+                treated.add(unit, found);
+            }
+        }
         Ok(Built {
             key,
             record,
-            found: found.collect(),
+            treated,
             bytes,
         })
     }
+}
+
+/// Lets every thread search the axiom gauge of a layer, of those that are wanted; units that asked for one would wait for each
+/// other.
+fn search_axioms(
+    weighting: &Weighting,
+    source: &ModelFile,
+    threads: usize,
+    wanted: impl Fn(usize) -> bool,
+    progress: impl Fn(Event) + Sync,
+) -> Result<(), CompileError> {
+    if weighting.treatment().gauge != GaugeKind::Axiom {
+        return Ok(());
+    }
+    let layers: Vec<usize> = (0..source.hyper.layers)
+        .filter(|&layer| wanted(layer))
+        .collect();
+    progress(Event::Measuring(layers.len()));
+    ordered::for_each(
+        threads,
+        layers.len(),
+        // A gauge takes no room.
+        layers.len(),
+        |index| {
+            let layer = layers[index];
+            let found = weighting.axiom(layer).map(|_| ());
+            found.map_err(|error| CompileError::Unit {
+                path: source.path.clone(),
+                error,
+            })
+        },
+        |index, ()| {
+            progress(Event::Done(&format!("layer {}", layers[index])));
+            Ok(())
+        },
+    )
 }
 
 /// Enters the errors of the units' members.
@@ -198,11 +245,11 @@ fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>
 }
 
 /// The tensors that a step makes.
-fn roles(job: Job) -> Vec<Role> {
+fn roles(job: Job, biases: bool) -> Vec<Role> {
     match job {
         Job::PassThrough(tensor) => vec![tensor.role],
         Job::Factorise(unit) => {
-            let shapes = unit::stored_shapes(unit);
+            let shapes = unit::stored_tensors(unit, biases);
             shapes.into_iter().map(|shape| shape.role).collect()
         }
     }

@@ -7,13 +7,15 @@ use clap::{Args, Parser, Subcommand};
 use htc_loader::kv::KvType;
 
 use crate::calibrate;
-use crate::factorise::GaugeKind;
 use crate::plan::Budget;
-use crate::trial::{Asked, Limit};
 
+mod goal;
 mod planning;
+mod weighting;
 
+pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use weighting::WeightingArgs;
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -70,17 +72,12 @@ pub struct CompileArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
-    /// Which errors count: none, all alike; activation, by how much each input channel is excited;
-    /// whiten, those of the outputs [default: with --calibration the one that measures best on held-out
-    /// text, else none]
-    #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
-    pub gauge: Option<GaugeKind>,
-    /// Take --gauge axiom even where it measures worse than none
-    #[arg(long, requires = "gauge")]
-    pub keep_gauge: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub limit: LimitArgs,
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -131,43 +128,6 @@ impl CalibrationArgs {
     }
 }
 
-impl CompileArgs {
-    /// What is to be decided by measuring.
-    pub fn asked(&self) -> Asked {
-        Asked {
-            gauge: self.gauge,
-            limit: self.limit.limit(),
-            keep_gauge: self.keep_gauge,
-        }
-    }
-}
-
-/// What the artifact may lose: asks for the smallest one.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct LimitArgs {
-    /// Make the smallest artifact whose perplexity on held-out text is at most so many percent
-    /// above the source's
-    #[arg(long, value_name = "PERCENT", requires = "calibration", value_parser = planning::parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
-    pub max_perplexity_increase: Option<f64>,
-    /// Make the smallest artifact whose KL divergence from the source on held-out text is at most
-    /// so many nats
-    #[arg(long, value_name = "NATS", requires = "calibration", value_parser = planning::parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
-    pub max_kl: Option<f64>,
-}
-
-/// What a search decides.
-const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"];
-
-impl LimitArgs {
-    /// What may be lost.
-    pub fn limit(self) -> Limit {
-        Limit {
-            perplexity_increase: self.max_perplexity_increase.map(|percent| percent / 100.0),
-            kl: self.max_kl,
-        }
-    }
-}
-
 /// Arguments of `htc plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -184,6 +144,9 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

@@ -3,7 +3,7 @@
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::{Calibration, StoredLayer};
-use crate::factorise::{GaugeKind, Weighting, spectrum};
+use crate::factorise::{GaugeKind, Treatment, Weighting, spectrum};
 use crate::ordered;
 use crate::pipeline::{CompileError, Event};
 use crate::plan::allocate::Allocator;
@@ -71,7 +71,7 @@ pub fn evidence(
         } else {
             GaugeKind::None
         };
-        let weighting = Weighting::new(kind, measured.calibration);
+        let weighting = Weighting::new(Treatment::with_gauge(kind), measured.calibration);
         let spectra = spectra(measured, request, &weighting, threads, progress)?;
         if whitened {
             evidence.whitened = Some(spectra);

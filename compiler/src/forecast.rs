@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Calibration;
 use crate::duration::{Speed, forward_seconds};
 use crate::factorise::unit::stored_shapes;
+use crate::factorise::{GaugeKind, Treatment, truncated};
 use crate::pipeline::{self, CompileError, Event, Options, Planning};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
 use crate::seal::{self, Job};
-use crate::{build, evidence, trial};
+use crate::{build, evidence};
 
 /// What a compilation will take.
 #[derive(Clone, Debug, Serialize)]
@@ -54,6 +55,7 @@ pub fn forecast(
     } = prepared.estimate;
     let source = &prepared.source;
     let record = seal::record(source, &prepared.plan);
+    let biases = prepared.treatment.bias;
     Ok(Forecast {
         source: name_of(&options.input),
         artifact: name_of(&options.output),
@@ -65,7 +67,7 @@ pub fn forecast(
         peak_memory,
         seconds,
         threads: options.threads,
-        summary: Summary::new(source, &prepared.plan, &record),
+        summary: Summary::new(source, &prepared.plan, &record, biases),
     })
 }
 
@@ -80,18 +82,38 @@ pub struct Estimate {
     pub seconds: f64,
 }
 
-/// Estimates what a plan takes, from shapes and ranks and the speed of this machine. `bytes` are those
-/// of the artifact, `vocabulary` those of its stored vocabulary.
-pub fn estimate(
-    options: &Options,
-    source: &ModelFile,
-    plan: &Plan,
-    calibration: Option<&Calibration>,
-    bytes: u64,
-    vocabulary: u64,
-) -> Estimate {
+/// What is estimated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// How its weights are treated.
+    pub treatment: Treatment,
+    /// Its activations.
+    pub calibration: Option<&'a Calibration>,
+    /// Candidates that are made.
+    pub candidates: usize,
+    /// Bytes of an artifact.
+    pub bytes: u64,
+    /// Bytes of the stored vocabulary.
+    pub vocabulary: u64,
+}
+
+/// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
+pub(crate) fn estimate(options: &Options, expected: Expected) -> Estimate {
+    let Expected {
+        source,
+        plan,
+        treatment,
+        calibration,
+        candidates,
+        bytes,
+        vocabulary,
+    } = expected;
     let threads = options.threads;
-    let jobs = seal::jobs(source, plan);
+    let jobs = seal::jobs(source, plan, treatment.bias);
     let window = build::window(&jobs, source.hyper.layers, threads);
     let measures = match &options.planning {
         Planning::Make { request, target } => {
@@ -100,14 +122,13 @@ pub fn estimate(
         Planning::File(_) => false,
     };
     let measured = if measures { &plan.units[..] } else { &[] };
-    let memory = peak_memory(
-        &jobs,
-        measured,
-        plan.request.method,
-        window,
-        threads,
-        vocabulary,
-    );
+    let spectra = measured.iter().map(|u| spectrum(u, plan.request.method));
+    let spectra = threads as u64 * spectra.max().unwrap_or(0);
+    let stages_before = match treatment.gauge {
+        GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
+        _ => spectra,
+    };
+    let memory = peak_memory(&jobs, stages_before, window, threads, vocabulary);
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         sites(&source.hyper, context, threads).max(sessions(&source.hyper, context))
@@ -118,11 +139,10 @@ pub fn estimate(
         // The source and the candidate.
         2.0 * forward_seconds(source, windows.tokens(), threads).unwrap_or(0.0)
     });
-    let trials = trial::count(options.asked, held_out.is_some());
     Estimate {
         bytes,
         peak_memory: calibrated + memory,
-        seconds: trials as f64 * (once + evaluation),
+        seconds: candidates as f64 * (once + evaluation),
     }
 }
 
@@ -160,11 +180,31 @@ fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
     2 * (512 * 4 * width + kv + logits) as u64
 }
 
+/// What searches for axiom gauges take at most, one for each thread, each of another layer: the layer's
+/// slots that are truncated in f32; for each the Gram matrix of its smaller side in f64, of which four
+/// more are at work at a time, or with the residual stream as its larger side a vector; two panels.
+fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
+    let of_layer = |layer: usize| {
+        let slots = truncated(plan, layer).map(|(_, member, _)| {
+            let (rows, cols) = (member.rows as u64, member.cols as u64);
+            let order = rows.min(cols);
+            (4 * rows * cols + 8 * order * order, order, rows.max(cols))
+        });
+        let sums = slots.fold((0, 0, 0), |(sum, order, longest), slot| {
+            (sum + slot.0, slot.1.max(order), slot.2.max(longest))
+        });
+        let (sum, order, longest) = sums;
+        sum + 8 * 5 * order * order + panels(longest, order)
+    };
+    let largest = (0..hyper.layers).map(of_layer).max().unwrap_or(0);
+    largest * threads.min(hyper.layers) as u64
+}
+
 /// An upper estimate of the memory that a compilation takes beside the mapped source:
 ///
 /// ```text
 /// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
-///   + max( threads · largest spectrum,  threads · largest unit + largest results in flight )
+///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
 /// ```
 ///
 /// where, with `q` and `l` the shorter and the longer side of a unit's weight and `r` its rank,
@@ -179,8 +219,7 @@ fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
 /// Stages do not overlap, and memory that one gave back serves the next.
 fn peak_memory(
     jobs: &[Job],
-    measured: &[UnitPlan],
-    method: Method,
+    stages_before: u64,
     window: usize,
     threads: usize,
     vocabulary: u64,
@@ -196,8 +235,7 @@ fn peak_memory(
         .map(|jobs| jobs.iter().map(|job| of(job, &results)).sum())
         .max()
         .unwrap_or(0);
-    let spectrum = measured.iter().map(|u| spectrum(u, method)).max();
-    let stages = (threads_used * largest + waiting).max(threads_used * spectrum.unwrap_or(0));
+    let stages = (threads_used * largest + waiting).max(stages_before);
     BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
 }
 

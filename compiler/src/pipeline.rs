@@ -31,15 +31,15 @@ use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
 use crate::evidence::{Measured, Target, evidence, is_measured};
-use crate::factorise::GaugeKind;
 use crate::factorise::unit::UnitError;
-use crate::forecast::{self, Estimate};
+use crate::factorise::{Asked, Treatment, TreatmentError};
+use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
 use crate::report::{Calibrated, Report};
 use crate::seal;
-use crate::trial::{self, Asked, TrialError};
+use crate::trial::{self, Goal, TrialError, Wanted};
 use crate::work::Work;
 
 /// What to compile.
@@ -53,8 +53,10 @@ pub struct Options {
     pub planning: Planning,
     /// What to calibrate on, if at all.
     pub calibration: Option<calibrate::Options>,
-    /// What is decided by measuring.
-    pub asked: Asked,
+    /// How weights are to be treated, where that is not left to the plan and to the defaults.
+    pub weighting: Asked,
+    /// What is to be reached by measuring.
+    pub goal: Goal,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.
@@ -95,7 +97,7 @@ pub enum Planning {
 /// What is being done, for a progress display.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// So many units are measured for the plan, each told as [`Event::Done`].
+    /// So many units are measured for the plan, or layers for their gauges, each told as [`Event::Done`].
     Measuring(usize),
     /// The source is being read for its digest.
     Digest,
@@ -109,8 +111,8 @@ pub enum Event<'a> {
     Sealing,
     /// A candidate is made and measured.
     Trial {
-        /// Its gauge.
-        gauge: GaugeKind,
+        /// How its weights are treated.
+        treatment: Treatment,
         /// Parameters after over before, on the selected slots.
         ratio: f64,
     },
@@ -149,6 +151,9 @@ pub enum CompileError {
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Weights cannot be treated so.
+    #[error(transparent)]
+    Treatment(#[from] TreatmentError),
     /// The file with the plan is none for this model.
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
@@ -219,14 +224,10 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         threads: options.threads,
     };
     let work = Work::open(&options.output)?;
-    let held_out = calibration
-        .as_ref()
-        .and_then(|found| found.held_out.as_ref());
     let chosen = trial::choose(
         &inputs,
         &|ratio| prepared.plan_at(ratio),
-        options.asked,
-        held_out,
+        prepared.wanted,
         &work,
         &progress,
     )?;
@@ -246,7 +247,12 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     };
     let calibrated = options.calibration.as_ref().zip(calibration.as_ref());
     let calibrated = calibrated.map(|(asked, found)| {
-        Calibrated::new(&asked.text, found, chosen.gauge, &chosen.built.found)
+        Calibrated::new(
+            &asked.text,
+            found,
+            chosen.treatment.gauge,
+            &chosen.built.treated.output_errors(),
+        )
     });
     Ok(Report::new(options, &prepared, calibrated, chosen, times))
 }
@@ -257,6 +263,9 @@ pub(crate) struct Prepared {
     pub digest: Digest,
     pub calibration: Option<Calibration>,
     pub plan: Plan,
+    /// How weights are treated first; others may be tried.
+    pub treatment: Treatment,
+    pub wanted: Wanted,
     pub tokenizer: Section,
     /// What is expected; the artifact's bytes are exact.
     pub estimate: Estimate,
@@ -287,6 +296,8 @@ pub(crate) fn prepare(
     options: &Options,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Prepared, CompileError> {
+    // What the options alone rule out; a plan may ask for more.
+    options.weighting.resolve(options.calibration.is_some())?;
     let source = open(&options.input)?;
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
@@ -313,16 +324,23 @@ pub(crate) fn prepare(
         options.threads,
         &progress,
     )?;
-    let gauge = trial::first_gauge(options.asked, calibration.is_some());
+    let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
+    let wanted = Wanted {
+        weighting: options.weighting.or(plan.request.weighting),
+        goal: options.goal,
+        calibrated: calibration.is_some(),
+        held_out,
+    };
+    let treatment = wanted.weighting.resolve(wanted.calibrated)?;
+    treatment.check(&plan)?;
     let record = calibration.as_ref();
-    let record = record.map(|found| seal::calibration_record(found, gauge));
-    let draft = seal::draft(&source, Digest::default(), &plan, record);
+    let draft = seal::draft(&source, Digest::default(), &plan, record, &treatment);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
     // that is replaced stays until the new one is complete.
-    let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
-    let at_a_time = trial::count(options.asked, held_out).min(2) as u64;
+    let candidates = wanted.candidates();
+    let at_a_time = candidates.min(2) as u64;
     let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
@@ -331,14 +349,16 @@ pub(crate) fn prepare(
             free,
         });
     }
-    let estimate = forecast::estimate(
-        options,
-        &source,
-        &plan,
-        calibration.as_ref(),
-        artifact_bytes,
-        tokenizer.entry().decoded_length,
-    );
+    let expected = Expected {
+        source: &source,
+        plan: &plan,
+        treatment,
+        calibration: calibration.as_ref(),
+        candidates,
+        bytes: artifact_bytes,
+        vocabulary: tokenizer.entry().decoded_length,
+    };
+    let estimate = forecast::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
         return Err(CompileError::NoMemory {
             needed: estimate.peak_memory,
@@ -351,6 +371,8 @@ pub(crate) fn prepare(
         digest,
         calibration,
         plan,
+        treatment,
+        wanted,
         tokenizer,
         estimate,
         free,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::build::{Built, Inputs};
 use crate::calibrate::CalibrateError;
 use crate::evaluate::{self, Distance, EvaluateError, Evaluation};
-use crate::factorise::GaugeKind;
+use crate::factorise::{Asked, BiasArg, GaugeKind, Treatment};
 use crate::pipeline::{CompileError, Event};
 use crate::plan::{Plan, PlanError};
 use crate::windows::Windows;
@@ -26,8 +26,8 @@ use crate::work::Work;
 /// Gauges that are tried where none is asked for; of equal ones the first counts.
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
 
-/// The ratio at which gauges are compared before a limit is searched.
-const RATIO_OF_GAUGES: f64 = 0.8;
+/// The ratio at which treatments are compared before a limit is searched.
+const RATIO_OF_TREATMENTS: f64 = 0.8;
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -65,15 +65,58 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// What is to be decided by measuring.
+/// What is to be reached by measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Asked {
-    /// The gauge; `None` for the best one.
-    pub gauge: Option<GaugeKind>,
+pub struct Goal {
     /// What the smallest artifact may lose, where that is what is asked for.
     pub limit: Limit,
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
+}
+
+/// What is asked for, and what there is to decide it by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// How weights are to be treated; where it is silent, the best is found.
+    pub weighting: Asked,
+    /// What is to be reached.
+    pub goal: Goal,
+    /// Whether there are activations.
+    pub calibrated: bool,
+    /// Whether there is text to measure on.
+    pub held_out: bool,
+}
+
+impl Wanted {
+    /// Treatments with the gauges that are compared; of equal ones the first counts.
+    fn gauges(&self) -> Result<Vec<Treatment>, CompileError> {
+        let first = self.weighting.resolve(self.calibrated)?;
+        let open = self.weighting.gauge.is_none() && self.calibrated && self.held_out;
+        let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
+        let with = |&gauge: &GaugeKind| Treatment { gauge, ..first };
+        Ok(gauges.iter().map(with).collect())
+    }
+
+    /// Whether biases are tried.
+    fn tries_biases(&self) -> bool {
+        let open = matches!(self.weighting.bias, None | Some(BiasArg::Auto));
+        open && self.calibrated && self.held_out
+    }
+
+    /// Candidates that are made; of a search at most.
+    pub fn candidates(&self) -> usize {
+        if !self.held_out {
+            return 1;
+        }
+        let gauges = match self.weighting.gauge {
+            None if self.calibrated => GAUGES.len(),
+            Some(gauge) if gauge.is_unproven() => 2,
+            _ => 1,
+        };
+        // The largest ratio, and seven halvings of a hundred.
+        let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
+        gauges + usize::from(self.tries_biases()) + ratios
+    }
 }
 
 /// A candidate.
@@ -81,6 +124,10 @@ pub struct Asked {
 pub struct Trial {
     /// Its gauge.
     pub gauge: String,
+    /// What its factors must not lose.
+    pub sink: String,
+    /// Whether biases correct it.
+    pub bias: bool,
     /// Parameters after over before, on the selected slots.
     pub ratio: f64,
     /// Its bytes.
@@ -96,8 +143,8 @@ pub struct Trial {
 pub struct Chosen {
     /// Its plan.
     pub plan: Plan,
-    /// Its gauge.
-    pub gauge: GaugeKind,
+    /// How its weights were treated.
+    pub treatment: Treatment,
     /// The artifact.
     pub built: Built,
     /// What was measured on it; `None` without text that was held out.
@@ -156,51 +203,35 @@ pub enum TrialError {
 #[derive(Clone, Debug)]
 struct Candidate {
     plan: Plan,
-    gauge: GaugeKind,
+    treatment: Treatment,
     /// Index of its trial.
     trial: usize,
     distance: Distance,
     bytes: u64,
 }
 
-/// The gauge that is asked for, or the first that is tried.
-pub fn first_gauge(asked: Asked, calibrated: bool) -> GaugeKind {
-    asked.gauge.unwrap_or(match calibrated {
-        true => GAUGES[0],
-        false => GaugeKind::None,
-    })
-}
-
-/// How many candidates are made; of a search how many at most.
-pub fn count(asked: Asked, held_out: bool) -> usize {
-    let gauges = match asked.gauge {
-        _ if !held_out => return 1,
-        None => GAUGES.len(),
-        Some(gauge) if gauge.is_unproven() => 2,
-        Some(_) => 1,
-    };
-    // The largest ratio, and seven halvings of a hundred.
-    gauges + if asked.limit.is_none() { 0 } else { 8 }
-}
-
 /// Makes the plan of a ratio, or the plan that was asked for.
 type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, CompileError>;
 
-/// Makes the artifact that was asked for: of the gauges the one that measures best, of the ratios the
-/// smallest that holds the limit. `windows` were held out.
+/// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
+/// smallest that holds the limit.
 ///
 /// # Errors
-/// [`CompileError`]; what is finished stays in the work folder.
+/// [`CompileError`].
 pub fn choose(
     inputs: &Inputs,
     planner: Planner,
-    asked: Asked,
-    windows: Option<&Windows>,
+    wanted: Wanted,
     work: &Work,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Chosen, CompileError> {
-    let Some(windows) = windows else {
-        return unmeasured(inputs, planner, asked, work, progress);
+    let limit = wanted.goal.limit;
+    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
+    let Some(windows) = held_out else {
+        if !limit.is_none() {
+            return Err(TrialError::NothingHeldOut(limit.to_string()).into());
+        }
+        return unmeasured(inputs, planner, wanted, work, progress);
     };
     let model = Model::bind(inputs.source.clone()).map_err(|error| CalibrateError::Load {
         path: inputs.source.path.clone(),
@@ -216,31 +247,26 @@ pub fn choose(
         progress: &progress,
         trials: RefCell::default(),
     };
-    let mut best = match (asked.gauge, asked.limit.is_none()) {
-        (Some(gauge), true) => bench.compare(&planner(None)?, gauge, asked.keep_gauge)?,
-        (None, true) => bench.best(&planner(None)?, &GAUGES)?,
-        (gauge, false) => {
-            let plan = planner(Some(RATIO_OF_GAUGES)).or_else(|_| planner(Some(1.0)))?;
-            let start = match gauge {
-                Some(gauge) => bench.compare(&plan, gauge, asked.keep_gauge)?,
-                None => bench.best(&plan, &GAUGES)?,
-            };
-            bench.smallest(planner, start, asked.limit)?
-        }
+    let plan = match limit.is_none() {
+        true => planner(None)?,
+        false => planner(Some(RATIO_OF_TREATMENTS)).or_else(|_| planner(Some(1.0)))?,
     };
-    let built = inputs.build(&best.plan, best.gauge, work, &progress)?;
+    let mut best = bench.best_treatment(&plan, wanted)?;
+    if !limit.is_none() {
+        best = bench.smallest(planner, best, limit)?;
+    }
+    let built = inputs.build(&best.plan, best.treatment, work, &progress)?;
     let mut trials = bench.trials.into_inner();
-    best.trial = best.trial.min(trials.len().saturating_sub(1));
     let quality = trials.get_mut(best.trial).map(|trial| {
         trial.chosen = true;
         trial.evaluation.clone()
     });
-    if trials.len() < 2 {
+    if trials.len() == 1 {
         trials.clear();
     }
     Ok(Chosen {
         plan: best.plan,
-        gauge: best.gauge,
+        treatment: best.treatment,
         built,
         quality,
         trials,
@@ -252,27 +278,29 @@ pub fn choose(
 fn unmeasured(
     inputs: &Inputs,
     planner: Planner,
-    asked: Asked,
+    wanted: Wanted,
     work: &Work,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Chosen, CompileError> {
-    if !asked.limit.is_none() {
-        return Err(TrialError::NothingHeldOut(asked.limit.to_string()).into());
-    }
+    let treatment = wanted.weighting.resolve(wanted.calibrated)?;
     let mut notes = Vec::new();
-    if inputs.calibration.is_some() {
+    if wanted.calibrated {
         notes.push(
             "the quality was not measured: the calibration text holds a single window; a longer \
              text, or --held-out, gives something to measure on"
                 .to_owned(),
         );
+    } else if treatment.gauge.is_unproven() {
+        notes.push(format!(
+            "what gauge {} does to the model was not measured; --calibration gives text to measure on",
+            treatment.gauge
+        ));
     }
-    let gauge = first_gauge(asked, inputs.calibration.is_some());
     let plan = planner(None)?;
-    let built = inputs.build(&plan, gauge, work, progress)?;
+    let built = inputs.build(&plan, treatment, work, progress)?;
     Ok(Chosen {
         plan,
-        gauge,
+        treatment,
         built,
         quality: None,
         trials: Vec::new(),
@@ -294,18 +322,21 @@ struct Bench<'a, P> {
 
 impl<P: Fn(Event) + Sync> Bench<'_, P> {
     /// Measures a candidate, or finds that it was.
-    fn measure(&self, plan: &Plan, gauge: GaugeKind) -> Result<Candidate, CompileError> {
-        let key = self.inputs.key(plan, gauge);
-        let artifact = self.work.artifact(key);
+    fn measure(&self, plan: &Plan, treatment: Treatment) -> Result<Candidate, CompileError> {
+        let artifact = self.work.artifact(self.inputs.key(plan, treatment));
         let (trial, distance): (Trial, Distance) = match artifact.measured(self.digest) {
             Some(found) => found,
             None => {
                 let ratio = plan.ratio();
-                (self.progress)(Event::Trial { gauge, ratio });
-                let built = self.inputs.build(plan, gauge, self.work, &self.progress)?;
+                (self.progress)(Event::Trial { treatment, ratio });
+                let built = self
+                    .inputs
+                    .build(plan, treatment, self.work, &self.progress)?;
                 let (evaluation, distance) = self.evaluate(&artifact.complete())?;
                 let trial = Trial {
-                    gauge: gauge.to_string(),
+                    gauge: treatment.gauge.to_string(),
+                    sink: treatment.sink.to_string(),
+                    bias: treatment.bias,
                     ratio,
                     bytes: built.bytes,
                     chosen: false,
@@ -321,7 +352,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         trials.push(trial);
         Ok(Candidate {
             plan: plan.clone(),
-            gauge,
+            treatment,
             trial: trials.len() - 1,
             distance,
             bytes,
@@ -348,7 +379,12 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         }
     }
 
-    /// Of two candidates the one that counts; the other's artifact goes.
+    fn discard(&self, candidate: &Candidate) {
+        let key = self.inputs.key(&candidate.plan, candidate.treatment);
+        self.work.artifact(key).discard();
+    }
+
+    /// Of two candidates the one with the smaller KL divergence; the other's artifact goes.
     fn better(&self, one: Candidate, other: Candidate) -> Candidate {
         let (best, beaten) = match other.distance.kl < one.distance.kl {
             true => (other, one),
@@ -358,45 +394,48 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         best
     }
 
-    fn discard(&self, candidate: &Candidate) {
-        let key = self.inputs.key(&candidate.plan, candidate.gauge);
-        self.work.artifact(key).discard();
-    }
-
-    /// The gauge with the smallest KL divergence.
-    fn best(&self, plan: &Plan, gauges: &[GaugeKind]) -> Result<Candidate, CompileError> {
-        let mut best = self.measure(plan, gauges[0])?;
-        for &gauge in &gauges[1..] {
-            best = self.better(best, self.measure(plan, gauge)?);
+    /// The best gauge, then with biases or without.
+    fn best_treatment(&self, plan: &Plan, wanted: Wanted) -> Result<Candidate, CompileError> {
+        let mut best: Option<Candidate> = None;
+        for treatment in wanted.gauges()? {
+            let found = self.measure(plan, treatment)?;
+            best = Some(match best {
+                Some(best) => self.better(best, found),
+                None => found,
+            });
+        }
+        let Some(mut best) = best else {
+            return Err(TrialError::NothingHeldOut("--gauge".into()).into());
+        };
+        // A gauge that follows from the weights alone is taken only where it gains: a smaller tail in its
+        // own coordinates is not a better model.
+        if best.treatment.gauge.is_unproven() {
+            let plain = Treatment {
+                gauge: GaugeKind::None,
+                ..best.treatment
+            };
+            let none = self.measure(plan, plain)?;
+            self.discard(&none);
+            if none.distance.kl < best.distance.kl && !wanted.goal.keep_gauge {
+                return Err(TrialError::Worse {
+                    gauge: best.treatment.gauge,
+                    found: best.distance.kl,
+                    none: none.distance.kl,
+                    found_ratio: best.distance.perplexity_ratio,
+                    none_ratio: none.distance.perplexity_ratio,
+                }
+                .into());
+            }
+        }
+        if wanted.tries_biases() {
+            let corrected = Treatment {
+                bias: true,
+                ..best.treatment
+            };
+            let found = self.measure(plan, corrected)?;
+            best = self.better(best, found);
         }
         Ok(best)
-    }
-
-    /// A gauge that was asked for. One that follows from the weights alone is taken only where it
-    /// gains: a smaller tail in its own coordinates is not a better model.
-    fn compare(
-        &self,
-        plan: &Plan,
-        gauge: GaugeKind,
-        keep: bool,
-    ) -> Result<Candidate, CompileError> {
-        let asked = self.measure(plan, gauge)?;
-        if !gauge.is_unproven() {
-            return Ok(asked);
-        }
-        let none = self.measure(plan, GaugeKind::None)?;
-        self.discard(&none);
-        if none.distance.kl < asked.distance.kl && !keep {
-            return Err(TrialError::Worse {
-                gauge,
-                found: asked.distance.kl,
-                none: none.distance.kl,
-                found_ratio: asked.distance.perplexity_ratio,
-                none_ratio: none.distance.perplexity_ratio,
-            }
-            .into());
-        }
-        Ok(asked)
     }
 
     /// The smallest artifact that holds the limit, by bisection over ratios in steps of a hundredth:
@@ -407,10 +446,11 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         start: Candidate,
         limit: Limit,
     ) -> Result<Candidate, CompileError> {
-        let gauge = start.gauge;
+        let treatment = start.treatment;
+        self.discard(&start);
         let at = |hundredths: u32| -> Result<Option<Candidate>, CompileError> {
             match planner(Some(f64::from(hundredths) / 100.0)) {
-                Ok(plan) => Ok(Some(self.measure(&plan, gauge)?)),
+                Ok(plan) => Ok(Some(self.measure(&plan, treatment)?)),
                 // Smaller than floors and granularity allow.
                 Err(CompileError::Plan(
                     PlanError::RatioTooSmall { .. } | PlanError::BudgetTooSmall { .. },
@@ -418,35 +458,35 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
                 Err(error) => Err(error),
             }
         };
-        let largest = at(100)?.unwrap_or(start);
-        if !limit.holds(&largest.distance) {
+        let mut best = at(100)?.unwrap_or(start);
+        if !limit.holds(&best.distance) {
             let Distance {
                 kl,
                 perplexity_ratio,
                 ..
-            } = largest.distance;
+            } = best.distance;
             return Err(TrialError::Limit {
                 limit,
-                ratio: largest.plan.ratio(),
+                ratio: best.plan.ratio(),
                 perplexity_ratio,
                 kl,
             }
             .into());
         }
         let (mut fails, mut holds) = (0, 100);
-        let mut best = largest;
         while holds - fails > 1 {
             let middle = (fails + holds) / 2;
-            match at(middle)? {
+            let found = at(middle)?;
+            match found {
                 Some(found) if limit.holds(&found.distance) => {
                     holds = middle;
                     // Of two that hold it, the one of fewer bytes.
-                    if found.bytes <= best.bytes {
-                        self.discard(&best);
-                        best = found;
-                    } else {
-                        self.discard(&found);
-                    }
+                    let (smaller, larger) = match found.bytes <= best.bytes {
+                        true => (found, best),
+                        false => (best, found),
+                    };
+                    self.discard(&larger);
+                    best = smaller;
                 }
                 Some(found) => {
                     fails = middle;

@@ -17,11 +17,12 @@ use htc_formats::{DType, htz};
 use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, varied};
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 3] {
+fn golden() -> [(u16, Model, usize); 4] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
         (2, allocated(), 17 + 1 + 1),
+        (3, treated(), 17 + 1 + 1),
     ]
 }
 
@@ -42,6 +43,45 @@ fn allocated() -> Model {
         gauge: "whiten".to_owned(),
     });
     model
+}
+
+/// [`allocated`] with a word on what was put right.
+fn treated() -> Model {
+    let mut model = allocated();
+    model.manifest.provenance.treatment = Some(htz::TreatmentRecord {
+        gauge: "whiten".to_owned(),
+        sink: Some("channels:4".to_owned()),
+        bias: true,
+    });
+    model
+}
+
+/// What 1.3 added is for people, too.
+#[test]
+fn the_treatment_is_read_back_and_may_be_absent() {
+    let model = treated();
+    let file = model.bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 3));
+    assert_eq!(htz.manifest().provenance, model.manifest.provenance);
+    let short = forged(&file, |json| {
+        json["provenance"]["treatment"] = serde_json::json!({"gauge": "axiom"});
+    });
+    let short = Htz::parse(&short).unwrap();
+    let record = short.manifest().provenance.treatment.clone().unwrap();
+    assert_eq!((record.sink, record.bias), (None, false));
+    let without = forged(&file, |json| {
+        json["provenance"]
+            .as_object_mut()
+            .unwrap()
+            .remove("treatment");
+    });
+    let provenance = Htz::parse(&without).unwrap().manifest().provenance.clone();
+    assert_eq!(provenance.treatment, None);
+    assert_eq!(
+        provenance.calibration,
+        htz.manifest().provenance.calibration
+    );
 }
 
 /// What 1.2 added is for people: without it the artifact is read all the same, and what is left out

@@ -27,7 +27,11 @@ impl Matrix {
         Matrix { rows, cols, values }
     }
 
-    fn at(&self, row: usize, col: usize) -> f64 {
+    /// A number.
+    ///
+    /// # Panics
+    /// Outside of the matrix.
+    pub fn at(&self, row: usize, col: usize) -> f64 {
         self.values[row * self.cols + col]
     }
 

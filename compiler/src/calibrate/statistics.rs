@@ -9,6 +9,10 @@ use super::moments::Moments;
 /// First positions that are added together.
 const FIRST_ROWS: usize = 64;
 
+/// The sites that read the residual stream, through a norm: what they see at the first position is
+/// the direction in which attention sinks.
+pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
+
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
     pool: &'a Pool,
@@ -19,6 +23,8 @@ pub struct LayerSums<'a> {
     pub stream: Moments,
     /// The same at the first position.
     pub sink: Moments,
+    /// Sums of what the slots of [`FIRST_SITES`] read at the first position.
+    pub first_inputs: [Vec<f64>; 2],
     /// First positions that are not in [`sink`](Self::sink) yet: one row alone would cost as much
     /// as many.
     first_rows: Vec<f32>,
@@ -65,6 +71,7 @@ impl<'a> LayerSums<'a> {
             sites: Site::ALL.map(|site| Moments::new(site_width(hyper, site))),
             stream: Moments::new(hyper.width),
             sink: Moments::new(hyper.width),
+            first_inputs: FIRST_SITES.map(|_| vec![0.0; hyper.width]),
             first_rows: Vec::new(),
             norms: vec![0.0; context],
             branches: [0.0; 2],
@@ -118,6 +125,7 @@ impl<'a> LayerSums<'a> {
                 .norms
                 .iter()
                 .chain(&self.branches)
+                .chain(self.first_inputs.iter().flatten())
                 .all(|x| x.is_finite())
     }
 
@@ -132,7 +140,14 @@ impl Tap for LayerSums<'_> {
     fn see(&mut self, _: usize, point: Point, x: &[f32]) {
         let (pool, size) = (self.pool, self.head_size);
         match point {
-            Point::Input(site) => self.sites[site as usize].add(pool, x),
+            Point::Input(site) => {
+                self.sites[site as usize].add(pool, x);
+                if let Some(index) = FIRST_SITES.iter().position(|of| *of == site) {
+                    let (first, _) = self.without_first(x);
+                    let sums = self.first_inputs[index].iter_mut();
+                    sums.zip(first).for_each(|(sum, x)| *sum += f64::from(*x));
+                }
+            }
             Point::AttentionBranch => self.branches[0] += squared_norm(self.without_first(x).1),
             Point::FfnBranch => self.branches[1] += squared_norm(self.without_first(x).1),
             Point::Queries | Point::Keys | Point::Values => {

@@ -2,7 +2,7 @@
 //!
 //! Little-endian: magic, digest of what was calibrated, layer, digest of the residual stream behind
 //! the layer (what the next layer goes on from), then the moments in a fixed order, norms and
-//! branches, and at the end the digest of everything before. All lengths follow from the model's
+//! branches, the mean inputs at the first position, and at the end the digest of everything before. All lengths follow from the model's
 //! shapes, so that a file of another length is no file of this model. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
@@ -14,7 +14,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, Site};
 
 use super::moments::Moments;
-use super::statistics::{LayerSums, site_width};
+use super::statistics::{FIRST_SITES, LayerSums, site_width};
 use crate::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x01";
@@ -89,7 +89,7 @@ const HEADER: usize = 8 + 32 + 8 + 32;
 
 fn file_bytes(hyper: &HyperParameters, context: usize) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
-    HEADER + moments + 8 * (context + 2) + 32
+    HEADER + moments + 8 * (context + 2) + 8 * FIRST_SITES.len() * hyper.width + 32
 }
 
 /// Writes a layer's statistics under their final name, complete or not at all.
@@ -120,7 +120,9 @@ pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) 
         let positions = sums.stream.count().max(1) as f64;
         let norms = sums.norms.iter().map(|sum| sum / windows);
         let branches = sums.branches.iter().map(|sum| sum / positions);
-        for number in norms.chain(branches) {
+        let first = sums.first_inputs.iter().flatten();
+        let first = first.map(|sum| sum / windows);
+        for number in norms.chain(branches).chain(first) {
             to.write_all(&number.to_le_bytes())?;
         }
         let digest = to.hasher.clone().finish();
@@ -247,6 +249,15 @@ impl StoredLayer {
     pub fn branches(&self) -> [f64; 2] {
         let numbers = self.numbers(self.after_moments() + 8 * self.context, 2);
         [numbers[0], numbers[1]]
+    }
+
+    /// The mean of what the slots of a site read at the first position of a window, where attention
+    /// sinks; `None` for sites that do not read the residual stream.
+    pub fn first_input(&self, site: Site) -> Option<Vec<f64>> {
+        let index = FIRST_SITES.iter().position(|of| *of == site)?;
+        let (_, width) = *self.moments.get(site as usize)?;
+        let start = self.after_moments() + 8 * (self.context + 2);
+        Some(self.numbers(start + 8 * index * width, width))
     }
 
     fn moment(&self, index: usize) -> Moment {

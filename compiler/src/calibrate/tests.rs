@@ -160,6 +160,16 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
             .collect();
         close(&moment.diagonal(), &diagonal);
     }
+    for site in Site::ALL {
+        let x = of(Point::Input(site));
+        let first = x.chunks_exact(12).step_by(CONTEXT).flatten().copied();
+        let expected = matches!(site, Site::Attention | Site::Ffn)
+            .then(|| moments(&first.collect::<Vec<f32>>(), 12).0);
+        assert_eq!(stored.first_input(site).is_some(), expected.is_some());
+        if let (Some(found), Some(expected)) = (stored.first_input(site), expected) {
+            close(&found, &expected);
+        }
+    }
     let (mean, second) = moments(&later(stream, 12), 12);
     let energy: f64 = (0..12)
         .map(|i| second[i * 12 + i] - mean[i] * mean[i])

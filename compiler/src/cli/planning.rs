@@ -6,6 +6,7 @@ use htc_formats::model::Slot;
 use htc_formats::{DType, block};
 
 use crate::evidence::Target;
+use crate::factorise::Asked;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Budget, Method, Request, gpu};
 
@@ -91,8 +92,9 @@ impl PlanningArgs {
         self.allocator.unwrap_or(default)
     }
 
-    /// What is asked for, with a calibration or without.
-    pub fn request(&self, calibrated: bool) -> Request {
+    /// What is asked for, with a calibration or without; `weighting` is what the other options ask
+    /// for.
+    pub fn request(&self, calibrated: bool, weighting: Asked) -> Request {
         let method = Method::from(self.method);
         let mut slots = self.slots.clone();
         if slots.is_empty() {
@@ -115,6 +117,7 @@ impl PlanningArgs {
             },
             slots,
             factor_type: self.factor_type,
+            weighting,
         }
     }
 

@@ -20,10 +20,15 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         output: args.output.clone(),
         planning: match &args.plan {
             Some(path) => Planning::File(path.clone()),
-            None => planning(&args.planning, args.calibration.is_given())?,
+            None => planning(
+                &args.planning,
+                args.calibration.is_given(),
+                args.weighting.asked(),
+            )?,
         },
         calibration: args.calibration.options(),
-        asked: args.asked(),
+        weighting: args.weighting.asked(),
+        goal: args.goal.goal(),
         threads: args.threads.count(),
         overwrite: args.force,
     };

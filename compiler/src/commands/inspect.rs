@@ -248,6 +248,14 @@ fn show_htz(path: &Path, artifact: &Htz) {
             c.text_sha256
         );
     }
+    if let Some(t) = &manifest.provenance.treatment {
+        say!(
+            "treated with gauge {}, sink {}, bias {}",
+            shorten(&t.gauge),
+            t.sink.as_deref().map_or_else(|| "off".into(), shorten),
+            if t.bias { "on" } else { "off" }
+        );
+    }
     if let Some(a) = &plan.allocation {
         let optional = |what: &str, value: Option<String>| {
             value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))

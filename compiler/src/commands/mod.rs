@@ -118,6 +118,7 @@ impl Failure {
                 CompileError::Plan(_)
                 | CompileError::PlanFile(_)
                 | CompileError::SameFile(_)
+                | CompileError::Treatment(_)
                 | CompileError::Calibrate(
                     CalibrateError::FewTokens { .. } | CalibrateError::LongContext { .. },
                 ),

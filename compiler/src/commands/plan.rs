@@ -11,14 +11,16 @@ use super::{Failure, ignore_closed_pipe};
 use crate::cli::{PlanArgs, PlanningArgs};
 use crate::disk::{self, folder_of};
 use crate::evidence::reads_activations;
+use crate::factorise::Asked;
 use crate::interrupt;
-use crate::pipeline::{self, Planning};
+use crate::pipeline::{self, CompileError, Planning};
 use crate::plan::json;
 use crate::report::{Summary, name_of};
 use crate::seal;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
-    let planning = planning(&args.planning, args.calibration.is_given())?;
+    let asked = args.weighting.asked();
+    let planning = planning(&args.planning, args.calibration.is_given(), asked)?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
@@ -46,11 +48,16 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     });
     progress.clear();
     let plan = planned?.plan;
+    // What it is compiled with may be calibrated though the plan is not.
+    let treatment = asked.resolve(true).map_err(CompileError::from)?;
+    treatment.check(&plan).map_err(CompileError::from)?;
     let record = seal::record(&source, &plan);
     say!("{}", name_of(&args.input));
     say!(
         "{}",
-        Summary::new(&source, &plan, &record).to_string().trim_end()
+        Summary::new(&source, &plan, &record, treatment.bias)
+            .to_string()
+            .trim_end()
     );
     // The digest of the source would take a look at every byte of it; without one the plan is taken
     // for any model that it fits.
@@ -70,7 +77,11 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 /// Where the plan comes from when the options say it.
-pub(super) fn planning(args: &PlanningArgs, calibrated: bool) -> Result<Planning, Failure> {
+pub(super) fn planning(
+    args: &PlanningArgs,
+    calibrated: bool,
+    weighting: Asked,
+) -> Result<Planning, Failure> {
     match args.unread() {
         Some((option, reader)) => Err(Failure::Unread {
             option,
@@ -78,7 +89,7 @@ pub(super) fn planning(args: &PlanningArgs, calibrated: bool) -> Result<Planning
             chosen: args.allocator(calibrated),
         }),
         None => Ok(Planning::Make {
-            request: args.request(calibrated),
+            request: args.request(calibrated, weighting),
             target: args.target(),
         }),
     }
@@ -87,7 +98,7 @@ pub(super) fn planning(args: &PlanningArgs, calibrated: bool) -> Result<Planning
 /// What would be lost is found before the work is done.
 fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     if pipeline::is_of_source(source, path) {
-        return Err(pipeline::CompileError::SameFile(path.into()).into());
+        return Err(CompileError::SameFile(path.into()).into());
     }
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.into()));

@@ -64,8 +64,8 @@ impl Progress {
                 bar.set_message(what.to_owned());
             }
             Event::Sealing => bar.set_message("sealing"),
-            Event::Trial { gauge, ratio } => {
-                *self.trial() = format!("gauge {gauge}, ratio {ratio:.3}");
+            Event::Trial { treatment, ratio } => {
+                *self.trial() = format!("{treatment}, ratio {ratio:.3}");
             }
             Event::Evaluate { done, all } => {
                 if done == 1 {

@@ -32,6 +32,7 @@
 //! blocks are independent of each other and can run on as many threads as there are.
 
 use faer::Mat;
+use htc_formats::model::Slot;
 
 use super::gauge::{Diagonal, Gauge};
 use super::panels::Panels;
@@ -61,6 +62,16 @@ pub enum Side {
     Read,
     /// Its outputs are the channels: O, down.
     Write,
+}
+
+impl Side {
+    /// That of a slot.
+    pub const fn of(slot: Slot) -> Side {
+        match slot {
+            Slot::Q | Slot::K | Slot::V | Slot::Gate | Slot::Up => Side::Read,
+            Slot::O | Slot::Down => Side::Write,
+        }
+    }
 }
 
 /// A slot that takes part in the search.

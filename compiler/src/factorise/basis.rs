@@ -3,6 +3,7 @@
 use faer::{Mat, MatRef};
 
 use super::gauge::Gauge;
+use super::low_rank::not_exempt;
 use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{FactoriseError, Weight, backend, is_negative};
@@ -212,23 +213,8 @@ fn with_exempt(
     options: &BasisOptions<'_>,
 ) -> Result<SharedBasis, FactoriseError> {
     let exempt = options.exempt;
-    let mut next = 0;
-    for &channel in exempt {
-        if channel < next || channel >= d {
-            return Err(FactoriseError::Channel { channel, inputs: d });
-        }
-        next = channel + 1;
-    }
+    let others = not_exempt(exempt, d, k)?;
     let t = exempt.len();
-    if t > k {
-        return Err(FactoriseError::Rank {
-            requested: t,
-            largest: k,
-        });
-    }
-    let others: Vec<usize> = (0..d)
-        .filter(|c| exempt.binary_search(c).is_err())
-        .collect();
     let rest = if t == k {
         SharedBasis {
             basis: Vec::new(),

@@ -51,7 +51,8 @@ pub struct LowRank {
     pub a: Vec<f32>,
     /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
-    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`.
+    /// All `min(out, in)` singular values of `W`, decreasing. Under a gauge those of `H W G`; with
+    /// exempt columns those of the other columns.
     pub singular_values: Vec<f64>,
     /// What became of the direction that the factors must not miss, where one was given.
     pub sink: Option<SinkOutcome>,
@@ -66,6 +67,8 @@ pub struct LowRankOptions<'a> {
     pub input: &'a Gauge,
     /// The diagonal of `H [out, out]`, the norm over the outputs; the identity where there is none.
     pub output: Option<&'a Diagonal>,
+    /// Input columns that stay exact, ascending. Each takes one of the `r` ranks.
+    pub exempt: &'a [usize],
     /// A direction of the input that the factors must not miss.
     pub sink: Option<Sink<'a>>,
 }
@@ -76,6 +79,7 @@ impl Default for LowRankOptions<'_> {
             path: Path::Auto,
             input: &Gauge::None,
             output: None,
+            exempt: &[],
             sink: None,
         }
     }
@@ -101,12 +105,17 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
 /// way to `u uᵀ (W − Ŵ)` with `u ∝ (W − Ŵ) ŝ`, where `Ŵ` are the others: no other component with
 /// `B A ŝ = W ŝ` loses less. Who wants it on top plans one rank more.
 ///
+/// Exempt columns come first, as components that hold a row of the identity and the column itself; the
+/// other components are the best approximation of the other columns, and zero at the exempt
+/// ones.
+///
 /// With a full gauge and fewer outputs than inputs, `Path::Gram` decomposes `H W C Wᵀ H` and
 /// needs neither the root of `C` nor its inverse.
 ///
 /// # Errors
 /// `r` outside `1..=min(out, in)`, numbers that are not finite, a gauge or a direction of another
-/// width, a second moment with negative eigenvalues, factors that exceed float32.
+/// width, a second moment with negative eigenvalues, factors that exceed float32, exempt columns that
+/// do not ascend or are more than `r`.
 pub fn low_rank_with(
     weight: Weight<'_>,
     r: usize,
@@ -116,6 +125,7 @@ pub fn low_rank_with(
         path,
         input,
         output,
+        exempt,
         sink,
     } = *options;
     weight.check(0)?;
@@ -130,6 +140,9 @@ pub fn low_rank_with(
             requested: r,
             largest: order,
         });
+    }
+    if !exempt.is_empty() {
+        return with_exempt(weight, r, options);
     }
     let gram = match path {
         Path::Svd => false,
@@ -168,6 +181,104 @@ pub fn low_rank_with(
         singular_values: values,
         sink,
     })
+}
+
+/// [`low_rank_with`] on the columns that are not exempt, with the exempt ones before them.
+fn with_exempt(
+    weight: Weight<'_>,
+    r: usize,
+    options: &LowRankOptions<'_>,
+) -> Result<LowRank, FactoriseError> {
+    let (exempt, n) = (options.exempt, weight.cols);
+    let others = not_exempt(exempt, n, r)?;
+    let t = exempt.len();
+    let left = r - t;
+    let rest = if left == 0 {
+        LowRank {
+            a: Vec::new(),
+            b: Vec::new(),
+            singular_values: Vec::new(),
+            sink: None,
+        }
+    } else {
+        let rows = weight.values.chunks_exact(n);
+        let values: Vec<f32> = rows
+            .flat_map(|row| others.iter().map(|&c| row[c]))
+            .collect();
+        let of_others = Weight {
+            rows: weight.rows,
+            cols: others.len(),
+            values: &values,
+        };
+        // The exempt columns reproduce their part of the direction in any case.
+        let direction: Option<Vec<f64>> = options
+            .sink
+            .map(|sink| others.iter().map(|&c| sink.direction[c]).collect());
+        let sink = options
+            .sink
+            .zip(direction.as_ref())
+            .filter(|(_, direction)| direction.iter().any(|v| *v != 0.0))
+            .map(|(sink, direction)| Sink {
+                direction,
+                threshold: sink.threshold,
+            });
+        let options = LowRankOptions {
+            input: &options.input.restricted(&others),
+            exempt: &[],
+            sink,
+            ..*options
+        };
+        low_rank_with(of_others, left, &options)?
+    };
+    let mut a = vec![0.0; r * n];
+    for (row, &channel) in exempt.iter().enumerate() {
+        a[row * n + channel] = 1.0;
+    }
+    let rows = rest.a.chunks_exact(others.len().max(1));
+    for (to, row) in a[t * n..].chunks_exact_mut(n).zip(rows) {
+        for (&channel, &value) in others.iter().zip(row) {
+            to[channel] = value;
+        }
+    }
+    let mut b = vec![0.0; weight.rows * r];
+    for (o, (to, row)) in b
+        .chunks_exact_mut(r)
+        .zip(weight.values.chunks_exact(n))
+        .enumerate()
+    {
+        for (to, &channel) in to.iter_mut().zip(exempt) {
+            *to = row[channel];
+        }
+        to[t..t + left].copy_from_slice(&rest.b[o * left..(o + 1) * left]);
+    }
+    Ok(LowRank { a, b, ..rest })
+}
+
+/// The inputs, of `n`, that are not exempt.
+///
+/// # Errors
+/// Exempt channels that do not ascend, are not inputs, or are more than the `r` ranks.
+pub(super) fn not_exempt(
+    exempt: &[usize],
+    n: usize,
+    r: usize,
+) -> Result<Vec<usize>, FactoriseError> {
+    let mut next = 0;
+    for &channel in exempt {
+        if channel < next || channel >= n {
+            return Err(FactoriseError::Channel { channel, inputs: n });
+        }
+        next = channel + 1;
+    }
+    if exempt.len() > r {
+        return Err(FactoriseError::Rank {
+            requested: exempt.len(),
+            largest: r,
+        });
+    }
+    Ok((0..n)
+        .filter(|c| exempt.binary_search(c).is_err())
+        .collect())
 }
 
 /// All `min(out, in)` singular values of a weight, decreasing, without its vectors: from the

@@ -37,6 +37,7 @@ mod sink;
 pub mod spectrum;
 #[cfg(test)]
 mod tests;
+mod treatment;
 pub mod unit;
 mod weighting;
 
@@ -61,7 +62,9 @@ pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
     largest_moments,
 };
-pub use weighting::{GaugeKind, Weighting};
+pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
+pub use weighting::Weighting;
+pub(crate) use weighting::truncated;
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
 /// an artifact, because the last bits of the factors depend on it.

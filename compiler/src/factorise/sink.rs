@@ -6,6 +6,8 @@
 //! the basis `ŝ` where it is missing, and exempt channels ([`largest_columns`], [`largest_moments`])
 //! are input columns that [`shared_basis_with`](super::shared_basis_with) keeps exact.
 
+use serde::{Deserialize, Serialize};
+
 use super::{FactoriseError, Weight};
 
 /// The coverage below which a basis gets the sink direction.
@@ -37,7 +39,7 @@ impl Sink<'_> {
 }
 
 /// What became of a [`Sink`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkOutcome {
     /// How much of the direction the factors covered without help. Under a gauge `G` that of `G⁻¹ ŝ`
     /// by the orthonormal vectors of the decomposition: it is 1 where `Ŵ ŝ = W ŝ`, with
@@ -48,7 +50,7 @@ pub struct SinkOutcome {
 }
 
 /// How much of a direction lies in the span of an orthonormal basis.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coverage {
     /// `‖V ŝ‖` for the rows `v_k` of `V` and the unit direction `ŝ`: 0 to 1, the same for every basis
     /// of the same span.

@@ -21,6 +21,7 @@ use std::fmt;
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, InputGroup, Slot};
 
+use crate::factorise::Asked;
 use allocate::{Allocation, Choice, Decision};
 use kind::Kind;
 
@@ -101,6 +102,8 @@ pub struct Request {
     pub slots: Vec<Slot>,
     /// How factors are stored.
     pub factor_type: DType,
+    /// How weights are to be treated; a plan does not depend on it, and passes it on.
+    pub weighting: Asked,
 }
 
 /// As it is typed, without the slots.
@@ -123,6 +126,9 @@ impl fmt::Display for Request {
         }
         if let Some(cap) = cap {
             write!(f, " --rank-cap {cap}")?;
+        }
+        if self.weighting != Asked::default() {
+            write!(f, " {}", self.weighting)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 use super::kind::kinds;
 use super::*;
+use crate::factorise::Asked;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
     HyperParameters {
@@ -36,6 +37,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         allocation: Allocation::default(),
         slots: method.default_slots().to_vec(),
         factor_type,
+        weighting: Asked::default(),
     }
 }
 

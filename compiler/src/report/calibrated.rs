@@ -10,8 +10,6 @@ use serde::Serialize;
 use super::name_of;
 use crate::calibrate::Calibration;
 use crate::factorise::GaugeKind;
-use crate::factorise::unit::Found;
-use crate::plan::UnitPlan;
 
 /// What was calibrated on, and the errors of the outputs on it.
 #[derive(Clone, Debug, Serialize)]
@@ -46,19 +44,16 @@ pub struct OutputError {
 }
 
 impl Calibrated {
-    /// From what was found of the units.
+    /// From the errors of single slots.
     pub(crate) fn new(
         text: &Path,
         calibration: &Calibration,
         gauge: GaugeKind,
-        found: &[(UnitPlan, Found)],
+        errors: &[(Slot, f64)],
     ) -> Self {
         let of_slot = |slot: Slot| {
-            let units = found.iter().flat_map(|(unit, found)| {
-                let members = unit.members.iter().zip(&found.output_errors);
-                members.filter(|(member, _)| member.slot == slot)
-            });
-            let errors: Vec<f64> = units.map(|(_, error)| *error).collect();
+            let errors = errors.iter().filter(|(of, _)| *of == slot);
+            let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
             let squares: f64 = errors.iter().map(|e| e * e).sum();
             Some(OutputError {
                 slot,

@@ -3,6 +3,7 @@
 mod calibrated;
 mod quality;
 mod summary;
+mod treated;
 
 use std::fmt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::path::Path;
 use htc_formats::htz::{Digest, PlanRecord};
 use serde::Serialize;
 
+use crate::factorise::Treatment;
 use crate::forecast::Estimate;
 use crate::memory;
 use crate::pipeline::{Options, Prepared, Times};
@@ -18,7 +20,8 @@ use crate::trial::{Chosen, Trial};
 pub use calibrated::{Calibrated, OutputError};
 pub use quality::Quality;
 use quality::show_trials;
-pub use summary::{Bases, SlotSummary, Summary, notes};
+pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
+pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 
 /// The result of a compilation.
 #[derive(Clone, Debug, Serialize)]
@@ -36,6 +39,11 @@ pub struct Report {
     pub summary: Summary,
     /// What was calibrated on; absent without a calibration.
     pub calibration: Option<Calibrated>,
+    /// Which errors counted and what was put right.
+    pub weighting: Treatment,
+    /// What became of the slots that were factorised.
+    #[serde(flatten)]
+    pub treated: Treated,
     /// What was measured on held-out text; absent without a calibration.
     pub quality: Option<Quality>,
     /// Candidates among which the artifact was chosen; absent where there was no choice.
@@ -90,7 +98,7 @@ impl Report {
     ) -> Self {
         let source = &prepared.source;
         let record = chosen.built.record;
-        let mut summary = Summary::new(source, &chosen.plan, &record);
+        let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
         let asked = options.calibration.as_ref();
         let text = asked.map(|asked| asked.held_out.as_ref().unwrap_or(&asked.text));
@@ -110,6 +118,8 @@ impl Report {
             },
             summary,
             calibration,
+            weighting: chosen.treatment,
+            treated: chosen.built.treated,
             quality,
             trials: chosen.trials,
             plan: record,
@@ -170,6 +180,12 @@ impl fmt::Display for Report {
                 writeln!(f, "{quality}")?;
             }
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
+        }
+        if self.weighting != Treatment::default() {
+            writeln!(f, "  weighting   {}", self.weighting)?;
+        }
+        for line in self.treated.lines() {
+            writeln!(f, "  {line}")?;
         }
         write!(
             f,

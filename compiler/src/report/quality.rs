@@ -63,9 +63,10 @@ pub fn show_trials(f: &mut fmt::Formatter<'_>, trials: &[Trial]) -> fmt::Result 
         };
         writeln!(
             f,
-            "    {} gauge {:<10}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
+            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
             if trial.chosen { "*" } else { " " },
             trial.gauge,
+            if trial.bias { "on" } else { "off" },
             trial.ratio,
             super::bytes_for_people(trial.bytes),
             found.perplexity_ratio,

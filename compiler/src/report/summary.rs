@@ -8,8 +8,9 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use serde::Serialize;
 
 use super::{BeforeAfter, bytes_for_people, percent};
+use crate::factorise::unit::stored_tensors;
 use crate::plan::json::RequestRecord;
-use crate::plan::{Budget, Plan, Request};
+use crate::plan::{Budget, Form as PlanForm, Plan, Request, UnitPlan};
 
 /// A plan in figures; with its errors once they are measured.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +32,8 @@ pub struct Summary {
     pub slots: Vec<SlotSummary>,
     /// Shared bases, and their bytes.
     pub bases: Bases,
+    /// Biases that correct factorised slots, and their bytes; they are not counted in the ratio.
+    pub biases: Biases,
     /// What differs from the request, each said once.
     pub notes: Vec<String>,
 }
@@ -42,6 +45,40 @@ pub struct Bases {
     pub count: usize,
     /// Bytes of all of them.
     pub bytes: u64,
+}
+
+/// All biases that correct.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Biases {
+    /// How many.
+    pub count: usize,
+    /// Numbers in all of them.
+    pub parameters: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl Biases {
+    fn new(plan: &Plan) -> Biases {
+        let units = plan.units.iter().flat_map(|unit| {
+            let stored = stored_tensors(unit, true).into_iter();
+            let bias = |role| {
+                matches!(
+                    role,
+                    Role::Linear {
+                        part: Part::Bias,
+                        ..
+                    }
+                )
+            };
+            stored.filter(move |shape| bias(shape.role))
+        });
+        units.fold(Biases::default(), |sum, shape| Biases {
+            count: sum.count + 1,
+            parameters: sum.parameters + shape.cols as u64,
+            bytes: sum.bytes + shape.dtype.matrix_bytes(1, shape.cols).unwrap_or(0) as u64,
+        })
+    }
 }
 
 /// All slots of one kind.
@@ -65,8 +102,9 @@ pub struct SlotSummary {
 }
 
 impl Summary {
-    /// Of a plan for a model, and what the artifact says of it.
-    pub fn new(source: &ModelFile, plan: &Plan, record: &PlanRecord) -> Summary {
+    /// Of a plan for a model, and what the artifact says of it; with `biases` every factorised slot gets
+    /// one that corrects.
+    pub fn new(source: &ModelFile, plan: &Plan, record: &PlanRecord, biases: bool) -> Summary {
         let is_weight = |t: &&ModelTensor| {
             let part = Part::Weight;
             matches!(t.role, Role::Linear { part: own, .. } if own == part)
@@ -87,13 +125,30 @@ impl Summary {
             before: others + sum(&|s| s.parameters_before, chosen),
             after: others + bases + sum(&|s| s.parameters_after, chosen),
         };
+        let biases = match biases {
+            true => Biases::new(plan),
+            false => Biases::default(),
+        };
+        let mut parameters = counted(&Slot::ALL, others);
+        // They replace the slots' own.
+        let own = source.tensors.iter().filter(|tensor| {
+            let bias = |unit: &UnitPlan| biases.count > 0 && unit.form != PlanForm::Dense;
+            match tensor.role {
+                Role::Linear { layer, slot, part } => {
+                    part == Part::Bias && plan.unit_of(layer, slot).is_some_and(bias)
+                }
+                _ => false,
+            }
+        });
+        let own: u64 = own.map(|tensor| tensor.cols as u64).sum();
+        parameters.after += biases.parameters - own;
         let selected = &plan.request.slots;
         let selected_parameters = counted(selected, 0);
         let ratio = selected_parameters.after as f64 / selected_parameters.before as f64;
         Summary {
             request: RequestRecord::from(&plan.request),
             asked: plan.request.to_string(),
-            parameters: counted(&Slot::ALL, others),
+            parameters,
             selected_parameters,
             selected_bytes: BeforeAfter {
                 before: sum(&|s| s.bytes_before, selected),
@@ -105,6 +160,7 @@ impl Summary {
                 count: record.bases.len(),
                 bytes: basis_bytes,
             },
+            biases,
             notes: all_notes(plan, record, ratio),
         }
     }
@@ -219,6 +275,14 @@ impl fmt::Display for Summary {
                 "  bases  {:>6}  {:>34}",
                 self.bases.count,
                 bytes_for_people(self.bases.bytes)
+            )?;
+        }
+        if self.biases.count > 0 {
+            writeln!(
+                f,
+                "  biases {:>6}  {:>34}",
+                self.biases.count,
+                bytes_for_people(self.biases.bytes)
             )?;
         }
         let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();

@@ -3,15 +3,15 @@
 
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, Digest,
-    Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry,
+    Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
 
 use crate::calibrate::Calibration;
-use crate::factorise::unit::stored_shapes;
-use crate::factorise::{BACKEND, GaugeKind};
+use crate::factorise::unit::{stored_shapes, stored_tensors};
+use crate::factorise::{BACKEND, GaugeKind, SinkProtection, Treatment};
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 
@@ -24,11 +24,13 @@ pub enum Job<'a> {
     Factorise(&'a UnitPlan),
 }
 
-/// The steps for a source and a plan.
-pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan) -> Vec<Job<'a>> {
+/// The steps for a source and a plan; with `biases` every factorised slot gets one, which its own goes
+/// into.
+pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<'a>> {
     source
         .tensors
         .iter()
+        .filter(|tensor| !(biases && is_corrected(plan, tensor.role)))
         .filter_map(|tensor| match factorised(plan, tensor.role) {
             // The first member of a unit stands for all of them.
             Some((unit, slot)) => (unit.members[0].slot == slot).then_some(Job::Factorise(unit)),
@@ -52,11 +54,26 @@ fn factorised(plan: &Plan, role: Role) -> Option<(&UnitPlan, Slot)> {
     (unit.form != Form::Dense).then_some((unit, slot))
 }
 
+/// Whether a tensor is the bias of a factorised slot.
+fn is_corrected(plan: &Plan, role: Role) -> bool {
+    let Role::Linear {
+        layer,
+        slot,
+        part: Part::Bias,
+    } = role
+    else {
+        return false;
+    };
+    let unit = plan.unit_of(layer, slot);
+    unit.is_some_and(|unit| unit.form != Form::Dense)
+}
+
 /// The tensors of the artifact in the order of execution. A unit's tensors may have others
 /// between them: with Q and V sharing a basis, K stands where it always does.
-fn entries(source: &ModelFile, plan: &Plan) -> Vec<TensorEntry> {
+fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
-    for tensor in &source.tensors {
+    let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
+    for tensor in source.tensors.iter().filter(kept) {
         match factorised(plan, tensor.role) {
             None => entries.push(TensorEntry::new(
                 &tensor.name,
@@ -71,7 +88,8 @@ fn entries(source: &ModelFile, plan: &Plan) -> Vec<TensorEntry> {
                     Role::Linear { slot: own, .. } => own == slot,
                     _ => first,
                 };
-                let shapes = stored_shapes(unit).into_iter().filter(|s| mine(s.role));
+                let shapes = stored_tensors(unit, biases);
+                let shapes = shapes.into_iter().filter(|s| mine(s.role));
                 entries.extend(shapes.map(|s| {
                     let name = factor_name(source, s.role);
                     TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
@@ -109,9 +127,10 @@ pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
     plan: &Plan,
-    calibration: Option<CalibrationRecord>,
+    calibration: Option<&Calibration>,
+    treatment: &Treatment,
 ) -> Manifest {
-    let tensors = entries(source, plan);
+    let tensors = entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
     if source
         .vocabulary
@@ -138,19 +157,35 @@ pub fn draft(
             },
             instruction_set: htc_kernels::cpu::instruction_set().into(),
             linear_algebra: BACKEND.into(),
-            calibration,
+            calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
+            treatment: treatment_record(treatment),
         },
     }
 }
 
 /// What the artifact says of its calibration.
-pub fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
+fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
     CalibrationRecord {
         text_sha256: calibration.text,
         tokens: calibration.tokens as u64,
         context: calibration.context as u64,
         gauge: gauge.name().to_owned(),
     }
+}
+
+/// What the artifact says of the treatment, where the record of a calibration has no word for it.
+fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
+    let Treatment { gauge, sink, bias } = *treatment;
+    let told = matches!(
+        gauge,
+        GaugeKind::None | GaugeKind::Activation | GaugeKind::Whiten
+    );
+    let plain = told && sink == SinkProtection::Off && !bias;
+    (!plain).then(|| TreatmentRecord {
+        gauge: gauge.name().to_owned(),
+        sink: (sink != SinkProtection::Off).then(|| sink.to_string()),
+        bias,
+    })
 }
 
 /// What the artifact says of its plan; errors are not measured yet.

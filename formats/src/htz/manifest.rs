@@ -277,6 +277,25 @@ pub struct Provenance {
     /// What text was calibrated on (1.2); absent where none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationRecord>,
+    /// Which errors counted and what was put right (1.3); absent where that is all in
+    /// [`CalibrationRecord::gauge`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub treatment: Option<TreatmentRecord>,
+}
+
+/// How weights were treated beyond the choice of ranks, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreatmentRecord {
+    /// Which errors counted: `none`, `axiom`, `activation`, `whiten`.
+    pub gauge: String,
+    /// What the factors of the slots that read the residual stream keep exact: `append`, the direction
+    /// of the first position where they missed it; `channels:T`, so many input channels. Absent for
+    /// nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
+    /// Whether biases put back what factors lose on the mean input.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bias: bool,
 }
 
 /// The text that flowed through the source before it was compiled.

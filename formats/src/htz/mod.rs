@@ -19,7 +19,7 @@ pub use layout::{
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Form, Manifest, PlanRecord,
-    Provenance, SectionEntry, SlotRecord, TensorEntry,
+    Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord,
 };
 pub use reader::{Htz, Verified};
 pub use section::Section;

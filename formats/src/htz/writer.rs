@@ -381,11 +381,12 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     // Also finds the places that do not fit.
     let file_length = check::layout(manifest, data_offset)?;
     // Older readers are told the truth where they know all there is.
-    let told = manifest.plan.allocation.is_some() || manifest.provenance.calibration.is_some();
-    let minor = match (told, manifest.requires.is_empty()) {
+    let provenance = &manifest.provenance;
+    let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
+    let minor = match (provenance.treatment.is_some(), told) {
         (true, _) => FORMAT_MINOR,
-        (false, false) => 1,
-        (false, true) => 0,
+        (false, true) => 2,
+        (false, false) => u16::from(!manifest.requires.is_empty()),
     };
     Ok(Header {
         minor,

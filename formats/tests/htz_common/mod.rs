@@ -257,6 +257,7 @@ pub fn model(
             instruction_set: "x86_64 avx2".to_owned(),
             linear_algebra: "faer".to_owned(),
             calibration: None,
+            treatment: None,
         },
     };
     Model {

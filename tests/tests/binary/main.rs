@@ -23,6 +23,7 @@ mod tokenize;
 mod trained;
 mod usage;
 mod verify;
+mod weighting;
 
 use std::path::{Path, PathBuf};
 

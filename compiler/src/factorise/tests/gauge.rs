@@ -150,6 +150,7 @@ pub(super) fn gauged(
         path,
         input,
         output,
+        exempt: &[],
         sink: None,
     };
     low_rank_with(w.weight(), r, &options)

@@ -5,6 +5,7 @@ mod basis;
 mod basis_gauged;
 mod bias;
 mod decompose;
+mod exempt;
 mod gauge;
 mod low_rank;
 mod measure;

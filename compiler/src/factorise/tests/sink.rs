@@ -129,6 +129,7 @@ fn low_rank_factors_keep_the_direction() {
                             path,
                             input: &gauge,
                             output,
+                            exempt: &[],
                             sink: threshold.map(|threshold| Sink {
                                 direction: &direction,
                                 threshold,

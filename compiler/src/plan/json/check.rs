@@ -8,6 +8,7 @@ use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
 use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
+use crate::factorise::Asked;
 use crate::plan::allocate::Allocation;
 use crate::plan::kind::MAX_ASPECT;
 use crate::plan::unit::{Form, Member, UnitPlan};
@@ -226,7 +227,7 @@ impl Checker {
         let request = match request {
             Some((i, Node::Object(entries))) => self.request(at(i), entries),
             Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
-            None => Some((None, Allocation::default())),
+            None => Some((None, Allocation::default(), Asked::default())),
         };
         let notes = match notes {
             Some((i, node)) => self.notes(at(i), node),
@@ -261,7 +262,7 @@ impl Checker {
             plans.iter().any(named)
         };
         let slots = Slot::ALL.into_iter().filter(slots).collect();
-        let (budget, allocation) = request?;
+        let (budget, allocation, weighting) = request?;
         let mut plan = Plan {
             request: Request {
                 method: method?,
@@ -269,6 +270,7 @@ impl Checker {
                 allocation,
                 slots,
                 factor_type: factor_type?,
+                weighting,
             },
             units: plans,
             notes,

@@ -21,9 +21,11 @@
 //!   is refused, one that names none is taken for any model that it fits.
 //! * `method`: `gp` (every slot alone) or `grc` (slots that read the same input share a basis).
 //! * `factor_type`: what factors were asked to be stored in.
-//! * `request`: what the plan was made from; optional, and without effect on the units. `budget` is
+//! * `request`: what was asked for; optional, and without effect on the units. `budget` is
 //!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank` with its number;
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
+//!   `gauge`, `sink` and `bias`, as on the command line and optional, are how `htc compile` treats the
+//!   weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
 //! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` those of `q`, `k`,
 //!   `v`, or of `gate`, `up`, that share the basis. `form`: `dense` (no other key), or `low_rank` for
@@ -50,6 +52,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{Budget, Form, Plan, Request, UnitPlan};
+use crate::factorise::{BiasArg, GaugeKind};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -165,6 +168,15 @@ pub struct RequestRecord {
     /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
+    /// As it is typed; absent where it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gauge: Option<&'static str>,
+    /// As it is typed; absent where it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
+    /// As it is typed; absent where it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bias: Option<&'static str>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -174,6 +186,9 @@ impl From<&Request> for RequestRecord {
             allocator: request.allocation.allocator.name(),
             rank_floor: request.allocation.floor.map(|f| f.to_string()),
             rank_cap: request.allocation.cap,
+            gauge: request.weighting.gauge.map(GaugeKind::name),
+            sink: request.weighting.sink.map(|sink| sink.to_string()),
+            bias: request.weighting.bias.map(BiasArg::name),
         }
     }
 }

@@ -2,18 +2,28 @@
 
 use super::check::{At, Checker};
 use super::node::Node;
+use crate::factorise::Asked;
 use crate::plan::Budget;
 use crate::plan::allocate::Allocation;
 
 impl Checker {
-    /// What the plan was made from; its budget where it names one.
+    /// What was asked for; its budget where it names one.
     pub(super) fn request(
         &mut self,
         at: At,
         entries: Vec<(String, Node)>,
-    ) -> Option<(Option<Budget>, Allocation)> {
-        let known = ["budget", "allocator", "rank_floor", "rank_cap"];
-        let [budget, allocator, floor, cap] = self.keys(entries, |_| at.line, at.place, known);
+    ) -> Option<(Option<Budget>, Allocation, Asked)> {
+        let known = [
+            "budget",
+            "allocator",
+            "rank_floor",
+            "rank_cap",
+            "gauge",
+            "sink",
+            "bias",
+        ];
+        let [budget, allocator, floor, cap, gauge, sink, bias] =
+            self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
         let budget = budget.and_then(|(_, node)| self.budget(at, node));
@@ -31,7 +41,19 @@ impl Checker {
             let cap = self.whole(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
             allocation.cap = cap.map(|cap| cap as usize);
         }
-        (self.misfits.count == before).then_some((budget, allocation))
+        let mut asked = Asked::default();
+        if let Some((_, node)) = gauge {
+            let expected = "none, axiom, activation or whiten";
+            asked.gauge = self.parsed(at, "request.gauge", expected, &node);
+        }
+        if let Some((_, node)) = sink {
+            let expected = "append, off, or channels:T with a whole number T of at least 1";
+            asked.sink = self.parsed(at, "request.sink", expected, &node);
+        }
+        if let Some((_, node)) = bias {
+            asked.bias = self.parsed(at, "request.bias", "auto, on or off", &node);
+        }
+        (self.misfits.count == before).then_some((budget, allocation, asked))
     }
 
     fn budget(&mut self, at: At, node: Node) -> Option<Budget> {

@@ -1,6 +1,7 @@
 mod misfits;
 
 use super::*;
+use crate::factorise::{Asked, BiasArg, GaugeKind, SinkProtection};
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::random::Rng;
@@ -50,6 +51,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         allocation,
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
+        weighting: Asked::default(),
     };
     let evidence = Evidence {
         cache: Some(1 << 18),
@@ -88,6 +90,36 @@ fn plans() -> Vec<Plan> {
         }
     }
     plans
+}
+
+/// How weights are to be treated is read back, and absent where it was not asked for.
+#[test]
+fn the_treatment_survives_its_text() {
+    let mut plan = plan(Method::PerSlot, Budget::Rank(8), Allocation::default());
+    let silent = write(&plan, None).unwrap();
+    for key in ["gauge", "sink", "bias"] {
+        assert!(!silent.contains(key), "{silent}");
+    }
+    for asked in [
+        Asked {
+            gauge: Some(GaugeKind::Axiom),
+            ..Asked::default()
+        },
+        Asked {
+            gauge: Some(GaugeKind::Whiten),
+            sink: Some(SinkProtection::Channels(8)),
+            bias: Some(BiasArg::Auto),
+        },
+        Asked {
+            sink: Some(SinkProtection::Append),
+            bias: Some(BiasArg::Off),
+            ..Asked::default()
+        },
+    ] {
+        plan.request.weighting = asked;
+        let text = write(&plan, None).unwrap();
+        assert_eq!(parsed(&text).unwrap(), plan, "{text}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What holds of every allocator and every budget.
 
 use super::*;
+use crate::factorise::Asked;
 
 /// A model, what is asked, and how its source stores it.
 struct Case {
@@ -46,6 +47,7 @@ impl Case {
             },
             slots,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
+            weighting: Asked::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
             // Shapes that share no basis.

@@ -4,6 +4,7 @@ mod allocators;
 mod budgets;
 mod published;
 
+use crate::factorise::Asked;
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, Slot};
 
@@ -50,6 +51,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         },
         slots: Slot::ALL.to_vec(),
         factor_type: DType::F16,
+        weighting: Asked::default(),
     }
 }
 

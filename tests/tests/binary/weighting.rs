@@ -1,0 +1,632 @@
+//! `--gauge axiom`, `--sink` and `--bias`: what they do to factors, read back from the artifact.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_tests::artifact::Artifact;
+use htc_tests::float64::Matrix;
+use htc_tests::material::demo;
+use htc_tests::model::Tensor;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::{Value, json};
+
+use super::{METHODS, close, compile, eval, list, number, text};
+
+/// The slots that read the residual stream.
+const READS: [(&str, &str); 5] = [
+    ("q", "attn_q"),
+    ("k", "attn_k"),
+    ("v", "attn_v"),
+    ("gate", "ffn_gate"),
+    ("up", "ffn_up"),
+];
+
+/// The slots that a method can compress.
+fn all_slots(method: &str) -> [&'static str; 2] {
+    match method {
+        "grc" => ["--slots", "q,k,v,gate,up"],
+        _ => ["--slots", "q,k,v,o,gate,up,down"],
+    }
+}
+
+fn source(tensors: &[Tensor], layer: usize, slot: &str) -> Matrix {
+    let name = format!("blk.{layer}.{slot}.weight");
+    let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    Matrix::new(tensor.rows, tensor.cols, &tensor.values)
+}
+
+/// A calibration on a little text, in windows of 16 tokens.
+fn calibrated(scratch: &Scratch) -> Vec<String> {
+    let file = scratch.file(
+        "text.txt",
+        "the cat sat on the hat and then in a can ".repeat(30),
+    );
+    let cache = scratch.path("cache");
+    let mut options = vec!["--calibration".to_owned(), path(&file)];
+    options.extend(["--context", "16", "--calibration-tokens", "256", "--cache"].map(String::from));
+    options.push(path(&cache));
+    options
+}
+
+fn path(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn with<'a>(options: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
+    let more = more.iter().map(String::as_str);
+    options.iter().copied().chain(more).collect()
+}
+
+/// A model of the repository with the shapes of an architecture.
+fn fixture(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
+    root.join(name).join("model.gguf")
+}
+
+/// The tail before the search is the error of plain factors; the search lowers it, and the factors
+/// it leads to have the tail that it ends with.
+#[test]
+fn axiom_lowers_the_tail_it_reports() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let tensors = tiny.tensors();
+    for method in METHODS {
+        let fixed = ["--method", method, "--rank", "8", "--factor-type", "f32"];
+        let fixed = [&fixed[..], &all_slots(method), &["--force"]].concat();
+        let run = |gauge| {
+            let options = [&fixed[..], &["--gauge", gauge]].concat();
+            compile(&scratch, &model, "out.htz", &options)
+        };
+        let (_, plain) = run("none");
+        assert!(plain.get("axiom").is_none());
+        let (artifact, report) = run("axiom");
+        htc!["verify", &artifact].run().ok();
+        assert_eq!(report["weighting"]["gauge"], "axiom");
+        let searches = list(&report, "/axiom");
+        assert_eq!(searches.len(), tiny.layers);
+        for (layer, search) in searches.iter().enumerate() {
+            assert_eq!(search["layer"], layer);
+            let trace: Vec<f64> = list(search, "/trace")
+                .iter()
+                .map(|t| t.as_f64().unwrap())
+                .collect();
+            assert!(
+                trace.len() > 1 && trace.is_sorted_by(|a, b| a >= b),
+                "{trace:?}"
+            );
+            assert_eq!(number(search, "/before"), trace[0]);
+            assert_eq!(number(search, "/after"), trace[trace.len() - 1]);
+            assert!(number(search, "/after") < 0.9 * number(search, "/before"));
+            if method == "gp" {
+                let tails = list(&plain, "/measured").iter();
+                let tails = tails.filter(|of| of["layer"] == layer).map(|of| {
+                    let name = of["slot"].as_str().unwrap();
+                    let at = htc_tests::model::SLOT_NAMES.iter().position(|n| *n == name);
+                    let slot = htc_tests::model::SLOTS[at.unwrap()];
+                    close(number(of, "/predicted"), number(of, "/error"), 1e-4);
+                    assert_eq!(of["norm"], "frobenius");
+                    (number(of, "/error") * source(&tensors, layer, slot).norm()).powi(2)
+                });
+                close(trace[0], tails.sum(), 1e-4);
+            }
+        }
+        let measured = list(&report, "/measured");
+        assert!(measured.iter().all(|of| of["norm"] == "axiom"));
+        let shown = htc!["compile", &model, "-o", &artifact].args(&fixed);
+        let shown = shown.args(["--gauge", "axiom"]).run().ok().stderr;
+        assert!(shown.contains("gauge axiom") && shown.contains("tail energy"));
+        let manifest = Artifact::open(&artifact).manifest;
+        let record = manifest.provenance.treatment.unwrap();
+        assert_eq!(
+            (record.gauge.as_str(), record.sink, record.bias),
+            ("axiom", None, false)
+        );
+    }
+}
+
+/// Slots at their full rank lose nothing and have no gauge to search for.
+#[test]
+fn axiom_at_full_rank_changes_nothing() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let options = |gauge| ["--rank", "full", "--factor-type", "f32", "--gauge", gauge];
+    let (plain, _) = compile(&scratch, &model, "plain.htz", &options("none"));
+    let (axiom, report) = compile(&scratch, &model, "axiom.htz", &options("axiom"));
+    assert!(report.get("axiom").is_none());
+    let (plain, axiom) = (Artifact::open(&plain), Artifact::open(&axiom));
+    for entry in &plain.manifest.tensors {
+        let role = entry.role.to_string();
+        assert_eq!(plain.stored(&role), axiom.stored(&role), "{role}");
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let calibration = calibrated(&scratch);
+    for method in METHODS {
+        for options in [
+            &["--gauge", "axiom", "--bias", "on"][..],
+            &["--sink", "append", "--bias", "on"],
+            &["--gauge", "axiom", "--sink", "channels:3"],
+        ] {
+            let mut files = Vec::new();
+            for threads in ["1", "2", "5"] {
+                let fixed = ["--method", method, "--ratio", "0.5", "--force"];
+                let options = [&fixed[..], options, &["--threads", threads]].concat();
+                let options = with(&options, &calibration);
+                let (artifact, _) = compile(&scratch, &model, "out.htz", &options);
+                files.push(fs::read(artifact).unwrap());
+            }
+            assert!(files[0] == files[1] && files[0] == files[2], "{options:?}");
+        }
+    }
+}
+
+/// What the first layer reads is known without executing the model: the normed embeddings of the tokens.
+fn first_inputs(tensors: &[Tensor], tokens: &[u32]) -> Vec<Vec<f64>> {
+    let of = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    let (embedding, norm) = (of("token_embd.weight"), of("blk.0.attn_norm.weight"));
+    let normed = |token: &u32| -> Vec<f64> {
+        let row = &embedding.values[*token as usize * embedding.cols..][..embedding.cols];
+        let squares: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let scale = 1.0 / (squares / row.len() as f64 + 1e-5).sqrt();
+        let weighted = row.iter().zip(&norm.values);
+        weighted
+            .map(|(&x, &w)| f64::from(x) * scale * f64::from(w))
+            .collect()
+    };
+    tokens.iter().map(normed).collect()
+}
+
+/// The mean output of a corrected slot is that of its weight: `W E[x] = Ŵ E[x] + b`.
+#[test]
+fn a_bias_makes_the_mean_error_zero() {
+    let tiny = TinyModel::default();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let words = scratch.file("words.txt", "the cat sat on the hat and then in a can");
+    let found = htc!["tokenize", &model, "--text", &words, "--json"]
+        .run()
+        .json();
+    let tokens: Vec<u32> = list(&found, "/tokens")
+        .iter()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect();
+    let tensors = tiny.tensors();
+    let inputs = first_inputs(&tensors, &tokens[..8]);
+    let mean: Vec<f32> = (0..tiny.width)
+        .map(|i| (inputs.iter().map(|x| x[i]).sum::<f64>() / 8.0) as f32)
+        .collect();
+    let mean = Matrix::new(tiny.width, 1, &mean);
+    let cache = scratch.path("cache");
+    for method in METHODS {
+        let options = |bias| {
+            let options = ["--method", method, "--rank", "6", "--bias", bias, "--force"];
+            let text = [
+                "--factor-type",
+                "f32",
+                "--context",
+                "8",
+                "--calibration-tokens",
+                "8",
+            ];
+            [&options[..], &text].concat()
+        };
+        let calibration = [
+            "--calibration".to_owned(),
+            path(&words),
+            "--cache".to_owned(),
+            path(&cache),
+        ];
+        let run = |bias| {
+            let options = options(bias);
+            compile(&scratch, &model, "out.htz", &with(&options, &calibration))
+        };
+        let (artifact, report) = run("on");
+        assert_eq!(report["weighting"]["bias"], true);
+        assert!(number(&report, "/biases/count") > 0.0);
+        let bytes = fs::metadata(&artifact).unwrap().len();
+        assert_eq!(number(&report, "/bytes/after"), bytes as f64);
+        let artifact = Artifact::open(&artifact);
+        assert!(
+            artifact
+                .manifest
+                .provenance
+                .treatment
+                .as_ref()
+                .unwrap()
+                .bias
+        );
+        for (slot, name) in &READS[..3] {
+            let exact = source(&tensors, 0, name).times(&mean);
+            let mut corrected = artifact.product(0, slot).times(&mean);
+            let without = exact.relative_distance(&corrected);
+            assert!(without > 0.05, "{slot}: {without}");
+            let bias = artifact
+                .matrix(&format!("layers.0.{slot}.bias"))
+                .transposed();
+            corrected.add(1.0, &bias);
+            let lost = exact.relative_distance(&corrected);
+            assert!(lost < 1e-5, "{method}, {slot}: {lost:e}");
+        }
+        let (artifact, report) = run("off");
+        assert_eq!(number(&report, "/biases/count"), 0.0);
+        assert!(!Artifact::open(&artifact).has("layers.0.q.bias"));
+    }
+}
+
+/// At full rank a correction is rounding, so what remains is the model's own bias, such as Qwen 2 has
+/// and Mistral has not. At less rank every architecture runs with a bias on each of its slots.
+#[test]
+fn every_architecture_takes_biases() {
+    let scratch = Scratch::new();
+    let calibration = calibrated(&scratch);
+    let words = scratch.path("text.txt");
+    for name in [
+        "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3",
+    ] {
+        let model = fixture(name);
+        for method in METHODS {
+            let slots = all_slots(method);
+            let options = ["--method", method, "--factor-type", "f32", "--force"];
+            let options = [&options[..], &slots].concat();
+            let measure = |rank| {
+                let options = [&options[..], &["--rank", rank]].concat();
+                let plain = [&options[..], &["--bias", "off"]].concat();
+                let (plain, _) = compile(&scratch, &model, "plain.htz", &plain);
+                let plain = Artifact::open(&plain);
+                let options = [&options[..], &["--bias", "on"]].concat();
+                let options = with(&options, &calibration);
+                let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+                let opened = Artifact::open(&artifact);
+                for record in list(&report, "/plan/slots") {
+                    let slot = format!("layers.{}.{}", record["layer"], text(record, "/slot"));
+                    let bias = format!("{slot}.bias");
+                    // What stays dense keeps its own.
+                    let expected = plain.has(&bias) || record["form"] != "dense";
+                    assert_eq!(opened.has(&bias), expected, "{name}: {slot}");
+                }
+                let reference = ["--reference", model.to_str().unwrap(), "--context", "16"];
+                let options = [&reference[..], &["--chunks", "4", "--kv-type", "f32"]].concat();
+                let found = eval(&artifact, &words, &options).run().json();
+                htc!["verify", &artifact].run().ok();
+                (number(&found, "/kl"), report)
+            };
+            let (kl, _) = measure("full");
+            assert!(kl.abs() < 1e-6, "{name}, {method}: {kl:e}");
+            let (kl, report) = measure("4");
+            assert!(kl > 1e-4 && kl.is_finite(), "{name}, {method}: {kl:e}");
+            assert!(number(&report, "/biases/bytes") > 0.0);
+        }
+    }
+}
+
+/// Attention of a model whose first position lies along one channel that no slot weighs: leading
+/// components miss it, and what is appended does not.
+#[test]
+fn an_appended_sink_is_exact() {
+    const CHANNEL: usize = 63;
+    let tiny = TinyModel::default();
+    let mut tensors = tiny.tensors();
+    for tensor in &mut tensors {
+        let cols = tensor.cols;
+        match tensor.name.as_str() {
+            // BOS is token 1.
+            "token_embd.weight" => {
+                tensor.values[cols..2 * cols].fill(0.0);
+                tensor.values[cols + CHANNEL] = 5.0;
+            }
+            "blk.0.attn_q.weight" | "blk.0.attn_k.weight" | "blk.0.attn_v.weight" => {
+                for row in tensor.values.chunks_exact_mut(cols) {
+                    row[CHANNEL] *= 0.1;
+                }
+            }
+            _ => {}
+        }
+    }
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let calibration = calibrated(&scratch);
+    let direction: Vec<f32> = (0..tiny.width).map(|i| f32::from(i == CHANNEL)).collect();
+    let direction = Matrix::new(tiny.width, 1, &direction);
+    for method in METHODS {
+        let lost = |sink| {
+            let options = [
+                "--method",
+                method,
+                "--rank",
+                "6",
+                "--factor-type",
+                "f32",
+                "--force",
+            ];
+            let options = [&options[..], &["--gauge", "none", "--sink", sink]].concat();
+            let options = with(&options, &calibration);
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let artifact = Artifact::open(&artifact);
+            let lost = READS[..3].iter().map(|(slot, name)| {
+                let exact = source(&tensors, 0, name).times(&direction);
+                exact.relative_distance(&artifact.product(0, slot).times(&direction))
+            });
+            (lost.collect::<Vec<f64>>(), report)
+        };
+        let (without, report) = lost("off");
+        assert!(
+            without.iter().all(|lost| *lost > 0.5),
+            "{method}: {without:?}"
+        );
+        assert!(report.get("sinks").is_none());
+        let (with, report) = lost("append");
+        assert!(with.iter().all(|lost| *lost < 1e-4), "{method}: {with:?}");
+        let first = list(&report, "/sinks").iter().filter(|of| of["layer"] == 0);
+        let attention =
+            first.filter(|of| list(of, "/slots")[0] != "gate" && list(of, "/slots")[0] != "up");
+        let attention: Vec<&Value> = attention.collect();
+        assert_eq!(attention.len(), if method == "gp" { 3 } else { 1 });
+        for of in attention {
+            assert_eq!(of["appended"], true);
+            assert!(number(of, "/coverage") < 0.15);
+            assert!(number(of, "/largest") <= number(of, "/coverage"));
+        }
+        assert_eq!(text(&report, "/weighting/sink"), "append");
+        // O and down do not read the residual stream.
+        let slots: Vec<&Value> = list(&report, "/sinks")
+            .iter()
+            .flat_map(|of| list(of, "/slots"))
+            .collect();
+        assert!(!slots.contains(&&json!("o")) && !slots.contains(&&json!("down")));
+    }
+}
+
+/// Channels are exact to the last bit in f32: the largest columns without a calibration, the most
+/// excited with one.
+#[test]
+fn exempt_channels_are_exact() {
+    let tiny = TinyModel::default();
+    let tensors = tiny.tensors();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let calibration = calibrated(&scratch);
+    for method in METHODS {
+        for calibration in [&[][..], &calibration] {
+            let options = [
+                "--method",
+                method,
+                "--rank",
+                "12",
+                "--factor-type",
+                "f32",
+                "--force",
+            ];
+            let options = [&options[..], &all_slots(method), &["--sink", "channels:4"]].concat();
+            let options = with(&options, calibration);
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let artifact = Artifact::open(&artifact);
+            let units = list(&report, "/exempt");
+            let per_layer = if method == "gp" { 5 } else { 2 };
+            assert_eq!(units.len(), per_layer * tiny.layers);
+            for unit in units {
+                let channels: Vec<usize> = list(unit, "/channels")
+                    .iter()
+                    .map(|c| c.as_u64().unwrap() as usize)
+                    .collect();
+                assert!(channels.len() == 4 && channels.is_sorted_by(|a, b| a < b));
+                let layer = unit["layer"].as_u64().unwrap() as usize;
+                let mut energy = vec![0.0; tiny.width];
+                for slot in list(unit, "/slots") {
+                    let slot = slot.as_str().unwrap();
+                    let (_, name) = READS.iter().find(|(read, _)| *read == slot).unwrap();
+                    let exact = source(&tensors, layer, name);
+                    let stored = artifact.product(layer, slot);
+                    for row in 0..exact.rows {
+                        for (channel, energy) in energy.iter_mut().enumerate() {
+                            *energy += exact.at(row, channel).powi(2);
+                        }
+                        for &channel in &channels {
+                            assert_eq!(stored.at(row, channel), exact.at(row, channel));
+                        }
+                    }
+                }
+                if calibration.is_empty() {
+                    let mut order: Vec<usize> = (0..tiny.width).collect();
+                    order.sort_by(|a, b| energy[*b].total_cmp(&energy[*a]));
+                    order.truncate(4);
+                    order.sort_unstable();
+                    assert_eq!(channels, order);
+                }
+            }
+            assert!(list(&report, "/measured").iter().all(|of| {
+                let reads = READS.iter().any(|(read, _)| of["slot"] == *read);
+                of.get("predicted").is_none() == reads
+            }));
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let output = scratch.path("out.htz");
+    let compile = |options: &[&str]| htc!["compile", &model, "-o", &output].args(options);
+    for options in [
+        &["--gauge", "whiten"][..],
+        &["--gauge", "activation"],
+        &["--sink", "append"],
+        &["--bias", "on"],
+    ] {
+        compile(options)
+            .run()
+            .refused(2, &[options[0], options[1], "--calibration"]);
+    }
+    for options in [
+        &["--gauge", "best"][..],
+        &["--sink", "on"],
+        &["--sink", "channels:0"],
+        &["--sink", "channels:-1"],
+        &["--sink", "channels:99999999999999999999"],
+        &["--bias", "yes"],
+    ] {
+        compile(options).run().refused(2, &[options[0], options[1]]);
+        let plan = htc!["plan", &model].args(options);
+        plan.run().refused(2, &[options[0], options[1]]);
+    }
+    for method in METHODS {
+        let options = ["--method", method, "--rank", "8", "--sink", "channels:9"];
+        let said = ["--sink channels:9", "layer 0", "rank 8", "channels:8"];
+        compile(&options).run().refused(2, &said);
+        htc!["plan", &model].args(options).run().refused(2, &said);
+    }
+    assert!(!output.exists());
+    // As many channels as ranks leave nothing to approximate, and run.
+    let options = ["--rank", "8", "--sink", "channels:8"];
+    compile(&options).run().ok();
+    htc!["verify", &output].run().ok();
+}
+
+/// A plan passes on what was asked, options go before it, and what it cannot say is told by its line.
+#[test]
+fn a_plan_says_how_weights_are_treated() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let file = scratch.path("plan.json");
+    let asked = ["--gauge", "axiom", "--sink", "channels:2", "--bias", "auto"];
+    let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
+    plan.args(asked).run().ok();
+    let written = fs::read_to_string(&file).unwrap();
+    let json: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(json["request"]["gauge"], "axiom");
+    assert_eq!(json["request"]["sink"], "channels:2");
+    assert_eq!(json["request"]["bias"], "auto");
+    let from_plan = |name: &str, options: &[&str]| -> Htc {
+        let run = htc!["compile", &model, "-o", scratch.path(name), "--plan", &file];
+        run.args(["--report", "json", "--force"]).args(options)
+    };
+    let report = from_plan("a.htz", &[]).run().json();
+    assert_eq!(
+        report["weighting"],
+        json!({"gauge": "axiom", "sink": "channels:2", "bias": false})
+    );
+    let (direct, _) = compile(
+        &scratch,
+        &model,
+        "b.htz",
+        &[&["--rank", "8"], &asked[..]].concat(),
+    );
+    assert_eq!(
+        fs::read(scratch.path("a.htz")).unwrap(),
+        fs::read(direct).unwrap()
+    );
+    let report = from_plan("a.htz", &["--gauge", "none"]).run().json();
+    assert_eq!(
+        report["weighting"],
+        json!({"gauge": "none", "sink": "channels:2", "bias": false})
+    );
+    let report = from_plan("a.htz", &["--sink", "off", "--dry-run"])
+        .run()
+        .ok();
+    assert!(report.stderr.contains("dry run"));
+
+    // Without these keys a plan is what it was.
+    htc!["plan", &model, "--rank", "8", "-o", &file, "--force"]
+        .run()
+        .ok();
+    assert!(!fs::read_to_string(&file).unwrap().contains("gauge"));
+    let report = from_plan("c.htz", &[]).run().json();
+    assert_eq!(
+        report["weighting"],
+        json!({"gauge": "none", "sink": "off", "bias": false})
+    );
+
+    // What needs a calibration may stand in a plan, and is refused where there is none.
+    let plan = htc!["plan", &model, "--rank", "8", "-o", &file, "--force"];
+    plan.args(["--gauge", "whiten", "--bias", "on"]).run().ok();
+    from_plan("d.htz", &[])
+        .run()
+        .refused(2, &["--gauge whiten", "--calibration"]);
+    let calibration = calibrated(&scratch);
+    let report = from_plan("d.htz", &with(&[], &calibration)).run().json();
+    assert_eq!(
+        report["weighting"],
+        json!({"gauge": "whiten", "sink": "append", "bias": true})
+    );
+
+    for (key, good, bad) in [
+        ("gauge", "\"axiom\"", "\"best\""),
+        ("gauge", "\"axiom\"", "3"),
+        ("sink", "\"channels:2\"", "\"channels:0\""),
+        ("bias", "\"auto\"", "true"),
+    ] {
+        let text = written.replace(good, bad);
+        assert_ne!(text, written);
+        fs::write(&file, text).unwrap();
+        let line = written.lines().position(|line| line.contains(key)).unwrap() + 1;
+        from_plan("e.htz", &[])
+            .run()
+            .refused(2, &[&format!("line {line}"), &format!("request.{key}")]);
+    }
+}
+
+/// A dry run knows the bytes of biases exactly, and the memory of a search.
+#[test]
+fn a_dry_run_counts_biases() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let calibration = calibrated(&scratch);
+    for model in [model, fixture("qwen2")] {
+        for method in METHODS {
+            let options = ["--method", method, "--rank", "4", "--gauge", "axiom"];
+            let options = [&options[..], &["--bias", "on", "--force"]].concat();
+            let options = with(&options, &calibration);
+            let dry = [&options[..], &["--dry-run"]].concat();
+            let (_, forecast) = compile(&scratch, &model, "dry.htz", &dry);
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let bytes = fs::metadata(artifact).unwrap().len();
+            assert_eq!(number(&forecast, "/bytes/after"), bytes as f64);
+            for key in ["biases", "parameters", "ratio"] {
+                assert_eq!(forecast[key], report[key]);
+            }
+        }
+    }
+}
+
+/// On the trained model of the repository the options change what they should and nothing else.
+#[test]
+fn a_trained_model_is_treated() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    let words = demo("alice.txt");
+    let cache = path(&scratch.path("cache"));
+    let calibration = ["--calibration", words.to_str().unwrap(), "--cache", &cache];
+    let options = [
+        "--ratio",
+        "0.6",
+        "--factor-type",
+        "f16",
+        "--allocator",
+        "uniform",
+        "--force",
+    ];
+    let tokens = ["--calibration-tokens", "4096"];
+    let measure = |more: &[&str]| {
+        let options = [&options[..], &calibration, &tokens, more].concat();
+        let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+        let found = eval(&artifact, &demo("time_machine.txt"), &["--chunks", "2"]);
+        (number(&found.run().json(), "/perplexity"), report)
+    };
+    let (plain, report) = measure(&["--bias", "off"]);
+    assert_eq!(text(&report, "/weighting/sink"), "append");
+    for of in list(&report, "/measured") {
+        assert_eq!(of["norm"], "output");
+        // Shrinkage counts directions that the text hardly has, f16 rounds little.
+        let (predicted, error) = (number(of, "/predicted"), number(of, "/output_error"));
+        assert!(predicted > 0.99 * error, "{of}");
+        assert!(predicted < 1.3 * error || error < 0.1, "{of}");
+    }
+    let (corrected, _) = measure(&["--bias", "on"]);
+    assert!(plain != corrected, "{plain}");
+    assert!(corrected < 1.2 * plain, "{corrected} for {plain}");
+}
