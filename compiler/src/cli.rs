@@ -64,7 +64,7 @@ pub struct CompileArgs {
     pub plan: Option<PathBuf>,
     /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
     /// artifact; a calibration is made and kept
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
     pub dry_run: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
@@ -147,6 +147,9 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

@@ -467,7 +467,11 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
+/// The folder of the cache.
+///
+/// # Errors
+/// [`CalibrateError::NoCache`].
+pub fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
     if let Some(folder) = &options.cache {
         return Ok(folder.clone());
     }

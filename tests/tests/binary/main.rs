@@ -14,6 +14,7 @@ mod compile;
 mod dry_run;
 mod eval;
 mod factors;
+mod goal;
 mod inspect;
 mod interrupt;
 mod plan;
