@@ -3,11 +3,12 @@
 
     python3 scripts/weighting_table.py model.gguf --calibration train.txt --text test.txt
 
-Every method, gauge, allocator and ratio of parameters is compiled with factors in f16, without bias
-corrections, and measured against the source on the first bytes of the text. An entry is the perplexity
-over the source's, and the KL divergence in nats. No speed is measured, so the machine may be busy.
+Every method, gauge, sink, bias, allocator and ratio of parameters is compiled with factors in f16 and
+measured against the source on the first bytes of the text. An entry is the perplexity over the source's,
+and the KL divergence in nats. No speed is measured, so the machine may be busy.
 """
 
+import itertools
 import json
 
 import measuring as m
@@ -22,6 +23,8 @@ def arguments():
     parser.add_argument("--ratios", type=m.numbers(float, 0.0), default=[0.9, 0.8, 0.6], metavar="LIST")
     parser.add_argument("--methods", default="gp,grc", metavar="LIST")
     parser.add_argument("--gauges", default="none,axiom,activation,whiten", metavar="LIST")
+    parser.add_argument("--sinks", default="append", metavar="LIST")
+    parser.add_argument("--biases", default="off", metavar="LIST")
     parser.add_argument(
         "--allocators",
         default="uniform,phase,curvature,waterfill,whitened,diffplan,cachefit",
@@ -36,7 +39,7 @@ def arguments():
     return options
 
 
-def measured(options, folder, method, gauge, allocator, ratio):
+def measured(options, folder, method, gauge, sink, bias, allocator, ratio):
     """The evaluation of one artifact; what htc says where it is impossible."""
     held_out = folder / "held-out.txt"
     if not held_out.exists():
@@ -46,7 +49,8 @@ def measured(options, folder, method, gauge, allocator, ratio):
         ended = m.htc(
             options,
             *("compile", options.model, "-o", folder / "artifact.htz", "--force", "--factor-type", "f16"),
-            *("--method", method, "--gauge", gauge, "--allocator", allocator, "--ratio", ratio, "--bias", "off"),
+            *("--method", method, "--gauge", gauge, "--allocator", allocator, "--ratio", ratio),
+            *("--sink", sink, "--bias", bias),
             *("--keep-gauge", "--calibration", options.calibration, "--cache", folder / "cache"),
             *("--context", options.context, "--held-out", held_out, "--report", "json"),
             *NEEDS.get(allocator, []),
@@ -61,21 +65,20 @@ def main():
     rows, results, refused = [], [], []
     watch = m.Watch()
     with m.work_folder(None) as folder:
-        for method in options.methods.split(","):
-            for gauge in options.gauges.split(","):
-                for allocator in options.allocators.split(","):
-                    row = [method, gauge, allocator]
-                    for ratio in options.ratios:
-                        found = measured(options, folder, method, gauge, allocator, ratio)
-                        results.append([method, gauge, allocator, ratio, found])
-                        if isinstance(found, str):
-                            refused.append(f"{method} {gauge} {allocator} {ratio}: {found}")
-                            row.append("refused")
-                        else:
-                            row.append(f"{found['perplexity_ratio']:.3f} ({found['kl']:.4f})")
-                    m.say(" ".join(row))
-                    rows.append(row)
-    heads = ["method", "gauge", "allocator", *(f"ratio {r}" for r in options.ratios)]
+        lists = (options.methods, options.gauges, options.sinks, options.biases, options.allocators)
+        for row in itertools.product(*(of.split(",") for of in lists)):
+            entries = []
+            for ratio in options.ratios:
+                found = measured(options, folder, *row, ratio)
+                results.append([*row, ratio, found])
+                if isinstance(found, str):
+                    refused.append(f"{' '.join(row)} {ratio}: {found}")
+                    entries.append("refused")
+                else:
+                    entries.append(f"{found['perplexity_ratio']:.3f} ({found['kl']:.4f})")
+            rows.append([*row, *entries])
+            m.say(" ".join(rows[-1]))
+    heads = ["method", "gauge", "sink", "bias", "allocator", *(f"ratio {r}" for r in options.ratios)]
     notes = [
         f"{options.model.name} on the first {options.bytes} bytes of {options.text.name}, calibrated on "
         f"{options.calibration.name}; perplexity over the source's (KL divergence, nats).",
