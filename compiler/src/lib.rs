@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod analyse;
 pub mod calibrate;
 pub mod chat;
 pub mod cli;
