@@ -10,8 +10,10 @@ use crate::calibrate;
 use crate::factorise::GaugeKind;
 use crate::plan::Budget;
 
+mod analysis;
 mod planning;
 
+pub use analysis::AnalyseArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
 
 /// Offline compression compiler for transformer language models.
@@ -31,6 +33,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every slot, and write it as JSON
     Plan(PlanArgs),
+    /// Look at a model's spectra and, with a calibration, at its residual stream
+    Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Write text

@@ -27,7 +27,6 @@ pub mod memory;
 pub mod ordered;
 pub mod pipeline;
 pub mod plan;
-#[cfg(test)]
 mod random;
 pub mod report;
 pub mod seal;
