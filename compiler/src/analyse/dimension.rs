@@ -5,7 +5,7 @@ use faer::Mat;
 use super::record::{DimensionLayer, Pca, Stability, TwoNn, rounded};
 use super::sample::{Sample, shuffled};
 use crate::calibrate::Moment;
-use crate::factorise::{FactoriseError, symmetric_eigenvalues};
+use crate::factorise::{FactoriseError, symmetric_eigen};
 use crate::random::Rng;
 
 /// The part of the variance that principal components are to hold.
@@ -14,9 +14,8 @@ pub(super) const ENERGY: f64 = 0.95;
 /// What the intervals are of.
 pub(super) const CONFIDENCE: f64 = 0.95;
 
-/// Bootstrap replicates: the outermost 2.5 on either side of a hundred are left out, which is as
-/// sharp as a whole number of dimensions needs.
-pub(super) const REPLICATES: usize = 100;
+/// Bootstrap replicates: of a thousand the outermost 25 on either side are left out.
+pub(super) const REPLICATES: usize = 1000;
 
 /// Seed of all random choices; a layer adds its index.
 pub(super) const SEED: u64 = 0x6874_635f_616e_616c;
@@ -78,15 +77,10 @@ pub(super) fn of_layer(
 ) -> Result<DimensionLayer, FactoriseError> {
     let width = moment.mean.len();
     let mut random = Rng(SEED.wrapping_add(layer as u64));
-    let value = components_for(&symmetric_eigenvalues(covariance(moment))?, ENERGY);
-    let sample_value = pca(sample, &vec![1; sample.count()])?;
-    let mut replicates = Vec::with_capacity(REPLICATES);
-    for _ in 0..REPLICATES {
-        replicates.push(pca(sample, &resampled(sample.count(), &mut random))?);
-    }
-    replicates.sort_unstable();
-    let (low, high) = ends(&replicates).unwrap_or_default();
-    let possible = |k: usize| k.clamp(sample_value.min(1), width);
+    let whole = symmetric_eigen(covariance(moment), width)?;
+    let value = components_for(&whole.values, ENERGY);
+    let sample_value = pca(sample)?;
+    let interval = pca_interval(&sample.along(&whole.vectors), &mut random);
     let relative = |k: f64| rounded(k / width.max(1) as f64);
     let ratios = ratios(distances);
     Ok(DimensionLayer {
@@ -97,32 +91,52 @@ pub(super) fn of_layer(
             samples: moment.count,
             sample_value,
             sample_samples: sample.count(),
-            interval: (
-                possible((2 * sample_value).saturating_sub(high)),
-                possible((2 * sample_value).saturating_sub(low)),
-            ),
+            interval,
         },
         twonn: two_nn(&ratios).map(|value| TwoNn {
             value: rounded(value),
             relative: relative(value),
             samples: ratios.len(),
-            interval: two_nn_interval(&ratios, &mut random).unwrap_or((value, value)),
+            interval: two_nn_interval(&ratios, &mut random),
         }),
         stability: stability(sample, &mut random)?,
     })
 }
 
-/// How often each of `count` vectors is in a sample of as many, drawn with replacement.
-fn resampled(count: usize, random: &mut Rng) -> Vec<usize> {
-    let mut times = vec![0; count];
-    for _ in 0..count {
-        times[random.below(count)] += 1;
+/// The interval of the fewest principal components with 95 % of the variance, by resampling the vectors whose
+/// coordinates along all components are `along [n, width]`.
+///
+/// The components stay those of the whole calibration. Made anew from so few vectors they would fit these
+/// better than the others, and the number that is needed of them would be biased downwards: a resample
+/// of n vectors has n dimensions at most.
+fn pca_interval(along: &Mat<f64>, random: &mut Rng) -> Option<(usize, usize)> {
+    let (n, width) = along.shape();
+    if n == 0 {
+        return None;
     }
-    times
+    let mut found = Vec::with_capacity(REPLICATES);
+    for _ in 0..REPLICATES {
+        let mut times = vec![0.0; n];
+        for _ in 0..n {
+            times[random.below(n)] += 1.0;
+        }
+        let variance = |component: usize| {
+            let (mut sum, mut squares) = (0.0, 0.0);
+            for (x, times) in along.col(component).iter().zip(&times) {
+                sum += times * x;
+                squares += times * x * x;
+            }
+            (squares - sum * sum / n as f64).max(0.0)
+        };
+        let variances: Vec<f64> = (0..width).map(variance).collect();
+        found.push(components_for(&variances, ENERGY));
+    }
+    found.sort_unstable();
+    ends(&found)
 }
 
-fn pca(sample: &Sample, times: &[usize]) -> Result<usize, FactoriseError> {
-    Ok(components_for(&sample.variances(times)?, ENERGY))
+fn pca(sample: &Sample) -> Result<usize, FactoriseError> {
+    Ok(components_for(&sample.variances()?, ENERGY))
 }
 
 /// The ends of the middle [`CONFIDENCE`] of sorted values.
@@ -200,7 +214,7 @@ fn stability(sample: &Sample, random: &mut Rng) -> Result<Option<Stability>, Fac
     for index in 0..SUBSAMPLES {
         let from = if disjoint { index * SMALL } else { 0 };
         let small = sample.chosen(&order[from..from + SMALL]);
-        pcas.push(pca(&small, &[1; SMALL])?);
+        pcas.push(pca(&small)?);
         twonns.extend(two_nn(&ratios(&small.distances())).map(rounded));
         if !disjoint {
             order = shuffled(sample.count(), random);
@@ -291,7 +305,7 @@ mod tests {
         };
         let found = of_layer(0, &moment, &Sample::new(&[], 3), &Mat::zeros(0, 0)).unwrap();
         assert_eq!((found.pca.value, found.pca.samples), (2, 10));
-        assert_eq!((found.pca.sample_value, found.pca.interval), (0, (0, 0)));
+        assert_eq!((found.pca.sample_value, found.pca.interval), (0, None));
         assert!(found.twonn.is_none() && found.stability.is_none());
     }
 
@@ -322,12 +336,28 @@ mod tests {
         };
         let found = of_layer(0, &moment, &sample, &sample.distances()).unwrap();
         assert_eq!((found.pca.value, found.pca.sample_value), (10, 10));
-        assert_eq!(found.pca.interval, (10, 10));
+        assert_eq!(found.pca.interval, Some((10, 10)));
         let stability = found.stability.unwrap();
         assert_eq!((stability.samples, stability.pca.len()), (64, 5));
         assert!(stability.pca_stable, "{stability:?}");
         assert!(!is_stable(&[1.0, 2.0, 3.1]) && is_stable(&[1.0, 2.0, 3.0]));
         let twonn = found.twonn.unwrap();
-        assert!(twonn.interval.0 <= twonn.value && twonn.value <= twonn.interval.1);
+        let (low, high) = twonn.interval.unwrap();
+        assert!(low <= twonn.value && twonn.value <= high);
+    }
+
+    /// A component whose share is 5 % on average is needed by about half of all resamples.
+    #[test]
+    fn the_interval_shows_what_other_vectors_would_say() {
+        let mut random = Rng(4);
+        let along = Mat::from_fn(500, 3, |_, j| [4.36, 1.0, 0.01][j] * random.normal());
+        assert_eq!(pca_interval(&along, &mut Rng(1)), Some((1, 2)));
+        assert_eq!(pca_interval(&along, &mut Rng(2)), Some((1, 2)));
+        // Far from the mean.
+        let far = Mat::from_fn(500, 3, |i, j| {
+            along[(i, j)] * if j == 0 { 1.0 } else { 0.1 } + 50.0
+        });
+        assert_eq!(pca_interval(&far, &mut Rng(1)), Some((1, 1)));
+        assert_eq!(pca_interval(&Mat::zeros(0, 3), &mut Rng(1)), None);
     }
 }

@@ -160,7 +160,7 @@ impl Analysis {
         };
         writeln!(
             f,
-            "        variance phase    explained  sink: share  norms  covered 1/4  1/2   channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
+            "        variance phase    explained  sinks  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
         )?;
         for layer in 0..self.shape.layers {
             let mut line = format!("  {layer:>4}");
@@ -182,8 +182,7 @@ impl Analysis {
                 };
                 write!(
                     line,
-                    "  {:>11.4}  {:>5}  {:>11}  {:<5} {:>7}",
-                    sink.share,
+                    "  {:>5}  {:>11}  {:<5}  {:>7}",
                     sink.positions_found,
                     covered(0),
                     covered(1),
@@ -193,10 +192,16 @@ impl Analysis {
                 )?;
             }
             if let Some(found) = dimension.layers.get(layer) {
-                let (low, high) = found.pca.interval;
-                let pca = format!("{} ({low}-{high})", found.pca.value);
+                let interval = found.pca.interval;
+                let interval =
+                    interval.map_or(String::new(), |(low, high)| format!(" ({low}-{high})"));
+                let pca = format!("{}{interval}", found.pca.value);
                 let twonn = found.twonn.as_ref().map_or("-".to_owned(), |t| {
-                    format!("{:.1} ({:.1}-{:.1})", t.value, t.interval.0, t.interval.1)
+                    let interval = t.interval;
+                    let interval = interval.map_or(String::new(), |(low, high)| {
+                        format!(" ({low:.1}-{high:.1})")
+                    });
+                    format!("{:.1}{interval}", t.value)
                 });
                 write!(line, "  {pca:<18}  {twonn:<20}")?;
             }

@@ -328,14 +328,17 @@ pub struct Pca {
     pub relative: f64,
     /// Vectors behind it.
     pub samples: u64,
-    /// The same of the stored sample.
+    /// The same of the stored sample alone, which cannot be more than its vectors.
     pub sample_value: usize,
     /// Vectors of the sample.
     pub sample_samples: usize,
-    /// Basic bootstrap interval `[2 k − k*_hi, 2 k − k*_lo]` around the sample's value, by resampling
-    /// its vectors. A resample holds fewer different vectors and has fewer dimensions; that form takes
-    /// the bias off, to first order.
-    pub interval: (usize, usize),
+    /// Percentile bootstrap interval of how many principal components of the whole calibration hold
+    /// 95 % of the variance, by resampling the vectors of the sample; absent without any. The components
+    /// are not made anew from the resamples, whose few vectors would need fewer, as
+    /// [`sample_value`](Self::sample_value) does. It is of the sample: where rare vectors carry much of the
+    /// variance, [`value`](Self::value) may lie outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(usize, usize)>,
 }
 
 /// TwoNN.
@@ -347,8 +350,9 @@ pub struct TwoNn {
     pub relative: f64,
     /// Vectors with a ratio of distances: those that are different from all before them.
     pub samples: usize,
-    /// Percentile bootstrap interval, by resampling the ratios.
-    pub interval: (f64, f64),
+    /// Percentile bootstrap interval, by resampling the ratios of distances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
 }
 
 /// What small samples say.

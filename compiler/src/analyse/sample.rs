@@ -24,12 +24,8 @@ impl Sample {
             }
         }
         let n = different.len();
-        let mut rows = Mat::from_fn(n, width, |i, j| f64::from(different[i][j]));
-        // Products of vectors far from the origin would lose the digits that matter.
-        for column in rows.col_iter_mut() {
-            let mean = column.as_ref().iter().sum::<f64>() / n.max(1) as f64;
-            column.iter_mut().for_each(|x| *x -= mean);
-        }
+        // Far from the origin products would lose the digits that matter.
+        let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
         Sample { rows }
     }
 
@@ -71,17 +67,24 @@ impl Sample {
         distances
     }
 
-    /// The variances along the principal directions, decreasing, but for a common factor, of a sample in
-    /// which the vector `i` is `times[i]` times.
+    /// The coordinates of the vectors along the columns of `axes [width, k]`: `[n, k]`.
+    pub(super) fn along(&self, axes: &Mat<f64>) -> Mat<f64> {
+        let mut along = Mat::zeros(self.count(), axes.ncols());
+        let replace = Accum::Replace;
+        matmul(along.as_mut(), replace, &self.rows, axes, 1.0, Par::Seq);
+        along
+    }
+
+    /// The variances along the principal directions, decreasing, but for a common factor.
     ///
     /// # Errors
     /// Vectors whose products exceed float64.
-    pub(super) fn variances(&self, times: &[usize]) -> Result<Vec<f64>, FactoriseError> {
-        let weighted = self.weighted(times);
-        if weighted.nrows() == 0 || weighted.ncols() == 0 {
+    pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
+        let centred = self.centred();
+        if centred.nrows() == 0 || centred.ncols() == 0 {
             return Ok(Vec::new());
         }
-        let mut values = symmetric_eigenvalues(shorter_gram(&weighted))?;
+        let mut values = symmetric_eigenvalues(shorter_gram(&centred))?;
         values.iter_mut().for_each(|v| *v = v.max(0.0));
         Ok(values)
     }
@@ -95,12 +98,12 @@ impl Sample {
         &self,
         count: impl FnOnce(&[f64]) -> usize,
     ) -> Result<Mat<f64>, FactoriseError> {
-        let weighted = self.weighted(&vec![1; self.count()]);
-        let (n, width) = weighted.shape();
+        let centred = self.centred();
+        let (n, width) = centred.shape();
         if n == 0 || width == 0 {
             return Ok(Mat::zeros(width, 0));
         }
-        let mut found = symmetric_eigen(shorter_gram(&weighted), n.min(width))?;
+        let mut found = symmetric_eigen(shorter_gram(&centred), n.min(width))?;
         found.values.iter_mut().for_each(|v| *v = v.max(0.0));
         // Directions of no variance are not determined.
         let determined = found
@@ -115,7 +118,7 @@ impl Sample {
         matmul(
             directions.as_mut(),
             Accum::Replace,
-            weighted.transpose(),
+            centred.transpose(),
             vectors,
             1.0,
             Par::Seq,
@@ -127,26 +130,20 @@ impl Sample {
         Ok(directions)
     }
 
-    /// `times_i^½ (x_i − x̄)` for the mean `x̄` of the sample in which `x_i` is `times_i` times, without
-    /// those that are not there.
-    fn weighted(&self, times: &[usize]) -> Mat<f64> {
-        let places: Vec<usize> = (0..self.count()).filter(|&i| times[i] > 0).collect();
-        let total: usize = times.iter().sum();
-        let mut rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
-        for column in rows.col_iter_mut() {
-            let sum: f64 = column
-                .as_ref()
-                .iter()
-                .zip(&places)
-                .map(|(x, &place)| x * times[place] as f64)
-                .sum();
-            let mean = sum / total.max(1) as f64;
-            for (x, &place) in column.iter_mut().zip(&places) {
-                *x = (*x - mean) * (times[place] as f64).sqrt();
-            }
-        }
-        rows
+    /// The vectors relative to their own mean: a part of a sample has another.
+    fn centred(&self) -> Mat<f64> {
+        centred(self.rows.clone())
     }
+}
+
+/// Vectors relative to their mean.
+fn centred(mut rows: Mat<f64>) -> Mat<f64> {
+    let n = rows.nrows().max(1) as f64;
+    for column in rows.col_iter_mut() {
+        let mean = column.as_ref().iter().sum::<f64>() / n;
+        column.iter_mut().for_each(|x| *x -= mean);
+    }
+    rows
 }
 
 /// `X Xᵀ` or `XᵀX`, whichever is smaller: they have the same eigenvalues but for zeros.
@@ -196,13 +193,13 @@ mod tests {
                 }
             }
             let sample = Sample::new(&values, width);
-            let variances = sample.variances(&[1; 6]).unwrap();
+            let variances = sample.variances().unwrap();
             for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
                 assert!((found - expected).abs() < 1e-12, "{variances:?}");
             }
-            // The first pair twice, the last left out.
-            let twice = sample.variances(&[2, 2, 1, 1, 0, 0]).unwrap();
-            assert!((twice[0] - 36.0).abs() < 1e-12 && (twice[1] - 8.0).abs() < 1e-12);
+            // The first two pairs alone.
+            let part = sample.chosen(&[0, 1, 2, 3]).variances().unwrap();
+            assert!((part[0] - 18.0).abs() < 1e-12 && part[2].abs() < 1e-12);
             let directions = sample.directions(|_| 99).unwrap();
             assert_eq!(directions.ncols(), 3);
             for (column, axis) in directions.col_iter().zip([1, 0, 3]) {

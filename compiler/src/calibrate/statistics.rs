@@ -27,6 +27,18 @@ fn later_positions(extent: Extent) -> usize {
         .saturating_mul(extent.windows)
 }
 
+/// Which of `of` vectors is the `index`-th of `kept`, ascending: one of each of `kept` stretches of equal
+/// length. Its place in the stretch moves on by the golden section each time, so that the places in
+/// the windows differ: an equal step might be a fraction of a window's length, and always find the
+/// same few positions.
+fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
+    /// The golden section of 2³².
+    const STEP: u32 = 2_654_435_769;
+    let (begin, end) = (index * of / kept, (index + 1) * of / kept);
+    let turn = u64::from((index as u32).wrapping_mul(STEP));
+    begin + ((turn * (end - begin) as u64) >> 32) as usize
+}
+
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
     pool: &'a Pool,
@@ -43,7 +55,7 @@ pub struct LayerSums<'a> {
     /// By position of the window, the sum of the residual stream's norms behind the layer.
     pub norms: Vec<f64>,
     /// `[n, width]`: the residual stream at [`sample_count`] positions that are spread evenly over those
-    /// of [`stream`](Self::stream).
+    /// of [`stream`](Self::stream), by [`sampled_place`].
     pub sample: Vec<f32>,
     /// Sums of the squared norms of what attention and the feed-forward network add, without the
     /// first positions.
@@ -125,9 +137,8 @@ impl<'a> LayerSums<'a> {
         self.stream.add(self.pool, rest);
         let (kept, of) = (sample_count(self.extent), later_positions(self.extent));
         for row in rest.chunks_exact(width) {
-            // The j-th vector kept is the one at ⌊j · of / kept⌋.
             let next = self.sample.len() / width;
-            if next < kept && self.later == next * of / kept {
+            if next < kept && self.later == sampled_place(next, kept, of) {
                 self.sample.extend_from_slice(row);
             }
             self.later += 1;
@@ -202,4 +213,28 @@ fn columns(x: &[f32], index: usize, width: usize, parts: usize) -> Vec<f32> {
 
 fn squared_norm(x: &[f32]) -> f64 {
     x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stretch_gives_one_vector_at_another_place() {
+        for (kept, of) in [(1, 1), (7, 7), (512, 513), (512, 65_408), (100, 1_000_003)] {
+            let places = (0..kept).map(|index| sampled_place(index, kept, of));
+            let places: Vec<usize> = places.collect();
+            for (index, place) in places.iter().enumerate() {
+                let stretch = index * of / kept..(index + 1) * of / kept;
+                assert!(stretch.contains(place), "{index} of {kept}: {place}");
+            }
+        }
+        // 128 windows of 511 vectors: an equal step would find four positions.
+        let mut positions: Vec<usize> = (0..512)
+            .map(|index| sampled_place(index, 512, 65_408) % 511)
+            .collect();
+        positions.sort_unstable();
+        positions.dedup();
+        assert!(positions.len() > 300, "{}", positions.len());
+    }
 }

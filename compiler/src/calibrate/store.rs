@@ -290,7 +290,8 @@ impl StoredLayer {
     }
 
     /// `[n, width]`: the residual stream behind the layer at up to 512 positions, spread evenly
-    /// over those that are not the first of their window.
+    /// over those that are not the first of their window. Positions with the same text before them
+    /// have the same vector.
     pub fn sample(&self) -> Vec<f32> {
         let (start, count) = (self.after_branches(), sample_count(self.extent));
         let bytes = &self.file[start..start + 4 * count * self.width];

@@ -246,8 +246,11 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
             .filter(|row| row % 100 != 0)
             .map(f32::from)
             .collect();
-        let expected: Vec<f32> = (0..512).map(|j| later[j * 891 / 512]).collect();
         let found: Vec<f32> = sums.sample.chunks_exact(12).map(|row| row[0]).collect();
-        assert_eq!(found, expected);
+        assert_eq!(found.len(), 512);
+        for (index, row) in found.iter().enumerate() {
+            let stretch = index * 891 / 512..(index + 1) * 891 / 512;
+            assert!(later[stretch].contains(row), "{index}: {row}");
+        }
     }
 }

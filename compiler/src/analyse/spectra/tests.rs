@@ -130,7 +130,8 @@ fn published_spectra_are_told_as_published() {
                     (found.largest, &told["top_sv"]),
                 ] {
                     let told = told.as_f64().unwrap();
-                    assert!((found / told - 1.0).abs() < 1e-5, "{found} {told}");
+                    // The norm was taken of the weight itself, in float32.
+                    assert!((found / told - 1.0).abs() < 5e-5, "{found} {told}");
                 }
                 let ranks = found.ranks.iter().zip(ENERGIES);
                 for (&found, energy) in ranks {
