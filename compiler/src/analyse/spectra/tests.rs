@@ -125,13 +125,13 @@ fn published_spectra_are_told_as_published() {
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
                 let found = spectrum_of(layer.parse().unwrap(), &member, &values);
-                for (found, told) in [
-                    (found.norm, &told["frob_norm"]),
-                    (found.largest, &told["top_sv"]),
+                // The norm was summed over the weight's numbers in float32.
+                for (found, told, tolerance) in [
+                    (found.norm, &told["frob_norm"], 1e-3),
+                    (found.largest, &told["top_sv"], 1e-5),
                 ] {
                     let told = told.as_f64().unwrap();
-                    // The norm was taken of the weight itself, in float32.
-                    assert!((found / told - 1.0).abs() < 5e-5, "{found} {told}");
+                    assert!((found / told - 1.0).abs() < tolerance, "{found} {told}");
                 }
                 let ranks = found.ranks.iter().zip(ENERGIES);
                 for (&found, energy) in ranks {
