@@ -160,7 +160,7 @@ impl Analysis {
         };
         writeln!(
             f,
-            "        variance phase    explained  sinks  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
+            "        variance  phase    explained  sinks  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
         )?;
         for layer in 0..self.shape.layers {
             let mut line = format!("  {layer:>4}");
@@ -170,7 +170,7 @@ impl Analysis {
             let explained = depth.curve.get(layer);
             write!(
                 line,
-                "  {:>8} {:<8} {:<9}",
+                "  {:>8}  {:<8} {:<9}",
                 variance.map_or(String::new(), |v| short(*v)),
                 phase,
                 explained.map_or(String::new(), |v| format!("{v:.4}"))
@@ -243,9 +243,13 @@ fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
 
 /// Four significant digits.
 fn short(number: f64) -> String {
-    match number == 0.0 || (1e-3..1e5).contains(&number) {
-        true => format!("{number:.3}"),
-        false => format!("{number:.2e}"),
+    match (1e-3..1e6).contains(&number) {
+        true => format!(
+            "{number:.*}",
+            (3 - number.log10().floor() as i32).max(0) as usize
+        ),
+        false if number == 0.0 => "0".to_owned(),
+        false => format!("{number:.3e}"),
     }
 }
 
@@ -279,6 +283,11 @@ mod tests {
         assert_eq!(range([2.0, 1.0, 3.0].into_iter(), 0), "1-3");
         assert_eq!(range([1.04, 0.96].into_iter(), 1), "1.0");
         assert_eq!(range(std::iter::empty(), 2), "");
+        let shorts = [0.0, 0.0012344, 29.5269, 208.2326, 123456.7, 1.5e-9].map(short);
+        assert_eq!(
+            shorts,
+            ["0", "0.001234", "29.53", "208.2", "123457", "1.500e-9"]
+        );
         let mut profile = Profile {
             variance: Vec::new(),
             smoothed: Vec::new(),

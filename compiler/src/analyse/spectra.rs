@@ -7,7 +7,9 @@ use htc_formats::source::ModelFile;
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
 use crate::factorise::unit::UnitError;
-use crate::factorise::{Components, GaugeKind, Weighting, coverage, spectrum, tail};
+use crate::factorise::{
+    Components, FactoriseError, GaugeKind, Weighting, coverage, spectrum, tail,
+};
 use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, Unit};
 
@@ -242,7 +244,7 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
 fn covered(
     components: &Components,
     direction: &[f64],
-) -> Result<Vec<SinkCoverage>, crate::factorise::FactoriseError> {
+) -> Result<Vec<SinkCoverage>, FactoriseError> {
     let d = direction.len();
     let at = |fraction| {
         let rank = rank_at(fraction, d);
