@@ -248,7 +248,8 @@ fn covered(
     let d = direction.len();
     let at = |fraction| {
         let rank = rank_at(fraction, d);
-        let found = coverage(&components.basis[..rank * d], direction)?;
+        let rows = (rank * d).min(components.basis.len());
+        let found = coverage(&components.basis[..rows], direction)?;
         Ok(SinkCoverage {
             fraction,
             rank,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use htc_tests::binary::HOSTILE_MEMORY;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -88,6 +89,27 @@ fn without_a_calibration_there_are_the_spectra_alone() {
             excess.for_each(|rho| assert!(rho > 0.9999, "{member}"));
         }
     }
+}
+
+/// A model much wider than its slots have outputs: no matrix of the width's order is made for it.
+#[test]
+fn memory_stays_near_the_size_of_the_weights() {
+    let scratch = Scratch::new();
+    let wide = TinyModel {
+        layers: 1,
+        width: 16_384,
+        heads: 1,
+        kv_heads: 1,
+        head_size: 2,
+        ffn: 8,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", wide.bytes());
+    let run = htc!["analyse", &model, "--json", "--threads", "1"];
+    let analysis = run.memory(HOSTILE_MEMORY).run().json();
+    let q = slot(&analysis, 0, "q");
+    assert_eq!(number(q, "/cols"), 16_384.0);
+    assert_eq!(list(q, "/curve").len(), 3);
 }
 
 /// A slot whose singular values are 2 and 1.

@@ -91,3 +91,42 @@ fn components_say_what_every_shared_basis_loses() {
         }
     }
 }
+
+/// Fewer outputs than inputs, one of them a multiple of another.
+#[test]
+fn few_outputs_have_few_components() {
+    let mut first = Dense::normal(5, 40, 4);
+    for col in 0..40 {
+        first.values[4 * 40 + col] = 2.0 * first.values[col];
+    }
+    let second = Dense::normal(3, 40, 5);
+    let zero = Dense::from_fn(2, 40, |_, _| 0.0);
+    let weights = [first.weight(), second.weight(), zero.weight()];
+    for weighting in [BasisWeighting::Normalised, BasisWeighting::Equal] {
+        let found = shared_components(&weights, weighting).unwrap();
+        assert_eq!(found.basis.len(), 10 * 40);
+        for (weight, energies) in weights.iter().zip(&found.energies) {
+            let total: f64 = energies.iter().sum();
+            assert!((total - weight.norm_squared()).abs() < 1e-9, "{total}");
+        }
+        let basis = shared_basis(&weights, 4, weighting).unwrap();
+        for ((weight, projected), energies) in weights[..2]
+            .iter()
+            .zip(&basis.projected)
+            .zip(&found.energies)
+        {
+            let stored = shared_error(*weight, &basis.basis, projected, 4);
+            let total: f64 = energies.iter().sum();
+            let lost = (energies[4..].iter().sum::<f64>() / total).sqrt();
+            assert!((stored - lost).abs() < 1e-6, "{stored} {lost}");
+        }
+        // Seven directions, orthonormal, and nothing.
+        for (i, row) in found.basis.chunks_exact(40).enumerate() {
+            for (j, other) in found.basis.chunks_exact(40).enumerate() {
+                let product: f64 = row.iter().zip(other).map(|(x, y)| x * y).sum();
+                let expected = f64::from(u8::from(i == j && i < 7));
+                assert!((product - expected).abs() < 1e-9, "{i} {j}: {product}");
+            }
+        }
+    }
+}
