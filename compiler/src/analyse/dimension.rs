@@ -29,6 +29,9 @@ const SUBSAMPLES: usize = 5;
 /// How far small samples that agree may be from their median.
 const STABLE: f64 = 1.0;
 
+/// A part of the second moment that is no variance.
+const ROUNDING: f64 = 1e-12;
+
 /// The part of the largest ratios that TwoNN leaves out of its fit: far from their neighbours the
 /// vectors do not follow the law, and weigh most (Facco et al. 2017).
 const DISCARDED: f64 = 0.1;
@@ -126,7 +129,13 @@ fn pca_interval(along: &Mat<f64>, random: &mut Rng) -> Option<(usize, usize)> {
                 sum += times * x;
                 squares += times * x * x;
             }
-            (squares - sum * sum / n as f64).max(0.0)
+            let variance = squares - sum * sum / n as f64;
+            // Of one vector again and again only rounding would be left.
+            if variance > ROUNDING * squares {
+                variance
+            } else {
+                0.0
+            }
         };
         let variances: Vec<f64> = (0..width).map(variance).collect();
         found.push(components_for(&variances, ENERGY));
@@ -359,5 +368,10 @@ mod tests {
         });
         assert_eq!(pca_interval(&far, &mut Rng(1)), Some((1, 1)));
         assert_eq!(pca_interval(&Mat::zeros(0, 3), &mut Rng(1)), None);
+        // A vector alone has no variance in any direction.
+        let one = Mat::from_fn(1, 40, |_, j| 0.1 * j as f64);
+        assert_eq!(pca_interval(&one, &mut Rng(1)), Some((0, 0)));
+        let two = Mat::from_fn(2, 40, |i, j| (0.1 + 3.0 * i as f64) * j as f64);
+        assert!(pca_interval(&two, &mut Rng(1)).unwrap().0 == 0);
     }
 }
