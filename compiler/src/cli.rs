@@ -9,10 +9,12 @@ use htc_loader::kv::KvType;
 use crate::calibrate;
 use crate::plan::Budget;
 
+mod analysis;
 mod goal;
 mod planning;
 mod weighting;
 
+pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
 pub use weighting::WeightingArgs;
@@ -34,6 +36,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every slot, and write it as JSON
     Plan(PlanArgs),
+    /// Look at a model's spectra and, with a calibration, at its residual stream
+    Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Write text

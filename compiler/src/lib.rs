@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod analyse;
 pub mod build;
 pub mod calibrate;
 pub mod chat;
@@ -28,7 +29,6 @@ pub mod memory;
 pub mod ordered;
 pub mod pipeline;
 pub mod plan;
-#[cfg(test)]
 mod random;
 pub mod report;
 pub mod seal;

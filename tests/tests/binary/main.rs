@@ -7,6 +7,7 @@
     reason = "all of this crate is test code"
 )]
 
+mod analyse;
 mod bad_input;
 mod calibrate;
 mod chat;
