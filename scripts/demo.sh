@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # usage: demo.sh HTC ASSETS OUT
-# Compiles the demo model, measures the artifact against its source, and lets the artifact write.
+# Compiles the demo model, measures the artifact against its source, lets it write, and makes a page of it.
 set -euo pipefail
 htc=$1 assets=$2 out=$3
 model=$assets/reference-7m-f16.gguf
@@ -26,4 +26,11 @@ echo "$prompt ..."
 "$htc" run "$artifact" -p "$prompt" -n 120 --seed 7
 
 echo
-ls -l "$model" "$artifact" "$out/report.json"
+echo "== look into the model, and make a page of all of it"
+"$htc" analyse "$model" --calibration "$assets/alice.txt" --cache "$out/cache" -o "$out/analysis.json" --force \
+  2> "$out/analysis.txt"
+"$htc" report "$out/report.json" "$out/analysis.json" "$artifact" -o "$out/report.html" --force
+
+echo
+ls -l "$model" "$artifact"
+echo "the report: $PWD/$out/report.html"
