@@ -89,7 +89,7 @@ fn low_rank_operations(rows: f64, cols: f64, rank: f64) -> f64 {
     rows * cols * order + DECOMPOSITION * order.powi(3) + 2.0 * rows * cols * rank
 }
 
-/// Seconds for a forward pass of so many tokens through all blocks: the time of one product with a
+/// Seconds for a forward pass of so many tokens through all blocks to their logits: the time of one product with a
 /// weight of the model, by their sizes. `None` where the model has no such weight.
 pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Option<f64> {
     const ROWS: usize = 128;
@@ -100,7 +100,8 @@ pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Opt
         })
     };
     let size = |tensor: &ModelTensor| (tensor.rows * tensor.cols) as f64;
-    let all: f64 = weights().map(size).sum();
+    let logits = (source.hyper.vocabulary * source.hyper.width) as f64;
+    let all = weights().map(size).sum::<f64>() + logits;
     let largest = weights().max_by(|a, b| size(a).total_cmp(&size(b)))?;
     let w = Matrix::new(
         largest.dtype,
