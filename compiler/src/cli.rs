@@ -11,8 +11,10 @@ use crate::factorise::GaugeKind;
 use crate::plan::Budget;
 
 mod planning;
+mod reporting;
 
 pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use reporting::ReportArgs;
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -33,6 +35,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
+    /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser
+    Report(ReportArgs),
     /// Write text
     Run(RunArgs),
     /// Show what is in a model or a .htz

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use htc_formats::htz::{Digest, PlanRecord};
 use htc_formats::source::ModelFile;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pipeline::{Options, Times};
 use crate::plan::Plan;
@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 /// A quantity of the source and of the artifact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeforeAfter {
     /// In the source.
     pub before: u64,
@@ -50,7 +50,7 @@ pub struct BeforeAfter {
 }
 
 /// Durations of the stages, in seconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seconds {
     /// Opening the source and deciding, with what is measured for it.
     pub plan: f64,

@@ -5,7 +5,7 @@ use std::fmt;
 use htc_formats::htz::{Form, PlanRecord, SlotRecord};
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, bytes_for_people, percent};
 use crate::plan::json::RequestRecord;
@@ -36,7 +36,7 @@ pub struct Summary {
 }
 
 /// All shared bases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bases {
     /// How many.
     pub count: usize,
@@ -45,7 +45,7 @@ pub struct Bases {
 }
 
 /// All slots of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotSummary {
     /// Which of the seven.
     pub slot: Slot,
