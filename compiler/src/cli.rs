@@ -10,9 +10,11 @@ use crate::calibrate;
 use crate::factorise::GaugeKind;
 use crate::plan::Budget;
 
+mod analysis;
 mod planning;
 mod reporting;
 
+pub use analysis::AnalyseArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
 pub use reporting::ReportArgs;
 
@@ -33,6 +35,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every slot, and write it as JSON
     Plan(PlanArgs),
+    /// Look at a model's spectra and, with a calibration, at its residual stream
+    Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser

@@ -28,7 +28,6 @@ pub mod ordered;
 pub mod page;
 pub mod pipeline;
 pub mod plan;
-#[cfg(test)]
 mod random;
 pub mod report;
 pub mod seal;

@@ -259,20 +259,22 @@ pub struct Channel {
 
 /// Where the residual stream stops growing dimensionally.
 ///
-/// With `C_ℓ` the covariance of the stream behind layer ℓ (first positions left out), each layer's
-/// *own directions* are the fewest eigenvectors that hold 95 % of its variance, and `S_ℓ` is the
-/// span of the own directions of the layers 0 to ℓ together. The curve is the part of the variance of the whole depth,
-/// `C̄ = Σ_j C_j / tr C_j` over all layers, that `S_ℓ` explains. It never falls, because the spans
-/// are nested; it stands still when later layers use directions again that earlier ones made.
+/// With `C_ℓ` the covariance of the stream behind layer ℓ (first positions left out), what is
+/// cumulated over the layers is `A_ℓ = Σ_{j≤ℓ} C_j / tr C_j`, in which every layer counts the same.
+/// The curve is the part of the variance of the whole depth, `A_{L−1}`, that the
+/// [`rank`](Self::rank) leading eigenvectors of `A_ℓ` explain. No subspace explains more than that of
+/// `A_{L−1}` itself (Ky Fan), so that the last value is the plateau: where it is
+/// reached, the layers that follow use directions again that earlier ones made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DepthSink {
     /// The part explained, by layer.
     pub curve: Vec<f64>,
-    /// Dimension of the span, by layer.
-    pub dimensions: Vec<usize>,
+    /// The fewest eigenvectors of `A_{L−1}` that hold 95 % of its trace.
+    pub rank: usize,
     /// How near the last value counts as the plateau: 1e-3.
     pub tolerance: f64,
-    /// The first layer ℓ* within that of the last; absent where the curve has no plateau.
+    /// The first layer ℓ* within that of the last; absent where only the last one is, so that the curve
+    /// has no plateau.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// `ℓ*/L`.

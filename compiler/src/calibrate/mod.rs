@@ -32,11 +32,11 @@ use thiserror::Error;
 use crate::disk;
 use crate::windows::{TextTooShort, Windows};
 use statistics::LayerSums;
-use store::{Hashed, Identity};
+use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Held by the process that works in the folder of a calibration.
 const LOCK: &str = "lock";
@@ -244,14 +244,22 @@ pub fn calibrate(
     };
     fs::create_dir_all(&folder).map_err(failed(&folder))?;
 
-    let files = Files { folder, key };
+    let extent = Extent {
+        context: options.context,
+        windows: windows.count(),
+    };
+    let files = Files {
+        folder,
+        key,
+        extent,
+    };
     // Whoever comes second waits, and finds everything.
     let lock = files.folder.join(LOCK);
     let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
     let _locked = locked.map_err(failed(&lock))?;
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
-        match files.open(layer, hyper, options.context, &mut progress) {
+        match files.open(layer, hyper, &mut progress) {
             Some(stored) => layers.push(Arc::new(stored)),
             None => break,
         }
@@ -276,7 +284,7 @@ pub fn calibrate(
     let pool = Pool::new(threads)?;
     let mut session = Session::with_kv_type(model, &pool, options.context, KvType::F32);
     for layer in found..hyper.layers {
-        let mut sums = LayerSums::new(&pool, hyper, options.context);
+        let mut sums = LayerSums::new(&pool, hyper, extent);
         let exec = |error| CalibrateError::Exec {
             path: path.clone(),
             layer,
@@ -360,7 +368,7 @@ pub fn calibrate(
             let done = files.stream(layer - 1);
             fs::remove_file(&done).map_err(failed(&done))?;
         }
-        let stored = files.open(layer, hyper, options.context, &mut progress);
+        let stored = files.open(layer, hyper, &mut progress);
         let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
         layers.push(Arc::new(stored.map_err(failed(&statistics))?));
     }
@@ -377,6 +385,7 @@ pub fn calibrate(
 struct Files {
     folder: PathBuf,
     key: Digest,
+    extent: Extent,
 }
 
 impl Files {
@@ -409,7 +418,6 @@ impl Files {
         &self,
         layer: usize,
         hyper: &HyperParameters,
-        context: usize,
         progress: &mut impl FnMut(Event),
     ) -> Option<StoredLayer> {
         let path = self.layer(layer);
@@ -417,7 +425,7 @@ impl Files {
             key: self.key,
             layer,
         };
-        StoredLayer::open(&path, identity, hyper, context, |why| {
+        StoredLayer::open(&path, identity, hyper, self.extent, |why| {
             let said = format!("{}: {why}; it is made again", path.display());
             progress(Event::Warning(&said));
         })

@@ -5,9 +5,27 @@ use htc_kernels::Pool;
 use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
+use super::store::Extent;
 
 /// First positions that are added together.
 const FIRST_ROWS: usize = 64;
+
+/// Vectors of the residual stream that are kept as they are, at most.
+const SAMPLE: usize = 512;
+
+/// Vectors that are kept of a text: fewer where it has fewer positions that are not the first of
+/// their window.
+pub fn sample_count(extent: Extent) -> usize {
+    later_positions(extent).min(SAMPLE)
+}
+
+/// Positions that are not the first of their window.
+fn later_positions(extent: Extent) -> usize {
+    extent
+        .context
+        .saturating_sub(1)
+        .saturating_mul(extent.windows)
+}
 
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
@@ -24,6 +42,9 @@ pub struct LayerSums<'a> {
     first_rows: Vec<f32>,
     /// By position of the window, the sum of the residual stream's norms behind the layer.
     pub norms: Vec<f64>,
+    /// `[n, width]`: the residual stream at [`sample_count`] positions that are spread evenly over those
+    /// of [`stream`](Self::stream).
+    pub sample: Vec<f32>,
     /// Sums of the squared norms of what attention and the feed-forward network add, without the
     /// first positions.
     pub branches: [f64; 2],
@@ -33,6 +54,9 @@ pub struct LayerSums<'a> {
     width: usize,
     head_size: usize,
     query_heads: usize,
+    extent: Extent,
+    /// Rows of [`stream`](Self::stream) so far.
+    later: usize,
     /// Position in the window of the first row that comes next.
     position: usize,
 }
@@ -57,8 +81,8 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
 }
 
 impl<'a> LayerSums<'a> {
-    /// Those of no text, for windows of `context` tokens.
-    pub fn new(pool: &'a Pool, hyper: &HyperParameters, context: usize) -> Self {
+    /// Those of no text yet, of the windows that are to come.
+    pub fn new(pool: &'a Pool, hyper: &HyperParameters, extent: Extent) -> Self {
         let head = || Moments::new(hyper.head_size);
         LayerSums {
             pool,
@@ -66,7 +90,8 @@ impl<'a> LayerSums<'a> {
             stream: Moments::new(hyper.width),
             sink: Moments::new(hyper.width),
             first_rows: Vec::new(),
-            norms: vec![0.0; context],
+            norms: vec![0.0; extent.context],
+            sample: Vec::new(),
             branches: [0.0; 2],
             heads: (0..hyper.kv_heads)
                 .map(|_| HeadSums {
@@ -78,6 +103,8 @@ impl<'a> LayerSums<'a> {
             width: hyper.width,
             head_size: hyper.head_size,
             query_heads: hyper.heads / hyper.kv_heads.max(1),
+            extent,
+            later: 0,
             position: 0,
         }
     }
@@ -96,6 +123,15 @@ impl<'a> LayerSums<'a> {
         }
         let (first, rest) = self.without_first(x);
         self.stream.add(self.pool, rest);
+        let (kept, of) = (sample_count(self.extent), later_positions(self.extent));
+        for row in rest.chunks_exact(width) {
+            // The j-th vector kept is the one at ⌊j · of / kept⌋.
+            let next = self.sample.len() / width;
+            if next < kept && self.later == next * of / kept {
+                self.sample.extend_from_slice(row);
+            }
+            self.later += 1;
+        }
         self.first_rows.extend_from_slice(first);
         if self.first_rows.len() >= FIRST_ROWS * width {
             self.finish();
@@ -114,6 +150,7 @@ impl<'a> LayerSums<'a> {
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
         let moments = self.sites.iter().chain([&self.stream, &self.sink]);
         moments.chain(heads).all(Moments::fits_float32)
+            && self.sample.iter().all(|x| x.is_finite())
             && self
                 .norms
                 .iter()

@@ -85,7 +85,7 @@ pub(super) fn planning(args: &PlanningArgs, calibrated: bool) -> Result<Planning
 }
 
 /// What would be lost is found before the work is done.
-fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
+pub(super) fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     if pipeline::is_of_source(source, path) {
         return Err(pipeline::CompileError::SameFile(path.into()).into());
     }
@@ -101,7 +101,8 @@ fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     }
 }
 
-fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
+/// Writes a text to a file that is new, or complete in the place of the old one.
+pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     if force {
         return disk::replace(path, |to| to.write_all(text.as_bytes()));
     }

@@ -401,6 +401,41 @@ pub fn shared_singular_values(
     Ok(values)
 }
 
+/// All components of the basis that slots share, and what each slot has of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Components {
+    /// `Pᵀ`, row-major `[d, d]`, orthonormal; the signs are as they come.
+    pub basis: Vec<f64>,
+    /// Per slot, in the order given, `‖W p_j‖²` by component `j`: what a basis of the first `k` loses
+    /// of the slot is the sum from `k` on.
+    pub energies: Vec<Vec<f64>>,
+}
+
+/// The basis of [`shared_basis`] at its full rank, in float64, without the projected weights.
+///
+/// # Errors
+/// No weight, weights with different inputs, numbers that are not finite.
+pub fn shared_components(
+    weights: &[Weight<'_>],
+    weighting: BasisWeighting,
+) -> Result<Components, FactoriseError> {
+    let d = check(weights, 1)?;
+    let (p, _) = leading(weights, d, weighting, &Gauge::None)?;
+    let energies = weights.iter().map(|&weight| {
+        let mut energies = vec![0.0; d];
+        Panels::of(weight).times(p.as_ref(), |_, rows| {
+            for (sum, column) in energies.iter_mut().zip(rows.col_iter()) {
+                *sum += column.iter().map(|v| v * v).sum::<f64>();
+            }
+        });
+        energies
+    });
+    Ok(Components {
+        energies: energies.collect(),
+        basis: p.col_iter().flat_map(|c| c.iter().copied()).collect(),
+    })
+}
+
 /// `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.
 #[cfg(test)]
 pub(super) fn basis_f64(
