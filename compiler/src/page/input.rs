@@ -535,7 +535,6 @@ fn check_analysis(analysis: &Analysis) -> Result<(), String> {
     }
     if let Some(depth) = &analysis.depth {
         at_most("depth.curve", depth.curve.len(), 1)?;
-        at_most("depth.dimensions", depth.dimensions.len(), 1)?;
     }
     if let Some(dimension) = &analysis.dimension {
         in_order(dimension.layers.iter().map(|l| l.layer))?;

@@ -37,3 +37,6 @@ pub fn page(inputs: &Inputs) -> Result<String, PlotError> {
         made_by: format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,11 @@ pub fn number(value: f64) -> String {
     significant(value, 4)
 }
 
+/// Three significant digits, for a number that is read in passing.
+pub fn brief(value: f64) -> String {
+    significant(value, 3)
+}
+
 /// As many significant digits, trailing zeros left out.
 fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 {

@@ -56,7 +56,7 @@ impl Bars {
             shortened(&names.join(", "), 400),
         );
         let (bar, gap) = if self.series.len() > 1 {
-            (9, 9)
+            (12, 8)
         } else {
             (14, 8)
         };
@@ -88,7 +88,7 @@ impl Bars {
         canvas.draw(&name).map_err(of)?;
         for (row, group) in (0..).zip(self.groups.iter().take(1000)) {
             let top = 28 + row * each;
-            let middle = top + (each - bar.min(9)) / 2;
+            let middle = top + bar * self.series.len().clamp(1, 8) as i32 / 2;
             let style = text(Colour::Ink, 0.95, HPos::Right, VPos::Center);
             let at = ((LEFT - 8) * FINE, middle * FINE);
             let label = Text::new(shortened(&group.name, 17), at, style);

@@ -22,7 +22,7 @@ use thiserror::Error;
 const FINE: i32 = 10;
 
 /// Width of every plot in units of the page. A telephone shows it at about three quarters.
-const WIDTH: i32 = 440;
+const WIDTH: i32 = 400;
 
 /// Size of text in units of the page.
 const TEXT: i32 = 13;
@@ -64,3 +64,6 @@ fn extent(values: impl Iterator<Item = f64>, axis: &Axis) -> String {
         Some((low, high)) => format!("{}: {} to {}", axis.name, axis.tell(low), axis.tell(high)),
     }
 }
+
+#[cfg(test)]
+mod tests;

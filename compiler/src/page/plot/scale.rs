@@ -79,6 +79,10 @@ impl Scale {
                     low = (low / 2.0).max(f64::MIN_POSITIVE);
                     high = (high * 2.0).min(f64::MAX);
                 }
+                // Room on both sides, as on the other axes.
+                let room = 10f64.powf((high.log10() - low.log10()) * 0.05);
+                let low = (low / room).max(f64::MIN_POSITIVE);
+                let high = (high * room).min(f64::MAX);
                 Scale {
                     ticks: decades(low, high),
                     low,
@@ -188,7 +192,13 @@ fn steps(low: f64, high: f64, count: usize, least: f64) -> Vec<f64> {
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let (from, to) = (low.log10().ceil() as i32, high.log10().floor() as i32);
     let count = (to - from + 1).max(0);
-    if count < 2 {
+    if count < 3 {
+        let tens = (from - 1..=to + 1).map(|e| 10f64.powi(e));
+        let parts = tens.flat_map(|ten| [1.0, 2.0, 5.0].map(|part| part * ten));
+        let inside: Vec<f64> = parts.filter(|v| (low..=high).contains(v)).collect();
+        if inside.len() > 1 {
+            return inside;
+        }
         let round = steps(low, high, 4, 0.0);
         return round.into_iter().filter(|&v| v > 0.0).collect();
     }
@@ -274,6 +284,7 @@ mod tests {
         let scale = Scale::over(Kind::Log, [1e-4, 1.0]);
         assert_eq!(scale.ticks, [1e-4, 1e-3, 1e-2, 1e-1, 1.0]);
         assert_eq!(scale.map(&1e-2, (0, 100)), 50);
+        assert_eq!(scale.map(&1e-4, (0, 1100)), 50);
         let scale = Scale::over(Kind::FromZero, [0.4, 0.8]);
         assert_eq!(scale.low, 0.0);
         assert_eq!(scale.ticks, [0.0, 0.2, 0.4, 0.6000000000000001, 0.8]);

@@ -129,6 +129,10 @@ pub struct Xy {
     pub diagonal: bool,
     /// What lies behind.
     pub bands: Vec<Band>,
+    /// Places on the horizontal axis that are in sight, whether a point is there or not.
+    pub sight: Vec<f64>,
+    /// Whether it is one of many beside each other.
+    pub small: bool,
 }
 
 impl Xy {
@@ -141,6 +145,16 @@ impl Xy {
             series: Vec::new(),
             diagonal: false,
             bands: Vec::new(),
+            sight: Vec::new(),
+            small: false,
+        }
+    }
+
+    /// Width and height in units of the page. Text has one size everywhere.
+    fn size(&self) -> (i32, i32) {
+        match self.small {
+            true => (340, 240),
+            false => (WIDTH, 270),
         }
     }
 
@@ -196,12 +210,15 @@ impl Xy {
                 _ => inner.collect(),
             };
             (
-                Scale::over(self.x.kind, xs.chain(inner)),
+                Scale::over(
+                    self.x.kind,
+                    xs.chain(inner).chain(self.sight.iter().copied()),
+                ),
                 Scale::over(self.y.kind, ys),
             )
         };
         let description = self.description((&x, &y));
-        draw(&self.title, description, (WIDTH, 290), |canvas| {
+        draw(&self.title, description, self.size(), |canvas| {
             self.on(canvas, x, y)
         })
     }
@@ -213,7 +230,8 @@ impl Xy {
             .draw(&Text::new(shortened(&self.y.name, 60), (20, 20), above))
             .map_err(of)?;
         let below = text(Colour::Muted, 0.95, HPos::Right, VPos::Bottom);
-        let corner = ((WIDTH - 8) * FINE, 286 * FINE);
+        let (width, height) = self.size();
+        let corner = ((width - 8) * FINE, (height - 4) * FINE);
         canvas
             .draw(&Text::new(shortened(&self.x.name, 60), corner, below))
             .map_err(of)?;
@@ -228,7 +246,7 @@ impl Xy {
         let (bottom, top) = (y.low(), y.high());
         for band in &self.bands {
             let corners = [(band.from, bottom), (band.to, top)];
-            let shade = Colour::Muted.veil(band.shade.clamp(0.0, 1.0) * 0.22);
+            let shade = Colour::Muted.veil(band.shade.clamp(0.0, 1.0) * 0.16);
             let area = std::iter::once(Rectangle::new(corners, shade));
             chart.draw_series(area).map_err(of)?;
         }
@@ -285,20 +303,20 @@ impl Xy {
                     let at = chart.backend_coord(&(point.x, point.y));
                     mark(canvas, marker, at, colour)?;
                 }
-                if point.named {
-                    let (px, py) = chart.backend_coord(&(point.x, point.y));
-                    let right = x.fraction(point.x) > 0.6;
-                    let (anchor, by) = if right {
-                        (HPos::Right, -8)
-                    } else {
-                        (HPos::Left, 8)
-                    };
-                    let style = text(Colour::Ink, 0.85, anchor, VPos::Center);
-                    let name = shortened(&point.name, 28);
-                    let label = Text::new(name, (px + by * FINE, py), style);
-                    canvas.draw(&label).map_err(of)?;
-                }
             }
+        }
+        // Names last: they look for a place that nothing has taken.
+        let named: Vec<&Point> = self.points().filter(here).filter(|p| p.named).collect();
+        let places = named.iter().map(|p| chart.backend_coord(&(p.x, p.y)));
+        let places: Vec<(i32, i32)> = places.collect();
+        let mut taken: Vec<Area> = places.iter().map(|&at| Area::around(at)).collect();
+        for (point, at) in named.iter().zip(places) {
+            let name = shortened(&point.name, 28);
+            let (area, anchor, v) = Area::for_name(&name, at, &taken, self.size());
+            let style = text(Colour::Ink, NAME, anchor, v);
+            let label = Text::new(name, area.anchor(anchor, v), style);
+            canvas.draw(&label).map_err(of)?;
+            taken.push(area);
         }
         Ok(())
     }
@@ -435,4 +453,98 @@ fn mark(
         }
     };
     drawn.map_err(PlotError::of)
+}
+
+/// Size of a point's name beside usual text.
+const NAME: f64 = 0.85;
+
+/// A part of the canvas that is taken.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    left: i32,
+    top: i32,
+    right: i32,
+    bottom: i32,
+}
+
+impl Area {
+    fn around((x, y): (i32, i32)) -> Area {
+        let r = 5 * FINE;
+        Area {
+            left: x - r,
+            top: y - r,
+            right: x + r,
+            bottom: y + r,
+        }
+    }
+
+    fn meets(&self, other: &Area) -> bool {
+        self.left < other.right
+            && other.left < self.right
+            && self.top < other.bottom
+            && other.top < self.bottom
+    }
+
+    fn anchor(&self, h: HPos, v: VPos) -> (i32, i32) {
+        let x = match h {
+            HPos::Left => self.left,
+            HPos::Center => (self.left + self.right) / 2,
+            HPos::Right => self.right,
+        };
+        let y = match v {
+            VPos::Top => self.top,
+            VPos::Center => (self.top + self.bottom) / 2,
+            VPos::Bottom => self.bottom,
+        };
+        (x, y)
+    }
+
+    /// Where the name of a point is written: the first place beside, above or below it that is on
+    /// the canvas and free; the last one tried where none is.
+    fn for_name(
+        name: &str,
+        (x, y): (i32, i32),
+        taken: &[Area],
+        (width_of, height_of): (i32, i32),
+    ) -> (Area, HPos, VPos) {
+        // About the width of letters of a usual font.
+        let width = name.chars().count() as i32 * 62 * FINE / 10;
+        let (height, away) = (14 * FINE, 8 * FINE);
+        let centred = |by: i32| (x - width / 2, y + by - height / 2);
+        let mut tries = vec![
+            ((x + away, y - height / 2), HPos::Left),
+            ((x - away - width, y - height / 2), HPos::Right),
+        ];
+        for step in 1..=9 {
+            for by in [-15 * step * FINE, 15 * step * FINE] {
+                let (left, top) = centred(by);
+                tries.push(((left, top), HPos::Center));
+                tries.push(((x - width, top), HPos::Right));
+                tries.push(((x, top), HPos::Left));
+            }
+        }
+        let areas = tries.into_iter().map(|((left, top), h)| {
+            let area = Area {
+                left,
+                top,
+                right: left + width,
+                bottom: top + height,
+            };
+            (area, h, VPos::Center)
+        });
+        let field = |a: &Area| {
+            a.left >= 60 * FINE
+                && a.right <= (width_of - 4) * FINE
+                && a.top >= 26 * FINE
+                && a.bottom <= (height_of - 42) * FINE
+        };
+        let free = |a: &Area| field(a) && !taken.iter().any(|t| t.meets(a));
+        let areas: Vec<_> = areas.collect();
+        let found = areas.iter().find(|(a, ..)| free(a));
+        let found = found.or_else(|| areas.iter().find(|(a, ..)| field(a)));
+        match (found, areas.first()) {
+            (Some(found), _) | (None, Some(found)) => *found,
+            (None, None) => (Area::around((x, y)), HPos::Left, VPos::Center),
+        }
+    }
 }

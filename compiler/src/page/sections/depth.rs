@@ -1,7 +1,7 @@
 //! What the residual stream does from layer to layer: its phases, and where it stops to grow.
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::number::{number, percent};
+use super::super::number::{count, number, percent};
 use super::super::plot::{Axis, Band, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::empty;
@@ -106,7 +106,7 @@ pub fn plateau(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
         "depth",
         "Depth sink",
-        "The part of the whole depth's variance that lies in directions which this layer or one before it uses. Where the curve stands still, later layers use directions again that earlier ones made.",
+        "The part of the variance of all layers that the leading directions of the layers so far explain. Where the curve stands still, later layers use directions again that earlier ones made.",
     );
     for (name, analysis) in &given.analyses {
         let Some(depth) = &analysis.depth else {
@@ -144,40 +144,23 @@ pub fn plateau(given: &Given) -> Result<Section, PlotError> {
                     None => "",
                 }
             ),
-            (None, _) => format!(
-                "There is no plateau{}.",
-                depth
-                    .reason
-                    .as_ref()
-                    .map_or_else(String::new, |r| format!(": {r}"))
-            ),
+            (None, _) => match &depth.reason {
+                Some(reason) => format!("The analysis found {reason}."),
+                None => "There is no plateau.".to_owned(),
+            },
         };
         let caption = format!(
             "{}Variance explained by the layers so far",
             given.of_analysis(name)
         );
-        let mut span = Xy::new(
-            "Dimension of the span of the layers so far",
-            Axis::new("layer", Kind::Whole),
-            Axis::new("dimensions", Kind::FromZero),
-        );
-        let dimensions: Vec<f64> = depth.dimensions.iter().map(|&d| d as f64).collect();
-        span.series = vec![Series {
-            name: "dimension of the span".into(),
-            colour: Colour::Thing(2),
-            marker: Some(Marker::Square),
-            line: true,
-            points: by_layer(&dimensions),
-        }];
-        let mut both = xy.clone();
-        both.series.extend(span.series.iter().cloned());
         let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
         section.blocks.push(Block::Figure(Figure {
-            plots: vec![xy.draw()?, span.draw()?],
-            legend: Legend::Keys(both.series.iter().map(key).collect()),
-            table: both.table(&caption, true),
+            plots: vec![xy.draw()?],
+            legend: Legend::Keys(xy.series.iter().map(key).collect()),
+            table: xy.table(&caption, true),
             caption: format!(
-                "{caption}. {found} A value counts as the plateau's within {} of the last.",
+                "{caption}, in as many directions as hold 95 % of that of all layers: {}. {found} A value counts as the plateau's within {} of the last.",
+                count(depth.rank as u64),
                 number(depth.tolerance)
             ),
         }));

@@ -71,14 +71,18 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         (0..dimension.layers.len()).filter_map(value).collect()
     };
     let layer = |i: usize| dimension.layers[i].layer as f64;
-    let whole = of(&|i| Some(Point::new(layer(i), dimension.layers[i].pca.value as f64)));
-    let sample = of(&|i| {
+    // The interval has the bias of a resampled sample taken off, so it is one of the whole.
+    let whole = of(&|i| {
         let pca = &dimension.layers[i].pca;
         let (low, high) = pca.interval;
         Some(Point {
             interval: Some((low as f64, high as f64)),
-            ..Point::new(layer(i), pca.sample_value as f64)
+            ..Point::new(layer(i), pca.value as f64)
         })
+    });
+    let sample = of(&|i| {
+        let pca = &dimension.layers[i].pca;
+        Some(Point::new(layer(i), pca.sample_value as f64))
     });
     let neighbours = of(&|i| {
         let twonn = dimension.layers[i].twonn.as_ref()?;
@@ -96,7 +100,7 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         )
     });
     let said = format!(
-        "Bars are {} intervals of {} bootstrap replicates. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
+        "Bars are {} intervals of {} bootstrap replicates; those of PCA are made from the sample, its bias taken off. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
         percent(dimension.confidence),
         number(dimension.replicates as f64),
     );

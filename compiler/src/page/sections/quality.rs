@@ -138,7 +138,8 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
 
 fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
     let several = field.measured.iter().any(|m| m.kind != What::Artifact);
-    let series = |value: &dyn Fn(&Scores) -> Option<(f64, Option<f64>)>, of_reference: f64| {
+    let series = |value: &dyn Fn(&Scores) -> Option<(f64, Option<f64>)>,
+                  of_reference: Option<f64>| {
         let points = |kind: What| -> Vec<Point> {
             let own = field.measured.iter().filter(|m| m.kind == kind);
             own.filter_map(|m| {
@@ -166,7 +167,7 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
                 points: points(kind),
             })
             .into();
-        if let Some((name, bytes, _)) = &field.reference {
+        if let Some(((name, bytes, _), of_reference)) = field.reference.as_ref().zip(of_reference) {
             series.push(Series {
                 name: "the original".into(),
                 colour: Colour::Thing(2),
@@ -182,16 +183,12 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
         series.retain(|s| !s.points.is_empty());
         series
     };
-    let plot = |title: &str, axis: &str, series: Vec<Series>| -> Result<Option<Block>, PlotError> {
+    let plot = |title: &str, axis: Axis, series: Vec<Series>| -> Result<Option<Block>, PlotError> {
         if series.iter().all(|s| s.name == "the original") {
             return Ok(None);
         }
         let across = Axis::new("bytes", Kind::Bytes);
-        let mut xy = Xy::new(
-            format!("{title} against bytes"),
-            across,
-            Axis::new(axis, Kind::Linear),
-        );
+        let mut xy = Xy::new(format!("{title} against bytes"), across, axis);
         xy.series = series;
         let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
         Ok(Some(Block::Figure(Figure {
@@ -205,23 +202,23 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
     let first = if compared {
         plot(
             "Perplexity over the original's",
-            "perplexity / the original's",
+            Axis::new("perplexity / the original's", Kind::Linear),
             series(
                 &|s| Some((s.perplexity_ratio?, s.perplexity_ratio_ci95)),
-                1.0,
+                Some(1.0),
             ),
         )?
     } else {
         plot(
             "Perplexity",
-            "perplexity",
-            series(&|s| Some((s.perplexity, s.stderr.map(|e| Z95 * e))), 1.0),
+            Axis::new("perplexity", Kind::Linear),
+            series(&|s| Some((s.perplexity, s.stderr.map(|e| Z95 * e))), None),
         )?
     };
     let second = plot(
         "KL divergence from the original",
-        "KL divergence, nats",
-        series(&|s| Some((s.kl?, s.kl_stderr.map(|e| Z95 * e))), 0.0),
+        Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
+        series(&|s| Some((s.kl?, s.kl_stderr.map(|e| Z95 * e))), None),
     )?;
     let mut blocks: Vec<Block> = first.into_iter().chain(second).collect();
     if !blocks.is_empty() {

@@ -68,6 +68,7 @@ fn curves(analysis: &Analysis, prefix: &str) -> Result<Option<Block>, PlotError>
             Axis::new("rank", Kind::FromZero),
             Axis::new("energy kept", Kind::FromZero),
         );
+        xy.small = true;
         let own = of_slot(analysis, slot);
         if own.iter().all(|s| s.curve.is_empty()) {
             continue;

@@ -2,7 +2,7 @@
 
 use super::super::html::Tile;
 use super::super::input::Scores;
-use super::super::number::{bytes, number, percent};
+use super::super::number::{brief, bytes, number, percent};
 use super::super::subject::{Given, Subject};
 
 /// What the page is about.
@@ -99,7 +99,7 @@ fn quality(scores: &Scores, text: Option<&str>) -> String {
                 None => String::new(),
             };
             let kl = match scores.kl {
-                Some(kl) => format!(", and the KL divergence from it {} nats", number(kl)),
+                Some(kl) => format!(", and the KL divergence from it {} nats", brief(kl)),
                 None => String::new(),
             };
             format!(
@@ -146,7 +146,7 @@ pub fn tiles(given: &Given) -> Vec<Tile> {
         match scores.perplexity_ratio {
             Some(ratio) => {
                 let about = match scores.perplexity_ratio_ci95 {
-                    Some(half) => format!("the original's perplexity, ± {} (95 %)", number(half)),
+                    Some(half) => format!("the original's perplexity, ± {} (95 %)", brief(half)),
                     None => "the original's perplexity".to_owned(),
                 };
                 tiles.push(tile(format!("{} ×", number(ratio)), &about));
@@ -154,7 +154,7 @@ pub fn tiles(given: &Given) -> Vec<Tile> {
             None => tiles.push(tile(number(scores.perplexity), "perplexity")),
         }
         if let Some(kl) = scores.kl {
-            tiles.push(tile(number(kl), "nats of KL divergence"));
+            tiles.push(tile(brief(kl), "nats of KL divergence"));
         }
         if let Some(top1) = scores.top1 {
             tiles.push(tile(percent(top1), "same likeliest token"));

@@ -47,6 +47,7 @@ pub fn gauges(given: &Given) -> Result<Section, PlotError> {
                 Axis::new("part of the full rank", Kind::FromZero),
                 Axis::new("tail energy (relative error)", Kind::FromZero),
             );
+            xy.small = true;
             for (gauge, of, colour, marker) in GAUGES {
                 let points = over_layers(analysis, slot, of);
                 compared |= gauge != "none" && !points.is_empty();
