@@ -9,6 +9,7 @@ use htc_loader::kv::KvType;
 use crate::calibrate;
 use crate::factorise::GaugeKind;
 use crate::plan::Budget;
+use crate::trial::{Asked, Limit};
 
 mod analysis;
 mod planning;
@@ -78,9 +79,16 @@ pub struct CompileArgs {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
     /// Which errors count: none, all alike; activation, by how much each input channel is excited;
-    /// whiten, those of the outputs [default: whiten with --calibration, else none]
+    /// whiten, those of the outputs [default: with --calibration the one that measures best on held-out
+    /// text, else none]
     #[arg(long, value_name = "G", hide_possible_values = true, requires_ifs = [("activation", "calibration"), ("whiten", "calibration")])]
     pub gauge: Option<GaugeKind>,
+    /// Take --gauge axiom even where it measures worse than none
+    #[arg(long, requires = "gauge")]
+    pub keep_gauge: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub limit: LimitArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -107,6 +115,10 @@ pub struct CalibrationArgs {
     /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
     #[arg(long, value_name = "DIR", requires = "calibration")]
     pub cache: Option<PathBuf>,
+    /// Text to measure on what is decided (UTF-8) [default: the end of TEXT, which is not calibrated
+    /// on then]
+    #[arg(long, value_name = "FILE", requires = "calibration")]
+    pub held_out: Option<PathBuf>,
 }
 
 impl CalibrationArgs {
@@ -117,6 +129,7 @@ impl CalibrationArgs {
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,
             cache: self.cache.clone(),
+            held_out: self.held_out.clone(),
         })
     }
 
@@ -127,13 +140,39 @@ impl CalibrationArgs {
 }
 
 impl CompileArgs {
-    /// The gauge asked for, or the default.
-    pub fn gauge(&self) -> GaugeKind {
-        let default = match self.calibration.is_given() {
-            true => GaugeKind::Whiten,
-            false => GaugeKind::None,
-        };
-        self.gauge.unwrap_or(default)
+    /// What is to be decided by measuring.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            gauge: self.gauge,
+            limit: self.limit.limit(),
+            keep_gauge: self.keep_gauge,
+        }
+    }
+}
+
+/// What the artifact may lose: asks for the smallest one.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LimitArgs {
+    /// Make the smallest artifact whose perplexity on held-out text is at most so many percent
+    /// above the source's
+    #[arg(long, value_name = "PERCENT", requires = "calibration", value_parser = planning::parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
+    pub max_perplexity_increase: Option<f64>,
+    /// Make the smallest artifact whose KL divergence from the source on held-out text is at most
+    /// so many nats
+    #[arg(long, value_name = "NATS", requires = "calibration", value_parser = planning::parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
+    pub max_kl: Option<f64>,
+}
+
+/// What a search decides.
+const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"];
+
+impl LimitArgs {
+    /// What may be lost.
+    pub fn limit(self) -> Limit {
+        Limit {
+            perplexity_increase: self.max_perplexity_increase.map(|percent| percent / 100.0),
+            kl: self.max_kl,
+        }
     }
 }
 

@@ -3,14 +3,17 @@
 use std::fmt;
 
 use htc_formats::model::HyperParameters;
-use serde::Serialize;
+use htc_formats::source::ModelFile;
+use serde::{Deserialize, Serialize};
 
-use crate::evidence;
+use crate::calibrate::Calibration;
+use crate::duration::{Speed, forward_seconds};
 use crate::factorise::unit::stored_shapes;
-use crate::pipeline::{self, CompileError, Event, Options, Planning, Prepared};
-use crate::plan::{Form, Method, UnitPlan};
+use crate::pipeline::{self, CompileError, Event, Options, Planning};
+use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
 use crate::seal::{self, Job};
+use crate::{build, evidence, trial};
 
 /// What a compilation will take.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +28,9 @@ pub struct Forecast {
     pub free_bytes: Option<u64>,
     /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
     pub peak_memory: u64,
+    /// Seconds that factorising, sealing and measuring will take: an estimate from the shapes and the
+    /// speed of this machine.
+    pub seconds: f64,
     /// Threads that were counted with.
     pub threads: usize,
     /// What was asked for and what it comes to.
@@ -40,17 +46,53 @@ pub fn forecast(
     options: &Options,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Forecast, CompileError> {
-    let Prepared {
-        source,
-        plan,
-        tokenizer,
-        artifact_bytes,
-        free,
-        calibration,
-        ..
-    } = pipeline::prepare(options, progress)?;
-    let jobs = seal::jobs(&source, &plan);
-    let window = pipeline::window(&jobs, source.hyper.layers, options.threads);
+    let prepared = pipeline::prepare(options, progress)?;
+    let Estimate {
+        bytes,
+        peak_memory,
+        seconds,
+    } = prepared.estimate;
+    let source = &prepared.source;
+    let record = seal::record(source, &prepared.plan);
+    Ok(Forecast {
+        source: name_of(&options.input),
+        artifact: name_of(&options.output),
+        bytes: BeforeAfter {
+            before: source.size(),
+            after: bytes,
+        },
+        free_bytes: prepared.free,
+        peak_memory,
+        seconds,
+        threads: options.threads,
+        summary: Summary::new(source, &prepared.plan, &record),
+    })
+}
+
+/// What a compilation is expected to take and to give.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Bytes of the artifact.
+    pub bytes: u64,
+    /// Bytes of memory beside the mapped source, at most.
+    pub peak_memory: u64,
+    /// Seconds that factorising, sealing and measuring take.
+    pub seconds: f64,
+}
+
+/// Estimates what a plan takes, from shapes and ranks and the speed of this machine. `bytes` are those
+/// of the artifact, `vocabulary` those of its stored vocabulary.
+pub fn estimate(
+    options: &Options,
+    source: &ModelFile,
+    plan: &Plan,
+    calibration: Option<&Calibration>,
+    bytes: u64,
+    vocabulary: u64,
+) -> Estimate {
+    let threads = options.threads;
+    let jobs = seal::jobs(source, plan);
+    let window = build::window(&jobs, source.hyper.layers, threads);
     let measures = match &options.planning {
         Planning::Make { request, target } => {
             evidence::reads_weights(request, target, calibration.is_some())
@@ -58,27 +100,30 @@ pub fn forecast(
         Planning::File(_) => false,
     };
     let measured = if measures { &plan.units[..] } else { &[] };
-    let record = seal::record(&source, &plan);
-    Ok(Forecast {
-        source: name_of(&options.input),
-        artifact: name_of(&options.output),
-        bytes: BeforeAfter {
-            before: source.size(),
-            after: artifact_bytes,
-        },
-        free_bytes: free,
-        peak_memory: calibration.map_or(0, |c| sites(&source.hyper, c.context, options.threads))
-            + peak_memory(
-                &jobs,
-                measured,
-                plan.request.method,
-                window,
-                options.threads,
-                tokenizer.entry().decoded_length,
-            ),
-        threads: options.threads,
-        summary: Summary::new(&source, &plan, &record),
-    })
+    let memory = peak_memory(
+        &jobs,
+        measured,
+        plan.request.method,
+        window,
+        threads,
+        vocabulary,
+    );
+    let calibrated = calibration.map_or(0, |found| {
+        let context = found.context;
+        sites(&source.hyper, context, threads).max(sessions(&source.hyper, context))
+    });
+    let held_out = calibration.and_then(|found| found.held_out.as_ref());
+    let once = Speed::measure().seconds(plan.units.iter(), threads, calibrated > 0);
+    let evaluation = held_out.map_or(0.0, |windows| {
+        // The source and the candidate.
+        2.0 * forward_seconds(source, windows.tokens(), threads).unwrap_or(0.0)
+    });
+    let trials = trial::count(options.asked, held_out.is_some());
+    Estimate {
+        bytes,
+        peak_memory: calibrated + memory,
+        seconds: trials as f64 * (once + evaluation),
+    }
 }
 
 /// What the program takes before it has work: code's data, stacks, the model's tables.
@@ -104,6 +149,15 @@ fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
         // Keys and values of all layers have room, though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64
+}
+
+/// What two models take that are executed side by side, with the logits of both: they are measured
+/// when no unit is factorised, but what was used then may be kept.
+fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
+    let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
+    let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
+    let logits = 4 * (1 << 22).max(hyper.vocabulary);
+    2 * (512 * 4 * width + kv + logits) as u64
 }
 
 /// An upper estimate of the memory that a compilation takes beside the mapped source:
@@ -217,6 +271,11 @@ impl fmt::Display for Forecast {
             "\n  disk        {}, {free}",
             bytes_for_people(self.bytes.after)
         )?;
+        writeln!(
+            f,
+            "  time        about {}, calibration and spectra aside",
+            seconds_for_people(self.seconds)
+        )?;
         write!(
             f,
             "  memory      at most about {} on {} thread{}, beside the mapped source",
@@ -224,5 +283,26 @@ impl fmt::Display for Forecast {
             self.threads,
             if self.threads == 1 { "" } else { "s" },
         )
+    }
+}
+
+/// `3 s`, `4 min`, `2.5 h`.
+fn seconds_for_people(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds_for_people;
+
+    #[test]
+    fn times_have_a_unit_that_fits() {
+        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(seconds_for_people);
+        assert_eq!(said, ["0.0 s", "10.0 s", "42 s", "90 s", "10 min", "2.5 h"]);
     }
 }

@@ -1,10 +1,13 @@
-//! Ctrl-C removes what is half-written before the program ends.
+//! Ctrl-C removes what is of no use before the program ends, and tells of what is.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// The folder with which the same command goes on.
+static KEPT: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Exit code of a program ended by SIGINT, by the shells' convention 128 + 2.
 const INTERRUPTED: i32 = 130;
@@ -26,6 +29,24 @@ impl Drop for RemoveOnInterrupt {
     }
 }
 
+/// While it lives, an interrupted program says that a folder is there to go on with.
+#[derive(Debug)]
+pub struct Kept(());
+
+impl Kept {
+    /// Names the folder; there is one at a time.
+    pub fn new(folder: PathBuf) -> Self {
+        *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
+        Kept(())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// Installs the handler for SIGINT, SIGTERM and SIGHUP. Where one of them is ignored already
 /// (`nohup`) or the system refuses, the signals keep their usual effect: the program ends, and the
 /// unfinished file stays under its temporary name.
@@ -35,20 +56,24 @@ pub fn install() {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let removed = path.map(|path| (std::fs::remove_file(&path), path));
-        match removed {
-            // Renamed in this very moment: the artifact is complete.
-            Some((Err(error), _)) if error.kind() == ErrorKind::NotFound => {
-                say!("\nhtc: interrupted");
-            }
-            Some((Err(error), path)) => {
+        let stays = path.and_then(|path| match std::fs::remove_file(&path) {
+            // Renamed in this very moment: what it was to become is complete.
+            Err(error) if error.kind() != ErrorKind::NotFound => Some((path, error)),
+            _ => None,
+        });
+        let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (stays, kept) {
+            (Some((path, error)), _) => {
                 say!(
                     "\nhtc: interrupted; {} stays behind: {error}",
                     path.display()
                 );
             }
-            Some((Ok(()), _)) => say!("\nhtc: interrupted; no artifact was written"),
-            None => say!("\nhtc: interrupted"),
+            (None, Some(folder)) => say!(
+                "\nhtc: interrupted; the same command goes on from here with what is in {}",
+                folder.display()
+            ),
+            (None, None) => say!("\nhtc: interrupted"),
         }
         std::process::exit(INTERRUPTED);
     });

@@ -13,11 +13,13 @@ macro_rules! say {
 }
 
 pub mod analyse;
+pub mod build;
 pub mod calibrate;
 pub mod chat;
 pub mod cli;
 pub mod commands;
 pub mod disk;
+pub mod duration;
 pub mod evaluate;
 pub mod evidence;
 pub mod factorise;
@@ -32,4 +34,6 @@ mod random;
 pub mod report;
 pub mod seal;
 pub mod text;
+pub mod trial;
 pub mod windows;
+pub mod work;

@@ -17,13 +17,29 @@ pub fn resident() -> Option<Resident> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// Bytes of memory that programs may still take without swapping, as the system estimates it; `None`
+/// where it does not say it as Linux does. A limit of the process's control group counts, too.
+pub fn available() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let free = kibibytes(&read("/proc/meminfo")?, "MemAvailable")?;
+    // Where there is no limit it says `max`, which is no number.
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    let limit = number("/sys/fs/cgroup/memory.max");
+    let used = number("/sys/fs/cgroup/memory.current");
+    let within = limit.map(|limit| limit.saturating_sub(used.unwrap_or(0)));
+    Some(within.map_or(free, |within| within.min(free)))
+}
+
+/// The number of a line `key: number kB`, in bytes.
+fn kibibytes(lines: &str, key: &str) -> Option<u64> {
+    let line = lines.lines().find_map(|line| line.strip_prefix(key))?;
+    let number = line.strip_prefix(':')?.trim().strip_suffix("kB")?;
+    number.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Reads the lines of `/proc/PID/status` (proc_pid_status(5)), which count in KiB.
 fn parse(status: &str) -> Option<Resident> {
-    let bytes = |key: &str| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        let number = line.strip_prefix(':')?.trim().strip_suffix("kB")?;
-        number.trim().parse::<u64>().ok()?.checked_mul(1024)
-    };
+    let bytes = |key| kibibytes(status, key);
     Some(Resident {
         peak: bytes("VmHWM")?,
         mapped: bytes("RssFile")?,
@@ -47,6 +63,13 @@ mod tests {
         assert_eq!(parse(status), Some(expected));
         assert_eq!(parse("VmHWM:\t 1 kB\n"), None);
         assert_eq!(parse(&status.replace("2048 kB", "many kB")), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn some_memory_is_available() {
+        let found = available().unwrap();
+        assert!(found > 1 << 20, "{found}");
     }
 
     #[cfg(target_os = "linux")]

@@ -5,39 +5,42 @@
 //!    every slot; or a plan is taken from a file.
 //! 3. **Factorise.** Units are decomposed in parallel, one thread each; every unit's error is
 //!    measured on what is stored, after rounding.
-//! 4. **Seal.** Tensors are written in the order of execution as they become ready; the
-//!    artifact takes its name when it is complete and on the disk.
+//! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
+//!    folder from which an interrupted compilation goes on.
+//! 5. **Choose.** What has no closed form, such as the gauge, is decided by executing the
+//!    candidates on text that was held out. The chosen artifact takes its name.
 //!
 //! Each stage takes what the stage before returned. At most one layer's results are in memory;
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
 //! same source and the same request give the same bytes on the same instruction set.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
 use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
-use htc_formats::model::{Part, Role};
+use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use htc_loader::Model;
 use thiserror::Error;
 
+use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
 use crate::evidence::{Measured, Target, evidence, is_measured};
-use crate::factorise::unit::{self, UnitError};
-use crate::factorise::{GaugeKind, Weighting};
-use crate::interrupt::RemoveOnInterrupt;
-use crate::ordered;
+use crate::factorise::GaugeKind;
+use crate::factorise::unit::UnitError;
+use crate::forecast::{self, Estimate};
+use crate::memory;
 use crate::plan::json::PlanFileError;
-use crate::plan::{self, Evidence, Plan, PlanError, Request};
+use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
 use crate::report::{Calibrated, Report};
-use crate::seal::{self, Job};
+use crate::seal;
+use crate::trial::{self, Asked, TrialError};
+use crate::work::Work;
 
 /// What to compile.
 #[derive(Clone, Debug)]
@@ -50,8 +53,8 @@ pub struct Options {
     pub planning: Planning,
     /// What to calibrate on, if at all.
     pub calibration: Option<calibrate::Options>,
-    /// Which errors count.
-    pub gauge: GaugeKind,
+    /// What is decided by measuring.
+    pub asked: Asked,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.
@@ -61,12 +64,15 @@ pub struct Options {
 impl Options {
     /// Whether a path leads to the text or to the plan.
     pub(crate) fn reads(&self, path: &Path) -> bool {
-        let text = self.calibration.as_ref().map(|c| &c.text);
+        let texts = self.calibration.as_ref();
+        let texts = texts.map(|c| std::iter::once(&c.text).chain(&c.held_out));
         let plan = match &self.planning {
             Planning::File(plan) => Some(plan),
             Planning::Make { .. } => None,
         };
-        text.into_iter()
+        texts
+            .into_iter()
+            .flatten()
             .chain(plan)
             .any(|file| same_place(file, path))
     }
@@ -101,6 +107,20 @@ pub enum Event<'a> {
     Done(&'a str),
     /// The artifact is forced to the disk.
     Sealing,
+    /// A candidate is made and measured.
+    Trial {
+        /// Its gauge.
+        gauge: GaugeKind,
+        /// Parameters after over before, on the selected slots.
+        ratio: f64,
+    },
+    /// So many windows of the text that was held out are measured.
+    Evaluate {
+        /// Windows done.
+        done: usize,
+        /// Windows.
+        all: usize,
+    },
 }
 
 /// Why a compilation fails. Each message is one line with the file or option concerned.
@@ -133,14 +153,24 @@ pub enum CompileError {
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
     /// The artifact cannot fit the file system.
-    #[error("{}: no space: the artifact will have {needed} bytes, {free} are free there; free some, give another -o, or compress more", path.display())]
+    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another -o, or compress more", path.display())]
     NoSpace {
         /// The artifact.
         path: PathBuf,
-        /// Its bytes.
+        /// Bytes of the artifact, or of two where candidates are compared.
         needed: u64,
         /// What is free.
         free: u64,
+    },
+    /// The machine has not as much memory.
+    #[error(
+        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer --threads"
+    )]
+    NoMemory {
+        /// What is needed at most, beside the mapped source.
+        needed: u64,
+        /// What is available.
+        available: u64,
     },
     /// A slot cannot be factorised.
     #[error("{}: {error}", path.display())]
@@ -153,6 +183,9 @@ pub enum CompileError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
+    /// No candidate is chosen.
+    #[error(transparent)]
+    Trial(#[from] TrialError),
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),
@@ -166,107 +199,56 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     let started = Instant::now();
 
     // Read, calibrate and plan. Whatever can be refused is refused before the first long read.
+    let prepared = prepare(options, &progress)?;
     let Prepared {
         source,
         digest,
         calibration,
-        plan,
         tokenizer,
         times: [read, calibrate],
         ..
-    } = prepare(options, &progress)?;
-    let jobs = seal::jobs(&source, &plan);
+    } = &prepared;
     let planned = started.elapsed();
-    let weighting = Weighting::new(options.gauge, calibration.as_ref());
 
-    // Factorise and seal.
-    let record = calibration.as_ref();
-    let record = record.map(|found| seal::calibration_record(found, options.gauge));
-    let manifest = seal::draft(&source, digest, &plan, record);
-    let mut record = manifest.plan.clone();
-    let mut writer = HtzWriter::create(
-        &options.output,
-        manifest,
-        vec![tokenizer],
-        options.overwrite,
-    )?;
-    let unfinished = RemoveOnInterrupt::new(writer.temp_path().to_owned());
-    progress(Event::Planned(jobs.len()));
-    // Tensors that are made but whose turn to be written has not come.
-    let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
-    let mut output_errors = Vec::new();
-    let of_source = |error| CompileError::Unit {
-        path: options.input.clone(),
-        error,
+    // Factorise, seal and measure, as often as there are candidates.
+    let inputs = Inputs {
+        source,
+        digest: *digest,
+        calibration: calibration.as_ref(),
+        tokenizer,
+        threads: options.threads,
     };
-    ordered::for_each(
-        options.threads,
-        jobs.len(),
-        window(&jobs, source.hyper.layers, options.threads),
-        |index| match jobs[index] {
-            Job::PassThrough(tensor) => {
-                unit::check_finite(&source, tensor).map_err(of_source)?;
-                Ok(None)
-            }
-            Job::Factorise(unit) => unit::factorise(&source, unit, &weighting)
-                .map(Some)
-                .map_err(of_source),
-        },
-        |index, factors| {
-            match (jobs[index], factors) {
-                (Job::Factorise(unit), Some(factors)) => {
-                    let roles = unit::stored_shapes(unit).into_iter().map(|s| s.role);
-                    ready.extend(roles.zip(factors.tensors.into_iter().map(Cow::Owned)));
-                    let slots = unit.members.iter().map(|member| member.slot);
-                    output_errors.extend(slots.zip(factors.output_errors));
-                    for (member, error) in unit.members.iter().zip(factors.errors) {
-                        let slot = seal::record_of(&mut record, unit.layer, member.slot);
-                        if let Some(slot) = slot {
-                            slot.error = Some(error);
-                        }
-                    }
-                    progress(Event::Done(&unit.label()));
-                }
-                (Job::PassThrough(tensor), _) => {
-                    ready.insert(tensor.role, Cow::Borrowed(source.bytes(tensor)));
-                    progress(Event::Done(&tensor.name));
-                }
-                (Job::Factorise(_), None) => {}
-            }
-            while let Some(role) = writer.turn().map(|entry| entry.role) {
-                match ready.remove(&role) {
-                    Some(bytes) => writer.write_tensor(role, &bytes)?,
-                    None => break,
-                }
-            }
-            Ok(())
-        },
+    let work = Work::open(&options.output)?;
+    let held_out = calibration
+        .as_ref()
+        .and_then(|found| found.held_out.as_ref());
+    let chosen = trial::choose(
+        &inputs,
+        &|ratio| prepared.plan_at(ratio),
+        options.asked,
+        held_out,
+        &work,
+        &progress,
     )?;
     let factorised = started.elapsed();
+
+    // Give it its name.
     progress(Event::Sealing);
-    let artifact_bytes = writer.file_length();
-    writer.finish(|plan| plan.clone_from(&record))?;
-    drop(unfinished);
+    let made = work.artifact(chosen.built.key).complete();
+    HtzWriter::rename(&made, &options.output, options.overwrite)?;
+    drop(work);
     let times = Times {
-        plan: planned - read - calibrate,
-        read,
-        calibrate,
+        plan: planned - *read - *calibrate,
+        read: *read,
+        calibrate: *calibrate,
         factorise: factorised - planned,
         seal: started.elapsed() - factorised,
     };
     let calibrated = options.calibration.as_ref().zip(calibration.as_ref());
-    let calibrated = calibrated
-        .map(|(asked, found)| Calibrated::new(&asked.text, found, options.gauge, &output_errors));
-    Ok(Report::new(
-        options,
-        &source,
-        &plan,
-        digest,
-        calibrated,
-        record,
-        artifact_bytes,
-        times,
-    ))
+    let calibrated = calibrated.map(|(asked, found)| {
+        Calibrated::new(&asked.text, found, chosen.gauge, &chosen.built.found)
+    });
+    Ok(Report::new(options, &prepared, calibrated, chosen, times))
 }
 
 /// A compilation before the first factor.
@@ -276,12 +258,28 @@ pub(crate) struct Prepared {
     pub calibration: Option<Calibration>,
     pub plan: Plan,
     pub tokenizer: Section,
-    /// Bytes that the artifact will have, exactly.
-    pub artifact_bytes: u64,
+    /// What is expected; the artifact's bytes are exact.
+    pub estimate: Estimate,
     /// Bytes free where it will be.
     pub free: Option<u64>,
     /// What the digest and the calibration took.
     pub times: [Duration; 2],
+    /// What the plan was made from; a plan of a file was not made.
+    made_from: Option<(Request, Evidence)>,
+}
+
+impl Prepared {
+    /// The plan, or that of another ratio.
+    fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, CompileError> {
+        match (ratio, &self.made_from) {
+            (Some(ratio), Some((request, evidence))) => {
+                let mut request = request.clone();
+                request.budget = Budget::Ratio(ratio);
+                Ok(make(&self.source, request, evidence)?)
+            }
+            _ => Ok(self.plan.clone()),
+        }
+    }
 }
 
 /// Opens, calibrates and plans, and finds whatever can be wrong before any factor is made.
@@ -307,6 +305,7 @@ pub(crate) fn prepare(
         digest,
         calibration,
         calibrated,
+        made_from,
     } = plan(
         &source,
         &options.planning,
@@ -314,32 +313,50 @@ pub(crate) fn prepare(
         options.threads,
         &progress,
     )?;
+    let gauge = trial::first_gauge(options.asked, calibration.is_some());
     let record = calibration.as_ref();
-    let record = record.map(|found| seal::calibration_record(found, options.gauge));
+    let record = record.map(|found| seal::calibration_record(found, gauge));
     let draft = seal::draft(&source, Digest::default(), &plan, record);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
-    match free {
-        // An artifact that is replaced stays until the new one is complete.
-        Some(free) if free < artifact_bytes => Err(CompileError::NoSpace {
+    // The best candidate so far and the next; what an earlier run left is there already. An artifact
+    // that is replaced stays until the new one is complete.
+    let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
+    let at_a_time = trial::count(options.asked, held_out).min(2) as u64;
+    let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
+    if let Some(free) = free.filter(|free| *free < needed) {
+        return Err(CompileError::NoSpace {
             path: options.output.clone(),
-            needed: artifact_bytes,
+            needed,
             free,
-        }),
-        _ => {
-            let (digest, read) = digest.unwrap_or_else(|| timed_digest(&source, &progress));
-            Ok(Prepared {
-                source,
-                digest,
-                calibration,
-                plan,
-                tokenizer,
-                artifact_bytes,
-                free,
-                times: [read, calibrated],
-            })
-        }
+        });
     }
+    let estimate = forecast::estimate(
+        options,
+        &source,
+        &plan,
+        calibration.as_ref(),
+        artifact_bytes,
+        tokenizer.entry().decoded_length,
+    );
+    if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
+        return Err(CompileError::NoMemory {
+            needed: estimate.peak_memory,
+            available,
+        });
+    }
+    let (digest, read) = digest.unwrap_or_else(|| timed_digest(&source, &progress));
+    Ok(Prepared {
+        source,
+        digest,
+        calibration,
+        plan,
+        tokenizer,
+        estimate,
+        free,
+        times: [read, calibrated],
+        made_from,
+    })
 }
 
 /// A plan, and what was found out for it.
@@ -352,6 +369,8 @@ pub struct Planned {
     pub calibration: Option<Calibration>,
     /// How long that took.
     pub calibrated: Duration,
+    /// What the plan was made from; `None` where it is from a file.
+    pub made_from: Option<(Request, Evidence)>,
 }
 
 /// Makes the plan for a model, or takes it from its file. The model is executed and its weights are
@@ -367,14 +386,7 @@ pub fn plan(
     threads: usize,
     progress: impl Fn(Event) + Sync,
 ) -> Result<Planned, CompileError> {
-    let source_type = |layer, slot| {
-        let part = Part::Weight;
-        let weight = source.tensor(Role::Linear { layer, slot, part });
-        weight.map_or(DType::F32, |tensor| tensor.dtype)
-    };
-    let make = |request: &Request, evidence: &Evidence| {
-        plan::make(&source.hyper, request.clone(), evidence, source_type)
-    };
+    let source_type = source_type(source);
     // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
     let digest = || {
@@ -385,7 +397,7 @@ pub fn plan(
     let known = match planning {
         Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
         Planning::Make { request, target } => {
-            match make(request, &target.evidence()) {
+            match make(source, request.clone(), &target.evidence()) {
                 Ok(_) => {}
                 // What is missing is about to be measured.
                 Err(PlanError::NoEvidence { .. })
@@ -405,8 +417,8 @@ pub fn plan(
             (Some(found), begun.elapsed())
         }
     };
-    let plan = match known {
-        Ok(plan) => plan,
+    let (plan, made_from) = match known {
+        Ok(plan) => (plan, None),
         Err((request, target)) => {
             let units = plan::units(&source.hyper, request, source_type)?;
             let measured = Measured {
@@ -415,7 +427,8 @@ pub fn plan(
                 calibration: calibration.as_ref(),
             };
             let evidence = evidence(measured, request, target, threads, &progress)?;
-            make(request, &evidence)?
+            let plan = make(source, request.clone(), &evidence)?;
+            (plan, Some((request.clone(), evidence)))
         }
     };
     Ok(Planned {
@@ -423,7 +436,21 @@ pub fn plan(
         digest: read.into_inner(),
         calibration,
         calibrated,
+        made_from,
     })
+}
+
+fn make(source: &ModelFile, request: Request, evidence: &Evidence) -> Result<Plan, PlanError> {
+    plan::make(&source.hyper, request, evidence, source_type(source))
+}
+
+/// How the source stores a slot of a layer.
+fn source_type(source: &ModelFile) -> impl Fn(usize, Slot) -> DType + Copy + '_ {
+    |layer, slot| {
+        let part = Part::Weight;
+        let weight = source.tensor(Role::Linear { layer, slot, part });
+        weight.map_or(DType::F32, |tensor| tensor.dtype)
+    }
 }
 
 /// The digest of the source, and how long it took.
@@ -431,16 +458,6 @@ fn timed_digest(source: &ModelFile, progress: impl Fn(Event)) -> (Digest, Durati
     progress(Event::Digest);
     let begun = Instant::now();
     (source.digest(), begun.elapsed())
-}
-
-/// Results that may wait: those of one layer, or more where so many threads would not find work
-/// within one.
-pub(crate) fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
-    let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
-    let distance = jobs.len().div_ceil(units.count().max(1));
-    jobs.len()
-        .div_ceil(layers)
-        .max(threads.saturating_mul(distance))
 }
 
 /// How long the stages took; factorising includes writing what is ready.

@@ -51,6 +51,23 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
+    /// The first windows, `most` at most, and behind them an eighth as many that are held out: what
+    /// is decided on the first is measured on the others. A text without more windows than `most`
+    /// gives an eighth of its own; one with a single window holds nothing out.
+    pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
+        let eighth = |windows: usize| (windows / 8).max(1);
+        let (count, context) = (self.count(), self.context);
+        let (first, held) = match count {
+            0 | 1 => (count, 0),
+            _ if count > most => (most, eighth(most).min(count - most)),
+            _ => (count - eighth(count), eighth(count)),
+        };
+        let mut tokens = self.tokens.split_off(first * context);
+        tokens.truncate(held * context);
+        let held = (held > 0).then_some(Windows { tokens, context });
+        (self, held)
+    }
+
     /// Every window in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.tokens.chunks_exact(self.context)
@@ -78,5 +95,30 @@ impl Windows {
     /// Tokens of a window.
     pub fn context(&self) -> usize {
         self.context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(count: usize, most: usize) -> (Vec<u32>, Option<Vec<u32>>) {
+        let tokens = (0..2 * count as u32).collect();
+        let windows = Windows { tokens, context: 2 };
+        let (first, held) = windows.hold_out(most);
+        (first.tokens, held.map(|held| held.tokens))
+    }
+
+    #[test]
+    fn what_is_held_out_lies_behind_what_is_used() {
+        // Text to spare: an eighth more.
+        assert_eq!(split(20, 16), ((0..32).collect(), Some((32..36).collect())));
+        // Less to spare than an eighth.
+        assert_eq!(split(17, 16), ((0..32).collect(), Some((32..34).collect())));
+        // Nothing to spare.
+        assert_eq!(split(16, 16), ((0..28).collect(), Some((28..32).collect())));
+        assert_eq!(split(3, 16), ((0..4).collect(), Some((4..6).collect())));
+        assert_eq!(split(2, 1), ((0..2).collect(), Some((2..4).collect())));
+        assert_eq!(split(1, 16), ((0..2).collect(), None));
     }
 }

@@ -12,9 +12,9 @@ mod htz_common;
 use std::fs;
 use std::path::Path;
 
-use htc_formats::htz::{Htz, HtzError, HtzWriter, Section};
+use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Section};
 use htc_formats::model::Role;
-use htz_common::{Model, mixed};
+use htz_common::{Model, fill_in, mixed};
 
 fn begin(model: &Model, path: &Path, overwrite: bool) -> Result<HtzWriter, HtzError> {
     let sections = vec![Section::tokenizer(&model.vocabulary)?];
@@ -66,6 +66,100 @@ fn the_file_has_its_name_only_when_it_is_complete() {
     assert_eq!(fs::metadata(&path).unwrap().len(), length);
     let htz = Htz::open(&path).unwrap();
     assert_eq!(htz.manifest().plan, model.manifest.plan);
+}
+
+/// Writers of the same unfinished file; each takes over what the one before left.
+mod resumed {
+    use super::*;
+
+    const PARTIAL: &str = "unfinished";
+
+    fn resume(model: &Model, folder: &Path) -> HtzWriter {
+        let sections = vec![Section::tokenizer(&model.vocabulary).unwrap()];
+        let (path, draft) = (folder.join("model.htz"), model.manifest.clone());
+        HtzWriter::resume(path, folder.join(PARTIAL), draft, sections, false).unwrap()
+    }
+
+    /// Writes `count` tensors more, drops the writer, and returns the digests of all.
+    fn write(mut writer: HtzWriter, model: &Model, count: usize) -> Vec<Digest> {
+        let from = writer.written().len();
+        for (role, bytes) in &model.data[from..from + count] {
+            writer.write_tensor(*role, bytes).unwrap();
+        }
+        writer.written().iter().map(|entry| entry.sha256).collect()
+    }
+
+    fn finish(mut writer: HtzWriter, model: &Model, folder: &Path) {
+        for (role, bytes) in &model.data[writer.written().len()..] {
+            writer.write_tensor(*role, bytes).unwrap();
+        }
+        writer.finish(fill_in).unwrap();
+        assert_eq!(names(folder), ["model.htz"]);
+        assert!(fs::read(folder.join("model.htz")).unwrap() == model.bytes());
+    }
+
+    #[test]
+    fn another_writer_goes_on_behind_any_tensor_with_the_same_bytes() {
+        let model = mixed();
+        for done in 0..=model.data.len() {
+            let folder = tempfile::tempdir().unwrap();
+            let digests = write(resume(&model, folder.path()), &model, done);
+            assert_eq!(names(folder.path()), [PARTIAL]);
+            let mut writer = resume(&model, folder.path());
+            assert_eq!(writer.take_over(&digests).unwrap(), done);
+            finish(writer, &model, folder.path());
+        }
+    }
+
+    /// Killed in the middle of a tensor, or of header and manifest.
+    #[test]
+    fn half_a_tensor_behind_the_last_one_is_cut_off() {
+        let (model, folder) = (mixed(), tempfile::tempdir().unwrap());
+        let digests = write(resume(&model, folder.path()), &model, 3);
+        let partial = folder.path().join(PARTIAL);
+        let mut bytes = fs::read(&partial).unwrap();
+        bytes.extend([7; 100_000]);
+        bytes[..8].fill(9);
+        fs::write(&partial, bytes).unwrap();
+        let mut writer = resume(&model, folder.path());
+        assert_eq!(writer.take_over(&digests).unwrap(), 3);
+        finish(writer, &model, folder.path());
+    }
+
+    #[test]
+    fn what_is_damaged_or_missing_is_not_taken_over() {
+        let model = mixed();
+        let damage: [&dyn Fn(&mut Vec<u8>); 2] = [
+            // The last byte of the second tensor.
+            &|bytes| *bytes.last_mut().unwrap() ^= 1,
+            &|bytes| bytes.truncate(bytes.len() - 1),
+        ];
+        for damage in damage {
+            let folder = tempfile::tempdir().unwrap();
+            let digests = write(resume(&model, folder.path()), &model, 2);
+            let partial = folder.path().join(PARTIAL);
+            let mut bytes = fs::read(&partial).unwrap();
+            damage(&mut bytes);
+            fs::write(&partial, bytes).unwrap();
+            let mut writer = resume(&model, folder.path());
+            assert_eq!(writer.take_over(&digests).unwrap(), 1);
+            finish(writer, &model, folder.path());
+        }
+    }
+}
+
+#[test]
+fn a_complete_artifact_takes_its_name_only_where_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("made"), "new").unwrap();
+    fs::write(path("model.htz"), "old").unwrap();
+    let refused = HtzWriter::rename(path("made"), path("model.htz"), false).unwrap_err();
+    assert!(matches!(refused, HtzError::Exists { .. }), "{refused}");
+    assert_eq!(names(folder.path()), ["made", "model.htz"]);
+    HtzWriter::rename(path("made"), path("model.htz"), true).unwrap();
+    assert_eq!(names(folder.path()), ["model.htz"]);
+    assert_eq!(fs::read(path("model.htz")).unwrap(), b"new");
 }
 
 #[test]

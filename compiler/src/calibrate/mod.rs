@@ -52,10 +52,15 @@ pub struct Options {
     pub context: usize,
     /// Folder of the cache; `None` for the user's.
     pub cache: Option<PathBuf>,
+    /// Text to measure on what was decided; `None` for the end of the text.
+    pub held_out: Option<PathBuf>,
 }
 
 /// Tokens read where nothing else is asked for.
 pub const DEFAULT_TOKENS: usize = 65_536;
+
+/// Windows at most that are measured of a text of its own.
+const MOST_HELD_OUT: usize = 64;
 
 /// Tokens of a window where nothing else is asked for.
 pub const DEFAULT_CONTEXT: usize = 512;
@@ -201,6 +206,8 @@ pub enum Event<'a> {
 /// The statistics of a model on a text, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Calibration {
+    /// What names it.
+    pub key: Digest,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
     /// Digest of the text.
@@ -211,6 +218,8 @@ pub struct Calibration {
     pub context: usize,
     /// Layers that were in the cache already.
     pub found: usize,
+    /// What was kept back for measuring; `None` where the text has a single window.
+    pub held_out: Option<Windows>,
 }
 
 /// Calibrates the model at `path`, whose digest is `source`.
@@ -230,11 +239,19 @@ pub fn calibrate(
     let tokenizer = tokenizer(model)?;
     let text = crate::text::read(&options.text)?;
     let most = options.tokens / options.context;
-    let windows = Windows::new(&tokenizer, &text, options.context, Some(most));
-    let windows = windows.map_err(|error| CalibrateError::TooShort {
-        path: options.text.clone(),
-        error,
-    })?;
+    let all = |path: &Path, text: &str, most| {
+        Windows::new(&tokenizer, text, options.context, most).map_err(|error| {
+            let path = path.to_owned();
+            CalibrateError::TooShort { path, error }
+        })
+    };
+    let (windows, held_out) = match &options.held_out {
+        None => all(&options.text, &text, None)?.hold_out(most),
+        Some(path) => {
+            let held_out = all(path, &crate::text::read(path)?, Some(MOST_HELD_OUT))?;
+            (all(&options.text, &text, Some(most))?, Some(held_out))
+        }
+    };
     let text = Digest::of(text.as_bytes());
     let key = Options::key(source, &windows);
     let folder = cache_folder(options)?.join(format!("calibration-{key}"));
@@ -373,11 +390,13 @@ pub fn calibrate(
         layers.push(Arc::new(stored.map_err(failed(&statistics))?));
     }
     Ok(Calibration {
+        key,
         layers,
         text,
         tokens: windows.tokens(),
         context: options.context,
         found,
+        held_out,
     })
 }
 

@@ -192,7 +192,7 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_positive(text: &str) -> Result<f64, String> {
+pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
         _ => Err("a finite number above 0 is needed".into()),

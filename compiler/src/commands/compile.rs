@@ -23,7 +23,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             None => planning(&args.planning, args.calibration.is_given())?,
         },
         calibration: args.calibration.options(),
-        gauge: args.gauge(),
+        asked: args.asked(),
         threads: args.threads.count(),
         overwrite: args.force,
     };

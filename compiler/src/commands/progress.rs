@@ -1,5 +1,6 @@
 //! What is being done, on a terminal.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,8 +9,8 @@ use super::bounded;
 use crate::calibrate;
 use crate::pipeline::Event;
 
-/// Draws nothing where standard error is no terminal.
-pub(super) struct Progress(ProgressBar);
+/// Draws nothing where standard error is no terminal. Knows the candidate that is tried.
+pub(super) struct Progress(ProgressBar, Mutex<String>);
 
 impl Progress {
     pub(super) fn new() -> Progress {
@@ -19,12 +20,16 @@ impl Progress {
             // A large slot takes a while: the clock shows that work goes on.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
-        Progress(bar)
+        Progress(bar, Mutex::default())
+    }
+
+    fn trial(&self) -> MutexGuard<'_, String> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn show(&self, event: Event) {
         let bar = &self.0;
-        let steps = |steps: usize, what| {
+        let steps = |steps: usize, what: &str| {
             bar.set_length(steps as u64);
             bar.set_position(0);
             bar.set_style(style(&format!(
@@ -47,12 +52,28 @@ impl Progress {
             Event::Calibrate(calibrate::Event::Warning(said)) => {
                 bar.suspend(|| say!("htc: warning: {}", bounded(said)));
             }
-            Event::Planned(jobs) => steps(jobs, "factors"),
+            Event::Planned(jobs) => {
+                let trial = self.trial();
+                match trial.is_empty() {
+                    true => steps(jobs, "factors"),
+                    false => steps(jobs, &format!("factors ({trial})")),
+                }
+            }
             Event::Done(what) => {
                 bar.inc(1);
                 bar.set_message(what.to_owned());
             }
             Event::Sealing => bar.set_message("sealing"),
+            Event::Trial { gauge, ratio } => {
+                *self.trial() = format!("gauge {gauge}, ratio {ratio:.3}");
+            }
+            Event::Evaluate { done, all } => {
+                if done == 1 {
+                    steps(all, "held-out windows");
+                }
+                bar.set_position(done as u64);
+                bar.set_message("measuring");
+            }
         }
     }
 

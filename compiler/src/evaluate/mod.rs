@@ -11,7 +11,7 @@ use htc_loader::exec::BATCH;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{ExecError, Model, Pool, Session};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::windows::{TextTooShort, Windows};
@@ -34,7 +34,7 @@ pub struct Protocol {
 }
 
 /// The result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Perplexity of the second half of each window.
     pub perplexity: f64,
@@ -58,7 +58,7 @@ pub struct Evaluation {
 }
 
 /// How far a model is from its reference.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
     /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, nats.
     pub kl: f64,
@@ -111,17 +111,32 @@ pub fn evaluate(
     reference: Option<(&Model, &Tokenizer)>,
     text: &str,
     protocol: Protocol,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Evaluation, EvaluateError> {
-    let context = protocol.context;
     if let Some((other, other_tokenizer)) = reference {
         same_vocabulary(model, tokenizer, other, other_tokenizer)?;
     }
-    let windows = Windows::new(tokenizer, text, context, protocol.chunks)?;
-    let chunks = windows.count();
+    let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
+    let reference = reference.map(|(other, _)| other);
+    on_windows(pool, model, reference, &windows, protocol.kv_type, progress)
+}
 
-    let session = |model| Session::with_kv_type(model, pool, context, protocol.kv_type);
-    let mut other = reference.map(|(other, _)| session(other));
+/// Measures `model` on windows of a text, against a reference that speaks of the same tokens;
+/// `progress` gets the windows done and their total.
+///
+/// # Errors
+/// [`EvaluateError`] where the output of a model is not finite.
+pub fn on_windows(
+    pool: &Pool,
+    model: &Model,
+    reference: Option<&Model>,
+    windows: &Windows,
+    kv_type: KvType,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Evaluation, EvaluateError> {
+    let (context, chunks) = (windows.context(), windows.count());
+    let session = |model| Session::with_kv_type(model, pool, context, kv_type);
+    let mut other = reference.map(session);
     let mut session = session(model);
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {

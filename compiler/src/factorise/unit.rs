@@ -4,6 +4,7 @@ use htc_formats::DType;
 use htc_formats::block::{self, BlockError};
 use htc_formats::model::{InputGroup, Part, Role, Slot};
 use htc_formats::source::ModelFile;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
@@ -30,6 +31,13 @@ pub struct StoredShape {
 pub struct Factors {
     /// Bytes of the tensors that [`stored_shapes`] lists, in that order.
     pub tensors: Vec<Vec<u8>>,
+    /// What was found on the way.
+    pub found: Found,
+}
+
+/// What is known of a unit when it is factorised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
     /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations; empty
@@ -237,8 +245,10 @@ pub fn factorise(
     }
     Ok(Factors {
         tensors,
-        errors,
-        output_errors,
+        found: Found {
+            errors,
+            output_errors,
+        },
     })
 }
 

@@ -25,6 +25,12 @@ impl GaugeKind {
     /// All kinds.
     pub const ALL: [GaugeKind; 3] = [GaugeKind::None, GaugeKind::Activation, GaugeKind::Whiten];
 
+    /// Whether what it minimises says nothing of the model's output, so that only measuring shows
+    /// what it is worth.
+    pub const fn is_unproven(self) -> bool {
+        false
+    }
+
     /// The name used on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {

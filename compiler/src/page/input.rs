@@ -12,6 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
 
 use crate::analyse::record::{Analysis, Kind};
+use crate::forecast::Estimate;
 use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary, name_of};
 
 /// Bytes of a JSON file: 256 MiB.
@@ -108,7 +109,7 @@ pub struct Compiled {
     pub quality: Option<Quality>,
     /// What was expected of it.
     #[serde(default)]
-    pub forecast: Option<Forecast>,
+    pub forecast: Option<Estimate>,
     /// The largest memory it took, in bytes.
     #[serde(default)]
     pub peak_memory: Option<u64>,
@@ -207,20 +208,6 @@ pub struct Quality {
     pub text: Option<String>,
     /// What was measured.
     pub evaluation: Scores,
-}
-
-/// What was expected before the work.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Forecast {
-    /// Bytes of the artifact.
-    #[serde(default)]
-    pub bytes: Option<u64>,
-    /// The largest memory, in bytes.
-    #[serde(default)]
-    pub peak_memory: Option<u64>,
-    /// Seconds in all.
-    #[serde(default)]
-    pub seconds: Option<f64>,
 }
 
 /// Numbers of an evaluation; those without a value were not measured.

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::name_of;
 use crate::calibrate::Calibration;
 use crate::factorise::GaugeKind;
+use crate::factorise::unit::Found;
+use crate::plan::UnitPlan;
 
 /// What was calibrated on, and the errors of the outputs on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,16 +46,19 @@ pub struct OutputError {
 }
 
 impl Calibrated {
-    /// From the errors of single slots.
+    /// From what was found of the units.
     pub(crate) fn new(
         text: &Path,
         calibration: &Calibration,
         gauge: GaugeKind,
-        errors: &[(Slot, f64)],
+        found: &[(UnitPlan, Found)],
     ) -> Self {
         let of_slot = |slot: Slot| {
-            let errors = errors.iter().filter(|(of, _)| *of == slot);
-            let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
+            let units = found.iter().flat_map(|(unit, found)| {
+                let members = unit.members.iter().zip(&found.output_errors);
+                members.filter(|(member, _)| member.slot == slot)
+            });
+            let errors: Vec<f64> = units.map(|(_, error)| *error).collect();
             let squares: f64 = errors.iter().map(|e| e * e).sum();
             Some(OutputError {
                 slot,

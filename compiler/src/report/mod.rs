@@ -1,19 +1,23 @@
 //! What a compilation did, for programs (JSON) and for people (a page of text).
 
 mod calibrated;
+mod quality;
 mod summary;
 
 use std::fmt;
 use std::path::Path;
 
 use htc_formats::htz::{Digest, PlanRecord};
-use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
-use crate::pipeline::{Options, Times};
-use crate::plan::Plan;
+use crate::forecast::Estimate;
+use crate::memory;
+use crate::pipeline::{Options, Prepared, Times};
+use crate::trial::{Chosen, Trial};
 
 pub use calibrated::{Calibrated, OutputError};
+pub use quality::Quality;
+use quality::show_trials;
 pub use summary::{Bases, SlotSummary, Summary, notes};
 
 /// The result of a compilation.
@@ -32,10 +36,20 @@ pub struct Report {
     pub summary: Summary,
     /// What was calibrated on; absent without a calibration.
     pub calibration: Option<Calibrated>,
+    /// What was measured on held-out text; absent without a calibration.
+    pub quality: Option<Quality>,
+    /// Candidates among which the artifact was chosen; absent where there was no choice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<Trial>,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,
     /// Threads used.
     pub threads: usize,
+    /// What was expected before the first factor.
+    pub forecast: Estimate,
+    /// The most memory that the process occupied, in bytes, pages of mapped files included; absent
+    /// where the system does not say it.
+    pub peak_memory: Option<u64>,
     /// How long it took, in seconds.
     pub seconds: Seconds,
 }
@@ -67,31 +81,41 @@ pub struct Seconds {
 }
 
 impl Report {
-    #[expect(clippy::too_many_arguments, reason = "one call, all of them plain")]
     pub(crate) fn new(
         options: &Options,
-        source: &ModelFile,
-        plan: &Plan,
-        source_sha256: Digest,
+        prepared: &Prepared,
         calibration: Option<Calibrated>,
-        record: PlanRecord,
-        artifact_bytes: u64,
+        chosen: Chosen,
         times: Times,
     ) -> Self {
+        let source = &prepared.source;
+        let record = chosen.built.record;
+        let mut summary = Summary::new(source, &chosen.plan, &record);
+        summary.notes.extend(chosen.notes);
+        let asked = options.calibration.as_ref();
+        let text = asked.map(|asked| asked.held_out.as_ref().unwrap_or(&asked.text));
+        let quality = chosen.quality.zip(text).map(|(evaluation, text)| Quality {
+            text: name_of(text),
+            evaluation,
+        });
         let total = times.plan + times.read + times.calibrate + times.factorise + times.seal;
         let seconds = |d: std::time::Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         Report {
             source: name_of(&options.input),
-            source_sha256,
+            source_sha256: prepared.digest,
             artifact: name_of(&options.output),
             bytes: BeforeAfter {
                 before: source.size(),
-                after: artifact_bytes,
+                after: chosen.built.bytes,
             },
-            summary: Summary::new(source, plan, &record),
+            summary,
             calibration,
+            quality,
+            trials: chosen.trials,
             plan: record,
             threads: options.threads,
+            forecast: prepared.estimate,
+            peak_memory: memory::resident().map(|found| found.peak),
             seconds: Seconds {
                 plan: seconds(times.plan),
                 read: seconds(times.read),
@@ -141,6 +165,10 @@ impl fmt::Display for Report {
         let mut calibrate = String::new();
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
+            show_trials(f, &self.trials)?;
+            if let Some(quality) = &self.quality {
+                writeln!(f, "{quality}")?;
+            }
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
         }
         write!(

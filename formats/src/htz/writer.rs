@@ -1,21 +1,22 @@
 //! Writing an artifact: one tensor in memory at a time, and all or nothing on disk.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Seek as _, SeekFrom, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
 use super::manifest::PlanRecord;
 use super::section::{self, Section};
-use super::{Digest, HtzError, Manifest, TOKENIZER, TensorEntry, check};
+use super::{Digest, Hasher, HtzError, Manifest, TOKENIZER, TensorEntry, check};
 use crate::model::Role;
 
 /// Writes an artifact, tensor by tensor.
 ///
-/// The file grows under a temporary name in the folder where it is to be, and takes its own
-/// name when it is complete and on the disk; dropping the writer removes it.
+/// The file grows under another name in the folder where it is to be, and takes its own name when
+/// it is complete and on the disk. Dropping the writer removes it, unless it was begun with
+/// [`resume`](HtzWriter::resume).
 #[derive(Debug)]
 pub struct HtzWriter {
     path: PathBuf,
@@ -47,23 +48,93 @@ impl HtzWriter {
         sections: Vec<Section>,
         overwrite: bool,
     ) -> Result<HtzWriter, HtzError> {
-        let path = path.as_ref();
-        let mut manifest = draft;
-        let header = lay_out(&mut manifest, &sections)?;
-        let (folder, name) = destination(path, overwrite)?;
-        let file = tempfile(&folder, &name, header.file_length)?;
-        Ok(HtzWriter {
-            path: path.to_owned(),
-            folder,
-            overwrite,
-            file,
-            manifest,
-            sections,
-            header,
-            // Leaves room for header and manifest: they are known last.
-            end: header.data_offset(),
-            turn: 0,
-        })
+        let file = |folder: &Path, name: &str, needed| tempfile(folder, name, needed);
+        begin(path.as_ref(), draft, sections, overwrite, file)
+    }
+
+    /// Begins the artifact `path` as [`create`](HtzWriter::create) does, in the file `partial` of
+    /// the same folder, which stays where it is when the writer is dropped. A later writer with the
+    /// same arguments takes over what stands there: see [`take_over`](HtzWriter::take_over).
+    ///
+    /// # Errors
+    /// Those of [`create`](HtzWriter::create).
+    pub fn resume(
+        path: impl AsRef<Path>,
+        partial: impl AsRef<Path>,
+        draft: Manifest,
+        sections: Vec<Section>,
+        overwrite: bool,
+    ) -> Result<HtzWriter, HtzError> {
+        let partial = partial.as_ref();
+        let file = |_: &Path, _: &str, needed| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let file = options.open(partial);
+            let named = file.and_then(|file| Ok((file, kept(partial)?)));
+            let (file, path) = named.map_err(|source| failure("open", partial, needed, source))?;
+            Ok(NamedTempFile::from_parts(file, path))
+        };
+        begin(path.as_ref(), draft, sections, overwrite, file)
+    }
+
+    /// Counts tensors as written that an earlier writer wrote to the same unfinished file, as long
+    /// as their bytes have these digests, and returns how many they are. What stands behind them is
+    /// cut off.
+    ///
+    /// # Errors
+    /// Failures of the system.
+    pub fn take_over(&mut self, digests: &[Digest]) -> Result<usize, HtzError> {
+        let length = self.io("read", |file| Ok(file.metadata()?.len()))?;
+        let mut taken = 0;
+        for &expected in digests {
+            let Some(entry) = self.manifest.tensors.get(self.turn) else {
+                break;
+            };
+            let (offset, bytes) = (entry.offset, entry.length);
+            if offset.checked_add(bytes).is_none_or(|end| end > length) {
+                break;
+            }
+            let found = self.io("read", |file| {
+                file.seek(SeekFrom::Start(offset))?;
+                let mut hasher = Hasher::default();
+                let mut buffer = vec![0; 1 << 20];
+                let mut rest = file.take(bytes);
+                loop {
+                    match rest.read(&mut buffer)? {
+                        0 => break,
+                        n => hasher.update(&buffer[..n]),
+                    }
+                }
+                Ok(hasher.finish())
+            })?;
+            if found != expected {
+                break;
+            }
+            self.manifest.tensors[self.turn].sha256 = found;
+            self.end = offset + bytes;
+            self.turn += 1;
+            taken += 1;
+        }
+        let end = self.end;
+        self.io("write", |file| file.set_len(end))?;
+        Ok(taken)
+    }
+
+    /// Gives a complete artifact its name, in the folder where it is or in another of the same file
+    /// system.
+    ///
+    /// # Errors
+    /// [`HtzError::Exists`] where the name is taken and must not be, and failures of the system; the
+    /// artifact stays where it was then.
+    pub fn rename(
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        overwrite: bool,
+    ) -> Result<(), HtzError> {
+        let (folder, _) = destination(to.as_ref(), overwrite)?;
+        let from = from.as_ref();
+        let unnamed = kept(from).map_err(|source| failure("rename", from, 0, source))?;
+        publish(unnamed, to.as_ref(), &folder, overwrite)
     }
 
     /// Whether an artifact may be written to `path`, before any work is done for it.
@@ -93,6 +164,11 @@ impl HtzWriter {
     /// The tensor whose turn it is; `None` when all are written.
     pub fn turn(&self) -> Option<&TensorEntry> {
         self.manifest.tensors.get(self.turn)
+    }
+
+    /// The tensors that are written, with their digests.
+    pub fn written(&self) -> &[TensorEntry] {
+        &self.manifest.tensors[..self.turn]
     }
 
     /// Bytes of the complete artifact.
@@ -169,7 +245,14 @@ impl HtzWriter {
             file.write_all(&text)?;
             file.sync_all()
         })?;
-        self.publish()
+        let HtzWriter {
+            path,
+            folder,
+            file,
+            overwrite,
+            ..
+        } = self;
+        publish(file.into_temp_path(), &path, &folder, overwrite)
     }
 
     /// Writes `bytes` at `offset`, after zeros from where the file ends. May be tried again
@@ -195,49 +278,76 @@ impl HtzWriter {
         let result = act(self.file.as_file_mut());
         result.map_err(|source| failure(action, &self.path, self.header.file_length, source))
     }
+}
 
-    /// Gives the complete file its name.
-    fn publish(self) -> Result<(), HtzError> {
-        let HtzWriter {
-            path,
-            folder,
-            file,
-            overwrite,
-            ..
-        } = self;
-        let renamed = if overwrite {
-            file.persist(&path)
-        } else {
-            file.persist_noclobber(&path)
-        };
-        if let Err(failure) = renamed {
-            // The failure holds the temporary file and removes it.
-            return Err(match failure.error.kind() {
-                ErrorKind::AlreadyExists => HtzError::Exists { path },
-                _ => HtzError::Io {
-                    action: "create",
-                    path,
-                    source: failure.error,
-                },
-            });
+/// Begins an artifact in the file that `open` gives for a folder, the artifact's name in it and its
+/// bytes.
+fn begin(
+    path: &Path,
+    draft: Manifest,
+    sections: Vec<Section>,
+    overwrite: bool,
+    open: impl FnOnce(&Path, &str, u64) -> Result<NamedTempFile, HtzError>,
+) -> Result<HtzWriter, HtzError> {
+    let mut manifest = draft;
+    let header = lay_out(&mut manifest, &sections)?;
+    let (folder, name) = destination(path, overwrite)?;
+    let file = open(&folder, &name, header.file_length)?;
+    Ok(HtzWriter {
+        path: path.to_owned(),
+        folder,
+        overwrite,
+        file,
+        manifest,
+        sections,
+        header,
+        // Leaves room for header and manifest: they are known last.
+        end: header.data_offset(),
+        turn: 0,
+    })
+}
+
+/// A name that is not removed when it is dropped.
+fn kept(path: &Path) -> io::Result<TempPath> {
+    let mut path = TempPath::try_from_path(path)?;
+    path.disable_cleanup(true);
+    Ok(path)
+}
+
+/// Gives a complete file its name in a folder.
+fn publish(file: TempPath, path: &Path, folder: &Path, overwrite: bool) -> Result<(), HtzError> {
+    let renamed = if overwrite {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
+    };
+    if let Err(failure) = renamed {
+        // The failure holds the temporary file and removes it, where it is to be removed.
+        return Err(match failure.error.kind() {
+            ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
+            _ => HtzError::Io {
+                action: "create",
+                path: path.into(),
+                source: failure.error,
+            },
+        });
+    }
+    // The new name itself must survive a power failure, too. Some file systems have no such
+    // operation for folders.
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(source)
+            if !matches!(
+                source.kind(),
+                ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            Err(HtzError::Io {
+                action: "force to the disk the folder",
+                path: folder.into(),
+                source,
+            })
         }
-        // The new name itself must survive a power failure, too. Some file systems have no such
-        // operation for folders.
-        match File::open(&folder).and_then(|folder| folder.sync_all()) {
-            Err(source)
-                if !matches!(
-                    source.kind(),
-                    ErrorKind::InvalidInput | ErrorKind::Unsupported
-                ) =>
-            {
-                Err(HtzError::Io {
-                    action: "force to the disk the folder",
-                    path: folder,
-                    source,
-                })
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 

@@ -342,8 +342,15 @@ pub fn varied() -> Model {
     model
 }
 
+/// The errors of the plan: a sixteenth times the index of the slot.
+pub fn fill_in(plan: &mut PlanRecord) {
+    for (index, slot) in plan.slots.iter_mut().enumerate() {
+        slot.error = Some(index as f64 / 16.0);
+    }
+}
+
 impl Model {
-    /// Writes the model; the errors of the plan are a sixteenth times the index of the slot.
+    /// Writes the model, with the errors of [`fill_in`].
     pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
         let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
         sections.extend_from_slice(extra);
@@ -351,11 +358,7 @@ impl Model {
         for (role, bytes) in &self.data {
             writer.write_tensor(*role, bytes)?;
         }
-        writer.finish(|plan| {
-            for (index, slot) in plan.slots.iter_mut().enumerate() {
-                slot.error = Some(index as f64 / 16.0);
-            }
-        })
+        writer.finish(fill_in)
     }
 
     /// The bytes of the written model.

@@ -1,5 +1,6 @@
 //! Ctrl-C and its relatives in the middle of compiling.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
@@ -35,11 +36,23 @@ fn wait_for_a_file(folder: &Path) {
     }
 }
 
+/// Where what is finished is kept until the same command goes on.
+const WORK: &str = ".out.htz.htc-work";
+
+/// The artifact of an uninterrupted run.
+fn undisturbed(model: &Path) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let output = scratch.path("out.htz");
+    htc!["compile", model, "-o", &output].run().ok();
+    fs::read(output).unwrap()
+}
+
 fn interrupted_by(signal: &str) {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", large());
     let output = target.path("out.htz");
-    let mut child = htc!["compile", &model, "-o", &output, "--threads", "2"].spawn();
+    let command = || htc!["compile", &model, "-o", &output, "--threads", "2"];
+    let mut child = command().spawn();
     wait_for_a_file(target.folder());
     sleep(Duration::from_millis(50));
     assert!(
@@ -51,24 +64,126 @@ fn interrupted_by(signal: &str) {
     let status = wait(&mut child, Duration::from_secs(10), "interrupted htc");
     assert!(!status.success(), "{status}");
     assert_ne!(status.code(), Some(101), "a panic");
-    target.holds_only(&[]);
+    target.holds_only(&[WORK]);
     source.holds_only(&["model.gguf"]);
+    command().run().ok();
+    target.holds_only(&["out.htz"]);
+    assert!(fs::read(&output).unwrap() == undisturbed(&model));
 }
 
 #[test]
-fn sigint_leaves_nothing_behind() {
+fn after_sigint_the_same_command_goes_on() {
     interrupted_by("-INT");
 }
 
 #[test]
-fn sigterm_leaves_nothing_behind() {
+fn after_sigterm_the_same_command_goes_on() {
     interrupted_by("-TERM");
 }
 
 /// A terminal that closes.
 #[test]
-fn sighup_leaves_nothing_behind() {
+fn after_sighup_the_same_command_goes_on() {
     interrupted_by("-HUP");
+}
+
+/// Killed again and again, each time a little behind the tensors that are complete; whatever was
+/// complete is not made again.
+#[test]
+fn after_sigkill_at_any_moment_the_same_command_goes_on() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let model = source.file("model.gguf", large());
+    let output = target.path("out.htz");
+    let command = |threads: &str| htc!["compile", &model, "-o", &output, "--threads", threads];
+    let journal = || -> String {
+        let entries = fs::read_dir(target.path(WORK)).into_iter().flatten();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        let found = paths.find(|path| path.extension().is_some_and(|e| e == "journal"));
+        found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
+    };
+    let mut kills = 0;
+    for more in [1, 9, 30] {
+        let before = journal();
+        let mut child = command("2").spawn();
+        let started = Instant::now();
+        while journal().lines().count() < before.lines().count() + more {
+            assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+            assert!(started.elapsed() < Duration::from_secs(60), "no progress");
+            sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What was complete before is not made again: its lines are still there.
+        assert!(journal().starts_with(&before));
+        assert!(!output.exists());
+        kills += 1;
+    }
+    assert_eq!(kills, 3);
+    command("1").run().ok();
+    target.holds_only(&["out.htz"]);
+    assert!(fs::read(&output).unwrap() == undisturbed(&model));
+}
+
+/// What is left is damaged, or of another command: it is not used.
+#[test]
+fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let model = source.file("model.gguf", large());
+    let output = target.path("out.htz");
+    let command = |options: &[&str]| htc!["compile", &model, "-o", &output].args(options);
+    let mut child = command(&[]).spawn();
+    wait_for_a_file(target.folder());
+    let partial = || {
+        let entries = fs::read_dir(target.path(WORK)).unwrap();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        paths.find(|path| path.extension().is_some_and(|e| e == "partial"))
+    };
+    let started = Instant::now();
+    while partial().is_none_or(|path| fs::metadata(path).unwrap().len() < 2_000_000) {
+        assert!(started.elapsed() < Duration::from_secs(60), "no progress");
+        sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let path = partial().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    for byte in bytes.iter_mut().skip(300_000).step_by(10_000) {
+        *byte ^= 0x55;
+    }
+    fs::write(&path, bytes).unwrap();
+    // Another command first; it leaves nothing of the other behind.
+    let work = fs::read_dir(target.path(WORK)).unwrap().count();
+    assert!(work >= 3, "{work}");
+    let copy = Scratch::new();
+    copy_folder(&target.path(WORK), &copy.path("work"));
+    command(&["--ratio", "0.5"]).run().ok();
+    target.holds_only(&["out.htz"]);
+    let other = Scratch::new();
+    htc![
+        "compile",
+        &model,
+        "-o",
+        other.path("out.htz"),
+        "--ratio",
+        "0.5"
+    ]
+    .run()
+    .ok();
+    assert!(fs::read(&output).unwrap() == fs::read(other.path("out.htz")).unwrap());
+    // Then the same.
+    fs::remove_file(&output).unwrap();
+    copy_folder(&copy.path("work"), &target.path(WORK));
+    command(&[]).run().ok();
+    target.holds_only(&["out.htz"]);
+    assert!(fs::read(&output).unwrap() == undisturbed(&model));
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
 }
 
 /// What was there before stays until it is replaced.
@@ -97,8 +212,8 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
     }
     send("-INT", &child);
     wait(&mut child, Duration::from_secs(10), "interrupted htc");
-    target.holds_only(&["out.htz"]);
-    assert_eq!(std::fs::read(&output).unwrap(), b"old");
+    target.holds_only(&["out.htz", WORK]);
+    assert_eq!(fs::read(&output).unwrap(), b"old");
 }
 
 /// The shell has `kill` built in; the program of that name need not be there.
