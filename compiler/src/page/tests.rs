@@ -156,6 +156,9 @@ fn files_are_recognised_by_what_is_in_them() {
             "{error}"
         );
     }
+    // What is not looked at may be as deep as it likes.
+    let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
+    assert!(matches!(read_text(&deep), Err(InputError::Unknown { .. })));
     let mut cut = report().to_string();
     cut.truncate(cut.len() / 2);
     let damaged = [
@@ -164,7 +167,6 @@ fn files_are_recognised_by_what_is_in_them() {
         "{\"kind\": \"analysis\"}".into(),
         json!({"plan": 1, "artifact": 2}).to_string(),
         json!({"perplexity": 2.0, "tokens": 3, "context": 4}).to_string(),
-        format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300)),
     ];
     for text in damaged {
         let error = read_text(&text).unwrap_err();

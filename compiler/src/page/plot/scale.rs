@@ -75,6 +75,8 @@ impl Scale {
         }
         match kind {
             Kind::Log => {
+                // Below, numbers lose digits and logarithms their sense.
+                (low, high) = (low.max(f64::MIN_POSITIVE), high.max(f64::MIN_POSITIVE));
                 if high.log10() - low.log10() < 1e-9 {
                     low = (low / 2.0).max(f64::MIN_POSITIVE);
                     high = (high * 2.0).min(f64::MAX);
