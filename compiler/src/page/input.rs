@@ -79,6 +79,12 @@ pub struct Compiled {
     pub slots: Vec<SlotSummary>,
     /// All shared bases.
     pub bases: Bases,
+    /// Biases that were added.
+    #[serde(default)]
+    pub biases: Option<Bases>,
+    /// Which errors counted, and what was put right.
+    #[serde(default)]
+    pub weighting: Option<Weighting>,
     /// What differs from the request.
     pub notes: Vec<String>,
     /// What was calibrated on.
@@ -113,6 +119,17 @@ pub struct Compiled {
     /// The largest memory it took, in bytes.
     #[serde(default)]
     pub peak_memory: Option<u64>,
+}
+
+/// Which errors counted, and what was put right.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Weighting {
+    /// The norm.
+    pub gauge: String,
+    /// What factors must not lose.
+    pub sink: String,
+    /// Whether biases correct the mean.
+    pub bias: bool,
 }
 
 /// The errors of one slot of one layer.
@@ -185,6 +202,9 @@ pub struct Exempt {
 pub struct Trial {
     /// Which errors counted.
     pub gauge: String,
+    /// What its factors must not lose.
+    #[serde(default)]
+    pub sink: Option<String>,
     /// Whether the outputs' mean was corrected.
     #[serde(default)]
     pub bias: bool,
@@ -382,14 +402,6 @@ impl Inputs {
             return Err(unknown("what --dry-run foresees"));
         }
         Err(unknown("JSON with other keys"))
-    }
-
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.compiled.is_empty()
-            && self.artifacts.is_empty()
-            && self.evaluated.is_empty()
-            && self.analyses.is_empty()
     }
 }
 

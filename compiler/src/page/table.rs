@@ -75,11 +75,6 @@ impl Table {
         }
     }
 
-    /// The heading.
-    pub fn head(&self) -> &[String] {
-        &self.head
-    }
-
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

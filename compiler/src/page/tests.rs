@@ -28,7 +28,8 @@ fn report() -> Value {
         "selected_bytes": {"before": 900, "after": 400}, "ratio": 0.5,
         "slots": [{"slot": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
             "bytes": {"before": 512, "after": 256}, "error": 0.1, "largest_error": 0.2}],
-        "bases": {"count": 0, "bytes": 0}, "notes": ["a note <b>"],
+        "bases": {"count": 0, "bytes": 0}, "biases": {"count": 2, "parameters": 10, "bytes": 40},
+        "weighting": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
         "calibration": {"text": "t.txt", "text_sha256": digest(), "tokens": 10, "context": 5, "found_layers": 0,
             "layers": 2, "gauge": "whiten", "output_errors": [{"slot": "q", "error": 0.03125, "largest_error": 0.04}]},
         "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",
@@ -42,7 +43,7 @@ fn report() -> Value {
         "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "appended": true}],
         "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
         "trials": [{"gauge": "none", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
-            {"gauge": "whiten", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
+            {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
         "quality": {"text": "held-out", "evaluation": scores},
         "forecast": {"bytes": 2000, "peak_memory": 5000, "seconds": 2.0}, "peak_memory": 4000
     })
@@ -78,7 +79,9 @@ fn everything_in_a_report_is_on_its_page() {
         "0.03125",
         "chosen",
         "held-out",
-        "whiten, bias at 0.5",
+        "whiten, sink append, bias at 0.5",
+        "q k v: norm of the projection",
+        "biases added",
     ] {
         assert!(text.contains(number), "{number} in {text}");
     }

@@ -43,12 +43,15 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
+/// A kind of tensor, with its bytes before and after.
+type Row = (String, Option<u64>, Option<u64>);
+
 fn groups(subject: &Subject) -> Vec<Group> {
     let sum = |slot: Slot, of: fn(&SlotRecord) -> u64| -> u64 {
         let own = subject.plan.slots.iter().filter(|s| s.slot == slot);
         own.map(of).fold(0, u64::saturating_add)
     };
-    let mut rows: Vec<(String, Option<u64>, Option<u64>)> = Slot::ALL
+    let mut rows: Vec<Row> = Slot::ALL
         .into_iter()
         .map(|slot| {
             let (before, after) = (sum(slot, |s| s.bytes_before), sum(slot, |s| s.bytes_after));
@@ -59,6 +62,10 @@ fn groups(subject: &Subject) -> Vec<Group> {
     let bases = bases.fold(0, u64::saturating_add);
     if bases > 0 {
         rows.push(("shared bases".into(), None, Some(bases)));
+    }
+    let added = subject.report.and_then(|r| r.biases);
+    if let Some(added) = added.filter(|added| added.bytes > 0) {
+        rows.push(("biases added".into(), None, Some(added.bytes)));
     }
     // What is no slot passes through as it is, so it had as many bytes before.
     if let Some(artifact) = subject.artifact {
@@ -71,9 +78,8 @@ fn groups(subject: &Subject) -> Vec<Group> {
             }
         }
     }
-    let told = |of: fn(&(String, Option<u64>, Option<u64>)) -> Option<u64>| {
-        rows.iter().filter_map(of).fold(0, u64::saturating_add)
-    };
+    let told =
+        |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(of).fold(0, u64::saturating_add);
     let (before, after) = (told(|r| r.1), told(|r| r.2));
     let rest = if subject.artifact.is_some() {
         "everything else"

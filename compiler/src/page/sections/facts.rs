@@ -173,6 +173,17 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
                 count(parameters.before)
             ),
         ));
+        if let Some(weighting) = &report.weighting {
+            facts.push((
+                "weighting",
+                format!(
+                    "gauge {}, sink {}, bias {}",
+                    weighting.gauge,
+                    weighting.sink,
+                    if weighting.bias { "on" } else { "off" }
+                ),
+            ));
+        }
         if report.bases.count > 0 {
             facts.push((
                 "shared bases",

@@ -39,7 +39,13 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
                 plots: vec![xy.draw()?],
                 legend: Legend::Keys(xy.series.iter().map(key).collect()),
                 table: xy.table(&caption, false),
-                caption: format!("{caption}; one point for each slot and layer."),
+                caption: format!(
+                    "{caption}; one point for each slot and layer.{}",
+                    match norm {
+                        "frobenius" | "output" => "",
+                        _ => " What is measured is in the Frobenius norm of the weights, so points need not lie at the line.",
+                    }
+                ),
             }));
         }
     }

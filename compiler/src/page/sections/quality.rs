@@ -33,6 +33,9 @@ struct Field<'a> {
     measured: Vec<Measurement<'a>>,
 }
 
+/// A number, and half the width of its interval.
+type Value = (f64, Option<f64>);
+
 /// The section.
 pub fn section(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
@@ -91,6 +94,8 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
         };
         for trial in &report.trials {
             let scores = &trial.evaluation;
+            let sink = trial.sink.as_deref().filter(|sink| *sink != "off");
+            let sink = sink.map_or_else(String::new, |sink| format!(", sink {sink}"));
             let bias = if trial.bias { ", bias" } else { "" };
             let ratio = trial
                 .ratio
@@ -103,7 +108,7 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
                 ),
                 reference(scores),
                 Measurement {
-                    name: format!("{}{bias}{ratio}", trial.gauge),
+                    name: format!("{}{sink}{bias}{ratio}", trial.gauge),
                     bytes: trial.bytes,
                     scores,
                     kind: if trial.chosen {
@@ -138,8 +143,7 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
 
 fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
     let several = field.measured.iter().any(|m| m.kind != What::Artifact);
-    let series = |value: &dyn Fn(&Scores) -> Option<(f64, Option<f64>)>,
-                  of_reference: Option<f64>| {
+    let series = |value: &dyn Fn(&Scores) -> Option<Value>, of_reference: Option<f64>| {
         let points = |kind: What| -> Vec<Point> {
             let own = field.measured.iter().filter(|m| m.kind == kind);
             own.filter_map(|m| {

@@ -1,13 +1,19 @@
 //! Sinks: the direction of the first position, what of it a shared basis holds, and massive
 //! channels.
 
+use htc_formats::model::Slot;
+
 use super::super::html::{Block, Figure, Legend, Section};
+use super::super::input::Sink;
 use super::super::number::{number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::{Given, Subject};
 use super::super::table::{Cell, Table};
 use super::empty;
 use crate::analyse::record::Sinks;
+
+/// Sets of slots that share factors; there are no more than a slot each and the groups.
+const MAX_SETS: usize = 9;
 
 /// The section.
 pub fn section(given: &Given) -> Result<Section, PlotError> {
@@ -154,33 +160,36 @@ fn treated(given: &Given, subject: &Subject) -> Result<Vec<Block>, PlotError> {
     let Some(report) = subject.report else {
         return Ok(Vec::new());
     };
-    let points = |of: fn(&super::super::input::Sink) -> Option<f64>| -> Vec<Point> {
-        let sinks = report.sinks.iter();
-        sinks
-            .filter_map(|s| Some(Point::new(s.layer as f64, of(s)?)))
-            .collect()
-    };
+    // One pair of curves for each set of slots that share factors.
+    let mut sets: Vec<&[Slot]> = report.sinks.iter().map(|s| &s.slots[..]).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let mut curves = Vec::new();
+    for slots in sets.into_iter().take(MAX_SETS) {
+        let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
+        let own = || report.sinks.iter().filter(|s| s.slots == slots);
+        let point = |s: &Sink, of: Option<f64>| Some(Point::new(s.layer as f64, of?));
+        for (what, points) in [
+            (
+                "norm of the projection",
+                own().filter_map(|s| point(s, s.coverage)).collect(),
+            ),
+            (
+                "largest component",
+                own().filter_map(|s| point(s, s.largest)).collect(),
+            ),
+        ] {
+            let name = format!("{}: {what}", names.join(" "));
+            curves.push(series(name, curves.len(), points));
+        }
+    }
     let appended = report.sinks.iter().filter(|s| s.appended).count();
-    let caption = format!(
-        "{}The sink direction in the stored bases",
-        given.of(subject)
-    );
+    let caption = format!("{}The sink direction in the factors", given.of(subject));
     let said = format!(
-        "It was appended to the basis of {appended} of {} layers; coverage is that of the basis before.",
+        "It was appended to {appended} of {} of them; coverage is what they hold without help.",
         report.sinks.len()
     );
-    let xy = by_layer(
-        "Coverage of the sink direction",
-        "coverage",
-        vec![
-            series("norm of the projection".into(), 0, points(|s| s.coverage)),
-            series(
-                "largest product with one vector".into(),
-                1,
-                points(|s| s.largest),
-            ),
-        ],
-    );
+    let xy = by_layer("Coverage of the sink direction", "coverage", curves);
     let mut blocks: Vec<Block> = keyed(caption, &said, &[xy])?.into_iter().collect();
     if !report.exempt.is_empty() {
         let head = ["layer", "slots", "channels"].map(str::to_owned);
