@@ -314,7 +314,6 @@ struct Keys {
     format: Option<IgnoredAny>,
     plan: Option<IgnoredAny>,
     artifact: Option<IgnoredAny>,
-    seconds: Option<IgnoredAny>,
     peak_memory: Option<IgnoredAny>,
     perplexity: Option<IgnoredAny>,
 }
@@ -398,7 +397,7 @@ impl Inputs {
             self.evaluated.push((of, scores));
             return Ok(());
         }
-        if keys.peak_memory.is_some() && keys.seconds.is_none() {
+        if keys.peak_memory.is_some() {
             return Err(unknown("what --dry-run foresees"));
         }
         Err(unknown("JSON with other keys"))

@@ -237,7 +237,7 @@ impl Xy {
             .map_err(of)?;
         let mut chart = ChartBuilder::on(canvas)
             .margin_top(28 * FINE)
-            .margin_right(14 * FINE)
+            .margin_right(26 * FINE)
             .margin_bottom(20 * FINE)
             .x_label_area_size(22 * FINE)
             .y_label_area_size(62 * FINE)
