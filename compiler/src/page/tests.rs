@@ -38,7 +38,8 @@ fn report() -> Value {
         "seconds": {"plan": 0.1, "read": 0.2, "calibrate": 0.3, "factorise": 0.4, "seal": 0.5, "total": 1.5},
         "measured": [
             {"layer": 0, "slot": "q", "error": 0.1875, "output_error": 0.0859375, "predicted": 0.171, "norm": "frobenius"},
-            {"layer": 1, "slot": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"}],
+            {"layer": 1, "slot": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"},
+            {"layer": 1, "slot": "k", "error": 0.5, "output_error": 0.6, "predicted": 0.0703125, "norm": "axiom"}],
         "axiom": [{"layer": 0, "before": 0.5, "after": 0.25, "trace": [0.5, 0.3, 0.25]}],
         "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "appended": true}],
         "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
@@ -77,6 +78,7 @@ fn everything_in_a_report_is_on_its_page() {
         "3, 17",
         "a note &lt;b&gt;",
         "0.03125",
+        "0.07031",
         "chosen",
         "held-out",
         "whiten, sink append, bias at 0.5",

@@ -23,6 +23,12 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
         norms.sort_unstable();
         norms.dedup();
         for norm in norms.into_iter().take(4) {
+            if !matches!(norm, "frobenius" | "output") {
+                section
+                    .blocks
+                    .extend(beside(measured, norm, &given.of(subject)));
+                continue;
+            }
             let xy = scatter(measured, norm);
             if xy.series.is_empty() {
                 continue;
@@ -39,21 +45,40 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
                 plots: vec![xy.draw()?],
                 legend: Legend::Keys(xy.series.iter().map(key).collect()),
                 table: xy.table(&caption, false),
-                caption: format!(
-                    "{caption}; one point for each slot and layer.{}",
-                    match norm {
-                        "frobenius" | "output" => "",
-                        _ => " What is measured is in the Frobenius norm of the weights, so points need not lie at the line.",
-                    }
-                ),
+                caption: format!("{caption}; one point for each slot and layer."),
             }));
         }
     }
     Ok(section)
 }
 
+/// Numbers without a plot: what is predicted in such a norm is measured in others.
+fn beside(measured: &[Measured], norm: &str, prefix: &str) -> Option<Block> {
+    let head = [
+        "layer",
+        "slot",
+        "predicted",
+        "measured, weights",
+        "measured, outputs",
+    ];
+    let caption = format!(
+        "{prefix}Predicted in the coordinates of the gauge “{norm}”, measured in others: no line joins them"
+    );
+    let mut table = Table::new(caption, head.map(str::to_owned).into());
+    let told = |value: Option<f64>| value.map_or_else(Cell::none, |v| Cell::number(number(v)));
+    for one in measured.iter().filter(|m| m.norm.as_deref() == Some(norm)) {
+        table.row(vec![
+            Cell::number(one.layer.to_string()),
+            Cell::text(one.slot.name()),
+            told(one.predicted),
+            told(one.error),
+            told(one.output_error),
+        ]);
+    }
+    (!table.is_empty()).then_some(Block::Table(table))
+}
+
 fn scatter(measured: &[Measured], norm: &str) -> Xy {
-    // Only the norm of the outputs is that of the outputs' error; the others are of the weights.
     let of_outputs = norm == "output";
     let mut xy = Xy::new(
         format!("Measured against predicted error, norm {norm}"),
