@@ -94,9 +94,11 @@ impl Scale {
             }
             Kind::Whole => {
                 let ticks = steps(low, high, 6, 1.0);
+                // Half of one is nothing beside very large numbers.
+                let half = (low.abs().max(high.abs()) * 1e-9).max(0.5);
                 Scale {
-                    low: widened(low, -0.5),
-                    high: widened(high, 0.5),
+                    low: widened(low, -half),
+                    high: widened(high, half),
                     kind,
                     ticks,
                 }

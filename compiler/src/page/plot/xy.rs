@@ -515,7 +515,7 @@ impl Area {
             ((x + away, y - height / 2), HPos::Left),
             ((x - away - width, y - height / 2), HPos::Right),
         ];
-        for step in 1..=9 {
+        for step in 1..=3 {
             for by in [-15 * step * FINE, 15 * step * FINE] {
                 let (left, top) = centred(by);
                 tries.push(((left, top), HPos::Center));

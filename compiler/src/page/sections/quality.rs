@@ -179,7 +179,8 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
                 line: false,
                 points: vec![Point {
                     name: name.clone(),
-                    named: true,
+                    // The legend names it.
+                    named: false,
                     ..Point::new(*bytes as f64, of_reference)
                 }],
             });
