@@ -12,11 +12,13 @@ use crate::plan::Budget;
 mod analysis;
 mod goal;
 mod planning;
+mod reporting;
 mod weighting;
 
 pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use reporting::ReportArgs;
 pub use weighting::WeightingArgs;
 
 /// Offline compression compiler for transformer language models.
@@ -40,6 +42,8 @@ pub enum Command {
     Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
+    /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser
+    Report(ReportArgs),
     /// Write text
     Run(RunArgs),
     /// Show what is in a model or a .htz

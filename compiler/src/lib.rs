@@ -27,6 +27,7 @@ pub mod forecast;
 pub mod interrupt;
 pub mod memory;
 pub mod ordered;
+pub mod page;
 pub mod pipeline;
 pub mod plan;
 mod random;

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use htc_loader::Pool;
+use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 use super::{Failure, open_model, print_json, tokenizer_of};
 use crate::cli::EvalArgs;
 use crate::evaluate::{self, EvaluateError, Evaluation, Protocol};
+use crate::report::name_of;
 use crate::text;
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
@@ -66,11 +68,42 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         );
     }
     if args.json {
-        print_json(&result)
+        let file = |path: &Path, model: &Model| FileRecord {
+            name: name_of(path),
+            bytes: model.file().size(),
+        };
+        print_json(&Record {
+            model: file(&args.model, &model),
+            reference: args
+                .reference
+                .as_deref()
+                .zip(reference.as_ref())
+                .map(|(path, (other, _))| file(path, other)),
+            text: name_of(&args.text),
+            evaluation: result,
+        })
     } else {
         show(&result, &args.model, args.reference.as_deref());
         Ok(())
     }
+}
+
+/// What was measured, beside the numbers: they are to stand alone.
+#[derive(Serialize)]
+struct Record {
+    model: FileRecord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<FileRecord>,
+    text: String,
+    #[serde(flatten)]
+    evaluation: Evaluation,
+}
+
+/// A model by its name, without its folder, and the bytes of its files.
+#[derive(Serialize)]
+struct FileRecord {
+    name: String,
+    bytes: u64,
 }
 
 fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {

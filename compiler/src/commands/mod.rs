@@ -9,6 +9,7 @@ mod eval;
 mod inspect;
 mod plan;
 mod progress;
+mod report;
 mod run;
 mod tokenize;
 mod verify;
@@ -32,6 +33,8 @@ use crate::calibrate::CalibrateError;
 use crate::chat::{self, ChatError};
 use crate::cli::Command;
 use crate::evaluate::EvaluateError;
+use crate::page::input::InputError;
+use crate::page::plot::PlotError;
 use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
@@ -105,6 +108,12 @@ pub enum Failure {
     },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
     PlanExists(PathBuf),
+    #[error(transparent)]
+    Page(#[from] InputError),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    #[error("{}: this is one of the files that are read; give another -o", .0.display())]
+    PageOverInput(PathBuf),
     #[error("--report {}: this is {what}; give another name", path.display())]
     ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
@@ -128,6 +137,7 @@ impl Failure {
                 ),
             )
             | Failure::NoPrompt
+            | Failure::PageOverInput(_)
             | Failure::Unread { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,
@@ -177,6 +187,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Plan(args) => plan::execute(&args),
         Command::Analyse(args) => analyse::execute(&args),
         Command::Eval(args) => eval::execute(&args),
+        Command::Report(args) => report::execute(&args),
         Command::Run(args) => run::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),

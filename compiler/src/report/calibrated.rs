@@ -5,14 +5,14 @@ use std::path::Path;
 
 use htc_formats::htz::Digest;
 use htc_formats::model::Slot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::name_of;
 use crate::calibrate::Calibration;
 use crate::factorise::GaugeKind;
 
 /// What was calibrated on, and the errors of the outputs on it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Calibrated {
     /// Name of the text, without its folder.
     pub text: String,
@@ -27,13 +27,13 @@ pub struct Calibrated {
     /// Layers.
     pub layers: usize,
     /// Which errors counted.
-    pub gauge: &'static str,
+    pub gauge: String,
     /// One entry for each kind of slot that is factorised somewhere.
     pub output_errors: Vec<OutputError>,
 }
 
 /// The error of the outputs of all slots of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputError {
     /// Which of the seven.
     pub slot: Slot,
@@ -68,7 +68,7 @@ impl Calibrated {
             context: calibration.context,
             found_layers: calibration.found,
             layers: calibration.layers.len(),
-            gauge: gauge.name(),
+            gauge: gauge.name().to_owned(),
             output_errors: Slot::ALL.into_iter().filter_map(of_slot).collect(),
         }
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 
 use htc_formats::htz::{Digest, PlanRecord};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::factorise::Treatment;
 use crate::forecast::Estimate;
@@ -65,7 +65,7 @@ pub struct Report {
 }
 
 /// A quantity of the source and of the artifact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeforeAfter {
     /// In the source.
     pub before: u64,
@@ -74,7 +74,7 @@ pub struct BeforeAfter {
 }
 
 /// Durations of the stages, in seconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seconds {
     /// Opening the source and deciding, with what is measured for it.
     pub plan: f64,

@@ -5,7 +5,7 @@ use std::fmt;
 use htc_formats::htz::{Form, PlanRecord, SlotRecord};
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, bytes_for_people, percent};
 use crate::factorise::unit::stored_tensors;
@@ -39,7 +39,7 @@ pub struct Summary {
 }
 
 /// All shared bases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bases {
     /// How many.
     pub count: usize,
@@ -82,7 +82,7 @@ impl Biases {
 }
 
 /// All slots of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotSummary {
     /// Which of the seven.
     pub slot: Slot,

@@ -1,0 +1,557 @@
+//! What a page is made from, recognised by what is in a file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::{Digest, Htz, HtzError, MAGIC, Manifest, PlanRecord};
+use htc_formats::limits::MAX_LAYERS;
+use htc_formats::model::Slot;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use thiserror::Error;
+
+use crate::analyse::record::{Analysis, Kind};
+use crate::forecast::Estimate;
+use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary, name_of};
+
+/// Bytes of a JSON file: 256 MiB.
+pub const MAX_JSON: u64 = 1 << 28;
+
+/// Why a file is nothing to make a page from. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum InputError {
+    /// It cannot be read.
+    #[error("{}: cannot be read: {source}; give the file that a command wrote", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is out of proportion.
+    #[error("{}: a report has at most {MAX_JSON} bytes, the file has more; give the file that a command wrote", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is something else.
+    #[error(
+        "{}: expected the report of a compilation, an analysis, an evaluation or a .htz, found {found}; make one with htc compile --report FILE, htc analyse --json or htc eval --json", path.display()
+    )]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like.
+        found: &'static str,
+    },
+    /// It is one of them, and damaged.
+    #[error("{}: {kind}, and damaged: {what}; make it anew with {command}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it looks like.
+        kind: &'static str,
+        /// What is wrong.
+        what: String,
+        /// The command that writes such files.
+        command: &'static str,
+    },
+    /// It is a damaged artifact.
+    #[error(transparent)]
+    Artifact(#[from] HtzError),
+}
+
+/// The report of a compilation, as far as the page shows it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Compiled {
+    /// Name of the source.
+    pub source: String,
+    /// Digest of the source.
+    pub source_sha256: Digest,
+    /// Name of the artifact.
+    pub artifact: String,
+    /// Bytes of both.
+    pub bytes: BeforeAfter,
+    /// Numbers in all tensors.
+    pub parameters: BeforeAfter,
+    /// One for each kind of slot.
+    pub slots: Vec<SlotSummary>,
+    /// All shared bases.
+    pub bases: Bases,
+    /// Biases that were added.
+    #[serde(default)]
+    pub biases: Option<Bases>,
+    /// Which errors counted, and what was put right.
+    #[serde(default)]
+    pub weighting: Option<Weighting>,
+    /// What differs from the request.
+    pub notes: Vec<String>,
+    /// What was calibrated on.
+    pub calibration: Option<Calibrated>,
+    /// What was decided for every slot.
+    pub plan: PlanRecord,
+    /// Threads used.
+    pub threads: usize,
+    /// Time by stage.
+    pub seconds: Seconds,
+    /// Errors by slot and layer.
+    #[serde(default)]
+    pub measured: Vec<Measured>,
+    /// Layers that were fitted by the axiom.
+    #[serde(default)]
+    pub axiom: Vec<AxiomTrace>,
+    /// Directions that were appended to bases.
+    #[serde(default)]
+    pub sinks: Vec<Sink>,
+    /// Channels that are kept as they are.
+    #[serde(default)]
+    pub exempt: Vec<Exempt>,
+    /// Candidates that were measured.
+    #[serde(default)]
+    pub trials: Vec<Trial>,
+    /// The artifact, measured.
+    #[serde(default)]
+    pub quality: Option<Quality>,
+    /// What was expected of it.
+    #[serde(default)]
+    pub forecast: Option<Estimate>,
+    /// The largest memory it took, in bytes.
+    #[serde(default)]
+    pub peak_memory: Option<u64>,
+}
+
+/// Which errors counted, and what was put right.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Weighting {
+    /// The norm.
+    pub gauge: String,
+    /// What factors must not lose.
+    pub sink: String,
+    /// Whether biases correct the mean.
+    pub bias: bool,
+}
+
+/// The errors of one slot of one layer.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Measured {
+    /// Index of the block.
+    pub layer: usize,
+    /// Which of the seven.
+    pub slot: Slot,
+    /// `‖W − Ŵ‖ / ‖W‖` of what is stored.
+    pub error: Option<f64>,
+    /// The error of the outputs on the calibration.
+    #[serde(default)]
+    pub output_error: Option<f64>,
+    /// What the truncation alone costs, in `norm`.
+    #[serde(default)]
+    pub predicted: Option<f64>,
+    /// What `predicted` is measured in.
+    #[serde(default)]
+    pub norm: Option<String>,
+}
+
+/// How the axiom went for a layer.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AxiomTrace {
+    /// Index of the block.
+    pub layer: usize,
+    /// Tail energy before.
+    pub before: Option<f64>,
+    /// Tail energy after.
+    pub after: Option<f64>,
+    /// Tail energy by iteration.
+    #[serde(default)]
+    pub trace: Vec<Option<f64>>,
+}
+
+/// How the sink of a layer was treated.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Sink {
+    /// Index of the block.
+    pub layer: usize,
+    /// Slots that share the basis.
+    #[serde(default)]
+    pub slots: Vec<Slot>,
+    /// How much of the direction lies in the basis.
+    pub coverage: Option<f64>,
+    /// The largest product with one vector of the basis.
+    #[serde(default)]
+    pub largest: Option<f64>,
+    /// Whether the direction was appended.
+    #[serde(default)]
+    pub appended: bool,
+}
+
+/// Channels of a layer that are kept as they are.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Exempt {
+    /// Index of the block.
+    pub layer: usize,
+    /// Slots that read them.
+    #[serde(default)]
+    pub slots: Vec<Slot>,
+    /// Their indices.
+    #[serde(default)]
+    pub channels: Vec<u64>,
+}
+
+/// A candidate that was measured before the choice.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Trial {
+    /// Which errors counted.
+    pub gauge: String,
+    /// What its factors must not lose.
+    #[serde(default)]
+    pub sink: Option<String>,
+    /// Whether the outputs' mean was corrected.
+    #[serde(default)]
+    pub bias: bool,
+    /// What was asked for.
+    #[serde(default)]
+    pub ratio: Option<f64>,
+    /// Bytes of the candidate.
+    pub bytes: u64,
+    /// Whether it was chosen.
+    #[serde(default)]
+    pub chosen: bool,
+    /// What was measured.
+    pub evaluation: Scores,
+}
+
+/// The artifact, measured on a text.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Quality {
+    /// Name of the text.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// What was measured.
+    pub evaluation: Scores,
+}
+
+/// Numbers of an evaluation; those without a value were not measured.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Scores {
+    /// Perplexity of the second half of each window.
+    pub perplexity: f64,
+    /// Its standard error.
+    pub stderr: Option<f64>,
+    /// Positions that were scored.
+    pub tokens: u64,
+    /// Tokens in a window.
+    pub context: u64,
+    /// Divergence from the reference, nats.
+    #[serde(default)]
+    pub kl: Option<f64>,
+    /// Its standard error.
+    #[serde(default)]
+    pub kl_stderr: Option<f64>,
+    /// Share of positions with the same likeliest token.
+    #[serde(default)]
+    pub top1: Option<f64>,
+    /// Perplexity of the reference.
+    #[serde(default)]
+    pub reference_perplexity: Option<f64>,
+    /// Perplexity over the reference's.
+    #[serde(default)]
+    pub perplexity_ratio: Option<f64>,
+    /// Half the width of its 95 % interval.
+    #[serde(default)]
+    pub perplexity_ratio_ci95: Option<f64>,
+}
+
+/// Name and size of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Named {
+    /// Its name, without its folder.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What `htc eval --json` wrote.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Evaluated {
+    /// What was measured.
+    pub model: Named,
+    /// What it was compared with.
+    #[serde(default)]
+    pub reference: Option<Named>,
+    /// Name of the text.
+    #[serde(default)]
+    pub text: Option<String>,
+}
+
+/// An artifact's manifest, and what the file is called.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// Name of the file.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
+/// Everything that was given, in the order it was given in.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// Reports of compilations.
+    pub compiled: Vec<Compiled>,
+    /// Artifacts.
+    pub artifacts: Vec<Artifact>,
+    /// Evaluations.
+    pub evaluated: Vec<(Evaluated, Scores)>,
+    /// Analyses.
+    pub analyses: Vec<Analysis>,
+}
+
+/// Keys that tell what a JSON file is; their values are not looked at.
+#[derive(Deserialize)]
+struct Keys {
+    kind: Option<IgnoredAny>,
+    format: Option<IgnoredAny>,
+    plan: Option<IgnoredAny>,
+    artifact: Option<IgnoredAny>,
+    peak_memory: Option<IgnoredAny>,
+    perplexity: Option<IgnoredAny>,
+}
+
+impl Inputs {
+    /// Reads a file and puts it where it belongs.
+    ///
+    /// # Errors
+    /// [`InputError`] where it is nothing to make a page from.
+    pub fn read(&mut self, path: &Path) -> Result<(), InputError> {
+        let failed = |source| InputError::Read {
+            path: path.into(),
+            source,
+        };
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(failed)?;
+        let mut file = file.take(MAX_JSON + 1);
+        let mut magic = Vec::new();
+        let length = MAGIC.len() as u64;
+        file.by_ref()
+            .take(length)
+            .read_to_end(&mut magic)
+            .map_err(failed)?;
+        if magic == MAGIC {
+            let htz = Htz::open(path)?;
+            let artifact = Artifact {
+                name: name_of(path),
+                bytes: htz.map().len() as u64,
+                manifest: htz.manifest().clone(),
+            };
+            check(&artifact.manifest.plan).map_err(|what| damaged(path, ARTIFACT, what))?;
+            self.artifacts.push(artifact);
+            return Ok(());
+        }
+        if let Some(found) = other_format(&magic) {
+            let path = path.into();
+            return Err(InputError::Unknown { path, found });
+        }
+        bytes.append(&mut magic);
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_JSON {
+            return Err(InputError::TooLarge { path: path.into() });
+        }
+        self.take(path, &bytes)
+    }
+
+    /// Puts the JSON of a file where it belongs.
+    fn take(&mut self, path: &Path, json: &[u8]) -> Result<(), InputError> {
+        let unknown = |found| InputError::Unknown {
+            path: path.into(),
+            found,
+        };
+        let keys: Keys = serde_json::from_slice(json).map_err(|error| {
+            let looks = json.trim_ascii_start().starts_with(b"{");
+            match (looks, error.is_eof() || error.is_syntax()) {
+                (true, true) => damaged(path, JSON, error.to_string()),
+                _ => unknown("no JSON object"),
+            }
+        })?;
+        if keys.kind.is_some() {
+            if !is_analysis(json) {
+                return Err(unknown("JSON of another kind"));
+            }
+            let analysis: Analysis = parse(path, ANALYSIS, json)?;
+            check_analysis(&analysis).map_err(|what| damaged(path, ANALYSIS, what))?;
+            self.analyses.push(analysis);
+            return Ok(());
+        }
+        if keys.format.is_some() {
+            return Err(unknown("a plan"));
+        }
+        if keys.plan.is_some() && keys.artifact.is_some() {
+            let compiled: Compiled = parse(path, REPORT, json)?;
+            check_report(&compiled).map_err(|what| damaged(path, REPORT, what))?;
+            self.compiled.push(compiled);
+            return Ok(());
+        }
+        if keys.perplexity.is_some() {
+            let of: Evaluated = parse(path, EVALUATION, json)?;
+            let scores: Scores = parse(path, EVALUATION, json)?;
+            self.evaluated.push((of, scores));
+            return Ok(());
+        }
+        if keys.peak_memory.is_some() {
+            return Err(unknown("what --dry-run foresees"));
+        }
+        Err(unknown("JSON with other keys"))
+    }
+}
+
+/// What a kind of file is called, and the command that writes it.
+type Of = (&'static str, &'static str);
+
+const REPORT: Of = ("the report of a compilation", "htc compile --report FILE");
+const EVALUATION: Of = ("an evaluation", "htc eval --json");
+const ARTIFACT: Of = ("an artifact", "htc compile");
+const ANALYSIS: Of = ("an analysis", "htc analyse --json");
+const JSON: Of = ("JSON", "the command that wrote it");
+
+fn damaged(path: &Path, (kind, command): Of, what: String) -> InputError {
+    InputError::Damaged {
+        path: path.into(),
+        kind,
+        what,
+        command,
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, of: Of, json: &[u8]) -> Result<T, InputError> {
+    serde_json::from_slice(json).map_err(|error| damaged(path, of, error.to_string()))
+}
+
+/// Whether the kind that stands in a file is that of an analysis.
+fn is_analysis(json: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Of {
+        #[serde(rename = "kind")]
+        _kind: Kind,
+    }
+    serde_json::from_slice::<Of>(json).is_ok()
+}
+
+fn other_format(magic: &[u8]) -> Option<&'static str> {
+    if magic.starts_with(b"GGUF") {
+        return Some("a model (GGUF), which is to be compiled first");
+    }
+    (!magic.is_empty() && !magic.is_ascii()).then_some("neither JSON nor a .htz")
+}
+
+/// What the page counts on: few layers, and not more slots than they have.
+fn check(plan: &PlanRecord) -> Result<(), String> {
+    let layers = plan.slots.iter().map(|s| s.layer);
+    in_order(layers.chain(plan.bases.iter().map(|b| b.layer)))?;
+    at_most("plan.slots", plan.slots.len(), Slot::ALL.len())?;
+    at_most("plan.bases", plan.bases.len(), Slot::ALL.len())
+}
+
+fn check_report(compiled: &Compiled) -> Result<(), String> {
+    check(&compiled.plan)?;
+    let measured = compiled.measured.iter().map(|m| m.layer);
+    let axiom = compiled.axiom.iter().map(|a| a.layer);
+    let sinks = compiled.sinks.iter().map(|s| s.layer);
+    let exempt = compiled.exempt.iter().map(|e| e.layer);
+    in_order(measured.chain(axiom).chain(sinks).chain(exempt))?;
+    for (name, count) in [
+        ("slots", compiled.slots.len()),
+        ("measured", compiled.measured.len()),
+        ("axiom", compiled.axiom.len()),
+        ("sinks", compiled.sinks.len()),
+        ("exempt", compiled.exempt.len()),
+        ("trials", compiled.trials.len()),
+        ("notes", compiled.notes.len()),
+    ] {
+        at_most(name, count, Slot::ALL.len())?;
+    }
+    let steps = compiled.axiom.iter().map(|a| a.trace.len()).max();
+    at_most("axiom.trace", steps.unwrap_or(0), 1)
+}
+
+/// A layer index beyond what any model has is damage, and would be drawn as a desert.
+fn in_order(layers: impl Iterator<Item = usize>) -> Result<(), String> {
+    match layers.max() {
+        Some(layer) if layer >= MAX_LAYERS => Err(format!(
+            "layer {layer}: expected an index below {MAX_LAYERS}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn at_most(name: &str, count: usize, each: usize) -> Result<(), String> {
+    let most = MAX_LAYERS * each;
+    match count > most {
+        true => Err(format!(
+            "{name}: expected at most {most} entries, found {count}"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Numbers of a list that belongs to one spectrum or one layer.
+const MAX_POINTS: usize = 256;
+
+fn check_analysis(analysis: &Analysis) -> Result<(), String> {
+    let spectra = &analysis.spectra;
+    in_order(spectra.slots.iter().map(|s| s.layer))?;
+    at_most("spectra.slots", spectra.slots.len(), Slot::ALL.len())?;
+    let mut lists = vec![
+        ("spectra.energies", spectra.energies.len()),
+        ("spectra.fractions", spectra.fractions.len()),
+    ];
+    lists.extend(
+        spectra
+            .slots
+            .iter()
+            .map(|s| ("spectra.slots.curve", s.curve.len())),
+    );
+    if let Some(sinks) = &analysis.sinks {
+        in_order(sinks.layers.iter().map(|l| l.layer))?;
+        at_most("sinks.layers", sinks.layers.len(), 1)?;
+        lists.extend(
+            sinks
+                .layers
+                .iter()
+                .map(|l| ("sinks.layers.coverage", l.coverage.len())),
+        );
+    }
+    if let Some(phases) = &analysis.phases {
+        for profile in [&phases.without_first, &phases.with_first] {
+            at_most("phases.variance", profile.variance.len(), 1)?;
+            at_most("phases.smoothed", profile.smoothed.len(), 1)?;
+            at_most(
+                "phases.phases",
+                profile.phases.as_ref().map_or(0, Vec::len),
+                1,
+            )?;
+        }
+    }
+    if let Some(depth) = &analysis.depth {
+        at_most("depth.curve", depth.curve.len(), 1)?;
+    }
+    if let Some(dimension) = &analysis.dimension {
+        in_order(dimension.layers.iter().map(|l| l.layer))?;
+        at_most("dimension.layers", dimension.layers.len(), 1)?;
+    }
+    if let Some(manifold) = &analysis.manifold {
+        in_order(manifold.layers.iter().map(|l| l.layer))?;
+        at_most("manifold.layers", manifold.layers.len(), 1)?;
+        lists.extend(
+            manifold
+                .layers
+                .iter()
+                .map(|l| ("manifold.layers.symmetry", l.symmetry.len())),
+        );
+    }
+    match lists.iter().find(|(_, count)| *count > MAX_POINTS) {
+        Some((name, count)) => Err(format!(
+            "{name}: expected at most {MAX_POINTS} entries, found {count}"
+        )),
+        None => Ok(()),
+    }
+}

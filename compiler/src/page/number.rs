@@ -1,0 +1,105 @@
+//! Numbers as people read them.
+
+use crate::report::bytes_for_people;
+
+/// Four significant digits; very large and very small numbers with an exponent.
+pub fn number(value: f64) -> String {
+    significant(value, 4)
+}
+
+/// Three significant digits, for a number that is read in passing.
+pub fn brief(value: f64) -> String {
+    significant(value, 3)
+}
+
+/// As many significant digits, trailing zeros left out.
+fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
+    let size = value.abs();
+    if !value.is_finite() {
+        return "not finite".into();
+    }
+    if value.fract() == 0.0 && size < 1e7 {
+        return grouped(value);
+    }
+    if !(1e-4..1e7).contains(&size) {
+        let text = format!("{value:.2e}");
+        return text.replace(".00e", "e");
+    }
+    let decimals = (digits - 1 - size.log10().floor() as i32).clamp(0, 8);
+    let text = format!("{value:.*}", decimals as usize);
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
+    };
+    text.to_owned()
+}
+
+/// A whole number with a thin gap between thousands: `14 792 928`.
+fn grouped(value: f64) -> String {
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{}", count(value.abs() as u64))
+}
+
+/// A count with a narrow space between thousands, which does not break.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() * 2);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) && digits.len() > 4 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes with a unit.
+pub fn bytes(value: f64) -> String {
+    bytes_for_people(value.max(0.0).round() as u64)
+}
+
+/// A share as a percentage.
+pub fn percent(share: f64) -> String {
+    format!("{} %", significant(100.0 * share, 3))
+}
+
+/// A duration in seconds.
+pub fn seconds(value: f64) -> String {
+    format!("{} s", significant(value, 3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_four_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (1.0, "1"),
+            (0.123_456, "0.1235"),
+            (12.345_6, "12.35"),
+            (1234.56, "1235"),
+            (-0.5, "-0.5"),
+            (100.0, "100"),
+            (12_345.0, "12\u{202f}345"),
+            (1e308, "1e308"),
+            (0.000_012_34, "1.23e-5"),
+            (f64::NAN, "not finite"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(count(14_792_928), "14\u{202f}792\u{202f}928");
+        assert_eq!(
+            count(u64::MAX).chars().filter(char::is_ascii_digit).count(),
+            20
+        );
+        assert_eq!(percent(0.54321), "54.3 %");
+        assert_eq!(bytes(1e300), "18446744.1 TB");
+    }
+}

@@ -1,0 +1,163 @@
+//! A field of numbers as colours.
+
+use plotters::element::{Rectangle, Text};
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::super::table::{Cell, Table};
+use super::scale::{Axis, Scale};
+use super::svg::{Canvas, Colour, draw, shortened, text};
+use super::{Drawing, FINE, PlotError, WIDTH, extent};
+
+/// Where the field begins, in units of the page.
+const LEFT: i32 = 52;
+
+/// Height of a row.
+const ROW: i32 = 27;
+
+/// Fields with more columns have no room for numbers.
+const NUMBERED: usize = 12;
+
+/// A number for each row and column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heat {
+    /// What it shows, in a few words.
+    pub title: String,
+    /// What the numbers are.
+    pub axis: Axis,
+    /// What columns are.
+    pub across: String,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Names of the rows, with a number for each column where there is one.
+    pub rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl Heat {
+    fn values(&self) -> impl Iterator<Item = f64> {
+        let all = self.rows.iter().flat_map(|(_, row)| row.iter());
+        all.flatten().copied()
+    }
+
+    /// The smallest and the largest number, as they are told.
+    pub fn ends(&self) -> Option<(String, String)> {
+        let finite = || self.values().filter(|v| v.is_finite());
+        let (low, high) = finite().reduce(f64::min).zip(finite().reduce(f64::max))?;
+        Some((self.axis.tell(low), self.axis.tell(high)))
+    }
+
+    /// Draws it.
+    ///
+    /// # Errors
+    /// [`PlotError`] where the library fails.
+    pub fn draw(&self) -> Result<Drawing, PlotError> {
+        let description = format!(
+            "{}. {} rows, {} columns ({}). Darker or brighter cells stand out from the page as the number grows.",
+            extent(self.values(), &self.axis),
+            self.rows.len(),
+            self.columns.len(),
+            self.across,
+        );
+        let rows = i32::try_from(self.rows.len()).unwrap_or(i32::MAX).min(1000);
+        let height = rows * ROW + 48;
+        draw(&self.title, description, (WIDTH, height), |canvas| {
+            self.on(canvas, height)
+        })
+    }
+
+    fn on(&self, canvas: &Canvas, height: i32) -> Result<(), PlotError> {
+        let of = PlotError::of;
+        let scale = Scale::over(self.axis.kind, self.values());
+        let finite = || self.values().filter(|v| v.is_finite());
+        let low = finite().fold(f64::INFINITY, f64::min);
+        let high = finite().fold(f64::NEG_INFINITY, f64::max);
+        let part = |value: f64| {
+            let (from, to) = (scale.fraction(low), scale.fraction(high));
+            match to > from {
+                true => (scale.fraction(value) - from) / (to - from),
+                false => 0.5,
+            }
+        };
+        let above = text(Colour::Muted, 0.95, HPos::Left, VPos::Top);
+        let name = Text::new(shortened(&self.axis.name, 60), (20, 20), above);
+        canvas.draw(&name).map_err(of)?;
+        let count = self.columns.len().max(1);
+        let field = f64::from((WIDTH - LEFT - 6) * FINE);
+        let edge =
+            |column: usize| LEFT * FINE + (field * column as f64 / count as f64).round() as i32;
+        let gap = if count <= 40 { FINE } else { 0 };
+        for (row, (name, values)) in (0..).zip(self.rows.iter().take(1000)) {
+            let top = (26 + row * ROW) * FINE;
+            let middle = top + ROW * FINE / 2;
+            let style = text(Colour::Ink, 0.95, HPos::Right, VPos::Center);
+            let label = Text::new(shortened(name, 8), ((LEFT - 7) * FINE, middle), style);
+            canvas.draw(&label).map_err(of)?;
+            for (column, value) in values.iter().enumerate().take(count) {
+                let (left, right) = (edge(column), edge(column + 1) - gap);
+                let corners = [(left, top), (right, top + ROW * FINE - FINE)];
+                let Some(value) = value.filter(|v| v.is_finite()) else {
+                    let none = Rectangle::new(corners, Colour::Grid.veil(0.35));
+                    canvas.draw(&none).map_err(of)?;
+                    continue;
+                };
+                let amount = part(value);
+                let cell = Rectangle::new(corners, Colour::Amount(amount).fill());
+                canvas.draw(&cell).map_err(of)?;
+                if count <= NUMBERED {
+                    let colour = if amount < 0.55 {
+                        Colour::Ink
+                    } else {
+                        Colour::Paper
+                    };
+                    let style = text(colour, 0.75, HPos::Center, VPos::Center);
+                    let told = brief(&self.axis.tell(value));
+                    let at = ((left + right) / 2, middle - FINE / 2);
+                    canvas.draw(&Text::new(told, at, style)).map_err(of)?;
+                }
+            }
+        }
+        let every = count.div_ceil(12);
+        let under = (height - 18) * FINE;
+        for (column, name) in self.columns.iter().enumerate().step_by(every) {
+            let style = text(Colour::Muted, 0.85, HPos::Center, VPos::Top);
+            let at = ((edge(column) + edge(column + 1)) / 2, under);
+            canvas
+                .draw(&Text::new(shortened(name, 7), at, style))
+                .map_err(of)?;
+        }
+        let style = text(Colour::Muted, 0.85, HPos::Right, VPos::Top);
+        let across = Text::new(
+            shortened(&self.across, 12),
+            ((LEFT - 7) * FINE, under),
+            style,
+        );
+        canvas.draw(&across).map_err(of)
+    }
+
+    /// The numbers; `across` and `down` name columns and rows.
+    pub fn table(&self, caption: impl Into<String>, down: &str) -> Table {
+        // Columns of the field are many, so they are the rows of the table.
+        let mut head = vec![self.across.clone()];
+        head.extend(self.rows.iter().map(|(name, _)| format!("{down}{name}")));
+        let mut table = Table::new(caption, head);
+        for (column, name) in self.columns.iter().enumerate() {
+            let mut row = vec![Cell::number(name.clone())];
+            row.extend(self.rows.iter().map(|(_, values)| {
+                match values.get(column).copied().flatten() {
+                    Some(value) => Cell::number(self.axis.tell(value)),
+                    None => Cell::none(),
+                }
+            }));
+            table.row(row);
+        }
+        table
+    }
+}
+
+/// A number for a small place: `0.1234` becomes `.123`.
+fn brief(told: &str) -> String {
+    let short: String = match told.strip_prefix("0.") {
+        Some(rest) => format!(".{}", rest.chars().take(2).collect::<String>()),
+        None => told.chars().take(6).collect(),
+    };
+    short
+}

@@ -1,0 +1,292 @@
+//! Quality against size: what was measured on artifacts, and on the candidates of a choice.
+
+use super::super::html::{Block, Figure, Legend, Section};
+use super::super::input::Scores;
+use super::super::number::{bytes, number, percent};
+use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
+use super::super::subject::Given;
+use super::super::table::{Cell, Table};
+use super::empty;
+
+/// Normal quantile of a 95 % interval.
+const Z95: f64 = 1.96;
+
+/// Something that was measured.
+struct Measurement<'a> {
+    name: String,
+    bytes: u64,
+    scores: &'a Scores,
+    kind: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Artifact,
+    Candidate,
+    Chosen,
+}
+
+/// Measurements that may be compared: on one text, in one protocol, with one reference.
+struct Field<'a> {
+    about: String,
+    reference: Option<(String, u64, f64)>,
+    measured: Vec<Measurement<'a>>,
+}
+
+/// A number, and half the width of its interval.
+type Value = (f64, Option<f64>);
+
+/// The section.
+pub fn section(given: &Given) -> Result<Section, PlotError> {
+    let mut section = empty(
+        "quality",
+        "Quality against size",
+        "Down and to the left is better. Bars are 95 % intervals; points on one plot were measured on the same text in the same way.",
+    );
+    for field in fields(given) {
+        section.blocks.extend(figures(&field)?);
+    }
+    Ok(section)
+}
+
+fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
+    let mut fields: Vec<Field> = Vec::new();
+    let mut add = |about: String, reference: Option<(String, u64, f64)>, one: Measurement<'a>| {
+        let same = |f: &&mut Field| {
+            f.about == about
+                && f.reference.as_ref().map(|r| (&r.0, r.1))
+                    == reference.as_ref().map(|r| (&r.0, r.1))
+        };
+        match fields.iter_mut().find(same) {
+            Some(field) => field.measured.push(one),
+            None => fields.push(Field {
+                about,
+                reference,
+                measured: vec![one],
+            }),
+        }
+    };
+    for (of, scores) in given.evaluated {
+        let text = of.text.as_deref().unwrap_or("a text");
+        let reference = of.reference.as_ref().zip(scores.reference_perplexity);
+        add(
+            format!(
+                "{} tokens of {text}, windows of {}",
+                number(scores.tokens as f64),
+                scores.context
+            ),
+            reference.map(|(file, perplexity)| (file.name.clone(), file.bytes, perplexity)),
+            Measurement {
+                name: of.model.name.clone(),
+                bytes: of.model.bytes,
+                scores,
+                kind: What::Artifact,
+            },
+        );
+    }
+    for subject in &given.subjects {
+        let Some(report) = subject.report else {
+            continue;
+        };
+        let reference = |scores: &Scores| {
+            let perplexity = scores.reference_perplexity?;
+            Some((report.source.clone(), report.bytes.before, perplexity))
+        };
+        for trial in &report.trials {
+            let scores = &trial.evaluation;
+            let sink = trial.sink.as_deref().filter(|sink| *sink != "off");
+            let sink = sink.map_or_else(String::new, |sink| format!(", sink {sink}"));
+            let bias = if trial.bias { ", bias" } else { "" };
+            let ratio = trial
+                .ratio
+                .map_or_else(String::new, |r| format!(" at {}", number(r)));
+            add(
+                format!(
+                    "candidates of {}, {} held-out tokens",
+                    subject.name,
+                    number(scores.tokens as f64)
+                ),
+                reference(scores),
+                Measurement {
+                    name: format!("{}{sink}{bias}{ratio}", trial.gauge),
+                    bytes: trial.bytes,
+                    scores,
+                    kind: if trial.chosen {
+                        What::Chosen
+                    } else {
+                        What::Candidate
+                    },
+                },
+            );
+        }
+        if let Some(quality) = &report.quality {
+            let text = quality.text.as_deref().unwrap_or("a held-out text");
+            let scores = &quality.evaluation;
+            add(
+                format!(
+                    "{} tokens of {text}, windows of {}",
+                    number(scores.tokens as f64),
+                    scores.context
+                ),
+                reference(scores),
+                Measurement {
+                    name: subject.name.clone(),
+                    bytes: subject.after,
+                    scores,
+                    kind: What::Artifact,
+                },
+            );
+        }
+    }
+    fields
+}
+
+fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
+    let several = field.measured.iter().any(|m| m.kind != What::Artifact);
+    let series = |value: &dyn Fn(&Scores) -> Option<Value>, of_reference: Option<f64>| {
+        let points = |kind: What| -> Vec<Point> {
+            let own = field.measured.iter().filter(|m| m.kind == kind);
+            own.filter_map(|m| {
+                let (y, half) = value(m.scores)?;
+                Some(Point {
+                    interval: half.map(|half| (y - half, y + half)),
+                    name: m.name.clone(),
+                    named: field.measured.len() <= 12,
+                    ..Point::new(m.bytes as f64, y)
+                })
+            })
+            .collect()
+        };
+        let looks = [
+            (What::Artifact, "artifact", Colour::Thing(0), Marker::Circle),
+            (What::Candidate, "candidate", Colour::Muted, Marker::Ring),
+            (What::Chosen, "chosen", Colour::Thing(1), Marker::Diamond),
+        ];
+        let mut series: Vec<Series> = looks
+            .map(|(kind, name, colour, marker)| Series {
+                name: name.into(),
+                colour,
+                marker: Some(marker),
+                line: false,
+                points: points(kind),
+            })
+            .into();
+        if let Some(((name, bytes, _), of_reference)) = field.reference.as_ref().zip(of_reference) {
+            series.push(Series {
+                name: "the original".into(),
+                colour: Colour::Thing(2),
+                marker: Some(Marker::Square),
+                line: false,
+                points: vec![Point {
+                    name: name.clone(),
+                    // The legend names it.
+                    named: false,
+                    ..Point::new(*bytes as f64, of_reference)
+                }],
+            });
+        }
+        series.retain(|s| !s.points.is_empty());
+        series
+    };
+    let plot = |title: &str, axis: Axis, series: Vec<Series>| -> Result<Option<Block>, PlotError> {
+        if series.iter().all(|s| s.name == "the original") {
+            return Ok(None);
+        }
+        let across = Axis::new("bytes", Kind::Bytes);
+        let mut xy = Xy::new(format!("{title} against bytes"), across, axis);
+        xy.series = series;
+        let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
+        Ok(Some(Block::Figure(Figure {
+            caption: format!("{title}: {}.", field.about),
+            plots: vec![xy.draw()?],
+            legend: Legend::Keys(xy.series.iter().map(key).collect()),
+            table: xy.table(format!("{title} against bytes, {}", field.about), false),
+        })))
+    };
+    let compared = field.reference.is_some();
+    let first = if compared {
+        plot(
+            "Perplexity over the original's",
+            Axis::new("perplexity / the original's", Kind::Linear),
+            series(
+                &|s| Some((s.perplexity_ratio?, s.perplexity_ratio_ci95)),
+                Some(1.0),
+            ),
+        )?
+    } else {
+        plot(
+            "Perplexity",
+            Axis::new("perplexity", Kind::Linear),
+            series(&|s| Some((s.perplexity, s.stderr.map(|e| Z95 * e))), None),
+        )?
+    };
+    let second = plot(
+        "KL divergence from the original",
+        Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
+        series(&|s| Some((s.kl?, s.kl_stderr.map(|e| Z95 * e))), None),
+    )?;
+    let mut blocks: Vec<Block> = first.into_iter().chain(second).collect();
+    if !blocks.is_empty() {
+        blocks.push(Block::Table(all(field, several)));
+    }
+    Ok(blocks)
+}
+
+fn all(field: &Field, several: bool) -> Table {
+    let head = [
+        "model",
+        "bytes",
+        "perplexity",
+        "± (95 %)",
+        "over the original's",
+        "± (95 %)",
+        "KL, nats",
+        "± (95 %)",
+        "same likeliest token",
+    ];
+    let mut head: Vec<String> = head.map(str::to_owned).into();
+    if several {
+        head.push("chosen".into());
+    }
+    let mut table = Table::new(format!("Measured on {}", field.about), head);
+    let cell = |value: Option<f64>| match value {
+        Some(value) => Cell::number(number(value)),
+        None => Cell::none(),
+    };
+    for one in &field.measured {
+        let s = one.scores;
+        let mut row = vec![
+            Cell::text(&one.name),
+            Cell::number(bytes(one.bytes as f64)),
+            cell(Some(s.perplexity)),
+            cell(s.stderr.map(|e| Z95 * e)),
+            cell(s.perplexity_ratio),
+            cell(s.perplexity_ratio_ci95),
+            cell(s.kl),
+            cell(s.kl_stderr.map(|e| Z95 * e)),
+            s.top1.map_or_else(Cell::none, |t| Cell::number(percent(t))),
+        ];
+        if several {
+            row.push(Cell::text(if one.kind == What::Chosen {
+                "yes"
+            } else {
+                ""
+            }));
+        }
+        table.row(row);
+    }
+    if let Some((name, size, perplexity)) = &field.reference {
+        let mut row = vec![
+            Cell::text(name),
+            Cell::number(bytes(*size as f64)),
+            cell(Some(*perplexity)),
+        ];
+        row.resize_with(head_count(several), Cell::none);
+        table.row(row);
+    }
+    table
+}
+
+const fn head_count(several: bool) -> usize {
+    if several { 10 } else { 9 }
+}

@@ -1,0 +1,164 @@
+//! What is to be known first: how much smaller, and at what quality.
+
+use super::super::html::Tile;
+use super::super::input::Scores;
+use super::super::number::{brief, bytes, number, percent};
+use super::super::subject::{Given, Subject};
+
+/// What the page is about.
+pub fn heading(given: &Given) -> String {
+    match (&given.subjects[..], &given.analyses[..]) {
+        ([], [(model, _)]) => format!("What {model} looks like to a compressor"),
+        ([one], _) => match one.source {
+            Some(source) => format!("{source}, compressed"),
+            None => format!("{}, a compressed model", one.name),
+        },
+        ([], []) => "Measurements of models".to_owned(),
+        ([], several) => format!("What {} models look like to a compressor", several.len()),
+        (several, _) => {
+            let first = several[0].source;
+            match first.filter(|_| several.iter().all(|s| s.source == first)) {
+                Some(source) => format!("{source}, compressed in {} ways", several.len()),
+                None => format!("{} compressed models", several.len()),
+            }
+        }
+    }
+}
+
+/// One sentence for each artifact, or for what is there instead.
+pub fn summary(given: &Given) -> Vec<String> {
+    let mut said: Vec<String> = given.subjects.iter().map(of_subject).collect();
+    if said.is_empty() {
+        said.extend(given.analyses.iter().map(|(model, analysis)| {
+            let shape = &analysis.shape;
+            format!(
+                "{model} ({}) has {} layers of width {}; {} spectra were computed{}. No artifact was given: htc compile makes one, and its --report belongs here.",
+                shape.architecture,
+                shape.layers,
+                shape.width,
+                analysis.spectra.slots.len(),
+                match &analysis.calibration {
+                    Some(text) => format!(" and {} tokens of {} measured", number(text.tokens as f64), text.text),
+                    None => String::new(),
+                },
+            )
+        }));
+    }
+    if said.is_empty() {
+        said.extend(given.evaluated.iter().map(|(of, scores)| {
+            format!(
+                "{} ({}): {}.",
+                of.model.name,
+                bytes(of.model.bytes as f64),
+                quality(scores, of.text.as_deref())
+            )
+        }));
+    }
+    said
+}
+
+fn of_subject(subject: &Subject) -> String {
+    let source = subject.source.unwrap_or("its source");
+    let times = subject.before as f64 / subject.after.max(1) as f64;
+    let smaller = if times >= 1.0 {
+        format!("{} times smaller", number((times * 100.0).round() / 100.0))
+    } else {
+        "larger".to_owned()
+    };
+    let size = format!(
+        "{} is {source} at {} of its bytes ({smaller}: {} instead of {})",
+        subject.name,
+        percent(subject.share()),
+        bytes(subject.after as f64),
+        bytes(subject.before as f64),
+    );
+    match subject.scores {
+        Some((scores, text)) => format!("{size}; {}.", quality(scores, text)),
+        None => format!(
+            "{size}. Its quality was not measured: htc eval {} --text TEXT --reference {} --json measures it, and what that writes belongs here.",
+            subject.name,
+            subject.source.unwrap_or("MODEL"),
+        ),
+    }
+}
+
+/// What an evaluation says, in part of a sentence.
+fn quality(scores: &Scores, text: Option<&str>) -> String {
+    let on = match text {
+        Some(text) => format!("on {} tokens of {text}", number(scores.tokens as f64)),
+        None => format!("on {} tokens", number(scores.tokens as f64)),
+    };
+    match (scores.perplexity_ratio, scores.perplexity_ratio_ci95) {
+        (Some(ratio), half) => {
+            let interval = match half {
+                Some(half) => format!(
+                    " (95 % interval {} to {})",
+                    number(ratio - half),
+                    number(ratio + half)
+                ),
+                None => String::new(),
+            };
+            let kl = match scores.kl {
+                Some(kl) => format!(", and the KL divergence from it {} nats", brief(kl)),
+                None => String::new(),
+            };
+            format!(
+                "{on} its perplexity is {} times the original's{interval}{kl}",
+                number(ratio)
+            )
+        }
+        (None, _) => {
+            let error = match scores.stderr {
+                Some(error) => format!(
+                    " (95 % interval {} to {})",
+                    number(scores.perplexity - 1.96 * error),
+                    number(scores.perplexity + 1.96 * error)
+                ),
+                None => String::new(),
+            };
+            format!(
+                "{on} its perplexity is {}{error}, with no reference to compare it with",
+                number(scores.perplexity)
+            )
+        }
+    }
+}
+
+/// Numbers that stand for the whole, where there is one artifact.
+pub fn tiles(given: &Given) -> Vec<Tile> {
+    let [subject] = &given.subjects[..] else {
+        return Vec::new();
+    };
+    let tile = |number: String, about: &str| Tile {
+        number,
+        about: about.to_owned(),
+    };
+    let mut tiles = vec![
+        tile(percent(subject.share()), "of the source's bytes"),
+        tile(bytes(subject.after as f64), "in the artifact"),
+    ];
+    if let Some(report) = subject.report {
+        let parameters = report.parameters;
+        let part = parameters.after as f64 / parameters.before.max(1) as f64;
+        tiles.push(tile(percent(part), "of the parameters"));
+    }
+    if let Some((scores, _)) = subject.scores {
+        match scores.perplexity_ratio {
+            Some(ratio) => {
+                let about = match scores.perplexity_ratio_ci95 {
+                    Some(half) => format!("the original's perplexity, ± {} (95 %)", brief(half)),
+                    None => "the original's perplexity".to_owned(),
+                };
+                tiles.push(tile(format!("{} ×", number(ratio)), &about));
+            }
+            None => tiles.push(tile(number(scores.perplexity), "perplexity")),
+        }
+        if let Some(kl) = scores.kl {
+            tiles.push(tile(brief(kl), "nats of KL divergence"));
+        }
+        if let Some(top1) = scores.top1 {
+            tiles.push(tile(percent(top1), "same likeliest token"));
+        }
+    }
+    tiles
+}

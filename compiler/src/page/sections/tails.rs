@@ -1,0 +1,160 @@
+//! What truncation loses: under each gauge, and step by step under the axiom.
+
+use htc_formats::model::Slot;
+
+use super::super::html::{Block, Figure, Legend, Section};
+use super::super::plot::{Axis, Colour, Drawing, Kind, Marker, PlotError, Point, Series, Xy};
+use super::super::subject::Given;
+use super::super::table::Table;
+use super::{empty, layer_ramp, of_layer};
+use crate::analyse::record::{Analysis, Tails};
+
+/// A gauge's numbers in a record.
+type Of = fn(&Tails) -> Option<&Vec<f64>>;
+
+const GAUGES: [(&str, Of, Colour, Marker); 3] = [
+    ("none", |t| Some(&t.none), Colour::Thing(6), Marker::Circle),
+    (
+        "activation",
+        |t| t.activation.as_ref(),
+        Colour::Thing(1),
+        Marker::Square,
+    ),
+    (
+        "whiten",
+        |t| t.whiten.as_ref(),
+        Colour::Thing(0),
+        Marker::Diamond,
+    ),
+];
+
+/// Tail energies by gauge.
+pub fn gauges(given: &Given) -> Result<Section, PlotError> {
+    let mut section = empty(
+        "gauges",
+        "Tail energy by gauge",
+        "The smallest relative error that a rank can have, in the norm of each gauge: the weights alone, the weights by how much each input is excited, the outputs. Points are root mean squares over the layers, bars go from the best layer to the worst.",
+    );
+    for (name, analysis) in &given.analyses {
+        let prefix = given.of_analysis(name);
+        let caption = format!("{prefix}Tail energy by rank and gauge");
+        let mut table: Option<Table> = None;
+        let mut plots: Vec<Drawing> = Vec::new();
+        let mut compared = false;
+        for slot in Slot::ALL {
+            let mut xy = Xy::new(
+                slot.name(),
+                Axis::new("part of the full rank", Kind::FromZero),
+                Axis::new("tail energy (relative error)", Kind::FromZero),
+            );
+            xy.small = true;
+            for (gauge, of, colour, marker) in GAUGES {
+                let points = over_layers(analysis, slot, of);
+                compared |= gauge != "none" && !points.is_empty();
+                xy.series.push(Series {
+                    name: gauge.into(),
+                    colour,
+                    marker: Some(marker),
+                    line: true,
+                    points,
+                });
+            }
+            if xy.series.iter().all(|s| s.points.is_empty()) {
+                continue;
+            }
+            plots.push(xy.draw()?);
+            let own = xy.table(&caption, true);
+            match &mut table {
+                Some(table) => table.append(slot.name(), own),
+                None => table = Some(own.within("slot", slot.name())),
+            }
+        }
+        // Without another gauge there is nothing that the spectra do not show.
+        if let Some(table) = table.filter(|_| compared) {
+            let key = |&(gauge, _, colour, marker): &(&str, Of, Colour, Marker)| {
+                (colour, Some(marker.letter()), gauge.to_owned())
+            };
+            section.blocks.push(Block::Figure(Figure {
+                caption: caption + ".",
+                plots,
+                legend: Legend::Keys(GAUGES.iter().map(key).collect()),
+                table,
+            }));
+        }
+    }
+    Ok(section)
+}
+
+fn over_layers(analysis: &Analysis, slot: Slot, of: Of) -> Vec<Point> {
+    let spectra = &analysis.spectra;
+    let of_rank = |(i, &fraction): (usize, &f64)| {
+        let own = spectra.slots.iter().filter(|s| s.slot == slot);
+        let values: Vec<f64> = own.filter_map(|s| of(&s.tails)?.get(i).copied()).collect();
+        let count = values.len() as f64;
+        let low = values.iter().copied().reduce(f64::min)?;
+        let high = values.iter().copied().reduce(f64::max)?;
+        let mean = (values.iter().map(|v| v * v / count).sum::<f64>()).sqrt();
+        Some(Point {
+            interval: Some((low, high)),
+            ..Point::new(fraction, mean)
+        })
+    };
+    spectra
+        .fractions
+        .iter()
+        .enumerate()
+        .filter_map(of_rank)
+        .collect()
+}
+
+/// Tail energy by iteration of the axiom.
+pub fn axiom(given: &Given) -> Result<Section, PlotError> {
+    let mut section = empty(
+        "axiom",
+        "Tail energy under the axiom",
+        "Tail energy of each layer by iteration; it is to fall.",
+    );
+    for subject in &given.subjects {
+        let traces = subject.report.map_or(&[][..], |r| &r.axiom);
+        let layers = traces.iter().map(|t| t.layer + 1).max().unwrap_or(0);
+        let mut xy = Xy::new(
+            "Tail energy by iteration",
+            Axis::new("iteration", Kind::Whole),
+            Axis::new("tail energy", Kind::Linear),
+        );
+        xy.series = traces
+            .iter()
+            .map(|trace| {
+                let ends = [trace.before, trace.after];
+                // Without a trace, its ends are what is known.
+                let values = if trace.trace.is_empty() {
+                    &ends[..]
+                } else {
+                    &trace.trace
+                };
+                let points = (0..).zip(values);
+                Series {
+                    name: format!("layer {}", trace.layer),
+                    colour: of_layer(trace.layer, layers),
+                    marker: None,
+                    line: true,
+                    points: points
+                        .filter_map(|(i, v): (u32, _)| Some(Point::new(f64::from(i), (*v)?)))
+                        .collect(),
+                }
+            })
+            .collect();
+        xy.series.retain(|s| !s.points.is_empty());
+        if xy.series.is_empty() {
+            continue;
+        }
+        let caption = format!("{}Tail energy by iteration of the axiom", given.of(subject));
+        section.blocks.push(Block::Figure(Figure {
+            plots: vec![xy.draw()?],
+            legend: layer_ramp(layers),
+            table: xy.table(&caption, true),
+            caption: format!("{caption}, one curve for each layer."),
+        }));
+    }
+    Ok(section)
+}

@@ -1,0 +1,254 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::input::{InputError, Inputs};
+use super::page;
+
+fn digest() -> String {
+    "ab".repeat(32)
+}
+
+fn slot(layer: u64, name: &str, error: Value) -> Value {
+    json!({"layer": layer, "slot": name, "form": "low_rank", "rank": 4, "rows": 8, "cols": 8,
+        "parameters_before": 64, "parameters_after": 64, "bytes_before": 256, "bytes_after": 128,
+        "error": error, "note": null})
+}
+
+/// A report with everything that a report may have.
+fn report() -> Value {
+    let scores = json!({"perplexity": 12.5, "stderr": 0.25, "perplexity_all": 13.0, "stderr_all": 0.2,
+        "tokens": 1000, "tokens_all": 2000, "context": 64, "chunks": 3, "kl": 0.0625, "kl_stderr": 0.001,
+        "top1": 0.75, "top1_stderr": 0.01, "reference_perplexity": 12.0, "perplexity_ratio": 1.0417,
+        "perplexity_ratio_ci95": 0.003});
+    json!({
+        "source": "<script>alert(1)</script>.gguf", "source_sha256": digest(), "artifact": "a\"b&c.htz",
+        "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}},
+        "parameters": {"before": 1000, "after": 500}, "selected_parameters": {"before": 900, "after": 400},
+        "selected_bytes": {"before": 900, "after": 400}, "ratio": 0.5,
+        "slots": [{"slot": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
+            "bytes": {"before": 512, "after": 256}, "error": 0.1, "largest_error": 0.2}],
+        "bases": {"count": 0, "bytes": 0}, "biases": {"count": 2, "parameters": 10, "bytes": 40},
+        "weighting": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
+        "calibration": {"text": "t.txt", "text_sha256": digest(), "tokens": 10, "context": 5, "found_layers": 0,
+            "layers": 2, "gauge": "whiten", "output_errors": [{"slot": "q", "error": 0.03125, "largest_error": 0.04}]},
+        "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",
+            "slots": [slot(0, "q", json!(0.1875)), slot(1, "q", json!(0.4375))], "bases": []},
+        "threads": 2,
+        "seconds": {"plan": 0.1, "read": 0.2, "calibrate": 0.3, "factorise": 0.4, "seal": 0.5, "total": 1.5},
+        "measured": [
+            {"layer": 0, "slot": "q", "error": 0.1875, "output_error": 0.0859375, "predicted": 0.171, "norm": "frobenius"},
+            {"layer": 1, "slot": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"},
+            {"layer": 1, "slot": "k", "error": 0.5, "output_error": 0.6, "predicted": 0.0703125, "norm": "axiom"}],
+        "axiom": [{"layer": 0, "before": 0.5, "after": 0.25, "trace": [0.5, 0.3, 0.25]}],
+        "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "appended": true}],
+        "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
+        "trials": [{"gauge": "none", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
+            {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
+        "quality": {"text": "held-out", "evaluation": scores},
+        "forecast": {"bytes": 2000, "peak_memory": 5000, "seconds": 2.0}, "peak_memory": 4000
+    })
+}
+
+fn read(value: &Value) -> Result<Inputs, InputError> {
+    read_text(&value.to_string())
+}
+
+fn read_text(text: &str) -> Result<Inputs, InputError> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let mut inputs = Inputs::default();
+    inputs.read(file.path()).map(|()| inputs)
+}
+
+#[test]
+fn everything_in_a_report_is_on_its_page() {
+    let text = page(&read(&report()).unwrap()).unwrap();
+    for number in [
+        "50 %",
+        "0.1875",
+        "0.4375",
+        "0.08594",
+        "0.1016",
+        "0.171",
+        "0.09",
+        "0.8125",
+        "0.0625",
+        "1.042",
+        "3, 17",
+        "a note &lt;b&gt;",
+        "0.03125",
+        "0.07031",
+        "chosen",
+        "held-out",
+        "whiten, sink append, bias at 0.5",
+        "q k v: norm of the projection",
+        "biases added",
+    ] {
+        assert!(text.contains(number), "{number} in {text}");
+    }
+    for id in [
+        "quality",
+        "bytes",
+        "ranks",
+        "errors",
+        "predicted",
+        "forecast",
+        "axiom",
+        "sinks",
+        "time",
+        "notes",
+        "origins",
+    ] {
+        assert!(text.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+    assert!(!text.contains("<script"));
+    assert!(text.contains("Left out") && text.contains("htc analyse --calibration TEXT --json"));
+}
+
+#[test]
+fn a_report_without_what_is_optional_leaves_it_out() {
+    let mut report = report();
+    for key in [
+        "measured",
+        "axiom",
+        "sinks",
+        "exempt",
+        "trials",
+        "quality",
+        "forecast",
+        "peak_memory",
+    ] {
+        report.as_object_mut().unwrap().remove(key);
+    }
+    report["calibration"] = Value::Null;
+    let text = page(&read(&report).unwrap()).unwrap();
+    for id in ["quality", "predicted", "forecast", "axiom", "sinks"] {
+        assert!(!text.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+    assert!(text.contains("Its quality was not measured: htc eval"));
+}
+
+#[test]
+fn files_are_recognised_by_what_is_in_them() {
+    let evaluation = json!({"model": {"name": "m", "bytes": 5}, "perplexity": 2.0, "stderr": null, "tokens": 3, "context": 4});
+    assert_eq!(read(&evaluation).unwrap().evaluated.len(), 1);
+    assert_eq!(read(&report()).unwrap().compiled.len(), 1);
+    let unknown = [
+        "",
+        "\n",
+        "[]",
+        "5",
+        "\"text\"",
+        "{}",
+        "{\"a\": 1}",
+        "GGUF....",
+        "\u{0089}",
+        "just words",
+        "{\"kind\": \"other\"}",
+        "{\"kind\": 5}",
+        "{\"format\": \"htc-plan\"}",
+        "{\"peak_memory\": 5}",
+    ];
+    for text in unknown {
+        let error = read_text(text).unwrap_err();
+        assert!(
+            matches!(error, InputError::Unknown { .. }),
+            "{text}: {error}"
+        );
+        assert!(
+            error.to_string().contains("htc compile --report FILE"),
+            "{error}"
+        );
+    }
+    // What is not looked at may be as deep as it likes.
+    let deep = format!("{}1{}", "{\"a\":".repeat(300), "}".repeat(300));
+    assert!(matches!(read_text(&deep), Err(InputError::Unknown { .. })));
+    let mut cut = report().to_string();
+    cut.truncate(cut.len() / 2);
+    let damaged = [
+        cut,
+        "{".into(),
+        "{\"kind\": \"analysis\"}".into(),
+        json!({"plan": 1, "artifact": 2}).to_string(),
+        json!({"perplexity": 2.0, "tokens": 3, "context": 4}).to_string(),
+    ];
+    for text in damaged {
+        let error = read_text(&text).unwrap_err();
+        assert!(
+            matches!(error, InputError::Damaged { .. }),
+            "{text}: {error}"
+        );
+        assert!(error.to_string().contains("make it anew with"), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    }
+    assert!(matches!(
+        Inputs::default().read(Path::new("/no/such/file")),
+        Err(InputError::Read { .. })
+    ));
+}
+
+#[test]
+fn a_layer_that_no_model_has_is_damage() {
+    for layer in [4096_u64, 1 << 40, u64::MAX] {
+        let mut report = report();
+        report["plan"]["slots"][0]["layer"] = json!(layer);
+        let error = read(&report).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("layer {layer}")),
+            "{error}"
+        );
+    }
+    let mut report = report();
+    report["axiom"][0]["trace"] = json!(vec![0.5; 5000]);
+    assert!(matches!(read(&report), Err(InputError::Damaged { .. })));
+}
+
+/// Every number of a report in turn is replaced by one that nobody expects; the page is made, or
+/// the file is refused.
+#[test]
+fn no_number_of_a_report_breaks_the_page() {
+    let report = report();
+    let mut places = Vec::new();
+    numbers(&report, String::new(), &mut places);
+    assert!(places.len() > 100);
+    let odd = [
+        json!(1e308),
+        json!(-1e308),
+        json!(-1),
+        json!(0),
+        json!(5e-324),
+        json!(u64::MAX),
+        Value::Null,
+    ];
+    for place in places {
+        for value in &odd {
+            let mut changed = report.clone();
+            *changed.pointer_mut(&place).unwrap() = value.clone();
+            if let Ok(inputs) = read(&changed) {
+                let text = page(&inputs).unwrap();
+                assert!(
+                    text.ends_with("</html>\n") && text.len() < 1 << 20,
+                    "{place}: {value}"
+                );
+            }
+        }
+    }
+}
+
+fn numbers(value: &Value, place: String, to: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => to.push(place),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                numbers(item, format!("{place}/{i}"), to);
+            }
+        }
+        Value::Object(entries) => {
+            for (key, item) in entries {
+                numbers(item, format!("{place}/{key}"), to);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,477 @@
+//! `htc report`: one page that is well formed, complete, needs nothing beside itself and is the same
+//! every time.
+
+mod browser;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_formats::gguf::Value as Metadata;
+use htc_tests::material::words;
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::{compile, eval};
+
+/// Artifacts of one small model, with their reports and evaluations.
+struct Made {
+    scratch: Scratch,
+    inputs: Vec<PathBuf>,
+}
+
+/// Two artifacts, both reports, one evaluation, an analysis.
+fn made(name: &str) -> Made {
+    let scratch = Scratch::new();
+    let model = scratch.file(&format!("{name}.gguf"), TinyModel::default().bytes());
+    let text = scratch.file("words.txt", words(600));
+    let folder = scratch.path("cache");
+    let cache = folder.to_str().unwrap();
+    let calibrate = [
+        "--calibration",
+        text.to_str().unwrap(),
+        "--context",
+        "32",
+        "--cache",
+        cache,
+    ];
+    let mut inputs = Vec::new();
+    for (artifact, own) in [
+        ("gp.htz", &["--rank", "8"][..]),
+        ("grc.htz", &["--method", "grc", "--ratio", "0.6"]),
+    ] {
+        let (path, report) = compile(&scratch, &model, artifact, &[own, &calibrate].concat());
+        inputs.push(scratch.file(&format!("{artifact}.json"), report.to_string()));
+        inputs.push(path);
+    }
+    let options = [
+        "--context",
+        "32",
+        "--chunks",
+        "4",
+        "--reference",
+        model.to_str().unwrap(),
+    ];
+    let result = eval(&inputs[1], &text, &options).run().json();
+    inputs.push(scratch.file("eval.json", result.to_string()));
+    let analysis = htc!["analyse", &model, "--json"]
+        .args(calibrate)
+        .run()
+        .json();
+    inputs.push(scratch.file("analysis.json", analysis.to_string()));
+    Made { scratch, inputs }
+}
+
+/// The page that the files give.
+fn page(scratch: &Scratch, inputs: &[&Path], name: &str) -> String {
+    let output = scratch.path(name);
+    let outcome = htc!["report"]
+        .args(inputs)
+        .arg("-o")
+        .arg(&output)
+        .run()
+        .ok();
+    assert!(
+        outcome.stdout.is_empty() && outcome.stderr.is_empty(),
+        "{}",
+        outcome.stderr
+    );
+    fs::read_to_string(output).unwrap()
+}
+
+/// An element of a page: its name, its attributes, the text in it and its children's.
+#[derive(Debug, Default)]
+struct Element {
+    name: String,
+    attributes: Vec<(String, String)>,
+    children: Vec<Element>,
+    text: String,
+}
+
+impl Element {
+    fn attribute(&self, name: &str) -> Option<&str> {
+        let mut own = self.attributes.iter().filter(|(key, _)| key == name);
+        own.next().map(|(_, value)| value.as_str())
+    }
+
+    fn all<'a>(&'a self, name: &str) -> Vec<&'a Element> {
+        let mut found = Vec::new();
+        for child in &self.children {
+            if child.name == name {
+                found.push(child);
+            }
+            found.extend(child.all(name));
+        }
+        found
+    }
+}
+
+/// Reads a page strictly: every element is closed in its order, attributes are quoted and occur
+/// once, `<`, `>` and `&` stand for themselves nowhere.
+#[track_caller]
+fn parse(page: &str) -> Element {
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a doctype");
+    let mut open = vec![Element::default()];
+    while let Some(at) = rest.find('<') {
+        let (text, tag) = rest.split_at(at);
+        let inside = open.last_mut().unwrap();
+        if inside.name != "style" {
+            assert!(!text.contains('>'), "a bare > in {text:?}");
+            for part in text.split('&').skip(1) {
+                let name = part.split(';').next().unwrap();
+                assert!(
+                    ["amp", "lt", "gt", "quot", "#39", "apos"].contains(&name),
+                    "&{name}"
+                );
+            }
+        }
+        inside.text.push_str(text);
+        let end = tag.find('>').expect("a tag ends");
+        let inner = &tag[1..end];
+        rest = &tag[end + 1..];
+        if let Some(name) = inner.strip_prefix('/') {
+            let element = open.pop().unwrap();
+            assert_eq!(element.name, name, "closed in another order");
+            let parent = open.last_mut().expect("something is open");
+            parent.text.push_str(&element.text);
+            parent.children.push(element);
+            continue;
+        }
+        let closed = inner.ends_with('/');
+        let inner = inner.trim_end_matches('/');
+        let (name, mut listed) = inner.split_once([' ', '\n']).unwrap_or((inner, ""));
+        let mut attributes: Vec<(String, String)> = Vec::new();
+        while !listed.trim().is_empty() {
+            let (key, value) = listed
+                .trim_start()
+                .split_once("=\"")
+                .expect("a quoted attribute");
+            let (value, more) = value.split_once('"').expect("a quote ends");
+            assert!(
+                attributes.iter().all(|(other, _)| other != key),
+                "{key} twice in <{inner}>"
+            );
+            attributes.push((key.to_owned(), value.to_owned()));
+            listed = more;
+        }
+        let element = Element {
+            name: name.to_owned(),
+            attributes,
+            ..Element::default()
+        };
+        if closed || name == "meta" {
+            open.last_mut().unwrap().children.push(element);
+        } else {
+            open.push(element);
+        }
+    }
+    assert_eq!(open.len(), 1, "<{}> stays open", open.last().unwrap().name);
+    open.pop().unwrap()
+}
+
+/// What holds for every page.
+#[track_caller]
+fn is_sound(page: &str) -> Element {
+    let root = parse(page);
+    for word in [
+        "http://", "https://", "<script", "url(", "@import", "src=", "/tmp", "NaN",
+    ] {
+        assert!(!page.contains(word), "{word} on the page");
+    }
+    let policy = root.all("meta");
+    let policy = policy
+        .iter()
+        .filter(|m| m.attribute("http-equiv") == Some("Content-Security-Policy"));
+    let policy: Vec<_> = policy.filter_map(|m| m.attribute("content")).collect();
+    assert_eq!(policy.len(), 1);
+    assert!(
+        policy[0].contains("default-src &#39;none&#39;"),
+        "{policy:?}"
+    );
+    assert_eq!(root.all("html")[0].attribute("lang"), Some("en"));
+    assert_eq!(root.all("h1").len(), 1);
+    let mut ids = BTreeSet::new();
+    let mut stack = vec![&root];
+    while let Some(element) = stack.pop() {
+        if let Some(id) = element.attribute("id") {
+            assert!(ids.insert(id), "{id} twice");
+        }
+        stack.extend(&element.children);
+    }
+    for link in root.all("a") {
+        let target = link
+            .attribute("href")
+            .and_then(|to| to.strip_prefix('#'))
+            .unwrap();
+        assert!(ids.contains(target), "#{target} leads nowhere");
+    }
+    let figures = root.all("figure");
+    let within: usize = figures.iter().map(|f| f.all("svg").len()).sum();
+    assert_eq!(root.all("svg").len(), within, "a plot outside of a figure");
+    for figure in figures {
+        assert_eq!(figure.all("figcaption").len(), 1);
+        let table = figure
+            .all("details")
+            .pop()
+            .and_then(|d| d.all("table").pop());
+        let rows = table.expect("a figure has its numbers").all("tbody")[0]
+            .all("tr")
+            .len();
+        assert!(rows > 0, "{}", figure.all("figcaption")[0].text);
+        for svg in figure.all("svg") {
+            assert_eq!(svg.attribute("role"), Some("img"));
+            assert!(svg.attribute("viewBox").is_some());
+            assert!(svg.attribute("width").is_none() && svg.attribute("height").is_none());
+            let named: Vec<&str> = svg
+                .attribute("aria-labelledby")
+                .unwrap()
+                .split(' ')
+                .collect();
+            for (element, id) in ["title", "desc"].into_iter().zip(named) {
+                let found = &svg.all(element)[0];
+                assert_eq!(found.attribute("id"), Some(id));
+                assert!(!found.text.trim().is_empty());
+            }
+        }
+    }
+    for table in root.all("table") {
+        assert_eq!(table.all("caption").len(), 1);
+        let columns = table.all("thead")[0].all("th").len();
+        for heading in table.all("thead")[0].all("th") {
+            assert_eq!(heading.attribute("scope"), Some("col"));
+        }
+        for row in table.all("tbody")[0].all("tr") {
+            assert_eq!(
+                row.children.len(),
+                columns,
+                "{}",
+                table.all("caption")[0].text
+            );
+            assert_eq!(row.children[0].attribute("scope"), Some("row"));
+        }
+    }
+    root
+}
+
+fn sections(root: &Element) -> Vec<&str> {
+    root.all("section")
+        .into_iter()
+        .filter_map(|s| s.attribute("id"))
+        .collect()
+}
+
+#[test]
+fn everything_together_makes_one_page_that_is_the_same_every_time() {
+    let made = made("model");
+    let inputs: Vec<&Path> = made.inputs.iter().map(PathBuf::as_path).collect();
+    let first = page(&made.scratch, &inputs, "first.html");
+    let second = page(&made.scratch, &inputs, "second.html");
+    assert!(first == second, "two runs differ");
+    let root = is_sound(&first);
+    for id in [
+        "quality",
+        "bytes",
+        "ranks",
+        "errors",
+        "spectra",
+        "gauges",
+        "phases",
+        "depth",
+        "dimension",
+        "manifold",
+        "sinks",
+        "time",
+        "origins",
+    ] {
+        assert!(
+            sections(&root).contains(&id),
+            "{id} in {:?}",
+            sections(&root)
+        );
+    }
+    // Both artifacts are on the page, and each once: the report and the file are put together.
+    let origins = root
+        .all("section")
+        .into_iter()
+        .find(|s| s.attribute("id") == Some("origins"));
+    let told: Vec<&str> = origins
+        .unwrap()
+        .all("thead")
+        .iter()
+        .map(|h| h.text.trim())
+        .collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(
+        told[0].ends_with("gp.htz") && told[1].ends_with("grc.htz"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn the_numbers_of_a_report_stand_in_its_tables() {
+    let made = made("model");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(&made.inputs[0]).unwrap()).unwrap();
+    let text = page(&made.scratch, &[&made.inputs[0]], "page.html");
+    is_sound(&text);
+    for slot in report["plan"]["slots"].as_array().unwrap() {
+        let Some(error) = slot["error"].as_f64() else {
+            continue;
+        };
+        // Four significant digits, trailing zeros left out.
+        let digits = (3 - error.log10().floor() as i32).max(0) as usize;
+        let told = format!("{error:.digits$}");
+        let told = told.trim_end_matches('0');
+        assert!(text.contains(&format!(">{told}</td>")), "{told} is missing");
+    }
+    assert!(text.contains(report["source_sha256"].as_str().unwrap()));
+}
+
+#[test]
+fn each_kind_of_input_makes_a_page_alone() {
+    let made = made("model");
+    for input in &made.inputs {
+        let text = page(&made.scratch, &[input], "alone.html");
+        is_sound(&text);
+        assert!(
+            text.contains("Left out, with the command that gives it"),
+            "{}",
+            input.display()
+        );
+        fs::remove_file(made.scratch.path("alone.html")).unwrap();
+    }
+}
+
+#[test]
+fn a_file_is_known_by_its_content_and_its_name_is_a_text() {
+    let scratch = Scratch::new();
+    let name = "<script>alert(1)</script>";
+    let model = scratch.file(
+        "m.gguf",
+        TinyModel::default()
+            .with("general.name", Metadata::String(name.into()))
+            .bytes(),
+    );
+    let (artifact, report) = compile(&scratch, &model, "a.htz", &["--rank", "4"]);
+    let mut renamed = report;
+    renamed["source"] = name.into();
+    renamed["artifact"] = "\"><img src=x onerror=alert(1)>".into();
+    renamed["notes"] = serde_json::json!(["]]><!-- <style>", "&amp;"]);
+    let report = scratch.file("looks like an artifact.htz", renamed.to_string());
+    let moved = scratch.path("looks like a report.json");
+    fs::rename(artifact, &moved).unwrap();
+    let text = page(&scratch, &[&report, &moved], "page.html");
+    parse(&text);
+    assert!(text.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert!(!text.contains("<script") && !text.contains("<img"));
+}
+
+#[test]
+fn what_is_no_input_is_refused_with_the_remedy() {
+    let made = made("model");
+    let scratch = &made.scratch;
+    let output = scratch.path("page.html");
+    let model = scratch.path("model.gguf");
+    let report = fs::read(&made.inputs[0]).unwrap();
+    let artifact = fs::read(&made.inputs[1]).unwrap();
+    let mut flipped = artifact.clone();
+    flipped[100] ^= 1;
+    let cases: [(&str, Vec<u8>, &[&str]); 8] = [
+        (
+            "empty.json",
+            Vec::new(),
+            &["htc compile --report", "htc eval --json"],
+        ),
+        (
+            "words.json",
+            b"some words".to_vec(),
+            &["no JSON", "htc compile --report"],
+        ),
+        (
+            "other.json",
+            b"{\"a\": 1}".to_vec(),
+            &["other keys", "htc compile --report"],
+        ),
+        (
+            "half.json",
+            report[..report.len() / 2].to_vec(),
+            &["damaged", "make it anew"],
+        ),
+        (
+            "half.htz",
+            artifact[..artifact.len() / 2].to_vec(),
+            &["half.htz"],
+        ),
+        ("flipped.htz", flipped, &["flipped.htz"]),
+        ("deep.json", b"[".repeat(100_000), &["htc compile --report"]),
+        (
+            "nul.bin",
+            vec![0; 4096],
+            &["nul.bin", "htc compile --report"],
+        ),
+    ];
+    for (name, bytes, words) in cases {
+        let path = scratch.file(name, bytes);
+        let run = htc!["report", &made.inputs[0], &path, "-o", &output]
+            .hostile()
+            .run();
+        run.refused(1, words);
+        assert!(!output.exists(), "{name}");
+    }
+    htc!["report", &model, "-o", &output]
+        .run()
+        .refused(1, &["gguf", "compiled first"]);
+    htc!["report", scratch.path("none"), "-o", &output]
+        .run()
+        .refused(1, &["cannot be read"]);
+    htc!["report", scratch.folder(), "-o", &output]
+        .run()
+        .refused(1, &["cannot be read"]);
+    htc!["report", &made.inputs[0]]
+        .run()
+        .refused(2, &["--output"]);
+    htc!["report", "-o", &output].run().refused(2, &["INPUT"]);
+}
+
+#[test]
+fn nothing_is_written_over_unasked() {
+    let made = made("model");
+    let report = &made.inputs[0];
+    let before = fs::read(report).unwrap();
+    for options in [&[][..], &["--force"]] {
+        let run = htc!["report", report, "-o", report].args(options).run();
+        run.refused(2, &["read", "another -o"]);
+    }
+    assert_eq!(fs::read(report).unwrap(), before);
+    let output = made.scratch.file("page.html", "mine");
+    htc!["report", report, "-o", &output]
+        .run()
+        .refused(1, &["exists already", "--force"]);
+    assert_eq!(fs::read(&output).unwrap(), b"mine");
+    let _ = htc!["report", report, "-o", &output, "--force"].run().ok();
+    assert!(fs::read_to_string(&output).unwrap().ends_with("</html>\n"));
+    let nowhere = made.scratch.path("no/page.html");
+    htc!["report", report, "-o", &nowhere]
+        .run()
+        .refused(1, &["cannot be written"]);
+    let files = fs::read_dir(made.scratch.folder()).unwrap();
+    for file in files {
+        let name = file.unwrap().file_name();
+        assert!(!name.to_string_lossy().contains("unfinished"), "{name:?}");
+    }
+}
+
+#[test]
+fn an_evaluation_names_its_files() {
+    let made = made("model");
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(&made.inputs[4]).unwrap()).unwrap();
+    let bytes = |path: &Path| fs::metadata(path).unwrap().len();
+    assert_eq!(result["model"]["name"], "gp.htz");
+    assert_eq!(result["model"]["bytes"], bytes(&made.inputs[1]));
+    assert_eq!(result["reference"]["name"], "model.gguf");
+    assert_eq!(
+        result["reference"]["bytes"],
+        bytes(&made.scratch.path("model.gguf"))
+    );
+    assert_eq!(result["text"], "words.txt");
+}
