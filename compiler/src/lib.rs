@@ -28,6 +28,7 @@ pub mod memory;
 pub mod ordered;
 pub mod pipeline;
 pub mod plan;
+pub mod probe;
 #[cfg(test)]
 mod random;
 pub mod report;

@@ -37,6 +37,7 @@ use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
+use crate::probe::ProbeError;
 use crate::report::{Calibrated, Report};
 use crate::seal;
 use crate::trial::{self, Goal, TrialError, Wanted};
@@ -188,6 +189,9 @@ pub enum CompileError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
+    /// The spectra of what is stored cannot be computed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// No candidate is chosen.
     #[error(transparent)]
     Trial(#[from] TrialError),

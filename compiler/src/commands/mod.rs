@@ -33,6 +33,7 @@ use crate::evaluate::EvaluateError;
 use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
+use crate::probe::ProbeError;
 use crate::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -91,6 +92,20 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
+    #[error("--layer {layer}: {} has {layers} layers, counted from 0; give a lower one", path.display())]
+    NoSuchLayer {
+        path: PathBuf,
+        layer: usize,
+        layers: usize,
+    },
+    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({slots}); compile it anew", path.display())]
+    Probe {
+        path: PathBuf,
+        layer: usize,
+        slots: String,
+    },
+    #[error("{}: {error}", path.display())]
+    Spectra { path: PathBuf, error: ProbeError },
     #[error(
         "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
     )]
@@ -125,6 +140,7 @@ impl Failure {
             )
             | Failure::NoPrompt
             | Failure::Unread { .. }
+            | Failure::NoSuchLayer { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,
                 ..

@@ -17,6 +17,7 @@ mod factors;
 mod inspect;
 mod interrupt;
 mod plan;
+mod probe;
 mod run;
 mod terminal;
 mod tokenize;
