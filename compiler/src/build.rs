@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord, TensorEntry,
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord,
+    TensorEntry,
 };
 use htc_formats::map::MappedFile;
 use htc_formats::model::{Role, Slot};
@@ -30,6 +31,8 @@ pub struct Inputs<'a> {
     pub digest: Digest,
     /// Its activations.
     pub calibration: Option<&'a Calibration>,
+    /// The layer that the artifact names for a probe.
+    pub depth_sink: DepthSinkRecord,
     /// Its vocabulary.
     pub tokenizer: &'a Section,
     /// Threads that factorise.
@@ -52,7 +55,11 @@ pub struct Built {
 impl Inputs<'_> {
     /// The artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
-        seal::draft(self.source, self.digest, plan, self.calibration, &treatment)
+        let mut draft = seal::draft(self.source, self.digest, plan, self.calibration, &treatment);
+        if let Some(geometry) = &mut draft.geometry {
+            geometry.depth_sink = self.depth_sink;
+        }
+        draft
     }
 
     /// A digest of everything that the bytes of the artifact of a plan depend on.

@@ -9,10 +9,12 @@ use htc_loader::kv::KvType;
 use crate::calibrate;
 use crate::plan::Budget;
 
+mod analysis;
 mod goal;
 mod planning;
 mod weighting;
 
+pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs};
 pub use weighting::WeightingArgs;
@@ -34,6 +36,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Decide what would become of every slot, and write it as JSON
     Plan(PlanArgs),
+    /// Look at a model's spectra and, with a calibration, at its residual stream
+    Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
     /// Write text
@@ -64,7 +68,7 @@ pub struct CompileArgs {
     pub plan: Option<PathBuf>,
     /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
     /// artifact; a calibration is made and kept
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
     pub dry_run: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
@@ -147,6 +151,9 @@ pub struct PlanArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

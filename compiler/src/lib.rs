@@ -12,6 +12,7 @@ macro_rules! say {
     }};
 }
 
+pub mod analyse;
 pub mod build;
 pub mod calibrate;
 pub mod chat;
@@ -29,7 +30,6 @@ pub mod ordered;
 pub mod pipeline;
 pub mod plan;
 pub mod probe;
-#[cfg(test)]
 mod random;
 pub mod report;
 pub mod seal;

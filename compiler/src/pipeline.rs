@@ -20,19 +20,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
+use htc_formats::htz::{DepthSinkRecord, Digest, HtzError, HtzWriter, Origin, Section};
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use htc_loader::Model;
 use thiserror::Error;
 
+use crate::analyse::{self, AnalyseError};
 use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
 use crate::evidence::{Measured, Target, evidence, is_measured};
 use crate::factorise::unit::UnitError;
-use crate::factorise::{Asked, Treatment, TreatmentError};
+use crate::factorise::{Asked, BiasArg, Treatment, TreatmentError};
 use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
 use crate::plan::json::PlanFileError;
@@ -40,7 +41,7 @@ use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
 use crate::probe::ProbeError;
 use crate::report::{Calibrated, Report};
 use crate::seal;
-use crate::trial::{self, Goal, TrialError, Wanted};
+use crate::trial::{self, Chosen, Goal, TrialError, Wanted};
 use crate::work::Work;
 
 /// What to compile.
@@ -189,6 +190,9 @@ pub enum CompileError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
+    /// The depth sink cannot be measured.
+    #[error(transparent)]
+    Analyse(#[from] Box<AnalyseError>),
     /// The spectra of what is stored cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -219,11 +223,29 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     } = &prepared;
     let planned = started.elapsed();
 
+    // Where to look first when the artifact is probed.
+    let layers = source.hyper.layers;
+    let depth_sink = match calibration {
+        Some(calibration) => {
+            progress(Event::Measuring(layers));
+            analyse::depth_sink(source, calibration, options.threads, &progress)
+                .map_err(Box::new)?
+                .layer
+                .map(|layer| DepthSinkRecord {
+                    layer,
+                    origin: Origin::Measured,
+                })
+        }
+        None => None,
+    };
+    let depth_sink = depth_sink.unwrap_or_else(|| DepthSinkRecord::guess(layers));
+
     // Factorise, seal and measure, as often as there are candidates.
     let inputs = Inputs {
         source,
         digest: *digest,
         calibration: calibration.as_ref(),
+        depth_sink,
         tokenizer,
         threads: options.threads,
     };
@@ -284,15 +306,78 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// The plan, or that of another ratio.
     fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, CompileError> {
-        match (ratio, &self.made_from) {
-            (Some(ratio), Some((request, evidence))) => {
-                let mut request = request.clone();
-                request.budget = Budget::Ratio(ratio);
-                Ok(make(&self.source, request, evidence)?)
-            }
-            _ => Ok(self.plan.clone()),
-        }
+        plan_at(&self.source, &self.plan, self.made_from.as_ref(), ratio)
     }
+}
+
+/// A plan, or that of another ratio, where it was made and not taken from a file.
+fn plan_at(
+    source: &ModelFile,
+    plan: &Plan,
+    made_from: Option<&(Request, Evidence)>,
+    ratio: Option<f64>,
+) -> Result<Plan, CompileError> {
+    match (ratio, made_from) {
+        (Some(ratio), Some((request, evidence))) => {
+            let mut request = request.clone();
+            request.budget = Budget::Ratio(ratio);
+            Ok(make(source, request, evidence)?)
+        }
+        _ => Ok(plan.clone()),
+    }
+}
+
+/// Finds the smallest plan whose artifact holds a limit. The artifacts that are tried lie in a work
+/// folder called after `scratch`.
+///
+/// # Errors
+/// [`CompileError`].
+pub fn search(
+    source: &ModelFile,
+    planned: &Planned,
+    goal: Goal,
+    threads: usize,
+    scratch: &Path,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Chosen, CompileError> {
+    let calibration = planned.calibration.as_ref();
+    let inputs = Inputs {
+        source,
+        digest: planned
+            .digest
+            .map_or_else(|| source.digest(), |(digest, _)| digest),
+        calibration,
+        depth_sink: DepthSinkRecord::guess(source.hyper.layers),
+        tokenizer: &tokenizer(source)?,
+        threads,
+    };
+    let wanted = Wanted {
+        weighting: planned.plan.request.weighting,
+        goal,
+        calibrated: calibration.is_some(),
+        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
+    };
+    let work = Work::open(scratch)?;
+    let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);
+    let mut chosen = trial::choose(&inputs, &planner, wanted, &work, progress)?;
+    // Compiled, it is to be what was measured.
+    let Treatment { gauge, sink, bias } = chosen.treatment;
+    chosen.plan.request.weighting = Asked {
+        gauge: Some(gauge),
+        sink: Some(sink),
+        bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
+    };
+    Ok(chosen)
+}
+
+/// The vocabulary of a model as a section of an artifact.
+fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
+    let vocabulary = source.vocabulary.as_ref();
+    let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
+        path: source.path.clone(),
+        error: error.clone(),
+    })?;
+    Ok(Section::tokenizer(vocabulary)?)
 }
 
 /// Opens, calibrates and plans, and finds whatever can be wrong before any factor is made.
@@ -306,14 +391,7 @@ pub(crate) fn prepare(
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
-    let vocabulary = source
-        .vocabulary
-        .as_ref()
-        .map_err(|error| CompileError::Vocabulary {
-            path: options.input.clone(),
-            error: error.clone(),
-        })?;
-    let tokenizer = Section::tokenizer(vocabulary)?;
+    let tokenizer = tokenizer(&source)?;
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     let Planned {
         plan,

@@ -1,4 +1,4 @@
-//! Numbers for tests: the same on every machine.
+//! Pseudo-random numbers that are the same on every machine.
 
 /// SplitMix64.
 pub(crate) struct Rng(pub(crate) u64);
@@ -12,20 +12,24 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// Below `n`, which is above zero.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
     /// Uniform in `[0, 1)`.
+    #[cfg(test)]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    #[cfg(test)]
     pub(crate) fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
     /// Standard normal (Box and Muller).
+    #[cfg(test)]
     pub(crate) fn normal(&mut self) -> f64 {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         let (u, v) = (unit(self.next()), unit(self.next()));

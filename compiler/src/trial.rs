@@ -6,6 +6,7 @@
 //! needs far less text than a difference of perplexities to tell two candidates apart.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::path::Path;
 
 use htc_formats::htz::Digest;
@@ -20,6 +21,7 @@ use crate::evaluate::{self, Distance, EvaluateError, Evaluation};
 use crate::factorise::{Asked, BiasArg, GaugeKind, Treatment};
 use crate::pipeline::{CompileError, Event};
 use crate::plan::{Plan, PlanError};
+use crate::report::{AxiomSearch, bytes_for_people};
 use crate::windows::Windows;
 use crate::work::Work;
 
@@ -51,8 +53,8 @@ impl Limit {
 }
 
 /// As it is typed.
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut space = "";
         if let Some(increase) = self.perplexity_increase {
             write!(f, "--max-perplexity-increase {}", 100.0 * increase)?;
@@ -132,6 +134,9 @@ pub struct Trial {
     pub ratio: f64,
     /// Its bytes.
     pub bytes: u64,
+    /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<(f64, f64)>,
     /// Whether it is the artifact.
     pub chosen: bool,
     /// What was measured on it.
@@ -151,8 +156,56 @@ pub struct Chosen {
     pub quality: Option<Evaluation>,
     /// All candidates, in the order in which they were measured; empty where there was no choice.
     pub trials: Vec<Trial>,
+    /// What was to be reached, as it is typed; `None` where there was no limit.
+    pub limit: Option<String>,
     /// What is to be said of the choice.
     pub notes: Vec<String>,
+}
+
+/// The candidates, a line each; nothing where there was no choice.
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_trials(f, &self.trials, self.limit.as_deref())
+    }
+}
+
+/// Candidates for people, a line each; nothing where there was no choice.
+pub(crate) fn show_trials(
+    f: &mut fmt::Formatter<'_>,
+    trials: &[Trial],
+    limit: Option<&str>,
+) -> fmt::Result {
+    let count = trials.len();
+    match limit {
+        _ if trials.is_empty() => return Ok(()),
+        None => writeln!(
+            f,
+            "  chosen      of {count} candidates, by the KL divergence on held-out text:"
+        )?,
+        Some(limit) => writeln!(
+            f,
+            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text:"
+        )?,
+    }
+    for trial in trials {
+        let Some(found) = &trial.evaluation.reference else {
+            continue;
+        };
+        writeln!(
+            f,
+            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
+            if trial.chosen { "*" } else { " " },
+            trial.gauge,
+            if trial.bias { "on" } else { "off" },
+            trial.ratio,
+            bytes_for_people(trial.bytes),
+            found.perplexity_ratio,
+            found.perplexity_ratio_ci95 / 1.96,
+            found.kl,
+            found.kl_stderr,
+        )?;
+    }
+    Ok(())
 }
 
 /// Why no candidate is chosen.
@@ -160,11 +213,13 @@ pub struct Chosen {
 pub enum TrialError {
     /// A gauge makes the model worse.
     #[error(
-        "--gauge {gauge}: on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with --keep-gauge"
+        "--gauge {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with --keep-gauge", tail.0, tail.1
     )]
     Worse {
         /// The gauge.
         gauge: GaugeKind,
+        /// The tail energy without it and with it, in its coordinates.
+        tail: (f64, f64),
         /// Its KL divergence.
         found: f64,
         /// That of none.
@@ -270,6 +325,7 @@ pub fn choose(
         built,
         quality,
         trials,
+        limit: (!limit.is_none()).then(|| limit.to_string()),
         notes: Vec::new(),
     })
 }
@@ -304,6 +360,7 @@ fn unmeasured(
         built,
         quality: None,
         trials: Vec::new(),
+        limit: None,
         notes,
     })
 }
@@ -333,7 +390,11 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
                     .inputs
                     .build(plan, treatment, self.work, &self.progress)?;
                 let (evaluation, distance) = self.evaluate(&artifact.complete())?;
+                let searches = &built.treated.axiom;
+                let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
+                let tail = (sum(|s| s.before), sum(|s| s.after));
                 let trial = Trial {
+                    tail: (!searches.is_empty()).then_some(tail),
                     gauge: treatment.gauge.to_string(),
                     sink: treatment.sink.to_string(),
                     bias: treatment.bias,
@@ -379,6 +440,13 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         }
     }
 
+    /// The tail energy of all layers before a search for a gauge and behind it.
+    fn tail(&self, candidate: &Candidate) -> (f64, f64) {
+        let trials = self.trials.borrow();
+        let found = trials.get(candidate.trial).and_then(|trial| trial.tail);
+        found.unwrap_or_default()
+    }
+
     fn discard(&self, candidate: &Candidate) {
         let key = self.inputs.key(&candidate.plan, candidate.treatment);
         self.work.artifact(key).discard();
@@ -419,6 +487,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
             if none.distance.kl < best.distance.kl && !wanted.goal.keep_gauge {
                 return Err(TrialError::Worse {
                     gauge: best.treatment.gauge,
+                    tail: self.tail(&best),
                     found: best.distance.kl,
                     none: none.distance.kl,
                     found_ratio: best.distance.perplexity_ratio,

@@ -32,7 +32,7 @@ use thiserror::Error;
 use crate::disk;
 use crate::windows::{TextTooShort, Windows};
 use statistics::LayerSums;
-use store::{Hashed, Identity};
+use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
@@ -261,14 +261,22 @@ pub fn calibrate(
     };
     fs::create_dir_all(&folder).map_err(failed(&folder))?;
 
-    let files = Files { folder, key };
+    let extent = Extent {
+        context: options.context,
+        windows: windows.count(),
+    };
+    let files = Files {
+        folder,
+        key,
+        extent,
+    };
     // Whoever comes second waits, and finds everything.
     let lock = files.folder.join(LOCK);
     let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
     let _locked = locked.map_err(failed(&lock))?;
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
-        match files.open(layer, hyper, options.context, &mut progress) {
+        match files.open(layer, hyper, &mut progress) {
             Some(stored) => layers.push(Arc::new(stored)),
             None => break,
         }
@@ -293,7 +301,7 @@ pub fn calibrate(
     let pool = Pool::new(threads)?;
     let mut session = Session::with_kv_type(model, &pool, options.context, KvType::F32);
     for layer in found..hyper.layers {
-        let mut sums = LayerSums::new(&pool, hyper, options.context);
+        let mut sums = LayerSums::new(&pool, hyper, extent);
         let exec = |error| CalibrateError::Exec {
             path: path.clone(),
             layer,
@@ -377,7 +385,7 @@ pub fn calibrate(
             let done = files.stream(layer - 1);
             fs::remove_file(&done).map_err(failed(&done))?;
         }
-        let stored = files.open(layer, hyper, options.context, &mut progress);
+        let stored = files.open(layer, hyper, &mut progress);
         let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
         layers.push(Arc::new(stored.map_err(failed(&statistics))?));
     }
@@ -396,6 +404,7 @@ pub fn calibrate(
 struct Files {
     folder: PathBuf,
     key: Digest,
+    extent: Extent,
 }
 
 impl Files {
@@ -428,7 +437,6 @@ impl Files {
         &self,
         layer: usize,
         hyper: &HyperParameters,
-        context: usize,
         progress: &mut impl FnMut(Event),
     ) -> Option<StoredLayer> {
         let path = self.layer(layer);
@@ -436,7 +444,7 @@ impl Files {
             key: self.key,
             layer,
         };
-        StoredLayer::open(&path, identity, hyper, context, |why| {
+        StoredLayer::open(&path, identity, hyper, self.extent, |why| {
             let said = format!("{}: {why}; it is made again", path.display());
             progress(Event::Warning(&said));
         })
@@ -467,7 +475,11 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
 }
 
-fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
+/// The folder of the cache.
+///
+/// # Errors
+/// [`CalibrateError::NoCache`].
+pub fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
     if let Some(folder) = &options.cache {
         return Ok(folder.clone());
     }

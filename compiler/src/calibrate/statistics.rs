@@ -5,6 +5,7 @@ use htc_kernels::Pool;
 use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
+use super::store::Extent;
 
 /// First positions that are added together.
 const FIRST_ROWS: usize = 64;
@@ -12,6 +13,35 @@ const FIRST_ROWS: usize = 64;
 /// The sites that read the residual stream, through a norm: what they see at the first position is
 /// the direction in which attention sinks.
 pub const FIRST_SITES: [Site; 2] = [Site::Attention, Site::Ffn];
+
+/// Vectors of the residual stream that are kept as they are, at most.
+const SAMPLE: usize = 512;
+
+/// Vectors that are kept of a text: fewer where it has fewer positions that are not the first of
+/// their window.
+pub fn sample_count(extent: Extent) -> usize {
+    later_positions(extent).min(SAMPLE)
+}
+
+/// Positions that are not the first of their window.
+fn later_positions(extent: Extent) -> usize {
+    extent
+        .context
+        .saturating_sub(1)
+        .saturating_mul(extent.windows)
+}
+
+/// Which of `of` vectors is the `index`-th of `kept`, ascending: one of each of `kept` stretches of equal
+/// length. Its place in the stretch moves on by the golden section each time, so that the places in
+/// the windows differ: an equal step might be a fraction of a window's length, and always find the
+/// same few positions.
+fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
+    /// The golden section of 2³².
+    const STEP: u32 = 2_654_435_769;
+    let (begin, end) = (index * of / kept, (index + 1) * of / kept);
+    let turn = u64::from((index as u32).wrapping_mul(STEP));
+    begin + ((turn * (end - begin) as u64) >> 32) as usize
+}
 
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
@@ -30,6 +60,9 @@ pub struct LayerSums<'a> {
     first_rows: Vec<f32>,
     /// By position of the window, the sum of the residual stream's norms behind the layer.
     pub norms: Vec<f64>,
+    /// `[n, width]`: the residual stream at [`sample_count`] positions that are spread evenly over those
+    /// of [`stream`](Self::stream), by [`sampled_place`].
+    pub sample: Vec<f32>,
     /// Sums of the squared norms of what attention and the feed-forward network add, without the
     /// first positions.
     pub branches: [f64; 2],
@@ -39,6 +72,9 @@ pub struct LayerSums<'a> {
     width: usize,
     head_size: usize,
     query_heads: usize,
+    extent: Extent,
+    /// Rows of [`stream`](Self::stream) so far.
+    later: usize,
     /// Position in the window of the first row that comes next.
     position: usize,
 }
@@ -63,8 +99,8 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
 }
 
 impl<'a> LayerSums<'a> {
-    /// Those of no text, for windows of `context` tokens.
-    pub fn new(pool: &'a Pool, hyper: &HyperParameters, context: usize) -> Self {
+    /// Those of no text yet, of the windows that are to come.
+    pub fn new(pool: &'a Pool, hyper: &HyperParameters, extent: Extent) -> Self {
         let head = || Moments::new(hyper.head_size);
         LayerSums {
             pool,
@@ -73,7 +109,8 @@ impl<'a> LayerSums<'a> {
             sink: Moments::new(hyper.width),
             first_inputs: FIRST_SITES.map(|_| vec![0.0; hyper.width]),
             first_rows: Vec::new(),
-            norms: vec![0.0; context],
+            norms: vec![0.0; extent.context],
+            sample: Vec::new(),
             branches: [0.0; 2],
             heads: (0..hyper.kv_heads)
                 .map(|_| HeadSums {
@@ -85,6 +122,8 @@ impl<'a> LayerSums<'a> {
             width: hyper.width,
             head_size: hyper.head_size,
             query_heads: hyper.heads / hyper.kv_heads.max(1),
+            extent,
+            later: 0,
             position: 0,
         }
     }
@@ -103,6 +142,14 @@ impl<'a> LayerSums<'a> {
         }
         let (first, rest) = self.without_first(x);
         self.stream.add(self.pool, rest);
+        let (kept, of) = (sample_count(self.extent), later_positions(self.extent));
+        for row in rest.chunks_exact(width) {
+            let next = self.sample.len() / width;
+            if next < kept && self.later == sampled_place(next, kept, of) {
+                self.sample.extend_from_slice(row);
+            }
+            self.later += 1;
+        }
         self.first_rows.extend_from_slice(first);
         if self.first_rows.len() >= FIRST_ROWS * width {
             self.finish();
@@ -121,6 +168,7 @@ impl<'a> LayerSums<'a> {
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
         let moments = self.sites.iter().chain([&self.stream, &self.sink]);
         moments.chain(heads).all(Moments::fits_float32)
+            && self.sample.iter().all(|x| x.is_finite())
             && self
                 .norms
                 .iter()
@@ -180,4 +228,28 @@ fn columns(x: &[f32], index: usize, width: usize, parts: usize) -> Vec<f32> {
 
 fn squared_norm(x: &[f32]) -> f64 {
     x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stretch_gives_one_vector_at_another_place() {
+        for (kept, of) in [(1, 1), (7, 7), (512, 513), (512, 65_408), (100, 1_000_003)] {
+            let places = (0..kept).map(|index| sampled_place(index, kept, of));
+            let places: Vec<usize> = places.collect();
+            for (index, place) in places.iter().enumerate() {
+                let stretch = index * of / kept..(index + 1) * of / kept;
+                assert!(stretch.contains(place), "{index} of {kept}: {place}");
+            }
+        }
+        // 128 windows of 511 vectors: an equal step would find four positions.
+        let mut positions: Vec<usize> = (0..512)
+            .map(|index| sampled_place(index, 512, 65_408) % 511)
+            .collect();
+        positions.sort_unstable();
+        positions.dedup();
+        assert!(positions.len() > 250, "{}", positions.len());
+    }
 }

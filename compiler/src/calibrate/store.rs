@@ -1,9 +1,10 @@
 //! The statistics of a layer as a file.
 //!
 //! Little-endian: magic, digest of what was calibrated, layer, digest of the residual stream behind
-//! the layer (what the next layer goes on from), then the moments in a fixed order, norms and
-//! branches, the mean inputs at the first position, and at the end the digest of everything before. All lengths follow from the model's
-//! shapes, so that a file of another length is no file of this model. Second moments are float32:
+//! the layer (what the next layer goes on from), then the moments in a fixed order, norms,
+//! branches, the mean inputs at the first position, a sample of the residual stream, and at the end
+//! the digest of everything before. All lengths follow from the shapes of the model and of the text,
+//! so that a file of another length is no file of them. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
 use std::io::{self, Read, Write};
@@ -14,7 +15,7 @@ use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, Site};
 
 use super::moments::Moments;
-use super::statistics::{FIRST_SITES, LayerSums, site_width};
+use super::statistics::{FIRST_SITES, LayerSums, sample_count, site_width};
 use crate::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x01";
@@ -26,6 +27,15 @@ pub struct Identity {
     pub key: Digest,
     /// Index of the layer.
     pub layer: usize,
+}
+
+/// The windows that the statistics are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Tokens of a window.
+    pub context: usize,
+    /// Windows.
+    pub windows: usize,
 }
 
 /// Mean and second moment of one stream of vectors.
@@ -87,9 +97,11 @@ fn moment_bytes(order: usize) -> usize {
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
-fn file_bytes(hyper: &HyperParameters, context: usize) -> usize {
+fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
-    HEADER + moments + 8 * (context + 2) + 8 * FIRST_SITES.len() * hyper.width + 32
+    let first_inputs = 8 * FIRST_SITES.len() * hyper.width;
+    let sample = 4 * sample_count(extent) * hyper.width;
+    HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + 32
 }
 
 /// Writes a layer's statistics under their final name, complete or not at all.
@@ -123,6 +135,9 @@ pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) 
         let first = sums.first_inputs.iter().flatten();
         let first = first.map(|sum| sum / windows);
         for number in norms.chain(branches).chain(first) {
+            to.write_all(&number.to_le_bytes())?;
+        }
+        for number in &sums.sample {
             to.write_all(&number.to_le_bytes())?;
         }
         let digest = to.hasher.clone().finish();
@@ -175,7 +190,9 @@ pub struct StoredLayer {
     file: MappedFile,
     /// Where each moment begins, and its order.
     moments: Vec<(usize, usize)>,
-    context: usize,
+    extent: Extent,
+    kv_heads: usize,
+    width: usize,
 }
 
 impl StoredLayer {
@@ -185,7 +202,7 @@ impl StoredLayer {
         path: &Path,
         identity: Identity,
         hyper: &HyperParameters,
-        context: usize,
+        extent: Extent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
         if !path.exists() {
@@ -193,7 +210,7 @@ impl StoredLayer {
         }
         let found = MappedFile::open(path).map_err(|error| error.to_string());
         let checked = found.and_then(|file| {
-            let (length, expected) = (file.len(), file_bytes(hyper, context));
+            let (length, expected) = (file.len(), file_bytes(hyper, extent));
             if length != expected {
                 return Err(format!("{length} bytes, expected {expected}"));
             }
@@ -220,7 +237,9 @@ impl StoredLayer {
                 Some(StoredLayer {
                     file,
                     moments,
-                    context,
+                    extent,
+                    kv_heads: hyper.kv_heads,
+                    width: hyper.width,
                 })
             }
             Err(why) => {
@@ -245,9 +264,31 @@ impl StoredLayer {
         self.moment(Site::ALL.len())
     }
 
+    /// The residual stream behind the layer at the first positions of the windows.
+    pub fn sink(&self) -> Moment {
+        self.moment(Site::ALL.len() + 1)
+    }
+
+    /// Key and value heads.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// What a kv head stores and is asked for: the queries of the heads that share it and the keys,
+    /// after the rotary embedding, and the values.
+    pub fn head(&self, kv_head: usize) -> [Moment; 3] {
+        let first = Site::ALL.len() + 2 + 3 * kv_head;
+        [0, 1, 2].map(|part| self.moment(first + part))
+    }
+
+    /// By position of a window, the mean norm of the residual stream behind the layer.
+    pub fn norms(&self) -> Vec<f64> {
+        self.numbers(self.after_moments(), self.extent.context)
+    }
+
     /// Mean squared norms of what attention and the feed-forward network add to the stream.
     pub fn branches(&self) -> [f64; 2] {
-        let numbers = self.numbers(self.after_moments() + 8 * self.context, 2);
+        let numbers = self.numbers(self.after_branches() - 16, 2);
         [numbers[0], numbers[1]]
     }
 
@@ -255,9 +296,19 @@ impl StoredLayer {
     /// sinks; `None` for sites that do not read the residual stream.
     pub fn first_input(&self, site: Site) -> Option<Vec<f64>> {
         let index = FIRST_SITES.iter().position(|of| *of == site)?;
-        let (_, width) = *self.moments.get(site as usize)?;
-        let start = self.after_moments() + 8 * (self.context + 2);
-        Some(self.numbers(start + 8 * index * width, width))
+        let start = self.after_branches() + 8 * index * self.width;
+        Some(self.numbers(start, self.width))
+    }
+
+    /// `[n, width]`: the residual stream behind the layer at up to 512 positions, spread evenly
+    /// over those that are not the first of their window. Positions with the same text before them
+    /// have the same vector.
+    pub fn sample(&self) -> Vec<f32> {
+        let start = self.after_branches() + 8 * FIRST_SITES.len() * self.width;
+        let count = sample_count(self.extent);
+        let bytes = &self.file[start..start + 4 * count * self.width];
+        let numbers = bytes.as_chunks::<4>().0.iter();
+        numbers.map(|b| f32::from_le_bytes(*b)).collect()
     }
 
     fn moment(&self, index: usize) -> Moment {
@@ -279,6 +330,10 @@ impl StoredLayer {
     fn after_moments(&self) -> usize {
         let end = |&(start, order): &(usize, usize)| start + moment_bytes(order);
         self.moments.last().map_or(HEADER, end)
+    }
+
+    fn after_branches(&self) -> usize {
+        self.after_moments() + 8 * (self.extent.context + 2)
     }
 
     fn numbers(&self, at: usize, count: usize) -> Vec<f64> {

@@ -8,6 +8,10 @@ use crate::random::Rng;
 
 const CONTEXT: usize = 5;
 const WINDOWS: usize = 70;
+const EXTENT: Extent = Extent {
+    context: CONTEXT,
+    windows: WINDOWS,
+};
 
 fn hyper() -> HyperParameters {
     HyperParameters {
@@ -70,7 +74,7 @@ fn later(x: &[f32], width: usize) -> Vec<f32> {
 fn statistics_are_those_of_the_vectors_that_were_seen() {
     let hyper = hyper();
     let pool = Pool::new(2).unwrap();
-    let mut sums = LayerSums::new(&pool, &hyper, CONTEXT);
+    let mut sums = LayerSums::new(&pool, &hyper, EXTENT);
     let widths = [
         (Point::Input(Site::Attention), 12),
         (Point::Queries, 12),
@@ -146,8 +150,8 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     let key = Digest::of(b"key");
     let identity = Identity { key, layer: 1 };
     store::write(&path, identity, Digest::of(b"stream"), &sums).unwrap();
-    let open = |identity, context| StoredLayer::open(&path, identity, &hyper, context, |_| ());
-    let stored = open(identity, CONTEXT).unwrap();
+    let open = |identity, extent| StoredLayer::open(&path, identity, &hyper, extent, |_| ());
+    let stored = open(identity, EXTENT).unwrap();
     assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
     for site in Site::ALL {
         let (moment, x) = (stored.site(site), of(Point::Input(site)));
@@ -181,6 +185,15 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     });
     close(&stored.branches(), &branches);
 
+    close(&stored.norms(), &expected.map(|sum| sum / WINDOWS as f64));
+    let (mean, second) = moments(&first, 12);
+    close(&stored.sink().mean, &mean);
+    close(&stored.sink().lower(), &second);
+    let values = head(of(Point::Values), 1, 2);
+    close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
+    // All there are, because they are no more than are kept.
+    assert_eq!(stored.sample(), later(stream, 12));
+
     let other_key = Digest::of(b"another key");
     assert!(
         open(
@@ -188,23 +201,66 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
                 key: other_key,
                 layer: 1
             },
-            CONTEXT
+            EXTENT
         )
         .is_none()
     );
-    assert!(open(Identity { key, layer: 0 }, CONTEXT).is_none());
-    assert!(open(identity, CONTEXT + 1).is_none());
+    assert!(open(Identity { key, layer: 0 }, EXTENT).is_none());
+    let longer = Extent {
+        context: CONTEXT + 1,
+        ..EXTENT
+    };
+    let fewer = Extent {
+        windows: WINDOWS - 1,
+        ..EXTENT
+    };
+    assert!(open(identity, longer).is_none() && open(identity, fewer).is_none());
 }
 
 #[test]
 fn what_float32_does_not_hold_is_not_stored() {
     let pool = Pool::new(1).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
-        let mut sums = LayerSums::new(&pool, &hyper(), CONTEXT);
+        let mut sums = LayerSums::new(&pool, &hyper(), EXTENT);
         let mut x = vec![0.0; 20];
         x[7] = bad;
         sums.see(0, Point::Input(Site::FfnHidden), &x);
         sums.finish();
         assert!(!sums.is_finite(), "{bad}");
+    }
+}
+
+/// Of more positions than are kept those that are spread evenly, whatever the batches are.
+#[test]
+fn the_sample_is_spread_evenly_over_the_later_positions() {
+    let pool = Pool::new(1).unwrap();
+    let extent = Extent {
+        context: 100,
+        windows: 9,
+    };
+    for batch in [100, 7] {
+        let mut sums = LayerSums::new(&pool, &hyper(), extent);
+        let mut row = 0;
+        for _ in 0..extent.windows {
+            let positions: Vec<usize> = (0..extent.context).collect();
+            for positions in positions.chunks(batch) {
+                sums.begin(positions[0]);
+                let rows = positions.iter().flat_map(|_| {
+                    row += 1;
+                    [(row - 1) as f32; 12]
+                });
+                sums.behind(&rows.collect::<Vec<f32>>());
+            }
+        }
+        let later: Vec<f32> = (0..900u16)
+            .filter(|row| row % 100 != 0)
+            .map(f32::from)
+            .collect();
+        let found: Vec<f32> = sums.sample.chunks_exact(12).map(|row| row[0]).collect();
+        assert_eq!(found.len(), 512);
+        for (index, row) in found.iter().enumerate() {
+            let stretch = index * 891 / 512..(index + 1) * 891 / 512;
+            assert!(later[stretch].contains(row), "{index}: {row}");
+        }
     }
 }

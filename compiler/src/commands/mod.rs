@@ -3,6 +3,7 @@
 //! Results for programs (JSON, generated text) go to standard output, everything for people to
 //! standard error.
 
+mod analyse;
 mod compile;
 mod eval;
 mod inspect;
@@ -26,6 +27,7 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
 
+use crate::analyse::AnalyseError;
 use crate::calibrate::CalibrateError;
 use crate::chat::{self, ChatError};
 use crate::cli::Command;
@@ -47,6 +49,8 @@ pub const USAGE: u8 = 2;
 pub enum Failure {
     #[error(transparent)]
     Compile(#[from] CompileError),
+    #[error(transparent)]
+    Analyse(#[from] AnalyseError),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -187,6 +191,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
     match command {
         Command::Compile(args) => compile::execute(&args),
         Command::Plan(args) => plan::execute(&args),
+        Command::Analyse(args) => analyse::execute(&args),
         Command::Eval(args) => eval::execute(&args),
         Command::Run(args) => run::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),

@@ -12,11 +12,11 @@ use crate::cli::{PlanArgs, PlanningArgs};
 use crate::disk::{self, folder_of};
 use crate::evidence::reads_activations;
 use crate::factorise::Asked;
-use crate::interrupt;
 use crate::pipeline::{self, CompileError, Planning};
 use crate::plan::json;
 use crate::report::{Summary, name_of};
 use crate::seal;
+use crate::{calibrate, interrupt};
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.weighting.asked();
@@ -32,8 +32,10 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     interrupt::install();
     let progress = Progress::new();
     let mut calibration = args.calibration.options();
+    let goal = args.goal.goal();
     if let Planning::Make { request, .. } = &planning
         && calibration.is_some()
+        && goal.limit.is_none()
         && !reads_activations(request.allocation.allocator)
     {
         let allocator = request.allocation.allocator;
@@ -47,21 +49,36 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         progress.show(event);
     });
     progress.clear();
-    let plan = planned?.plan;
+    let planned = planned?;
+    let mut chosen = None;
+    if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
+        let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
+        let scratch = cache.join(format!("search-{}", name_of(&args.input)));
+        let found = pipeline::search(&source, &planned, goal, threads, &scratch, |event| {
+            progress.show(event);
+        });
+        progress.clear();
+        chosen = Some(found?);
+    }
+    let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
+    let asked = asked.or(plan.request.weighting);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
-    treatment.check(&plan).map_err(CompileError::from)?;
-    let record = seal::record(&source, &plan);
+    treatment.check(plan).map_err(CompileError::from)?;
+    let record = seal::record(&source, plan);
     say!("{}", name_of(&args.input));
     say!(
         "{}",
-        Summary::new(&source, &plan, &record, treatment.bias)
+        Summary::new(&source, plan, &record, treatment.bias)
             .to_string()
             .trim_end()
     );
+    if let Some(chosen) = &chosen {
+        say!("{}", chosen.to_string().trim_end());
+    }
     // The digest of the source would take a look at every byte of it; without one the plan is taken
     // for any model that it fits.
-    let text = json::write(&plan, None).map_err(io::Error::from);
+    let text = json::write(plan, None).map_err(io::Error::from);
     match output {
         None => text
             .and_then(|text| io::stdout().lock().write_all(text.as_bytes()))
@@ -96,7 +113,7 @@ pub(super) fn planning(
 }
 
 /// What would be lost is found before the work is done.
-fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
+pub(super) fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     if pipeline::is_of_source(source, path) {
         return Err(CompileError::SameFile(path.into()).into());
     }
@@ -112,7 +129,8 @@ fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
     }
 }
 
-fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
+/// Writes a text to a file that is new, or complete in the place of the old one.
+pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
     if force {
         return disk::replace(path, |to| to.write_all(text.as_bytes()));
     }

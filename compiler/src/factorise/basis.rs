@@ -8,6 +8,9 @@ use super::panels::Panels;
 use super::sink::{Sink, SinkOutcome, append_direction};
 use super::{FactoriseError, Weight, backend, is_negative};
 
+/// An eigenvalue below this part of the largest is rounding.
+const ROUNDING: f64 = 1e-14;
+
 /// How much each slot counts in the shared basis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BasisWeighting {
@@ -385,6 +388,90 @@ pub fn shared_singular_values(
     let mut values = backend::eigenvalues(gram)?;
     values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
     Ok(values)
+}
+
+/// All components of the basis that slots share, and what each slot has of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Components {
+    /// `Pᵀ`, row-major `[n, d]`, orthonormal; the signs are as they come. There are `n = d` components,
+    /// or as many as the slots have outputs together where those are fewer; rows that no slot reads
+    /// from are zero then.
+    pub basis: Vec<f64>,
+    /// Per slot, in the order given, `‖W p_j‖²` by component `j`: what a basis of the first `k` loses
+    /// of the slot is the sum from `k` on.
+    pub energies: Vec<Vec<f64>>,
+}
+
+/// The basis of [`shared_basis`] at its full rank, in float64, without the projected weights.
+///
+/// # Errors
+/// No weight, weights with different inputs, numbers that are not finite.
+pub fn shared_components(
+    weights: &[Weight<'_>],
+    weighting: BasisWeighting,
+) -> Result<Components, FactoriseError> {
+    let d = check(weights, 1)?;
+    let outs = weights.iter().map(|weight| weight.rows).sum::<usize>();
+    let p = match outs < d {
+        // K has rank `outs` at most, and a matrix of that order has the same eigenvalues.
+        true => leading_of_rows(weights, outs, d, weighting)?,
+        false => leading(weights, d, weighting, &Gauge::None)?.0,
+    };
+    let energies = weights.iter().map(|&weight| {
+        let mut energies = vec![0.0; p.ncols()];
+        Panels::of(weight).times(p.as_ref(), |_, rows| {
+            for (sum, column) in energies.iter_mut().zip(rows.col_iter()) {
+                *sum += column.iter().map(|v| v * v).sum::<f64>();
+            }
+        });
+        energies
+    });
+    Ok(Components {
+        energies: energies.collect(),
+        basis: p.col_iter().flat_map(|c| c.iter().copied()).collect(),
+    })
+}
+
+/// `P [d, outs]` of slots with few outputs, by the eigenvectors of `S Sᵀ` for `S [outs, d]`, the weights one
+/// above the other, each with its weight; columns of no energy are zero.
+fn leading_of_rows(
+    weights: &[Weight<'_>],
+    outs: usize,
+    d: usize,
+    weighting: BasisWeighting,
+) -> Result<Mat<f64>, FactoriseError> {
+    let mut columns = Mat::<f64>::zeros(d, outs);
+    let mut next = 0;
+    for weight in weights {
+        let scale = match weighting {
+            BasisWeighting::Normalised => weight.norm_squared().sqrt(),
+            BasisWeighting::Equal => 1.0,
+        };
+        for row in weight.values.chunks_exact(d) {
+            let column = columns.as_mut().col_mut(next);
+            for (to, &from) in column.iter_mut().zip(row) {
+                *to = if scale > 0.0 {
+                    f64::from(from) / scale
+                } else {
+                    0.0
+                };
+            }
+            next += 1;
+        }
+    }
+    let gram = columns.transpose() * &columns;
+    let found = backend::eigen(gram, outs)?;
+    let mut p = &columns * &found.vectors;
+    let smallest = ROUNDING * found.values.first().copied().unwrap_or_default();
+    for (column, &value) in p.col_iter_mut().zip(&found.values) {
+        let length = if value > smallest {
+            value.sqrt()
+        } else {
+            f64::INFINITY
+        };
+        column.iter_mut().for_each(|v| *v /= length);
+    }
+    Ok(p)
 }
 
 /// `P [d, k]` of [`shared_basis`] before rounding and all `d` eigenvalues, decreasing.

@@ -35,6 +35,7 @@ mod openblas;
 mod panels;
 mod sink;
 pub mod spectrum;
+mod symmetric;
 #[cfg(test)]
 mod tests;
 mod treatment;
@@ -50,8 +51,8 @@ use openblas as backend;
 
 pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
 pub use basis::{
-    BasisOptions, BasisWeighting, SharedBasis, shared_basis, shared_basis_with,
-    shared_singular_values,
+    BasisOptions, BasisWeighting, Components, SharedBasis, shared_basis, shared_basis_with,
+    shared_components, shared_singular_values,
 };
 pub use bias::bias_correction;
 pub use error::FactoriseError;
@@ -62,6 +63,7 @@ pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
     largest_moments,
 };
+pub use symmetric::{Eigen, symmetric_eigen, symmetric_eigenvalues};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
 pub use weighting::Weighting;
 pub(crate) use weighting::truncated;

@@ -1,11 +1,13 @@
-//! The singular values of one unit's weights, from the source's bytes.
+//! The singular values of one unit's weights, and the components its slots share, from the
+//! source's bytes.
 
 use htc_formats::source::ModelFile;
 
 use super::unit::{UnitError, dense_weight, weight_name};
 use super::{
-    BasisOptions, BasisWeighting, Gauge, LowRankOptions, Path, Weight, Weighting, low_rank_with,
-    shared_basis_with, shared_singular_values, singular_values,
+    BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path, Weight,
+    Weighting, low_rank_with, shared_basis_with, shared_components, shared_singular_values,
+    singular_values,
 };
 use crate::plan::Unit;
 
@@ -20,26 +22,9 @@ pub fn of_unit(
     shared: bool,
     weighting: &Weighting,
 ) -> Result<Vec<f64>, UnitError> {
-    let dense: Vec<Vec<f32>> = unit
-        .members
-        .iter()
-        .map(|member| dense_weight(source, unit.layer, member))
-        .collect::<Result<_, _>>()?;
-    let failed = |index: usize| {
-        let slot = unit.members.get(index).map(|member| member.slot);
-        let tensor = slot.map_or_else(String::new, |slot| weight_name(source, unit.layer, slot));
-        move |source| UnitError::Factorise { tensor, source }
-    };
-    let mut weights = Vec::with_capacity(dense.len());
-    for (index, (member, values)) in unit.members.iter().zip(&dense).enumerate() {
-        let weight = Weight {
-            rows: member.rows,
-            cols: member.cols,
-            values,
-        };
-        weight.check(index).map_err(failed(index))?;
-        weights.push(weight);
-    }
+    let dense = dense(source, unit)?;
+    let weights = weights(source, unit, &dense)?;
+    let failed = |index| failed(source, unit, index);
     let site = unit.members.first().map(|member| member.slot.site());
     let gauge = site.map(|site| weighting.gauge(unit.layer, site));
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
@@ -66,5 +51,57 @@ pub fn of_unit(
             let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
             Ok(found.eigenvalues.into_iter().map(f64::sqrt).collect())
         }
+    }
+}
+
+/// The components of the basis that a unit's slots share, without a gauge, each slot counting the
+/// same.
+///
+/// # Errors
+/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+pub fn components(source: &ModelFile, unit: &Unit) -> Result<Components, UnitError> {
+    let dense = dense(source, unit)?;
+    let weights = weights(source, unit, &dense)?;
+    shared_components(&weights, BasisWeighting::Normalised).map_err(failed(source, unit, 0))
+}
+
+/// The numbers of every slot.
+fn dense(source: &ModelFile, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
+    let members = unit.members.iter();
+    members
+        .map(|member| dense_weight(source, unit.layer, member))
+        .collect()
+}
+
+/// The same as matrices, checked.
+fn weights<'a>(
+    source: &ModelFile,
+    unit: &Unit,
+    dense: &'a [Vec<f32>],
+) -> Result<Vec<Weight<'a>>, UnitError> {
+    let mut weights = Vec::with_capacity(dense.len());
+    for (index, (member, values)) in unit.members.iter().zip(dense).enumerate() {
+        let weight = Weight {
+            rows: member.rows,
+            cols: member.cols,
+            values,
+        };
+        weight.check(index).map_err(failed(source, unit, index))?;
+        weights.push(weight);
+    }
+    Ok(weights)
+}
+
+/// Names the tensor of a slot that the mathematics refuses.
+fn failed(
+    source: &ModelFile,
+    unit: &Unit,
+    index: usize,
+) -> impl Fn(FactoriseError) -> UnitError + use<> {
+    let slot = unit.members.get(index).map(|member| member.slot);
+    let tensor = slot.map_or_else(String::new, |slot| weight_name(source, unit.layer, slot));
+    move |source| UnitError::Factorise {
+        tensor: tensor.clone(),
+        source,
     }
 }

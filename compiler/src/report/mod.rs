@@ -15,11 +15,10 @@ use crate::factorise::Treatment;
 use crate::forecast::Estimate;
 use crate::memory;
 use crate::pipeline::{Options, Prepared, Times};
-use crate::trial::{Chosen, Trial};
+use crate::trial::{Chosen, Trial, show_trials};
 
 pub use calibrated::{Calibrated, OutputError};
 pub use quality::Quality;
-use quality::show_trials;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 
@@ -46,6 +45,9 @@ pub struct Report {
     pub treated: Treated,
     /// What was measured on held-out text; absent without a calibration.
     pub quality: Option<Quality>,
+    /// What the smallest artifact was to hold, as it is typed; absent where nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     /// Candidates among which the artifact was chosen; absent where there was no choice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
@@ -121,6 +123,7 @@ impl Report {
             weighting: chosen.treatment,
             treated: chosen.built.treated,
             quality,
+            limit: chosen.limit,
             trials: chosen.trials,
             plan: record,
             threads: options.threads,
@@ -175,7 +178,7 @@ impl fmt::Display for Report {
         let mut calibrate = String::new();
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
-            show_trials(f, &self.trials)?;
+            show_trials(f, &self.trials, self.limit.as_deref())?;
             if let Some(quality) = &self.quality {
                 writeln!(f, "{quality}")?;
             }

@@ -5,10 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluate::Evaluation;
-use crate::trial::Trial;
 
-/// The quality of the artifact on text that nothing was decided on but what [`Trial`]s were
-/// compared by.
+/// The quality of the artifact on text that nothing was decided on but which of the
+/// [`Trial`](crate::trial::Trial)s it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Name of the text, without its folder.
@@ -45,35 +44,4 @@ impl fmt::Display for Quality {
             100.0 * found.top1,
         )
     }
-}
-
-/// The candidates, a line each.
-pub fn show_trials(f: &mut fmt::Formatter<'_>, trials: &[Trial]) -> fmt::Result {
-    if trials.is_empty() {
-        return Ok(());
-    }
-    writeln!(
-        f,
-        "  chosen      among {} candidates by their KL divergence on held-out text:",
-        trials.len()
-    )?;
-    for trial in trials {
-        let Some(found) = &trial.evaluation.reference else {
-            continue;
-        };
-        writeln!(
-            f,
-            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
-            if trial.chosen { "*" } else { " " },
-            trial.gauge,
-            if trial.bias { "on" } else { "off" },
-            trial.ratio,
-            super::bytes_for_people(trial.bytes),
-            found.perplexity_ratio,
-            found.perplexity_ratio_ci95 / 1.96,
-            found.kl,
-            found.kl_stderr,
-        )?;
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@
     reason = "all of this crate is test code"
 )]
 
+mod analyse;
 mod bad_input;
 mod calibrate;
 mod chat;
@@ -14,6 +15,7 @@ mod compile;
 mod dry_run;
 mod eval;
 mod factors;
+mod goal;
 mod inspect;
 mod interrupt;
 mod plan;

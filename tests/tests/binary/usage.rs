@@ -2,8 +2,8 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 7] = [
-    "compile", "plan", "eval", "run", "inspect", "verify", "tokenize",
+const COMMANDS: [&str; 8] = [
+    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize",
 ];
 
 /// What decides about a plan.
@@ -35,6 +35,10 @@ fn every_command_explains_its_options() {
         (
             "plan",
             &format!("--output -o --threads --force {CALIBRATION} {PLANNING}"),
+        ),
+        (
+            "analyse",
+            &format!("--output -o --threads --json --force {CALIBRATION}"),
         ),
         (
             "eval",
@@ -110,6 +114,7 @@ fn what_is_missing_is_named() {
         (&["compile", "in.gguf"], &["--output"]),
         (&["compile", "-o", "out.htz"], &["<IN>"]),
         (&["plan"], &["<IN>"]),
+        (&["analyse"], &["<MODEL>"]),
         (&["eval"], &["<MODEL>", "--text"]),
         (&["eval", "model.gguf"], &["--text"]),
         (&["run"], &["<MODEL>"]),

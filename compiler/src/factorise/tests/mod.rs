@@ -10,6 +10,7 @@ mod gauge;
 mod low_rank;
 mod measure;
 mod sink;
+mod symmetric;
 
 use faer::Mat;
 

@@ -33,6 +33,7 @@ pub(super) use ladder::{smallest_step, step};
 pub use cachefit::{CACHE_SHARE, L2_SPEEDUP, Prediction, predict};
 pub use curvature::{PUBLISHED_CAP, PUBLISHED_FLOOR};
 pub use diffplan::ENERGY_WEIGHT;
+pub(crate) use waterfill::lost_energy;
 
 /// How a budget is shared out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

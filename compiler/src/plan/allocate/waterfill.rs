@@ -134,7 +134,7 @@ pub(super) fn from_spectra(
 
 /// The fraction of the energy beyond the first k singular values, for k from 0 to all of them. Of a
 /// matrix of zeros nothing can be lost.
-pub(super) fn lost_energy(spectrum: &[f64]) -> Vec<f64> {
+pub(crate) fn lost_energy(spectrum: &[f64]) -> Vec<f64> {
     let largest = spectrum.first().copied().unwrap_or_default();
     let mut lost = vec![0.0; spectrum.len() + 1];
     if largest == 0.0 {

@@ -1,0 +1,123 @@
+//! Axioms: principal directions of one half of the sample that the other half has too.
+
+use faer::Mat;
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Par};
+
+use crate::analyse::dimension::{SEED, components_for};
+use crate::analyse::record::{Axioms, rounded};
+use crate::analyse::sample::{Sample, shuffled};
+use crate::factorise::FactoriseError;
+use crate::random::Rng;
+
+/// Variance of the first half that the candidates hold.
+pub(super) const ENERGY: f64 = 0.95;
+
+/// The part of the sample that is held out for the rebuild.
+pub(super) const HELD_OUT: f64 = 0.5;
+
+/// A candidate survives where the rebuilt subspace misses at most this part of what a random one of
+/// its dimension misses, `1 − k/d`: nearer to being there than to chance. Without that comparison every
+/// direction would survive in a subspace that nearly fills the space.
+pub(super) const MISSED: f64 = 0.5;
+
+/// Vectors of a half that are needed at least: with two there is one direction.
+const FEWEST: usize = 2;
+
+/// The axioms of a sample; `None` where it is too small, or where the directions fill the space so
+/// that a random subspace misses nothing.
+///
+/// # Errors
+/// Vectors whose products exceed float64.
+pub(super) fn of_sample(layer: usize, sample: &Sample) -> Result<Option<Axioms>, FactoriseError> {
+    let held_out = (HELD_OUT * sample.count() as f64) as usize;
+    if held_out < FEWEST {
+        return Ok(None);
+    }
+    // Not the same stream of numbers as the layer's intervals.
+    let mut random = Rng(!SEED.wrapping_add(layer as u64));
+    let order = shuffled(sample.count(), &mut random);
+    let (held_out, first) = order.split_at(held_out);
+    let candidates = sample
+        .chosen(first)
+        .directions(|variances| components_for(variances, ENERGY))?;
+    let k = candidates.ncols();
+    let rebuilt = sample.chosen(held_out).directions(|_| k)?;
+    let chance = 1.0 - rebuilt.ncols() as f64 / sample.width().max(1) as f64;
+    if k == 0 || chance <= 0.0 {
+        return Ok(None);
+    }
+    let mut parts = Mat::<f64>::zeros(rebuilt.ncols(), k);
+    let replace = Accum::Replace;
+    let transposed = rebuilt.transpose();
+    matmul(
+        parts.as_mut(),
+        replace,
+        transposed,
+        &candidates,
+        1.0,
+        Par::Seq,
+    );
+    let survived = parts
+        .col_iter()
+        .filter(|parts| {
+            let held: f64 = parts.iter().map(|part| part * part).sum();
+            1.0 - held <= MISSED * chance
+        })
+        .count();
+    Ok(Some(Axioms {
+        candidates: k,
+        survived,
+        consistency: rounded(survived as f64 / k as f64),
+        samples: (first.len(), held_out.len()),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(count: usize, deviations: &[f64]) -> Sample {
+        let mut random = Rng(8);
+        let mut values = Vec::new();
+        for _ in 0..count {
+            values.extend(
+                deviations
+                    .iter()
+                    .map(|s| (s * random.normal() + 2.0) as f32),
+            );
+        }
+        Sample::new(&values, deviations.len())
+    }
+
+    #[test]
+    fn a_planted_subspace_survives() {
+        for width in [40, 600] {
+            let mut deviations = vec![1e-3; width];
+            deviations[..6].copy_from_slice(&[3.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
+            let found = of_sample(0, &sample(300, &deviations)).unwrap().unwrap();
+            assert_eq!((found.candidates, found.survived), (6, 6));
+            assert_eq!((found.consistency, found.samples), (1.0, (150, 150)));
+        }
+    }
+
+    #[test]
+    fn isotropic_noise_does_not() {
+        for width in [100, 500] {
+            let found = of_sample(3, &sample(301, &vec![1.0; width]));
+            let found = found.unwrap().unwrap();
+            assert!(found.candidates > 20, "{found:?}");
+            assert!(found.consistency < 0.1, "{found:?}");
+            assert_eq!(found.samples, (151, 150));
+        }
+    }
+
+    #[test]
+    fn without_vectors_or_room_there_are_none() {
+        assert!(of_sample(0, &sample(3, &[1.0; 8])).unwrap().is_none());
+        assert!(of_sample(0, &sample(40, &[1.0])).unwrap().is_none());
+        assert!(of_sample(0, &Sample::new(&[], 8)).unwrap().is_none());
+        // Two directions of equal variance in two dimensions.
+        assert!(of_sample(0, &sample(40, &[1.0; 2])).unwrap().is_none());
+    }
+}

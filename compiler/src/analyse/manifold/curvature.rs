@@ -1,0 +1,116 @@
+//! The curvature of the graph of nearest neighbours.
+//!
+//! Forman's curvature of an edge of a graph without weights, with its triangles as faces
+//! (Samal et al. 2018), is `4 − deg u − deg v + 3 t`, where `t` triangles have the edge. It is
+//! positive where neighbours of neighbours are neighbours, as on a sphere, negative where
+//! neighbourhoods part, as in a tree.
+
+use faer::Mat;
+
+use crate::analyse::record::{Curvature, rounded};
+
+/// The name of the estimator.
+pub(super) const ESTIMATOR: &str = "forman_augmented";
+
+/// Neighbours that a vector chooses.
+pub(super) const NEIGHBOURS: usize = 8;
+
+/// The curvature of the graph in which each vector is joined to its nearest, given the squared
+/// distances; `None` where there are not more vectors than neighbours.
+pub(super) fn of_sample(distances: &Mat<f64>) -> Option<Curvature> {
+    (distances.nrows() > NEIGHBOURS)
+        .then(|| neighbours(distances))
+        .and_then(|graph| curvature(&graph))
+}
+
+/// Whether two vectors are joined: either is one of the nearest of the other, of equally near ones
+/// the first.
+fn neighbours(distances: &Mat<f64>) -> Vec<Vec<bool>> {
+    let n = distances.nrows();
+    let mut joined = vec![vec![false; n]; n];
+    for i in 0..n {
+        let mut others: Vec<usize> = (0..n).filter(|&j| j != i).collect();
+        others.sort_by(|&a, &b| distances[(i, a)].total_cmp(&distances[(i, b)]));
+        for &j in others.iter().take(NEIGHBOURS) {
+            joined[i][j] = true;
+            joined[j][i] = true;
+        }
+    }
+    joined
+}
+
+/// The curvature of a graph; `None` where it has no edge.
+fn curvature(joined: &[Vec<bool>]) -> Option<Curvature> {
+    let degrees: Vec<usize> = joined
+        .iter()
+        .map(|row| row.iter().filter(|joined| **joined).count())
+        .collect();
+    let mut values = Vec::new();
+    for (v, row) in joined.iter().enumerate() {
+        for u in (0..v).filter(|&u| row[u]) {
+            let common = row.iter().zip(&joined[u]);
+            let triangles = common.filter(|(a, b)| **a && **b).count();
+            values.push(4.0 + 3.0 * triangles as f64 - (degrees[u] + degrees[v]) as f64);
+        }
+    }
+    if values.is_empty() {
+        return None;
+    }
+    let edges = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / edges;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let negative = values.iter().filter(|value| **value < 0.0).count();
+    Some(Curvature {
+        mean: rounded(mean),
+        deviation: rounded((squares / edges).sqrt()),
+        negative: rounded(negative as f64 / edges),
+        edges: values.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(n: usize, is_edge: impl Fn(usize, usize) -> bool) -> Vec<Vec<bool>> {
+        let joined = |i: usize, j: usize| i != j && (is_edge(i, j) || is_edge(j, i));
+        (0..n)
+            .map(|i| (0..n).map(|j| joined(i, j)).collect())
+            .collect()
+    }
+
+    #[test]
+    fn known_graphs_have_their_curvature() {
+        // A cycle is flat: 4 − 2 − 2. A triangle is a complete graph.
+        for n in [4, 7, 30] {
+            let found = curvature(&graph(n, |i, j| (i + 1) % n == j)).unwrap();
+            assert_eq!((found.mean, found.deviation, found.edges), (0.0, 0.0, n));
+        }
+        // A complete graph: 4 − 2 (n − 1) + 3 (n − 2) = n.
+        for n in [2, 3, 9] {
+            let found = curvature(&graph(n, |_, _| true)).unwrap();
+            assert_eq!((found.mean, found.negative), (n as f64, 0.0));
+            assert_eq!(found.edges, n * (n - 1) / 2);
+        }
+        // A star: 4 − 1 − n, the mark of a tree.
+        let star = curvature(&graph(9, |i, _| i == 0)).unwrap();
+        assert_eq!((star.mean, star.negative, star.edges), (-5.0, 1.0, 8));
+        assert!(curvature(&graph(5, |_, _| false)).is_none());
+    }
+
+    /// Points on a line: the neighbours are those on either side.
+    #[test]
+    fn the_graph_joins_the_nearest() {
+        let n = 30;
+        let distances = Mat::from_fn(n, n, |i, j| (i as f64 - j as f64).powi(2));
+        let joined = neighbours(&distances);
+        // Those at the ends have all of theirs on one side.
+        for (i, row) in joined.iter().enumerate().take(21).skip(9) {
+            let near: Vec<usize> = (0..n).filter(|&j| row[j]).collect();
+            let expected: Vec<usize> = (i - 4..=i + 4).filter(|&j| j != i).collect();
+            assert_eq!(near, expected, "{i}");
+        }
+        assert!(of_sample(&Mat::zeros(8, 8)).is_none());
+        assert!(of_sample(&Mat::zeros(9, 9)).is_some());
+    }
+}

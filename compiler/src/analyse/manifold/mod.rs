@@ -1,0 +1,51 @@
+//! The manifold of the residual stream in four phases: sampling, symmetry, curvature, axioms.
+
+mod axioms;
+mod curvature;
+mod symmetry;
+
+use faer::Mat;
+
+use super::record::{AxiomRule, CurvatureRule, Manifold, ManifoldLayer, SymmetryRule};
+use super::sample::Sample;
+use crate::calibrate::StoredLayer;
+use crate::factorise::FactoriseError;
+
+/// The rules, and no layer yet.
+pub(super) fn none() -> Manifold {
+    Manifold {
+        symmetry: SymmetryRule {
+            energy: symmetry::ENERGY,
+            threshold: symmetry::THRESHOLD,
+        },
+        curvature: CurvatureRule {
+            estimator: curvature::ESTIMATOR.to_owned(),
+            neighbours: curvature::NEIGHBOURS,
+        },
+        axioms: AxiomRule {
+            energy: axioms::ENERGY,
+            missed: axioms::MISSED,
+            held_out: axioms::HELD_OUT,
+        },
+        layers: Vec::new(),
+    }
+}
+
+/// The manifold behind one layer.
+///
+/// # Errors
+/// Statistics that no activations have.
+pub(super) fn of_layer(
+    layer: usize,
+    stored: &StoredLayer,
+    sample: &Sample,
+    distances: &Mat<f64>,
+) -> Result<ManifoldLayer, FactoriseError> {
+    Ok(ManifoldLayer {
+        layer,
+        samples: sample.count(),
+        symmetry: symmetry::of_layer(stored)?,
+        curvature: curvature::of_sample(distances),
+        axioms: axioms::of_sample(layer, sample)?,
+    })
+}

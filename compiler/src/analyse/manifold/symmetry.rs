@@ -1,0 +1,188 @@
+//! Heads whose queries, keys or values lie in nearly equal subspaces.
+//!
+//! The coordinates of queries and keys are the rotary planes, which all heads have in common. Those
+//! of values are each head's own: there, equal subspaces are equal as they are stored.
+
+use faer::Mat;
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Par};
+
+use crate::analyse::dimension::components_for;
+use crate::analyse::record::{HeadPair, Symmetry, rounded};
+use crate::calibrate::{Moment, StoredLayer};
+use crate::factorise::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+
+/// The part of a head's energy `E‖x‖²` that its subspace holds.
+pub(super) const ENERGY: f64 = 0.9;
+
+/// Mean cosine from which two subspaces are nearly equal: an angle of 18 degrees, at which one
+/// subspace still holds nine tenths (`cos²`) of what lies in the other, the part of the energy that
+/// made them.
+pub(super) const THRESHOLD: f64 = 0.95;
+
+/// Pairs that are listed.
+const LISTED: usize = 16;
+
+/// # Errors
+/// Statistics that no activations have.
+pub(super) fn of_layer(stored: &StoredLayer) -> Result<Vec<Symmetry>, FactoriseError> {
+    let mut subspaces: [Vec<Mat<f64>>; 3] = Default::default();
+    for head in 0..stored.kv_heads() {
+        for (list, moment) in subspaces.iter_mut().zip(stored.head(head)) {
+            list.push(subspace(&moment)?);
+        }
+    }
+    let names = ["queries", "keys", "values"];
+    let named = names.into_iter().zip(&subspaces);
+    named
+        .map(|(of, subspaces)| compare(of, subspaces))
+        .collect()
+}
+
+/// The leading eigenvectors of `E[x xᵀ]`, `[head_size, k]`.
+fn subspace(moment: &Moment) -> Result<Mat<f64>, FactoriseError> {
+    let n = moment.mean.len();
+    let second = moment.lower();
+    let found = symmetric_eigen(Mat::from_fn(n, n, |i, j| second[i * n + j]), n)?;
+    let k = components_for(&found.values, ENERGY);
+    Ok(found.vectors.subcols(0, k).to_owned())
+}
+
+/// All pairs of subspaces, given by orthonormal columns.
+fn compare(of: &str, subspaces: &[Mat<f64>]) -> Result<Symmetry, FactoriseError> {
+    let (mut pairs, mut undecided) = (0, 0);
+    let mut near = Vec::new();
+    for (b, second) in subspaces.iter().enumerate() {
+        for (a, first) in subspaces[..b].iter().enumerate() {
+            pairs += 1;
+            let larger = first.ncols().max(second.ncols());
+            // The mean of cos² over random subspaces, and so at least the square of the mean cosine.
+            let chance = (larger as f64 / first.nrows().max(1) as f64).sqrt();
+            if chance >= THRESHOLD {
+                undecided += 1;
+                continue;
+            }
+            let cosine = mean_cosine(first, second)?;
+            if cosine >= THRESHOLD {
+                let (cosine, chance) = (rounded(cosine), rounded(chance));
+                near.push(HeadPair {
+                    a,
+                    b,
+                    cosine,
+                    chance,
+                });
+            }
+        }
+    }
+    near.sort_by(|x, y| y.cosine.total_cmp(&x.cosine));
+    Ok(Symmetry {
+        of: of.to_owned(),
+        dimensions: subspaces.iter().map(Mat::ncols).collect(),
+        pairs,
+        undecided,
+        near_equal: near.len(),
+        closest: near.into_iter().take(LISTED).collect(),
+    })
+}
+
+/// The mean of the singular values of `AᵀB`, as many as the smaller subspace has dimensions; 0 where
+/// that is none.
+fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
+    let (a, b) = match a.ncols() <= b.ncols() {
+        true => (a, b),
+        false => (b, a),
+    };
+    let k = a.ncols();
+    if k == 0 {
+        return Ok(0.0);
+    }
+    let mut cross = Mat::<f64>::zeros(k, b.ncols());
+    let replace = Accum::Replace;
+    matmul(cross.as_mut(), replace, a.transpose(), b, 1.0, Par::Seq);
+    let mut gram = Mat::<f64>::zeros(k, k);
+    let transposed = cross.transpose();
+    matmul(gram.as_mut(), replace, &cross, transposed, 1.0, Par::Seq);
+    let squares = symmetric_eigenvalues(gram)?;
+    Ok(squares
+        .iter()
+        .map(|v| v.clamp(0.0, 1.0).sqrt())
+        .sum::<f64>()
+        / k as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Rng;
+
+    fn axes(n: usize, axes: &[usize]) -> Mat<f64> {
+        Mat::from_fn(n, axes.len(), |i, j| f64::from(u8::from(i == axes[j])))
+    }
+
+    #[test]
+    fn equal_heads_are_found_whatever_their_bases() {
+        let turned = {
+            // The span of the axes 0 and 1, turned by 30 degrees within itself.
+            let (cos, sin) = (30f64.to_radians().cos(), 30f64.to_radians().sin());
+            let mut turned = Mat::zeros(16, 2);
+            (turned[(0, 0)], turned[(1, 0)]) = (cos, sin);
+            (turned[(0, 1)], turned[(1, 1)]) = (-sin, cos);
+            turned
+        };
+        let heads = [
+            axes(16, &[0, 1]),
+            axes(16, &[2, 3]),
+            turned,
+            axes(16, &[1, 2]),
+        ];
+        let found = compare("keys", &heads).unwrap();
+        assert_eq!((found.pairs, found.near_equal, found.undecided), (6, 1, 0));
+        let pair = found.closest[0];
+        assert_eq!((pair.a, pair.b, pair.cosine), (0, 2, 1.0));
+        assert!((pair.chance - (2.0f64 / 16.0).sqrt()).abs() < 1e-5);
+        assert_eq!(found.dimensions, [2, 2, 2, 2]);
+        // One common axis of two.
+        let half = mean_cosine(&heads[1], &heads[3]).unwrap();
+        assert!((half - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn subspaces_that_fill_the_head_say_nothing() {
+        let heads = [axes(8, &[0, 1, 2, 3, 4, 5, 6, 7]), axes(8, &[0])];
+        let found = compare("values", &heads).unwrap();
+        assert_eq!((found.pairs, found.near_equal, found.undecided), (1, 0, 1));
+        assert_eq!(mean_cosine(&Mat::zeros(8, 0), &heads[0]).unwrap(), 0.0);
+    }
+
+    /// A tenth of the energy is outside.
+    #[test]
+    fn a_subspace_holds_nine_tenths_of_the_energy() {
+        let mut second = Vec::new();
+        for (row, energy) in [5.0, 4.2, 0.5, 0.3].into_iter().enumerate() {
+            second.extend((0..row).map(|_| 0.0));
+            second.push(energy);
+        }
+        let moment = Moment {
+            count: 9,
+            mean: vec![0.0; 4],
+            second,
+        };
+        assert_eq!(subspace(&moment).unwrap().ncols(), 2);
+    }
+
+    #[test]
+    fn the_cosine_of_random_subspaces_is_at_most_what_chance_says() {
+        let mut random = Rng(2);
+        let mut random_subspace = |k: usize| {
+            let normal = Mat::from_fn(64, k, |_, _| random.normal());
+            normal.qr().compute_thin_Q()
+        };
+        let mut mean = 0.0;
+        for _ in 0..20 {
+            let (a, b) = (random_subspace(8), random_subspace(16));
+            mean += mean_cosine(&a, &b).unwrap() / 20.0;
+        }
+        let chance = (16.0f64 / 64.0).sqrt();
+        assert!(mean < chance && mean > 0.9 * chance, "{mean} {chance}");
+    }
+}

@@ -1,0 +1,320 @@
+//! What a model looks like to a compressor: spectra, phases, sinks, dimensions, the manifold.
+//!
+//! [`analyse`] reads the weights slot by slot, and of a calibration what [`crate::calibrate`] stored
+//! of each layer. Nothing here decides anything: plans are made from [`crate::evidence`].
+//!
+//! - [`record`]: the result, which is written to JSON.
+//! - `spectra`: singular values of the slots, and what it costs to share a basis.
+//! - `phases`: the variance of the residual stream by depth.
+//! - `sinks`: the direction of the first position, positions and channels that stand out.
+//! - `depth`: where the stream stops growing dimensionally.
+//! - `dimension`: intrinsic dimensions, with intervals.
+//! - `manifold`: symmetry, curvature and axioms.
+//! - `sample`: the stored vectors that the last two look at.
+//! - `page`: the result for people.
+//!
+//! Layers and slots are looked at in parallel, one thread each; the numbers do not depend on how
+//! many there are.
+
+mod depth;
+mod dimension;
+mod manifold;
+mod page;
+mod phases;
+pub mod record;
+mod sample;
+mod sinks;
+mod spectra;
+
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::Digest;
+use htc_formats::source::ModelFile;
+use thiserror::Error;
+
+pub use record::Analysis;
+
+use crate::calibrate::Calibration;
+use crate::factorise::FactoriseError;
+use crate::factorise::unit::UnitError;
+use crate::ordered;
+use crate::pipeline::{CompileError, Event};
+use crate::plan::phases::ProfileError;
+use crate::report::name_of;
+use record::{
+    CalibratedOn, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
+    SinkLayer, Sinks, Spectra,
+};
+use sample::Sample;
+
+/// What is analysed.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its activations, and the text they are of.
+    pub calibration: Option<(&'a Path, &'a Calibration)>,
+}
+
+/// Why an analysis fails.
+#[derive(Debug, Error)]
+pub enum AnalyseError {
+    /// A weight does not decode or is not finite.
+    #[error(transparent)]
+    Weights(#[from] CompileError),
+    /// The statistics of a layer are none of activations.
+    #[error("{}: statistics of layer {layer}: {error}; calibrate again with another --cache", path.display())]
+    Statistics {
+        /// The model.
+        path: PathBuf,
+        /// The layer.
+        layer: usize,
+        /// What the mathematics says.
+        error: FactoriseError,
+    },
+    /// A variance is none.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The system gives no thread to work with.
+    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Analyses a model. One unit of slots and one layer's statistics per thread are in memory.
+///
+/// # Errors
+/// [`AnalyseError`].
+pub fn analyse(
+    subject: Subject,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Analysis, AnalyseError> {
+    let Subject { source, .. } = subject;
+    let calibration = subject.calibration.map(|(_, calibration)| calibration);
+    let units = spectra::units(source);
+    let layers = source.hyper.layers;
+    let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
+    progress(Event::Measuring(steps));
+    let mut phases = None;
+    let mut depth = None;
+    let mut streams = None;
+    if let Some(calibration) = calibration {
+        phases = Some(phases::of(calibration)?);
+        streams = Some(self::streams(source, calibration, threads, &progress)?);
+        depth = Some(depth_sink(source, calibration, threads, &progress)?);
+    }
+    let directions = streams.as_mut().map(|s| std::mem::take(&mut s.directions));
+    let sinks = streams
+        .as_mut()
+        .map(|streams| &mut streams.sinks.layers[..]);
+    let weights = Weights {
+        source,
+        calibration,
+        directions: directions.as_deref().unwrap_or_default(),
+    };
+    let spectra = weights.spectra(sinks, threads, &progress)?;
+    let (sinks, dimension, manifold) = match streams {
+        Some(s) => (Some(s.sinks), Some(s.dimension), Some(s.manifold)),
+        None => (None, None, None),
+    };
+    let hyper = &source.hyper;
+    Ok(Analysis {
+        kind: Kind::Analysis,
+        version: record::VERSION,
+        model: name_of(&source.path),
+        source_sha256: subject.digest,
+        shape: Shape {
+            architecture: hyper.architecture.clone(),
+            layers,
+            width: hyper.width,
+            heads: hyper.heads,
+            kv_heads: hyper.kv_heads,
+            head_size: hyper.head_size,
+            ffn: hyper.ffn,
+        },
+        calibration: subject.calibration.map(|(text, found)| CalibratedOn {
+            text: name_of(text),
+            text_sha256: found.text,
+            tokens: found.tokens,
+            context: found.context,
+        }),
+        spectra,
+        phases,
+        sinks,
+        depth,
+        dimension,
+        manifold,
+    })
+}
+
+/// What the residual streams behind all layers show.
+struct Streams {
+    sinks: Sinks,
+    /// The sink direction behind each layer.
+    directions: Vec<Option<Vec<f64>>>,
+    dimension: Dimension,
+    manifold: Manifold,
+}
+
+fn streams(
+    source: &ModelFile,
+    calibration: &Calibration,
+    threads: usize,
+    progress: &(impl Fn(Event) + Sync),
+) -> Result<Streams, AnalyseError> {
+    let layers = calibration.layers.len();
+    let mut found = Streams {
+        sinks: Sinks {
+            deviations: sinks::DEVIATIONS,
+            layers: Vec::with_capacity(layers),
+        },
+        directions: Vec::with_capacity(layers),
+        dimension: Dimension {
+            confidence: dimension::CONFIDENCE,
+            replicates: dimension::REPLICATES,
+            seed: dimension::SEED,
+            layers: Vec::with_capacity(layers),
+        },
+        manifold: manifold::none(),
+    };
+    ordered::for_each(
+        threads,
+        layers,
+        layers,
+        |layer| stream(calibration, layer).map_err(statistics(source, layer)),
+        |layer, (sink, direction, dimension, manifold)| {
+            progress(Event::Done(&format!("layer {layer}: residual stream")));
+            found.sinks.layers.push(sink);
+            found.directions.push(direction);
+            found.dimension.layers.push(dimension);
+            found.manifold.layers.push(manifold);
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// What the residual stream behind one layer shows.
+type Stream = (SinkLayer, Option<Vec<f64>>, DimensionLayer, ManifoldLayer);
+
+fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseError> {
+    let stored = &calibration.layers[layer];
+    let (sink, direction) = sinks::of_layer(layer, stored)?;
+    let moment = stored.stream();
+    let sample = Sample::new(&stored.sample(), moment.mean.len());
+    let distances = sample.distances();
+    let dimension = dimension::of_layer(layer, &moment, &sample, &distances)?;
+    drop(moment);
+    let manifold = manifold::of_layer(layer, stored, &sample, &distances)?;
+    Ok((sink, direction, dimension, manifold))
+}
+
+/// Where the residual stream stops growing dimensionally, from the statistics behind all layers: the
+/// eigenvectors of one matrix as wide as the model for each.
+///
+/// # Errors
+/// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
+pub fn depth_sink(
+    source: &ModelFile,
+    calibration: &Calibration,
+    threads: usize,
+    progress: &(impl Fn(Event) + Sync),
+) -> Result<DepthSink, AnalyseError> {
+    let layers = calibration.layers.len();
+    let last = layers.saturating_sub(1);
+    let Some(all) = depth::up_to(calibration, last) else {
+        return Ok(depth::depth_sink(&[], 0));
+    };
+    let whole = depth::Whole::new(all).map_err(statistics(source, last))?;
+    let mut curve = Vec::with_capacity(layers);
+    ordered::for_each(
+        threads,
+        layers,
+        layers,
+        |layer| {
+            // Made anew for every layer, which takes no time beside its eigenvectors.
+            let explained = match depth::up_to(calibration, layer) {
+                Some(part) => whole.explained(part),
+                None => Ok(0.0),
+            };
+            explained.map_err(statistics(source, layer))
+        },
+        |layer, explained| {
+            progress(Event::Done(&format!("layer {layer}: depth")));
+            curve.push(explained);
+            Ok::<_, AnalyseError>(())
+        },
+    )?;
+    Ok(depth::depth_sink(&curve, whole.rank))
+}
+
+/// Names the layer whose statistics the mathematics refuses.
+fn statistics(source: &ModelFile, layer: usize) -> impl Fn(FactoriseError) -> AnalyseError {
+    move |error| AnalyseError::Statistics {
+        path: source.path.clone(),
+        layer,
+        error,
+    }
+}
+
+/// The weights of a model, and what is known of what they read.
+struct Weights<'a> {
+    source: &'a ModelFile,
+    calibration: Option<&'a Calibration>,
+    /// The sink direction behind each layer.
+    directions: &'a [Option<Vec<f64>>],
+}
+
+impl Weights<'_> {
+    /// The spectra of all slots; how much of the sink directions shared bases hold goes to `sinks`.
+    fn spectra(
+        &self,
+        mut sinks: Option<&mut [SinkLayer]>,
+        threads: usize,
+        progress: &(impl Fn(Event) + Sync),
+    ) -> Result<Spectra, AnalyseError> {
+        let units = spectra::units(self.source);
+        let gauges = spectra::Gauges::new(self.calibration);
+        let mut spectra = spectra::none();
+        let failed = |error| CompileError::Unit {
+            path: self.source.path.clone(),
+            error,
+        };
+        ordered::for_each(
+            threads,
+            units.len(),
+            units.len(),
+            |index| {
+                let unit = &units[index];
+                let sink = self.sink(unit.layer).map_err(failed)?;
+                spectra::of_unit(self.source, unit, &gauges, sink.as_deref()).map_err(failed)
+            },
+            |index, found| {
+                let unit = &units[index];
+                progress(Event::Done(&unit.label()));
+                spectra.slots.extend(found.slots);
+                spectra.groups.extend(found.group);
+                let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
+                if let Some(sink) = sink {
+                    sink.coverage.extend(found.coverage);
+                }
+                Ok::<_, CompileError>(())
+            },
+        )?;
+        Ok(spectra)
+    }
+
+    /// The sink direction that the attention of a layer reads.
+    fn sink(&self, layer: usize) -> Result<Option<Vec<f64>>, UnitError> {
+        let before = layer.checked_sub(1).and_then(|l| self.directions.get(l));
+        match before {
+            Some(Some(direction)) => sinks::as_read(self.source, layer, direction).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

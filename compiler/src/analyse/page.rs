@@ -1,0 +1,302 @@
+//! An analysis as a page of text: slots with the range over the layers, then a line per layer.
+
+use std::fmt::{self, Write as _};
+
+use htc_formats::model::Slot;
+
+use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
+
+/// Fraction of the full rank whose errors are shown.
+const SHOWN: f64 = 0.5;
+
+impl fmt::Display for Analysis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shape = &self.shape;
+        writeln!(
+            f,
+            "{}: {}, {} layers of width {}, {} heads on {} of {} numbers, feed-forward {}",
+            self.model,
+            shape.architecture,
+            shape.layers,
+            shape.width,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_size,
+            shape.ffn
+        )?;
+        self.write_spectra(f)?;
+        let Some(calibration) = &self.calibration else {
+            return writeln!(
+                f,
+                "without --calibration: no gauges, phases, sinks, depth sink, dimensions or manifold"
+            );
+        };
+        writeln!(
+            f,
+            "residual stream, on {}: {} tokens in windows of {}",
+            calibration.text, calibration.tokens, calibration.context
+        )?;
+        self.write_depth(f)?;
+        self.write_layers(f)
+    }
+}
+
+impl Analysis {
+    fn write_spectra(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "spectra, lowest to highest of all layers; errors at half of the full rank"
+        )?;
+        writeln!(
+            f,
+            "  slot  shape         norm           stable rank   rank for 95 %  for 99 %     error          activation     whiten"
+        )?;
+        let Some(shown) = self.spectra.fractions.iter().position(|x| *x == SHOWN) else {
+            return Ok(());
+        };
+        let energy = |part: f64| self.spectra.energies.iter().position(|e| *e == part);
+        let (e95, e99) = (energy(0.95), energy(0.99));
+        for slot in Slot::ALL {
+            let of_slot = self.spectra.slots.iter().filter(|s| s.slot == slot);
+            let found: Vec<&Spectrum> = of_slot.collect();
+            let Some(first) = found.first() else { continue };
+            let range = |of: &dyn Fn(&Spectrum) -> Option<f64>, digits| {
+                range(found.iter().filter_map(|s| of(s)), digits)
+            };
+            let rank = |at: Option<usize>| move |s: &Spectrum| Some(*s.ranks.get(at?)? as f64);
+            let tail = |of: fn(&Tails) -> Option<&Vec<f64>>| {
+                move |s: &Spectrum| of(&s.tails)?.get(shown).copied()
+            };
+            let line = format!(
+                "  {:<5} {:<13} {:<14} {:<13} {:<14} {:<12} {:<14} {:<14} {}",
+                slot.name(),
+                format!("{}x{}", first.rows, first.cols),
+                range(&|s| Some(s.norm), 3),
+                range(&|s| Some(s.stable_rank), 1),
+                range(&rank(e95), 0),
+                range(&rank(e99), 0),
+                range(&tail(|t| Some(&t.none)), 4),
+                range(&tail(|t| t.activation.as_ref()), 4),
+                range(&tail(|t| t.whiten.as_ref()), 4),
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        let members: Vec<&SharedMember> = self
+            .spectra
+            .groups
+            .iter()
+            .flat_map(|g| &g.members)
+            .collect();
+        let of_slot = |slot: Slot| {
+            let members = members.iter().filter(|member| member.slot == slot);
+            let errors = members.filter_map(|member| member.errors.get(shown).copied());
+            let range = range(errors, 4);
+            (!range.is_empty()).then(|| format!("{slot} {range}"))
+        };
+        let shared: Vec<String> = Slot::ALL.into_iter().filter_map(of_slot).collect();
+        writeln!(
+            f,
+            "  errors in a basis of half the width: shared by q, k, v and by gate, up: {}",
+            shared.join(", ")
+        )
+    }
+
+    fn write_depth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(phases) = &self.phases {
+            writeln!(f, "  phases          {}", runs(&phases.without_first))?;
+            writeln!(
+                f,
+                "    with the first positions: {}",
+                runs(&phases.with_first)
+            )?;
+        }
+        if let Some(depth) = &self.depth {
+            let guess = depth.two_thirds;
+            match (depth.layer, depth.relative, &depth.reason) {
+                (Some(layer), Some(relative), _) => writeln!(
+                    f,
+                    "  depth sink      layer {layer}, {relative:.3} of the depth; two thirds would be layer {guess}: {}",
+                    match depth.agrees {
+                        Some(true) => "they agree within a layer",
+                        _ => "they do not agree",
+                    }
+                )?,
+                (_, _, reason) => writeln!(
+                    f,
+                    "  depth sink      none: {}; two thirds would be layer {guess}",
+                    reason.as_deref().unwrap_or_default()
+                )?,
+            }
+        }
+        if let Some(dimension) = &self.dimension {
+            let of = |test: fn(&super::record::Stability) -> bool| {
+                let tried = dimension.layers.iter().filter_map(|l| l.stability.as_ref());
+                let (mut stable, mut all) = (0, 0);
+                for tried in tried {
+                    all += 1;
+                    stable += usize::from(test(tried));
+                }
+                format!("{stable} of {all}")
+            };
+            writeln!(
+                f,
+                "  dimensions      of 64 vectors stable to ±1 in {} layers by PCA, in {} by TwoNN",
+                of(|s| s.pca_stable),
+                of(|s| s.twonn_stable)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_layers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(phases), Some(sinks), Some(depth), Some(dimension), Some(manifold)) = (
+            &self.phases,
+            &self.sinks,
+            &self.depth,
+            &self.dimension,
+            &self.manifold,
+        ) else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "        variance  phase    explained  sinks  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
+        )?;
+        for layer in 0..self.shape.layers {
+            let mut line = format!("  {layer:>4}");
+            let phase = phases.without_first.phases.as_ref();
+            let phase = phase.and_then(|p| p.get(layer)).map_or("-", String::as_str);
+            let variance = phases.without_first.variance.get(layer);
+            let explained = depth.curve.get(layer);
+            write!(
+                line,
+                "  {:>8}  {:<8} {:<9}",
+                variance.map_or(String::new(), |v| short(*v)),
+                phase,
+                explained.map_or(String::new(), |v| format!("{v:.4}"))
+            )?;
+            if let Some(sink) = sinks.layers.get(layer) {
+                let covered = |at: usize| {
+                    let found = sink.coverage.get(at);
+                    found.map_or("-".to_owned(), |c| format!("{:.3}", c.norm))
+                };
+                write!(
+                    line,
+                    "  {:>5}  {:>11}  {:<5}  {:>7}",
+                    sink.positions_found,
+                    covered(0),
+                    covered(1),
+                    sink.channels
+                        .first()
+                        .map_or(String::new(), |c| format!("{:.3}", c.share))
+                )?;
+            }
+            if let Some(found) = dimension.layers.get(layer) {
+                let interval = found.pca.interval;
+                let interval =
+                    interval.map_or(String::new(), |(low, high)| format!(" ({low}-{high})"));
+                let pca = format!("{}{interval}", found.pca.value);
+                let twonn = found.twonn.as_ref().map_or("-".to_owned(), |t| {
+                    let interval = t.interval;
+                    let interval = interval.map_or(String::new(), |(low, high)| {
+                        format!(" ({low:.1}-{high:.1})")
+                    });
+                    format!("{:.1}{interval}", t.value)
+                });
+                write!(line, "  {pca:<18}  {twonn:<20}")?;
+            }
+            if let Some(found) = manifold.layers.get(layer) {
+                let curvature = found
+                    .curvature
+                    .map_or("-".to_owned(), |c| format!("{:.2}", c.mean));
+                let axioms = found.axioms.map_or("-".to_owned(), |a| {
+                    format!("{}/{}", a.survived, a.candidates)
+                });
+                let heads: Vec<String> = found
+                    .symmetry
+                    .iter()
+                    .map(|s| format!("{}/{}", s.near_equal, s.pairs))
+                    .collect();
+                write!(line, "  {curvature:<9}  {axioms:<9}  {}", heads.join(" "))?;
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `lowest-highest`, or one number where both are printed alike; empty without numbers.
+fn range(values: impl Iterator<Item = f64>, digits: usize) -> String {
+    let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
+        let (low, high) = ends.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    });
+    let Some((low, high)) = ends else {
+        return String::new();
+    };
+    let (low, high) = (format!("{low:.digits$}"), format!("{high:.digits$}"));
+    match low == high {
+        true => low,
+        false => format!("{low}-{high}"),
+    }
+}
+
+/// Four significant digits.
+fn short(number: f64) -> String {
+    match (1e-3..1e6).contains(&number) {
+        true => format!(
+            "{number:.*}",
+            (3 - number.log10().floor() as i32).max(0) as usize
+        ),
+        false if number == 0.0 => "0".to_owned(),
+        false => format!("{number:.3e}"),
+    }
+}
+
+/// `mix 0-2, compress 3-7`, or why there are no phases.
+fn runs(profile: &Profile) -> String {
+    let Some(phases) = &profile.phases else {
+        return format!("none: {}", profile.reason.as_deref().unwrap_or_default());
+    };
+    let mut runs: Vec<(&str, usize, usize)> = Vec::new();
+    for (layer, phase) in phases.iter().enumerate() {
+        match runs.last_mut() {
+            Some((name, _, last)) if *name == phase.as_str() => *last = layer,
+            _ => runs.push((phase.as_str(), layer, layer)),
+        }
+    }
+    let runs = runs
+        .into_iter()
+        .map(|(name, first, last)| match first == last {
+            true => format!("{name} {first}"),
+            false => format!("{name} {first}-{last}"),
+        });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_runs_are_short() {
+        assert_eq!(range([2.0, 1.0, 3.0].into_iter(), 0), "1-3");
+        assert_eq!(range([1.04, 0.96].into_iter(), 1), "1.0");
+        assert_eq!(range(std::iter::empty(), 2), "");
+        let shorts = [0.0, 0.0012344, 29.5269, 208.2326, 123456.7, 1.5e-9].map(short);
+        assert_eq!(
+            shorts,
+            ["0", "0.001234", "29.53", "208.2", "123457", "1.500e-9"]
+        );
+        let mut profile = Profile {
+            variance: Vec::new(),
+            smoothed: Vec::new(),
+            phases: Some(["mix", "mix", "compress"].map(str::to_owned).to_vec()),
+            reason: None,
+        };
+        assert_eq!(runs(&profile), "mix 0-1, compress 2");
+        profile.phases = None;
+        profile.reason = Some("flat".to_owned());
+        assert_eq!(runs(&profile), "none: flat");
+    }
+}

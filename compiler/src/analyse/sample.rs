@@ -1,0 +1,220 @@
+//! Vectors of the residual stream as they were stored, and the geometry between them.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, Par};
+
+use crate::factorise::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::random::Rng;
+
+/// Different vectors, in the order of the text, relative to their mean.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    /// `[n, width]`.
+    rows: Mat<f64>,
+}
+
+impl Sample {
+    /// The different ones of the rows of `values [n, width]`. A prefix that a text has twice gives the
+    /// same vector twice, and a distance of zero says nothing of the neighbourhood.
+    pub(super) fn new(values: &[f32], width: usize) -> Sample {
+        let mut different: Vec<&[f32]> = Vec::new();
+        for row in values.chunks_exact(width.max(1)) {
+            if !different.contains(&row) {
+                different.push(row);
+            }
+        }
+        let n = different.len();
+        // Far from the origin products would lose the digits that matter.
+        let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
+        Sample { rows }
+    }
+
+    /// Vectors.
+    pub(super) fn count(&self) -> usize {
+        self.rows.nrows()
+    }
+
+    /// Numbers of a vector.
+    pub(super) fn width(&self) -> usize {
+        self.rows.ncols()
+    }
+
+    /// The vectors at these places.
+    pub(super) fn chosen(&self, places: &[usize]) -> Sample {
+        let rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
+        Sample { rows }
+    }
+
+    /// `[n, width]`.
+    #[cfg(test)]
+    pub(super) fn rows_for_tests(&self) -> Mat<f64> {
+        self.rows.clone()
+    }
+
+    /// `‖x_i − x_j‖² [n, n]`.
+    pub(super) fn distances(&self) -> Mat<f64> {
+        let transposed = self.rows.transpose().to_owned();
+        let n = self.count();
+        let mut distances = Mat::zeros(n, n);
+        for i in 0..n {
+            for j in 0..i {
+                let pairs = transposed.col(i).iter().zip(transposed.col(j).iter());
+                let squared: f64 = pairs.map(|(x, y)| (x - y) * (x - y)).sum();
+                distances[(i, j)] = squared;
+                distances[(j, i)] = squared;
+            }
+        }
+        distances
+    }
+
+    /// The coordinates of the vectors along the columns of `axes [width, k]`: `[n, k]`.
+    pub(super) fn along(&self, axes: &Mat<f64>) -> Mat<f64> {
+        let mut along = Mat::zeros(self.count(), axes.ncols());
+        let replace = Accum::Replace;
+        matmul(along.as_mut(), replace, &self.rows, axes, 1.0, Par::Seq);
+        along
+    }
+
+    /// The variances along the principal directions, decreasing, but for a common factor.
+    ///
+    /// # Errors
+    /// Vectors whose products exceed float64.
+    pub(super) fn variances(&self) -> Result<Vec<f64>, FactoriseError> {
+        let centred = self.centred();
+        if centred.nrows() == 0 || centred.ncols() == 0 {
+            return Ok(Vec::new());
+        }
+        let mut values = symmetric_eigenvalues(shorter_gram(&centred))?;
+        values.iter_mut().for_each(|v| *v = v.max(0.0));
+        Ok(values)
+    }
+
+    /// The leading principal directions `[width, k]`: as many as `count` makes of the variances, which
+    /// are as in [`variances`](Self::variances), but none without variance.
+    ///
+    /// # Errors
+    /// Vectors whose products exceed float64.
+    pub(super) fn directions(
+        &self,
+        count: impl FnOnce(&[f64]) -> usize,
+    ) -> Result<Mat<f64>, FactoriseError> {
+        let centred = self.centred();
+        let (n, width) = centred.shape();
+        if n == 0 || width == 0 {
+            return Ok(Mat::zeros(width, 0));
+        }
+        let mut found = symmetric_eigen(shorter_gram(&centred), n.min(width))?;
+        found.values.iter_mut().for_each(|v| *v = v.max(0.0));
+        // Directions of no variance are not determined.
+        let determined = found
+            .values
+            .partition_point(|v| *v > 1e-12 * found.values[0]);
+        let k = count(&found.values).min(determined);
+        let vectors = found.vectors.subcols(0, k);
+        if width <= n {
+            return Ok(vectors.to_owned());
+        }
+        let mut directions = Mat::zeros(width, k);
+        matmul(
+            directions.as_mut(),
+            Accum::Replace,
+            centred.transpose(),
+            vectors,
+            1.0,
+            Par::Seq,
+        );
+        for (direction, value) in directions.col_iter_mut().zip(&found.values) {
+            let length = value.sqrt();
+            direction.iter_mut().for_each(|x| *x /= length);
+        }
+        Ok(directions)
+    }
+
+    /// The vectors relative to their own mean: a part of a sample has another.
+    fn centred(&self) -> Mat<f64> {
+        centred(self.rows.clone())
+    }
+}
+
+/// Vectors relative to their mean.
+fn centred(mut rows: Mat<f64>) -> Mat<f64> {
+    let n = rows.nrows().max(1) as f64;
+    for column in rows.col_iter_mut() {
+        let mean = column.as_ref().iter().sum::<f64>() / n;
+        column.iter_mut().for_each(|x| *x -= mean);
+    }
+    rows
+}
+
+/// `X Xᵀ` or `XᵀX`, whichever is smaller: they have the same eigenvalues but for zeros.
+fn shorter_gram(x: &Mat<f64>) -> Mat<f64> {
+    let (n, width) = x.shape();
+    let (left, right) = match width <= n {
+        true => (x.transpose(), x.as_ref()),
+        false => (x.as_ref(), x.transpose()),
+    };
+    let mut gram = Mat::zeros(n.min(width), n.min(width));
+    matmul(gram.as_mut(), Accum::Replace, left, right, 1.0, Par::Seq);
+    gram
+}
+
+/// `0..count` in an order that only the generator decides (Fisher and Yates).
+pub(super) fn shuffled(count: usize, random: &mut Rng) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for i in (1..count).rev() {
+        order.swap(i, random.below(i + 1));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_vectors_count_once() {
+        let sample = Sample::new(&[1.0, 2.0, 3.0, 4.0, 1.0, 2.0], 2);
+        assert_eq!((sample.count(), sample.width()), (2, 2));
+        assert_eq!(sample.distances()[(0, 1)], 8.0);
+        assert_eq!(Sample::new(&[], 4).count(), 0);
+    }
+
+    /// Both ways to the principal directions, against variances that are known.
+    #[test]
+    fn variances_and_directions_are_those_of_the_covariance() {
+        // ±a along three axes: variances a² · 2 but for the common factor.
+        for width in [4, 40] {
+            let mut values = Vec::new();
+            for (axis, a) in [(1, 3.0f32), (0, 2.0), (3, 1.0)] {
+                for sign in [1.0, -1.0] {
+                    let mut row = vec![7.0; width];
+                    row[axis] += sign * a;
+                    values.extend(row);
+                }
+            }
+            let sample = Sample::new(&values, width);
+            let variances = sample.variances().unwrap();
+            for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
+                assert!((found - expected).abs() < 1e-12, "{variances:?}");
+            }
+            // The first two pairs alone.
+            let part = sample.chosen(&[0, 1, 2, 3]).variances().unwrap();
+            assert!((part[0] - 18.0).abs() < 1e-12 && part[2].abs() < 1e-12);
+            let directions = sample.directions(|_| 99).unwrap();
+            assert_eq!(directions.ncols(), 3);
+            for (column, axis) in directions.col_iter().zip([1, 0, 3]) {
+                assert!((column[axis].abs() - 1.0).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn a_shuffle_is_a_permutation() {
+        let order = shuffled(50, &mut Rng(1));
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+        assert_ne!(order, sorted);
+        assert!(shuffled(0, &mut Rng(1)).is_empty());
+    }
+}

@@ -1,0 +1,264 @@
+//! The singular values of every slot, with and without a gauge, and what sharing a basis costs.
+
+use htc_formats::DType;
+use htc_formats::model::{InputGroup, Part, Role, Slot};
+use htc_formats::source::ModelFile;
+
+use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
+use crate::calibrate::Calibration;
+use crate::factorise::unit::UnitError;
+use crate::factorise::{
+    Components, FactoriseError, GaugeKind, Treatment, Weighting, coverage, spectrum, tail,
+};
+use crate::plan::allocate::lost_energy;
+use crate::plan::{Member, Unit};
+
+/// Parts of the energy whose ranks are listed.
+pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];
+
+/// Parts of the full rank whose tails are listed.
+pub(super) const FRACTIONS: [f64; 8] = [
+    1.0 / 16.0,
+    1.0 / 8.0,
+    1.0 / 4.0,
+    3.0 / 8.0,
+    1.0 / 2.0,
+    5.0 / 8.0,
+    3.0 / 4.0,
+    7.0 / 8.0,
+];
+
+/// Parts of the width at which a shared basis is asked for the sink direction.
+const COVERED: [f64; 2] = [1.0 / 4.0, 1.0 / 2.0];
+
+/// Steps of a curve; it has one point more.
+const STEPS: usize = 32;
+
+/// A part of the energy that is left by rounding: the singular values come from the eigenvalues of a
+/// Gram matrix.
+const ROUNDING: f64 = 1e-12;
+
+/// The spectra of no slot.
+pub(super) fn none() -> Spectra {
+    Spectra {
+        energies: ENERGIES.to_vec(),
+        fractions: FRACTIONS.to_vec(),
+        slots: Vec::new(),
+        groups: Vec::new(),
+    }
+}
+
+/// The slots of every layer that read the same input, in the order of execution.
+pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    for layer in 0..source.hyper.layers {
+        for slot in Slot::ALL {
+            let (rows, cols) = source.hyper.slot_shape(slot);
+            let part = Part::Weight;
+            let tensor = source.tensor(Role::Linear { layer, slot, part });
+            let member = Member {
+                slot,
+                rows,
+                cols,
+                source_type: tensor.map_or(DType::F32, |tensor| tensor.dtype),
+            };
+            match units.last_mut() {
+                Some(unit)
+                    if unit.layer == layer
+                        && unit.members.iter().all(|m| {
+                            m.slot.group().is_some() && m.slot.group() == slot.group()
+                        }) =>
+                {
+                    unit.members.push(member);
+                    unit.outs += rows;
+                    unit.limit = unit.outs.min(cols);
+                }
+                _ => units.push(alone(layer, member)),
+            }
+        }
+    }
+    units
+}
+
+fn alone(layer: usize, member: Member) -> Unit {
+    Unit {
+        layer,
+        members: vec![member],
+        outs: member.rows,
+        cols: member.cols,
+        limit: member.rows.min(member.cols),
+    }
+}
+
+/// The gauges under which spectra are taken.
+pub(super) struct Gauges<'a> {
+    none: Weighting<'a>,
+    calibrated: Option<[Weighting<'a>; 2]>,
+}
+
+impl<'a> Gauges<'a> {
+    pub(super) fn new(calibration: Option<&'a Calibration>) -> Self {
+        let of = |kind| Weighting::new(Treatment::with_gauge(kind), calibration);
+        Gauges {
+            none: of(GaugeKind::None),
+            calibrated: calibration.map(|_| [GaugeKind::Activation, GaugeKind::Whiten].map(of)),
+        }
+    }
+}
+
+/// What is found out about one unit.
+pub(super) struct UnitSpectra {
+    pub(super) slots: Vec<Spectrum>,
+    pub(super) group: Option<Shared>,
+    pub(super) coverage: Vec<SinkCoverage>,
+}
+
+/// The spectra of a unit's slots, and what a basis that they share costs; of Q, K and V how much of
+/// the sink direction, where there is one, lies in it.
+///
+/// # Errors
+/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+pub(super) fn of_unit(
+    source: &ModelFile,
+    unit: &Unit,
+    gauges: &Gauges,
+    sink: Option<&[f64]>,
+) -> Result<UnitSpectra, UnitError> {
+    let mut values = Vec::with_capacity(unit.members.len());
+    let mut slots = Vec::with_capacity(unit.members.len());
+    for member in &unit.members {
+        let single = alone(unit.layer, *member);
+        let of = |weighting| spectrum::of_unit(source, &single, false, weighting);
+        let own = of(&gauges.none)?;
+        let mut found = spectrum_of(unit.layer, member, &own);
+        if let Some([activation, whiten]) = &gauges.calibrated {
+            found.tails.activation = Some(tails(&of(activation)?));
+            found.tails.whiten = Some(tails(&of(whiten)?));
+        }
+        slots.push(found);
+        values.push(own);
+    }
+    let group = unit.members.first().and_then(|member| member.slot.group());
+    let Some(group) = group else {
+        return Ok(UnitSpectra {
+            slots,
+            group: None,
+            coverage: Vec::new(),
+        });
+    };
+    let components = spectrum::components(source, unit)?;
+    let coverage = match sink.filter(|_| group == InputGroup::Qkv) {
+        None => Vec::new(),
+        Some(direction) => {
+            covered(&components, direction).map_err(|source| UnitError::Factorise {
+                tensor: unit.label(),
+                source,
+            })?
+        }
+    };
+    Ok(UnitSpectra {
+        slots,
+        group: Some(shared(unit, group, &components, &values)),
+        coverage,
+    })
+}
+
+/// The rank that a part of a full rank is.
+pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
+    ((fraction * full as f64).round() as usize).max(1)
+}
+
+/// What is said of a slot with these singular values, which are decreasing.
+fn spectrum_of(layer: usize, member: &Member, values: &[f64]) -> Spectrum {
+    let lost = lost_energy(values);
+    let largest = values.first().copied().unwrap_or_default();
+    let relative: f64 = match largest > 0.0 {
+        true => values.iter().rev().map(|v| (v / largest).powi(2)).sum(),
+        false => 0.0,
+    };
+    let full = values.len();
+    let points = STEPS.min(full).max(1);
+    let at = |step: usize| step * full / points;
+    Spectrum {
+        layer,
+        slot: member.slot,
+        rows: member.rows,
+        cols: member.cols,
+        norm: rounded(largest * relative.sqrt()),
+        largest: rounded(largest),
+        stable_rank: rounded(relative),
+        ranks: ENERGIES
+            .iter()
+            .map(|energy| lost.partition_point(|lost| *lost > 1.0 - energy))
+            .collect(),
+        tails: Tails {
+            none: tails(values),
+            activation: None,
+            whiten: None,
+        },
+        curve: (0..=points)
+            .map(|step| (at(step), rounded(1.0 - lost[at(step)])))
+            .collect(),
+    }
+}
+
+fn tails(values: &[f64]) -> Vec<f64> {
+    let at = |fraction| rounded(tail(values, rank_at(fraction, values.len())));
+    FRACTIONS.into_iter().map(at).collect()
+}
+
+/// What the basis of `components` costs slots with these singular values.
+fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec<f64>]) -> Shared {
+    let ranks: Vec<usize> = FRACTIONS.map(|f| rank_at(f, unit.cols)).to_vec();
+    let energies = unit.members.iter().zip(&components.energies).zip(values);
+    let members = energies.map(|((member, energies), values)| {
+        let from = |k: usize| energies[k.min(energies.len())..].iter().rev().sum::<f64>();
+        let own = |k: usize| -> f64 {
+            let left = values[k.min(values.len())..].iter().rev();
+            left.map(|v| v * v).sum()
+        };
+        let total = from(0);
+        let error = |&k: &usize| match total > 0.0 {
+            true => rounded((from(k) / total).sqrt()),
+            false => 0.0,
+        };
+        let excess = |&k: &usize| {
+            let own = own(k);
+            (own > ROUNDING * total).then(|| rounded(from(k) / own))
+        };
+        SharedMember {
+            slot: member.slot,
+            errors: ranks.iter().map(error).collect(),
+            excess: ranks.iter().map(excess).collect(),
+        }
+    });
+    Shared {
+        layer: unit.layer,
+        group,
+        members: members.collect(),
+        ranks,
+    }
+}
+
+/// How much of a direction the leading components hold.
+fn covered(
+    components: &Components,
+    direction: &[f64],
+) -> Result<Vec<SinkCoverage>, FactoriseError> {
+    let d = direction.len();
+    let at = |fraction| {
+        let rank = rank_at(fraction, d);
+        let rows = (rank * d).min(components.basis.len());
+        let found = coverage(&components.basis[..rows], direction)?;
+        Ok(SinkCoverage {
+            fraction,
+            rank,
+            norm: rounded(found.norm),
+            largest: rounded(found.largest),
+        })
+    };
+    COVERED.into_iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+fn member(slot: Slot, rows: usize, cols: usize) -> Member {
+    Member {
+        slot,
+        rows,
+        cols,
+        source_type: DType::F32,
+    }
+}
+
+#[test]
+fn a_known_spectrum_is_told() {
+    // Energies 16, 4, 4, 1, 0 of 25.
+    let values = [4.0, 2.0, 2.0, 1.0, 0.0];
+    let found = spectrum_of(3, &member(Slot::K, 5, 9), &values);
+    assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
+    assert_eq!(found.stable_rank, 1.5625);
+    assert_eq!(found.ranks, [1, 2, 3, 3, 4]);
+    // Ranks 1 1 1 2 3 3 4 4 of 5.
+    let tail = |squares: f64| rounded((squares / 25.0).sqrt());
+    let expected = [9.0, 9.0, 9.0, 5.0, 1.0, 1.0, 0.0, 0.0].map(tail);
+    assert_eq!(found.tails.none, expected);
+    let curve = [(0, 0.0), (1, 0.64), (2, 0.8), (3, 0.96), (4, 1.0), (5, 1.0)];
+    assert_eq!(found.curve, curve);
+    let long = spectrum_of(0, &member(Slot::K, 1000, 1000), &vec![1.0; 1000]);
+    assert_eq!((long.curve.len(), long.curve[32]), (33, (1000, 1.0)));
+    assert_eq!(long.curve[16], (500, 0.5));
+}
+
+#[test]
+fn nothing_is_lost_of_zeros() {
+    let found = spectrum_of(0, &member(Slot::Q, 4, 4), &[0.0; 4]);
+    assert_eq!((found.norm, found.stable_rank), (0.0, 0.0));
+    assert_eq!(found.ranks, [0; 5]);
+    assert_eq!(found.tails.none, [0.0; 8]);
+}
+
+/// Two slots whose own directions differ: the one that has the basis' first component loses nothing,
+/// the other everything until the second.
+#[test]
+fn sharing_costs_what_is_outside_the_basis() {
+    let unit = Unit {
+        layer: 1,
+        members: vec![member(Slot::Gate, 2, 4), member(Slot::Up, 2, 4)],
+        outs: 4,
+        cols: 4,
+        limit: 4,
+    };
+    let components = Components {
+        basis: Vec::new(),
+        energies: vec![vec![9.0, 0.0, 1.0, 0.0], vec![0.0, 4.0, 0.0, 0.0]],
+    };
+    let values = [vec![3.0, 1.0], vec![2.0, 0.0]];
+    let found = shared(&unit, InputGroup::GateUp, &components, &values);
+    assert_eq!(found.ranks, [1, 1, 1, 2, 2, 3, 3, 4]);
+    let [gate, up] = &found.members[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(gate.errors[0], rounded(0.1f64.sqrt()));
+    assert_eq!(gate.excess[0], Some(1.0));
+    // Its own best approximation of rank 2 is exact.
+    assert_eq!((gate.errors[3], gate.excess[3]), (gate.errors[0], None));
+    assert_eq!(
+        (gate.errors[5], up.errors[0], up.errors[3]),
+        (0.0, 1.0, 0.0)
+    );
+    assert_eq!(up.excess[0], None);
+}
+
+#[test]
+fn a_basis_covers_what_lies_in_it() {
+    let mut basis = vec![0.0; 16];
+    (0..4).for_each(|i| basis[i * 4 + i] = 1.0);
+    let components = Components {
+        basis,
+        energies: Vec::new(),
+    };
+    let found = covered(&components, &[3.0, 0.0, 4.0, 0.0]).unwrap();
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (found[0].rank, found[0].norm, found[0].largest),
+        (1, 0.6, 0.6)
+    );
+    assert_eq!((found[1].rank, found[1].norm), (2, 0.6));
+}
+
+/// The published singular values of an 8B Llama: what is said of them must be what was published. Of
+/// the tables beside them, the columns of shared bases need the weights, which were not published;
+/// the Eckart-Young columns are there for Q, K and V at ranks which are some of our fractions.
+#[test]
+fn published_spectra_are_told_as_published() {
+    let shared = std::env::var_os("HTC_SHARED").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        PathBuf::from,
+    );
+    let folder = shared.join("targets");
+    let Ok(bytes) = fs::read(folder.join("spectra.safetensors")) else {
+        println!("skipped: no published spectra in {}", folder.display());
+        return;
+    };
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let values = |name: &str| -> Vec<f64> {
+        let offsets: [usize; 2] =
+            serde_json::from_value(json[name]["data_offsets"].clone()).unwrap();
+        let data = &bytes[header + offsets[0]..header + offsets[1]];
+        let numbers = data.as_chunks::<4>().0.iter();
+        numbers.map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+    };
+    let text = fs::read_to_string(folder.join("spectra_summary.json")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut spectra = BTreeMap::new();
+    let (mut compared, mut exact) = (0, 0);
+    for (layer, groups) in summary["per_layer"].as_object().unwrap() {
+        for group in groups.as_object().unwrap().values() {
+            for (name, told) in group.as_object().unwrap() {
+                let slot: Slot = name.to_lowercase().parse().unwrap();
+                let side = |i: usize| told["shape"][i].as_u64().unwrap() as usize;
+                let member = member(slot, side(0), side(1));
+                let values = values(&format!("layer{layer}.{name}"));
+                assert_eq!(values.len(), member.rows.min(member.cols));
+                let found = spectrum_of(layer.parse().unwrap(), &member, &values);
+                // The norm was summed over the weight's numbers in float32.
+                for (found, told, tolerance) in [
+                    (found.norm, &told["frob_norm"], 1e-3),
+                    (found.largest, &told["top_sv"], 1e-5),
+                ] {
+                    let told = told.as_f64().unwrap();
+                    assert!((found / told - 1.0).abs() < tolerance, "{found} {told}");
+                }
+                let ranks = found.ranks.iter().zip(ENERGIES);
+                for (&found, energy) in ranks {
+                    let told = &told["rank_for_energy"][format!("{energy:.2}")];
+                    let told = told.as_u64().unwrap() as usize;
+                    // They were summed in float32: a rank may be off by one.
+                    assert!(found.abs_diff(told) <= 1, "{layer} {name} {energy}");
+                    exact += usize::from(found == told);
+                    compared += 1;
+                }
+                spectra.insert((layer.clone(), name.clone()), found);
+            }
+        }
+    }
+    assert_eq!((compared, spectra.len()), (175, 35));
+    assert!(exact >= 171, "{exact}");
+
+    let table = fs::read_to_string(folder.join("ey_per_layer.csv")).unwrap();
+    let mut lines = table.lines();
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut compared = 0;
+    for line in lines {
+        let values: Vec<&str> = line.split(',').collect();
+        let value = |name: &str| values[columns.iter().position(|c| *c == name).unwrap()];
+        let k: usize = value("k").parse().unwrap();
+        for name in ["Q", "K", "V"] {
+            let found = &spectra[&(value("layer").to_owned(), name.to_owned())];
+            let full = found.rows.min(found.cols);
+            let told: f64 = value(&format!("{name}_ey")).parse().unwrap();
+            // At or beyond the full rank nothing is left, and no fraction is listed.
+            if k >= full {
+                assert_eq!(told, 0.0);
+                continue;
+            }
+            let at = FRACTIONS
+                .iter()
+                .position(|f| rank_at(*f, full) == k)
+                .unwrap();
+            let tail = found.tails.none[at];
+            assert!(
+                (tail * tail - told).abs() < 2e-6,
+                "{name} {k}: {tail} {told}"
+            );
+            compared += 1;
+        }
+    }
+    // Q at four ranks, K and V at one, in three layers.
+    assert_eq!(compared, 3 * (4 + 1 + 1));
+}

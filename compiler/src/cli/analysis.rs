@@ -1,0 +1,31 @@
+//! The options of `htc analyse`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{CalibrationArgs, ThreadArgs};
+
+/// Arguments of `htc analyse`.
+#[derive(Debug, Args)]
+pub struct AnalyseArgs {
+    /// Model to look at: a .gguf (of several files the first), or a folder with config.json and
+    /// .safetensors
+    #[arg(value_name = "MODEL")]
+    pub input: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// File to write the result to (JSON)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace FILE if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}

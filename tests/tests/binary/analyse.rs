@@ -1,0 +1,310 @@
+//! `htc analyse`: what it finds on models whose weights are known, and what it refuses.
+
+use std::fs;
+use std::path::Path;
+
+use htc_tests::binary::HOSTILE_MEMORY;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{close, list, number, text};
+
+/// What only a calibration shows.
+const CALIBRATED: [&str; 6] = [
+    "calibration",
+    "phases",
+    "sinks",
+    "depth",
+    "dimension",
+    "manifold",
+];
+
+fn tiny() -> TinyModel {
+    TinyModel {
+        layers: 3,
+        ..TinyModel::default()
+    }
+}
+
+/// Calibrated on the words of `text.txt`, in windows of 32 tokens.
+fn calibrated(scratch: &Scratch, model: &Path, cache: &str) -> Htc {
+    let text = scratch.path("text.txt");
+    fs::write(&text, words(1200)).unwrap();
+    htc![
+        "analyse",
+        model,
+        "--calibration",
+        text,
+        "--context",
+        "32",
+        "--cache",
+        scratch.path(cache)
+    ]
+}
+
+/// The entry of a layer and slot.
+fn slot<'a>(analysis: &'a Value, layer: u64, slot: &str) -> &'a Value {
+    let mut slots = list(analysis, "/spectra/slots").iter();
+    slots
+        .find(|s| s["layer"] == layer && s["slot"] == slot)
+        .unwrap()
+}
+
+#[test]
+fn without_a_calibration_there_are_the_spectra_alone() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny().bytes());
+    let outcome = htc!["analyse", &model, "--json"].run().ok();
+    assert!(outcome.stderr.contains("without --calibration"));
+    assert!(outcome.stderr.lines().count() <= 60);
+    assert!(
+        outcome
+            .text()
+            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 1,")
+    );
+    let analysis = outcome.json();
+    assert_eq!(text(&analysis, "/model"), "model.gguf");
+    assert_eq!(text(&analysis, "/source_sha256").len(), 64);
+    assert_eq!(number(&analysis, "/shape/layers"), 3.0);
+    assert_eq!(number(&analysis, "/shape/width"), 64.0);
+    for part in CALIBRATED {
+        assert!(analysis.get(part).is_none(), "{part}");
+    }
+    assert_eq!(list(&analysis, "/spectra/slots").len(), 21);
+    assert_eq!(list(&analysis, "/spectra/groups").len(), 6);
+    let fractions = list(&analysis, "/spectra/fractions").len();
+    for slot in list(&analysis, "/spectra/slots") {
+        let tails = list(slot, "/tails/none");
+        assert_eq!(tails.len(), fractions);
+        assert!(slot["tails"].get("activation").is_none());
+        assert!(list(slot, "/curve").len() <= 33);
+        let falls = |pair: &[Value]| pair[0].as_f64() >= pair[1].as_f64();
+        assert!(tails.windows(2).all(falls), "{slot}");
+    }
+    // A basis that is shared is never better than a slot's own.
+    for group in list(&analysis, "/spectra/groups") {
+        for member in list(group, "/members") {
+            let excess = list(member, "/excess").iter().filter_map(Value::as_f64);
+            excess.for_each(|rho| assert!(rho > 0.9999, "{member}"));
+        }
+    }
+}
+
+/// A model much wider than its slots have outputs: no matrix of the width's order is made for it.
+#[test]
+fn memory_stays_near_the_size_of_the_weights() {
+    let scratch = Scratch::new();
+    let wide = TinyModel {
+        layers: 1,
+        width: 16_384,
+        heads: 1,
+        kv_heads: 1,
+        head_size: 2,
+        ffn: 8,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", wide.bytes());
+    let run = htc!["analyse", &model, "--json", "--threads", "1"];
+    let analysis = run.memory(HOSTILE_MEMORY).run().json();
+    let q = slot(&analysis, 0, "q");
+    assert_eq!(number(q, "/cols"), 16_384.0);
+    assert_eq!(list(q, "/curve").len(), 3);
+}
+
+/// A slot whose singular values are 2 and 1.
+#[test]
+fn a_known_weight_has_its_spectrum() {
+    let scratch = Scratch::new();
+    let tiny = tiny();
+    let mut tensors = tiny.tensors();
+    let known = |name: &str| name == "blk.1.attn_q.weight";
+    let q = tensors.iter_mut().find(|t| known(&t.name)).unwrap();
+    q.values.fill(0.0);
+    q.values[5 * 64 + 9] = 2.0;
+    q.values[7 * 64 + 3] = -1.0;
+    let model = scratch.file("model.gguf", tiny.bytes_of(&tensors));
+    let analysis = htc!["analyse", &model, "--json"].run().json();
+    let q = slot(&analysis, 1, "q");
+    close(number(q, "/norm"), 5f64.sqrt(), 1e-5);
+    close(number(q, "/largest"), 2.0, 1e-5);
+    close(number(q, "/stable_rank"), 1.25, 1e-5);
+    let ranks: Vec<u64> = list(q, "/ranks")
+        .iter()
+        .map(|r| r.as_u64().unwrap())
+        .collect();
+    assert_eq!(ranks, [1, 1, 2, 2, 2]);
+    // Rank 4 of 64 is enough for both.
+    assert!(number(q, "/tails/none/0") < 1e-6);
+    assert_eq!(list(q, "/curve")[1][0], 2);
+    close(list(q, "/curve")[1][1].as_f64().unwrap(), 1.0, 1e-6);
+}
+
+#[test]
+fn a_calibration_shows_the_residual_stream() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny().bytes());
+    let run = calibrated(&scratch, &model, "cache").arg("--json");
+    let outcome = run.run().ok();
+    assert!(outcome.stderr.lines().count() <= 60, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("depth sink"));
+    let analysis = outcome.json();
+    for part in CALIBRATED {
+        assert!(analysis.get(part).is_some(), "{part}");
+    }
+    let tokens = number(&analysis, "/calibration/tokens");
+    let windows = tokens / 32.0;
+    for slot in list(&analysis, "/spectra/slots") {
+        for gauge in ["activation", "whiten"] {
+            assert_eq!(list(slot, &format!("/tails/{gauge}")).len(), 8);
+        }
+    }
+    for (layer, found) in list(&analysis, "/dimension/layers").iter().enumerate() {
+        assert_eq!(number(found, "/layer"), layer as f64);
+        assert_eq!(number(found, "/pca/samples"), tokens - windows);
+        let value = number(found, "/pca/value");
+        assert!((1.0..=64.0).contains(&value));
+        close(number(found, "/pca/relative"), value / 64.0, 1e-5);
+        let [low, high] = list(found, "/pca/interval") else {
+            panic!("{found}");
+        };
+        assert!(low.as_u64() <= high.as_u64());
+        assert_eq!(list(found, "/stability/pca").len(), 5);
+        assert!(number(found, "/twonn/interval/0") <= number(found, "/twonn/interval/1"));
+    }
+    // Every window begins with the same token, so that the first position has one direction.
+    for (layer, sink) in list(&analysis, "/sinks/layers").iter().enumerate() {
+        close(number(sink, "/share"), 1.0, 1e-5);
+        assert_eq!(
+            list(sink, "/coverage").len(),
+            if layer == 0 { 0 } else { 2 }
+        );
+        let channels = list(sink, "/channels").iter();
+        let shares: Vec<f64> = channels.map(|c| c["share"].as_f64().unwrap()).collect();
+        assert!(shares.len() == 8 && shares.is_sorted_by(|a, b| a >= b));
+    }
+    let curve: Vec<f64> = list(&analysis, "/depth/curve")
+        .iter()
+        .map(|v| v.as_f64().unwrap())
+        .collect();
+    assert!(curve.len() == 3 && curve.iter().all(|v| *v <= curve[2] + 1e-6));
+    assert!(curve[2] >= 0.95);
+    assert_eq!(number(&analysis, "/depth/two_thirds"), 2.0);
+    for found in list(&analysis, "/manifold/layers") {
+        assert_eq!(list(found, "/symmetry").len(), 3);
+        assert_eq!(number(found, "/symmetry/0/pairs"), 1.0);
+        assert!(number(found, "/curvature/edges") > 0.0);
+        assert!((0.0..=1.0).contains(&number(found, "/axioms/consistency")));
+    }
+    for profile in ["without_first", "with_first"] {
+        let variance = list(&analysis, &format!("/phases/{profile}/variance"));
+        assert!(variance.len() == 3 && variance.iter().all(|v| v.as_f64() > Some(0.0)));
+    }
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_the_threads_or_the_cache() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny().bytes());
+    let mut outputs = Vec::new();
+    for (threads, cache) in [("1", "one"), ("2", "two"), ("2", "one")] {
+        let run = calibrated(&scratch, &model, cache);
+        let outcome = run.args(["--json", "--threads", threads]).run().ok();
+        outputs.push(outcome.stdout);
+    }
+    assert!(outputs.iter().all(|output| *output == outputs[0]));
+    // The file holds what standard output would.
+    let output = scratch.path("analysis.json");
+    let run = calibrated(&scratch, &model, "one").arg("-o").arg(&output);
+    assert!(run.run().ok().stdout.is_empty());
+    assert_eq!(fs::read(&output).unwrap(), outputs[0]);
+    let dash = calibrated(&scratch, &model, "one").args(["-o", "-"]);
+    assert_eq!(dash.run().ok().stdout, outputs[0]);
+}
+
+/// One layer has no phases and no depth; a text of few positions has few vectors.
+#[test]
+fn what_is_too_little_is_said_to_be() {
+    let scratch = Scratch::new();
+    let one = TinyModel {
+        layers: 1,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", one.bytes());
+    let run = calibrated(&scratch, &model, "cache");
+    let few = run.args(["--json", "--calibration-tokens", "32"]);
+    let analysis = few.run().json();
+    assert!(text(&analysis, "/phases/without_first/reason").contains("one layer"));
+    assert!(text(&analysis, "/depth/reason").contains("one layer"));
+    let found = &list(&analysis, "/dimension/layers")[0];
+    assert!(number(found, "/pca/sample_samples") <= 31.0);
+    assert!(found.get("stability").is_none());
+}
+
+#[test]
+fn nothing_is_written_over() {
+    let scratch = Scratch::new();
+    let bytes = tiny().bytes();
+    let model = scratch.file("model.gguf", &bytes);
+    let run = |output: &Path| calibrated(&scratch, &model, "cache").arg("-o").arg(output);
+    let old = scratch.file("old.json", "old");
+    run(&old)
+        .run()
+        .refused(1, &["old.json", "exists already", "--force"]);
+    assert_eq!(fs::read(&old).unwrap(), b"old");
+    run(&old).arg("--force").run().ok();
+    assert!(fs::read(&old).unwrap().starts_with(b"{"));
+    for own in ["model.gguf", "text.txt"] {
+        let refused = run(&scratch.path(own)).arg("--force").run();
+        refused.refused(2, &[own, "same file"]);
+    }
+    assert_eq!(fs::read(&model).unwrap(), bytes);
+    run(&scratch.path("none/a.json"))
+        .run()
+        .refused(1, &["none/a.json"]);
+}
+
+#[test]
+fn what_cannot_be_analysed_is_refused() {
+    let scratch = Scratch::new();
+    let tiny = tiny();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    htc!["analyse", scratch.path("absent.gguf")]
+        .run()
+        .refused(1, &["absent.gguf"]);
+    let (artifact, _) = super::compile(&scratch, &model, "model.htz", &[]);
+    htc!["analyse", artifact]
+        .run()
+        .refused(1, &["model.htz", "an artifact already"]);
+    let mut tensors = tiny.tensors();
+    let up = tensors
+        .iter_mut()
+        .find(|t| t.name == "blk.2.ffn_up.weight")
+        .unwrap();
+    up.values[70] = f32::NAN;
+    let damaged = scratch.file("damaged.gguf", tiny.bytes_of(&tensors));
+    htc!["analyse", damaged]
+        .run()
+        .refused(1, &["damaged.gguf", "blk.2.ffn_up.weight", "NaN", "repair"]);
+    let short = scratch.file("short.txt", "the cat");
+    let cache = scratch.path("cache");
+    htc!["analyse", &model, "--calibration", short, "--cache", cache]
+        .args(["--context", "32"])
+        .run()
+        .refused(1, &["short.txt", "tokens"]);
+    calibrated(&scratch, &model, "cache")
+        .args(["--calibration-tokens", "16"])
+        .run()
+        .refused(2, &["--calibration-tokens 16"]);
+    for wrong in [
+        &["--context", "32"][..],
+        &["--force"],
+        &["--threads", "0"],
+        &["--gauge", "whiten"],
+    ] {
+        htc!["analyse", &model]
+            .args(wrong)
+            .run()
+            .refused(2, &["--help"]);
+    }
+}

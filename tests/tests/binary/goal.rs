@@ -1,0 +1,338 @@
+//! What is decided by measuring on held-out text: the gauge, biases, and the smallest artifact that
+//! holds a limit.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use htc_tests::material::demo;
+use htc_tests::scratch::names_in;
+use htc_tests::{Htc, Outcome, Scratch, htc};
+use serde_json::Value;
+
+use super::number;
+
+const MODEL: &str = "reference-7m-f16.gguf";
+
+/// The demo model, calibrated and measured on very little text.
+fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    htc![
+        name,
+        demo(MODEL),
+        "-o",
+        scratch.path("out"),
+        "--calibration",
+        demo("alice.txt"),
+        "--calibration-tokens",
+        "2048",
+        "--context",
+        "128",
+        "--cache",
+        scratch.path("cache"),
+        "--slots",
+        "k,v,o"
+    ]
+    .args(options)
+}
+
+fn compile(scratch: &Scratch, options: &[&str]) -> Outcome {
+    command(scratch, "compile", &["--report", "json", "--force"])
+        .args(options)
+        .run()
+        .ok()
+}
+
+fn trials(report: &Value) -> Vec<Value> {
+    let trials = report.get("trials").and_then(Value::as_array);
+    trials.cloned().unwrap_or_default()
+}
+
+fn kl(trial: &Value) -> f64 {
+    number(trial, "/evaluation/kl")
+}
+
+#[test]
+fn without_a_gauge_the_one_that_measures_best_is_taken() {
+    let scratch = Scratch::new();
+    let outcome = compile(&scratch, &["--ratio", "0.5"]);
+    let said = outcome.stderr.clone();
+    let report = outcome.json();
+    let trials = trials(&report);
+    let gauges: Vec<&str> = trials
+        .iter()
+        .map(|t| t["gauge"].as_str().unwrap())
+        .collect();
+    assert_eq!(gauges[..3], ["whiten", "activation", "none"]);
+    assert_eq!(trials.len(), 4, "{gauges:?}");
+    // The fourth is the best of them with biases.
+    let best = trials[..3].iter().min_by(|a, b| kl(a).total_cmp(&kl(b)));
+    assert_eq!(trials[3]["gauge"], best.unwrap()["gauge"]);
+    assert_eq!(trials[3]["bias"], true);
+    let smallest = trials.iter().map(kl).fold(f64::INFINITY, f64::min);
+    let chosen: Vec<&Value> = trials.iter().filter(|t| t["chosen"] == true).collect();
+    assert_eq!(chosen.len(), 1);
+    assert_eq!(kl(chosen[0]), smallest);
+    assert_eq!(number(&report, "/quality/evaluation/kl"), smallest);
+    // All of it is said.
+    for word in ["of 4 candidates", "* gauge", "quality", "95 % interval"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    // What was chosen is what an explicit choice gives.
+    let bytes = fs::read(scratch.path("out")).unwrap();
+    let (gauge, bias) = (chosen[0]["gauge"].as_str().unwrap(), &chosen[0]["bias"]);
+    let bias = if bias == true { "on" } else { "off" };
+    let explicit = ["--ratio", "0.5", "--gauge", gauge, "--bias", bias];
+    let report = compile(&scratch, &explicit).json();
+    assert!(self::trials(&report).is_empty());
+    assert!(fs::read(scratch.path("out")).unwrap() == bytes);
+    // `htc eval` on the same windows measures the same.
+    assert_eq!(number(&report, "/quality/evaluation/kl"), smallest);
+    scratch.holds_only(&["cache", "out"]);
+}
+
+/// The text that is held out is the one that `htc eval` is given.
+#[test]
+fn quality_is_what_eval_measures_on_the_held_out_text() {
+    let scratch = Scratch::new();
+    let text = demo("time_machine.txt");
+    let short: String = fs::read_to_string(&text)
+        .unwrap()
+        .chars()
+        .take(2000)
+        .collect();
+    let held_out = scratch.file("held.txt", short);
+    let options = ["--ratio", "0.5", "--gauge", "whiten", "--bias", "off"];
+    let report = command(&scratch, "compile", &options)
+        .args(["--report", "json", "--held-out"])
+        .arg(&held_out)
+        .run()
+        .ok()
+        .json();
+    assert_eq!(report["quality"]["text"], "held.txt");
+    let measured = htc![
+        "eval",
+        scratch.path("out"),
+        "--text",
+        &held_out,
+        "--context",
+        "128",
+        "--reference",
+        demo(MODEL),
+        "--json"
+    ]
+    .run()
+    .ok()
+    .json();
+    for key in ["perplexity", "kl", "perplexity_ratio", "top1", "chunks"] {
+        let found = &report["quality"]["evaluation"][key];
+        assert_eq!(found, &measured[key], "{key}");
+    }
+}
+
+/// Lower tails are no better models: both numbers are shown, and the choice is the user's.
+#[test]
+fn a_gauge_that_measures_worse_is_refused() {
+    let scratch = Scratch::new();
+    let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
+    let run = command(&scratch, "compile", &options).run();
+    let said = [
+        "axiom",
+        "tail energy from",
+        "worse than none",
+        "--keep-gauge",
+    ];
+    run.refused(1, &said);
+    scratch.holds_only(&["cache"]);
+    let kept = compile(&scratch, &[&options[..], &["--keep-gauge"]].concat());
+    let trials = trials(&kept.json());
+    assert_eq!(trials[0]["chosen"], true);
+    assert!(kl(&trials[0]) > kl(&trials[1]));
+    assert!(number(&trials[0], "/tail/1") < number(&trials[0], "/tail/0"));
+}
+
+#[test]
+fn the_smallest_that_holds_the_limit_is_found() {
+    let scratch = Scratch::new();
+    for (option, value, pointer, most) in [
+        ("--max-kl", "0.02", "/evaluation/kl", 0.02),
+        (
+            "--max-perplexity-increase",
+            "3",
+            "/evaluation/perplexity_ratio",
+            1.03,
+        ),
+    ] {
+        let options = ["--gauge", "whiten", "--bias", "off", option, value];
+        let outcome = compile(&scratch, &options);
+        assert!(outcome.stderr.contains("as the smallest that holds"));
+        let report = outcome.json();
+        let trials = trials(&report);
+        let holds = |trial: &&Value| number(trial, pointer) <= most;
+        let chosen = trials.iter().find(|t| t["chosen"] == true).unwrap();
+        assert!(holds(&chosen), "{chosen}");
+        assert!(number(&report, &format!("/quality{pointer}")) <= most);
+        // Nothing that was tried is smaller and holds it, and the next smaller ratio was tried.
+        let bytes = number(chosen, "/bytes");
+        assert!(
+            trials
+                .iter()
+                .filter(holds)
+                .all(|t| number(t, "/bytes") >= bytes)
+        );
+        let below = trials.iter().map(|t| number(t, "/ratio"));
+        let ratio = number(chosen, "/ratio");
+        let nearest = below.filter(|r| *r < ratio).fold(0.0, f64::max);
+        assert!(ratio - nearest < 0.06, "{nearest} {ratio}");
+        let length = fs::metadata(scratch.path("out")).unwrap().len();
+        assert_eq!(length as f64, bytes);
+    }
+}
+
+/// The plan that is found compiles to what was measured.
+#[test]
+fn a_plan_is_searched_as_well() {
+    let scratch = Scratch::new();
+    let limit = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
+    let found = command(&scratch, "plan", &limit).run().ok();
+    assert!(
+        found
+            .stderr
+            .contains("as the smallest that holds --max-kl 0.02")
+    );
+    let plan = scratch.path("plan.json");
+    fs::rename(scratch.path("out"), &plan).unwrap();
+    assert_eq!(
+        names_in(&scratch.path("cache")).len(),
+        1,
+        "what was tried is gone"
+    );
+    compile(&scratch, &limit);
+    let expected = fs::read(scratch.path("out")).unwrap();
+    let compiled = htc![
+        "compile",
+        demo(MODEL),
+        "-o",
+        scratch.path("other"),
+        "--plan",
+        &plan,
+        "--calibration",
+        demo("alice.txt"),
+        "--calibration-tokens",
+        "2048",
+        "--context",
+        "128",
+        "--cache",
+        scratch.path("cache")
+    ];
+    compiled.run().ok();
+    assert!(fs::read(scratch.path("other")).unwrap() == expected);
+}
+
+#[test]
+fn limits_that_nothing_can_hold_or_measure_are_refused() {
+    let scratch = Scratch::new();
+    // Factors of 4 bits cannot be this close, whatever their rank.
+    let options = ["--max-kl", "1e-12", "--gauge", "none", "--bias", "off"];
+    let strict = command(&scratch, "compile", &options);
+    let strict = strict.args(["--allocator", "uniform", "--factor-type", "q4_0"]);
+    strict
+        .run()
+        .refused(1, &["--max-kl", "not held at any ratio", "allow more"]);
+    scratch.holds_only(&["cache"]);
+    // A single window leaves nothing to measure on.
+    let window = ["--calibration-tokens", "128", "--max-kl", "1"];
+    let short: String = fs::read_to_string(demo("alice.txt")).unwrap();
+    let short = scratch.file("short.txt", short.chars().take(600).collect::<String>());
+    let run = || {
+        htc![
+            "compile",
+            demo(MODEL),
+            "-o",
+            scratch.path("out"),
+            "--calibration",
+            &short
+        ]
+        .args(["--context", "128", "--cache"])
+        .arg(scratch.path("cache"))
+    };
+    run()
+        .args(window)
+        .run()
+        .refused(1, &["--max-kl", "--held-out"]);
+    let unmeasured = run().run().ok();
+    assert!(
+        unmeasured.stderr.contains("was not measured"),
+        "{}",
+        unmeasured.stderr
+    );
+    for wrong in [
+        &["--max-kl", "0"][..],
+        &["--max-kl", "nan"],
+        &["--max-perplexity-increase", "-1"],
+        &["--max-kl", "1", "--ratio", "0.5"],
+        &["--max-kl", "1", "--dry-run"],
+    ] {
+        command(&scratch, "compile", wrong)
+            .run()
+            .refused(2, &[wrong[0]]);
+    }
+    let nothing_to_keep = command(&scratch, "compile", &["--keep-gauge"]);
+    nothing_to_keep.run().refused(2, &["--gauge"]);
+    let uncalibrated = htc![
+        "compile",
+        demo(MODEL),
+        "-o",
+        scratch.path("x"),
+        "--max-kl",
+        "1"
+    ];
+    uncalibrated.run().refused(2, &["--calibration"]);
+}
+
+/// Candidates that were measured before the program was killed are not made again.
+#[test]
+fn a_killed_search_goes_on() {
+    let scratch = Scratch::new();
+    let options = ["--max-kl", "0.02", "--gauge", "whiten", "--bias", "off"];
+    let run = || command(&scratch, "compile", &options);
+    let mut child = run().spawn();
+    let work = scratch.path(".out.htc-work");
+    let measured = || {
+        let names = if work.exists() {
+            names_in(&work)
+        } else {
+            Vec::new()
+        };
+        names.into_iter().filter(|n| n.ends_with(".json")).count()
+    };
+    let started = Instant::now();
+    while measured() < 3 {
+        assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+        assert!(started.elapsed() < Duration::from_secs(100), "no progress");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!scratch.path("out").exists());
+    run().args(["--threads", "1"]).run().ok();
+    scratch.holds_only(&["cache", "out"]);
+    let bytes = fs::read(scratch.path("out")).unwrap();
+    fs::remove_file(scratch.path("out")).unwrap();
+    run().run().ok();
+    assert!(fs::read(scratch.path("out")).unwrap() == bytes);
+}
+
+/// What is forecast and what came out stand side by side.
+#[test]
+fn a_report_compares_what_was_forecast() {
+    let scratch = Scratch::new();
+    let report = compile(&scratch, &["--gauge", "none", "--bias", "off"]).json();
+    let length = fs::metadata(scratch.path("out")).unwrap().len() as f64;
+    assert_eq!(number(&report, "/forecast/bytes"), length);
+    assert!(number(&report, "/forecast/seconds") > 0.0);
+    assert!(number(&report, "/forecast/peak_memory") > 1e6);
+    assert!(number(&report, "/peak_memory") > 1e6);
+    let dry = command(&scratch, "compile", &["--dry-run", "--force"])
+        .run()
+        .ok();
+    assert!(dry.stderr.contains("time        about"), "{}", dry.stderr);
+}
