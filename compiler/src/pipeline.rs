@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{DepthSinkRecord, Digest, HtzError, HtzWriter, Origin, Section};
+use htc_formats::htz::{DepthSinkRecord, Digest, HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use htc_loader::Model;
 use thiserror::Error;
 
-use crate::analyse::{self, AnalyseError};
+use crate::analyse::AnalyseError;
 use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
@@ -38,7 +38,7 @@ use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
-use crate::probe::ProbeError;
+use crate::probe::{self, ProbeError};
 use crate::report::{Calibrated, Report};
 use crate::seal;
 use crate::trial::{self, Chosen, Goal, TrialError, Wanted};
@@ -224,21 +224,8 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     let planned = started.elapsed();
 
     // Where to look first when the artifact is probed.
-    let layers = source.hyper.layers;
-    let depth_sink = match calibration {
-        Some(calibration) => {
-            progress(Event::Measuring(layers));
-            analyse::depth_sink(source, calibration, options.threads, &progress)
-                .map_err(Box::new)?
-                .layer
-                .map(|layer| DepthSinkRecord {
-                    layer,
-                    origin: Origin::Measured,
-                })
-        }
-        None => None,
-    };
-    let depth_sink = depth_sink.unwrap_or_else(|| DepthSinkRecord::guess(layers));
+    let calibrated = calibration.as_ref();
+    let depth_sink = probe::depth_sink(source, calibrated, options.threads, &progress)?;
 
     // Factorise, seal and measure, as often as there are candidates.
     let inputs = Inputs {

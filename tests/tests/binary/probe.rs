@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, HEADER_BYTES};
 use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
 use htc_tests::{Outcome, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -237,5 +238,43 @@ fn a_layer_that_is_not_there_is_wrong_usage() {
         .refused(2, &["--probe"]);
     for wrong in ["-1", "x"] {
         probe(&path, &["--layer", wrong]).refused(2, &["--layer"]);
+    }
+}
+
+/// Behind the first layer of this model nothing but its own output is left of the stream's growth; a
+/// model that grows to its end has no plateau.
+#[test]
+fn a_calibration_measures_the_depth_sink() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 3,
+        ..TinyModel::default()
+    };
+    let mut tensors = tiny.tensors();
+    let growing = scratch.file("growing.gguf", tiny.bytes_of(&tensors));
+    for tensor in &mut tensors {
+        let writes = ["attn_output", "ffn_down"].map(|part| tensor.name.contains(part));
+        if writes.contains(&true) && !tensor.name.starts_with("blk.0.") {
+            tensor.values.iter_mut().for_each(|v| *v *= 1e-4);
+        }
+    }
+    let flat = scratch.file("flat.gguf", tiny.bytes_of(&tensors));
+    let said = scratch.file("text.txt", words(1200));
+    let cache = scratch.path("cache");
+    let calibrated = |command: &str, model: &Path| {
+        htc![command, model, "--calibration", &said, "--context", "32"]
+            .arg("--cache")
+            .arg(&cache)
+    };
+    for (model, layer, origin) in [(&flat, 0, "measured"), (&growing, DEPTH_SINK, "guessed")] {
+        let output = scratch.path("out.htz");
+        let compile = calibrated("compile", model).arg("-o").arg(&output);
+        compile.args(["--rank", "16", "--force"]).run().ok();
+        let analysis = calibrated("analyse", model).arg("--json").run().json();
+        let measured = analysis["depth"]["layer"].as_u64();
+        assert_eq!(measured, (origin == "measured").then_some(layer as u64));
+        let found = probe(&output, &["--json"]).json();
+        assert_eq!(number(&found, "/probe/layer"), layer as f64);
+        assert_eq!(text(&found, "/probe/origin"), origin);
     }
 }
