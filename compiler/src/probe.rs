@@ -241,7 +241,7 @@ fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f6
     Ok(sums)
 }
 
-/// The squared norm of a row of q8_0, two to three times as fast as by decoding: the squares of a block's
+/// The squared norm of a row of q8_0, several times as fast as by decoding: the squares of a block's
 /// codes are added as integers, exactly, before they meet the scale.
 fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
     let (blocks, _) = row.as_chunks::<Q8_BYTES>();
