@@ -3,8 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use htc_formats::htz::{Digest, HtzWriter, Manifest, PlanRecord, Section};
-use htc_formats::model::Role;
+use htc_formats::htz::{
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord,
+    TensorEntry,
+};
+use htc_formats::map::MappedFile;
+use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
@@ -13,6 +17,7 @@ use crate::factorise::{BACKEND, GaugeKind, Treatment, Weighting};
 use crate::ordered;
 use crate::pipeline::{CompileError, Event};
 use crate::plan::Plan;
+use crate::probe;
 use crate::report::Treated;
 use crate::seal::{self, Job};
 use crate::work::Work;
@@ -26,6 +31,8 @@ pub struct Inputs<'a> {
     pub digest: Digest,
     /// Its activations.
     pub calibration: Option<&'a Calibration>,
+    /// The layer that the artifact names for a probe.
+    pub depth_sink: DepthSinkRecord,
     /// Its vocabulary.
     pub tokenizer: &'a Section,
     /// Threads that factorise.
@@ -48,7 +55,11 @@ pub struct Built {
 impl Inputs<'_> {
     /// The artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
-        seal::draft(self.source, self.digest, plan, self.calibration, &treatment)
+        let mut draft = seal::draft(self.source, self.digest, plan, self.calibration, &treatment);
+        if let Some(geometry) = &mut draft.geometry {
+            geometry.depth_sink = self.depth_sink;
+        }
+        draft
     }
 
     /// A digest of everything that the bytes of the artifact of a plan depend on.
@@ -95,6 +106,7 @@ impl Inputs<'_> {
         let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
         if !(all_known && artifact.is_complete()) {
             let (path, partial) = (artifact.complete(), artifact.partial());
+            let geometry = draft.geometry.clone();
             let mut writer = HtzWriter::resume(path, partial, draft, sections, true)?;
             let taken = writer.take_over(&left.tensors)?;
             let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
@@ -176,6 +188,10 @@ impl Inputs<'_> {
             progress(Event::Sealing);
             known.extend(found_now);
             fill_in(&mut record, &jobs, &known);
+            if let Some(mut geometry) = geometry {
+                geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads)?;
+                writer.describe(geometry);
+            }
             writer.finish(|plan| plan.clone_from(&record))?;
         }
         fill_in(&mut record, &jobs, &known);
@@ -228,6 +244,27 @@ fn search_axioms(
             Ok(())
         },
     )
+}
+
+/// The spectra of all layers, from the tensors that lie in the unfinished file: whichever run wrote
+/// them, they are the same.
+fn stored_spectra(
+    writer: &HtzWriter,
+    layers: usize,
+    threads: usize,
+) -> Result<Vec<SpectrumRecord>, CompileError> {
+    let map = MappedFile::open(writer.temp_path()).map_err(HtzError::from)?;
+    let bytes = |entry: &TensorEntry| {
+        let start = usize::try_from(entry.offset).ok();
+        let end = start.and_then(|start| start.checked_add(usize::try_from(entry.length).ok()?));
+        let range = start.zip(end).map(|(start, end)| start..end);
+        range.and_then(|range| map.get(range)).unwrap_or(&[])
+    };
+    let mut spectra = Vec::with_capacity(layers * Slot::ALL.len());
+    for layer in 0..layers {
+        spectra.extend(probe::spectra(writer.written(), bytes, layer, threads)?);
+    }
+    Ok(spectra)
 }
 
 /// Enters the errors of the units' members.

@@ -49,7 +49,7 @@ pub enum Command {
     /// Show what is in a model or a .htz
     Inspect(FileArgs),
     /// Recompute every digest of a .htz; exit code 0 means undamaged
-    Verify(FileArgs),
+    Verify(VerifyArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
     /// The other side of `run --chat`, which starts it
@@ -265,6 +265,28 @@ pub struct RunArgs {
 pub struct FileArgs {
     /// Model to look at (.gguf, folder with config.json and .safetensors, or .htz)
     pub file: PathBuf,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Artifact to verify (.htz)
+    pub file: PathBuf,
+    /// Recompute the spectrum of one layer and compare it with what the artifact says, which takes a
+    /// moment; every digest follows where they differ or the artifact says nothing
+    #[arg(long)]
+    pub probe: bool,
+    /// Layer to probe, counted from 0 [default: the depth sink that the artifact names]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "probe",
+        allow_negative_numbers = true
+    )]
+    pub layer: Option<usize>,
     /// Print the result as JSON on standard output
     #[arg(long)]
     pub json: bool,

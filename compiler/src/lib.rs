@@ -30,6 +30,7 @@ pub mod ordered;
 pub mod page;
 pub mod pipeline;
 pub mod plan;
+pub mod probe;
 mod random;
 pub mod report;
 pub mod seal;

@@ -20,13 +20,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
+use htc_formats::htz::{DepthSinkRecord, Digest, HtzError, HtzWriter, Section};
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, SourceError};
 use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
 use htc_loader::Model;
 use thiserror::Error;
 
+use crate::analyse::AnalyseError;
 use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::disk;
@@ -37,6 +38,7 @@ use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
 use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
+use crate::probe::{self, ProbeError};
 use crate::report::{Calibrated, Report};
 use crate::seal;
 use crate::trial::{self, Chosen, Goal, TrialError, Wanted};
@@ -188,6 +190,12 @@ pub enum CompileError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
+    /// The depth sink cannot be measured.
+    #[error(transparent)]
+    Analyse(#[from] Box<AnalyseError>),
+    /// The spectra of what is stored cannot be computed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// No candidate is chosen.
     #[error(transparent)]
     Trial(#[from] TrialError),
@@ -215,11 +223,16 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
     } = &prepared;
     let planned = started.elapsed();
 
+    // Where to look first when the artifact is probed.
+    let calibrated = calibration.as_ref();
+    let depth_sink = probe::depth_sink(source, calibrated, options.threads, &progress)?;
+
     // Factorise, seal and measure, as often as there are candidates.
     let inputs = Inputs {
         source,
         digest: *digest,
         calibration: calibration.as_ref(),
+        depth_sink,
         tokenizer,
         threads: options.threads,
     };
@@ -321,6 +334,7 @@ pub fn search(
             .digest
             .map_or_else(|| source.digest(), |(digest, _)| digest),
         calibration,
+        depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
         threads,
     };

@@ -13,7 +13,9 @@ mod htz_common;
 use htc_formats::DType;
 use htc_formats::htz::{Htz, HtzError, Section};
 use htc_formats::model::Slot;
-use htz_common::{Choice, forged, hyper, json, mixed, model, put_manifest, reseal, reseal_header};
+use htz_common::{
+    Choice, forged, hyper, json, mixed, model, probed, put_manifest, reseal, reseal_header,
+};
 use serde_json::{Value, json};
 
 /// Refuses the mixed artifact after `change` and returns the message, which is one line.
@@ -530,5 +532,53 @@ fn a_plan_that_contradicts_the_tensors() {
     ] {
         refuses!(HtzError::Plan { .. }, [""], |json| json["plan"]["budget"] =
             budget);
+    }
+}
+
+// The geometry.
+
+#[test]
+fn a_geometry_that_contradicts_the_tensors_or_itself() {
+    let file = probed().bytes();
+    let refused = |change: &dyn Fn(&mut Value), texts: [&str; 2]| {
+        let file = forged(&file, |json| change(&mut json["geometry"]));
+        let fault = Htz::parse(&file).expect_err("the fault is found");
+        let message = fault.to_string();
+        assert!(matches!(fault, HtzError::Geometry { .. }), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+        for text in texts {
+            assert!(message.contains(text), "{text:?} in {message:?}");
+        }
+    };
+    for layer in [1_u64, 1 << 40] {
+        let change = |json: &mut Value| json["depth_sink"]["layer"] = layer.into();
+        refused(&change, ["depth sink", "below 1"]);
+    }
+    for (slot, key, value, texts) in [
+        (0, "layer", json!(1), ["layers.0.q", "layer is 1"]),
+        (1, "slot", json!("v"), ["layers.0.k", "slot is v"]),
+        // The rank of the basis, the rows of a dense slot, the rank of factors of its own.
+        (0, "components", json!(5), ["layers.0.q", "expected 6"]),
+        (1, "components", json!(6), ["layers.0.k", "expected 16"]),
+        (3, "components", json!(32), ["layers.0.o", "expected 5"]),
+        (6, "largest", json!(-0.5), ["layers.0.down", "largest"]),
+        (6, "energy", json!(-1e-300), ["layers.0.down", "energy"]),
+    ] {
+        refused(&|json| json["spectra"][slot][key] = value.clone(), texts);
+    }
+    refused(
+        &|json| json["spectra"] = json!([]),
+        ["number of spectra", "expected 7"],
+    );
+    // What is no record at all.
+    for (key, value) in [
+        ("depth_sink", json!({"layer": 0, "origin": "felt"})),
+        ("depth_sink", json!({"layer": -1, "origin": "guessed"})),
+        ("spectra", Value::Null),
+        ("spectra", json!([{}])),
+    ] {
+        let file = forged(&file, |json| json["geometry"][key] = value);
+        let fault = Htz::parse(&file).unwrap_err();
+        assert!(matches!(fault, HtzError::ManifestSyntax { .. }), "{fault}");
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Role, Slot};
 use htc_formats::{DType, htz};
-use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, varied};
+use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, probed, varied};
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
 fn golden() -> [(u16, Model, usize); 4] {
@@ -45,9 +45,10 @@ fn allocated() -> Model {
     model
 }
 
-/// [`allocated`] with a word on what was put right.
+/// [`allocated`] with a word on what was put right, and with spectra.
 fn treated() -> Model {
     let mut model = allocated();
+    model.manifest.geometry = probed().manifest.geometry;
     model.manifest.provenance.treatment = Some(htz::TreatmentRecord {
         gauge: "whiten".to_owned(),
         sink: Some("channels:4".to_owned()),
@@ -82,6 +83,34 @@ fn the_treatment_is_read_back_and_may_be_absent() {
         provenance.calibration,
         htz.manifest().provenance.calibration
     );
+}
+
+/// What a probe compares may be absent, too, and an artifact that has it is of format 1.3.
+#[test]
+fn the_geometry_is_read_back_and_may_be_absent() {
+    let model = probed();
+    let file = model.bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 3));
+    assert_eq!(htz.manifest().geometry, model.manifest.geometry);
+    let record = json(&file)["geometry"].clone();
+    assert_eq!(
+        record["depth_sink"],
+        serde_json::json!({"layer": 0, "origin": "guessed"})
+    );
+    assert_eq!(
+        record["spectra"][3],
+        serde_json::json!({"layer": 0, "slot": "o", "components": 5, "largest": 2.5, "energy": 21.75})
+    );
+    let measured = forged(&file, |json| {
+        json["geometry"]["depth_sink"]["origin"] = "measured".into();
+    });
+    let measured = Htz::parse(&measured).unwrap().manifest().geometry.clone();
+    assert_eq!(measured.unwrap().depth_sink.origin, htz::Origin::Measured);
+    let without = forged(&file, |json| {
+        json.as_object_mut().unwrap().remove("geometry");
+    });
+    assert_eq!(Htz::parse(&without).unwrap().manifest().geometry, None);
 }
 
 /// What 1.2 added is for people: without it the artifact is read all the same, and what is left out

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 use htc_formats::htz::{Budget, Htz, Section};
 use htc_formats::model::Slot;
-use htz_common::{Choice, Model, hyper, json, mixed, model, put_manifest, reseal, reseal_header};
+use htz_common::{Choice, Model, hyper, json, model, probed, put_manifest, reseal, reseal_header};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ fn file() -> Vec<u8> {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {
         let extra = Section::new("notes", false, &b"notes ".repeat(100)).expect("a section");
-        mixed().bytes_with(&[extra])
+        probed().bytes_with(&[extra])
     })
     .clone()
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Section};
 use htc_formats::model::Role;
-use htz_common::{Model, fill_in, mixed};
+use htz_common::{Model, fill_in, mixed, probed};
 
 fn begin(model: &Model, path: &Path, overwrite: bool) -> Result<HtzWriter, HtzError> {
     let sections = vec![Section::tokenizer(&model.vocabulary)?];
@@ -386,6 +386,47 @@ fn every_error_fits_the_room_reserved_for_it() {
             }
         })
         .unwrap();
+    }
+}
+
+#[test]
+fn every_spectrum_fits_the_room_reserved_for_it() {
+    for (number, refused) in [
+        (f64::MAX, false),
+        (5e-324, false),
+        (2.225_073_858_507_201_4e-308, false),
+        (f64::NAN, true),
+        (f64::INFINITY, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.htz");
+        let model = probed();
+        let mut draft = model.clone();
+        let mut geometry = model.manifest.geometry.unwrap();
+        let shape = draft.manifest.geometry.as_mut().unwrap();
+        for spectrum in &mut shape.spectra {
+            (spectrum.largest, spectrum.energy) = (0.0, 0.0);
+        }
+        let mut writer = begin(&draft, &path, false).unwrap();
+        write_all(&mut writer, &draft);
+        for spectrum in &mut geometry.spectra {
+            (spectrum.largest, spectrum.energy) = (number, number);
+        }
+        geometry.depth_sink.origin = htc_formats::htz::Origin::Measured;
+        writer.describe(geometry.clone());
+        match writer.finish(|_| {}) {
+            Ok(()) => assert_eq!(
+                Htz::open(&path).unwrap().manifest().geometry,
+                Some(geometry)
+            ),
+            Err(fault) => {
+                assert!(
+                    refused && matches!(fault, HtzError::Geometry { .. }),
+                    "{fault}"
+                );
+                assert!(one_line(&fault).contains("layers.0.q"), "{fault}");
+            }
+        }
     }
 }
 

@@ -211,7 +211,12 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     Ok((sink, direction, dimension, manifold))
 }
 
-fn depth_sink(
+/// Where the residual stream stops growing dimensionally, from the statistics behind all layers: the
+/// eigenvectors of one matrix as wide as the model for each.
+///
+/// # Errors
+/// [`AnalyseError::Statistics`], [`AnalyseError::Thread`].
+pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,

@@ -38,6 +38,7 @@ use crate::page::plot::PlotError;
 use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
+use crate::probe::ProbeError;
 use crate::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -98,6 +99,20 @@ pub enum Failure {
         items: usize,
         first: HtzError,
     },
+    #[error("--layer {layer}: {} has {layers} layers, counted from 0; give a lower one", path.display())]
+    NoSuchLayer {
+        path: PathBuf,
+        layer: usize,
+        layers: usize,
+    },
+    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({slots}); compile it anew", path.display())]
+    Probe {
+        path: PathBuf,
+        layer: usize,
+        slots: String,
+    },
+    #[error("{}: {error}", path.display())]
+    Spectra { path: PathBuf, error: ProbeError },
     #[error(
         "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
     )]
@@ -139,6 +154,7 @@ impl Failure {
             | Failure::NoPrompt
             | Failure::PageOverInput(_)
             | Failure::Unread { .. }
+            | Failure::NoSuchLayer { .. }
             | Failure::Chat {
                 error: ChatError::NoTemplate,
                 ..

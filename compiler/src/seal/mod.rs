@@ -2,8 +2,9 @@
 //! said of every slot.
 
 use htc_formats::htz::{
-    AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, Digest,
-    Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry, TreatmentRecord,
+    AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
+    Digest, Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry,
+    TreatmentRecord,
 };
 use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
@@ -14,6 +15,7 @@ use crate::factorise::unit::{stored_shapes, stored_tensors};
 use crate::factorise::{BACKEND, GaugeKind, SinkProtection, Treatment};
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
+use crate::probe;
 
 /// A step of writing the artifact; the steps are in the order of execution.
 #[derive(Clone, Copy, Debug)]
@@ -139,9 +141,11 @@ pub fn draft(
     {
         requires.push(Manifest::VOCABULARY.to_owned());
     }
+    let depth_sink = DepthSinkRecord::guess(source.hyper.layers);
     Manifest {
         requires,
         hyper: source.hyper.clone(),
+        geometry: Some(probe::draft(&source.hyper, &tensors, depth_sink)),
         tensors,
         sections: Vec::new(),
         plan: record(source, plan),

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use super::error::one_line;
 use super::layout::{self, ALIGNMENT, FORMAT_MAJOR};
 use super::manifest::{Budget, Form, Manifest, PlanRecord, SectionEntry, TensorEntry};
-use super::{Encoding, HtzError, TOKENIZER};
+use super::{Encoding, HtzError, TOKENIZER, geometry};
 use crate::DType;
 use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
 use crate::model::{HyperParameters, InputGroup, Part, Role, Slot};
@@ -112,6 +112,13 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     }
     let stored = tensors(&manifest.hyper, &manifest.tensors)?;
     plan(&manifest.hyper, &manifest.plan, &stored)?;
+    if let Some(record) = &manifest.geometry {
+        let components = |slot: &StoredSlot| {
+            let rows = manifest.hyper.slot_shape(slot.slot).0 as u64;
+            (slot.layer, slot.slot, slot.rank.unwrap_or(rows))
+        };
+        geometry::check(&manifest.hyper, record, stored.slots.iter().map(components))?;
+    }
     sections(&manifest.sections)
 }
 

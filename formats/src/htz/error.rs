@@ -162,6 +162,18 @@ pub enum HtzError {
         /// What was found.
         found: String,
     },
+    /// The geometry record is impossible or contradicts the tensors.
+    #[error("geometry, {place}: {property} is {found}, expected {expected}")]
+    Geometry {
+        /// Which record, for example `layers.3.q`.
+        place: String,
+        /// Which property.
+        property: &'static str,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// The bytes of a tensor or section do not match their digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"

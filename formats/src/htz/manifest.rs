@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Digest;
+use super::{Digest, GeometryRecord};
 use crate::DType;
 use crate::model::{HyperParameters, InputGroup, Role, Slot};
 
@@ -25,6 +25,9 @@ pub struct Manifest {
     pub plan: PlanRecord,
     /// What the artifact was made from, and by what.
     pub provenance: Provenance,
+    /// What a probe compares with the stored numbers (1.3); absent where nobody computed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub geometry: Option<GeometryRecord>,
 }
 
 impl Manifest {

@@ -3,6 +3,7 @@
 mod check;
 mod digest;
 mod error;
+mod geometry;
 mod layout;
 mod manifest;
 mod reader;
@@ -13,6 +14,7 @@ mod writer;
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
 pub(crate) use error::one_line;
+pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
 pub use layout::{
     ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,

@@ -9,7 +9,9 @@ use tempfile::{NamedTempFile, TempPath};
 use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
 use super::manifest::PlanRecord;
 use super::section::{self, Section};
-use super::{Digest, Hasher, HtzError, Manifest, TOKENIZER, TensorEntry, check};
+use super::{
+    Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, TOKENIZER, TensorEntry, check,
+};
 use crate::model::Role;
 
 /// Writes an artifact, tensor by tensor.
@@ -36,7 +38,8 @@ impl HtzWriter {
     /// Begins the artifact `path` with the tensors and the plan of `draft` and with `sections`.
     ///
     /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
-    /// of the plan may be missing and the rest of it is final.
+    /// of the plan may be missing, the depth sink and the numbers of the spectra may change, and the
+    /// rest of it is final.
     ///
     /// # Errors
     /// What a reader would find wrong with the manifest; [`HtzError::Exists`],
@@ -146,7 +149,8 @@ impl HtzWriter {
     }
 
     /// Bytes of the artifact that [`create`](HtzWriter::create) with these arguments would lead to,
-    /// exactly: the digest of the source, the errors and the tensors' contents do not change it.
+    /// exactly: the digest of the source, the errors, the spectra's numbers, the depth sink and the
+    /// tensors' contents do not change it.
     ///
     /// # Errors
     /// What a reader would find wrong with the manifest.
@@ -210,12 +214,17 @@ impl HtzWriter {
         Ok(())
     }
 
+    /// Replaces the geometry record of the draft, which must have one, by one with its numbers.
+    pub fn describe(&mut self, geometry: GeometryRecord) {
+        self.manifest.geometry = Some(geometry);
+    }
+
     /// Completes the artifact: `measured` may fill in the errors of the plan; sections,
     /// manifest and header are written; the file is forced to the disk and takes its name.
     ///
     /// # Errors
     /// [`HtzError::WrongTurn`] where a tensor is missing, [`HtzError::ManifestRoom`] where more
-    /// was filled in than errors, what a reader would find wrong with the plan, and failures of
+    /// was filled in than that, what a reader would find wrong with the plan or the geometry, and failures of
     /// the system. Nothing is left behind then.
     pub fn finish(mut self, measured: impl FnOnce(&mut PlanRecord)) -> Result<(), HtzError> {
         if let Some(entry) = self.turn() {
@@ -383,7 +392,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     // Older readers are told the truth where they know all there is.
     let provenance = &manifest.provenance;
     let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
-    let minor = match (provenance.treatment.is_some(), told) {
+    let newest = provenance.treatment.is_some() || manifest.geometry.is_some();
+    let minor = match (newest, told) {
         (true, _) => FORMAT_MINOR,
         (false, true) => 2,
         (false, false) => u16::from(!manifest.requires.is_empty()),
@@ -410,6 +420,14 @@ fn room(manifest: &Manifest) -> Result<u64, HtzError> {
     }
     for slot in &mut longest.plan.slots {
         slot.error = Some(LONGEST_NUMBER);
+    }
+    if let Some(geometry) = &mut longest.geometry {
+        geometry.depth_sink.layer = longest.hyper.layers;
+        geometry.depth_sink.origin = Origin::Measured;
+        for spectrum in &mut geometry.spectra {
+            spectrum.largest = LONGEST_NUMBER;
+            spectrum.energy = LONGEST_NUMBER;
+        }
     }
     let needed = HEADER_BYTES as u64 + to_json(&longest)?.len() as u64;
     let room = needed.next_multiple_of(ALIGNMENT) - HEADER_BYTES as u64;

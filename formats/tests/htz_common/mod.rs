@@ -5,8 +5,8 @@ use std::path::Path;
 
 use htc_formats::DType;
 use htc_formats::htz::{
-    BasisRecord, Budget, Digest, Form, HEADER_BYTES, HtzError, HtzWriter, Manifest, PlanRecord,
-    Provenance, Section, SlotRecord, TensorEntry,
+    BasisRecord, Budget, DepthSinkRecord, Digest, Form, GeometryRecord, HEADER_BYTES, HtzError,
+    HtzWriter, Manifest, PlanRecord, Provenance, Section, SlotRecord, SpectrumRecord, TensorEntry,
 };
 use htc_formats::model::{
     Activation, Forward, HyperParameters, LongRope, Part, Role, RopePairs, SlidingWindow, Slot,
@@ -259,6 +259,7 @@ pub fn model(
             calibration: None,
             treatment: None,
         },
+        geometry: None,
     };
     Model {
         manifest,
@@ -340,6 +341,27 @@ pub fn varied() -> Model {
     model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
     // Roles were added.
     manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
+    model
+}
+
+/// [`mixed`] with a geometry record of made-up numbers.
+pub fn probed() -> Model {
+    let mut model = mixed();
+    let slots = &model.manifest.plan.slots;
+    let spectra = slots
+        .iter()
+        .enumerate()
+        .map(|(index, slot)| SpectrumRecord {
+            layer: slot.layer,
+            slot: slot.slot,
+            components: slot.rank.map_or(slot.rows, |rank| rank as u64),
+            largest: 1.5 + index as f64 / 3.0,
+            energy: 7.25 * index as f64,
+        });
+    model.manifest.geometry = Some(GeometryRecord {
+        depth_sink: DepthSinkRecord::guess(1),
+        spectra: spectra.collect(),
+    });
     model
 }
 

@@ -19,6 +19,7 @@ mod goal;
 mod inspect;
 mod interrupt;
 mod plan;
+mod probe;
 mod report;
 mod run;
 mod terminal;

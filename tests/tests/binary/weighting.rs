@@ -148,9 +148,9 @@ fn bytes_do_not_depend_on_threads() {
     let calibration = calibrated(&scratch);
     for method in METHODS {
         for options in [
-            &["--gauge", "axiom", "--bias", "on"][..],
+            &["--gauge", "axiom", "--keep-gauge", "--bias", "on"][..],
             &["--sink", "append", "--bias", "on"],
-            &["--gauge", "axiom", "--sink", "channels:3"],
+            &["--gauge", "axiom", "--keep-gauge", "--sink", "channels:3"],
         ] {
             let mut files = Vec::new();
             for threads in ["1", "2", "5"] {
@@ -579,7 +579,7 @@ fn a_dry_run_counts_biases() {
     for model in [model, fixture("qwen2")] {
         for method in METHODS {
             let options = ["--method", method, "--rank", "4", "--gauge", "axiom"];
-            let options = [&options[..], &["--bias", "on", "--force"]].concat();
+            let options = [&options[..], &["--keep-gauge", "--bias", "on", "--force"]].concat();
             let options = with(&options, &calibration);
             let dry = [&options[..], &["--dry-run"]].concat();
             let (_, forecast) = compile(&scratch, &model, "dry.htz", &dry);

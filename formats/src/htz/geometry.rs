@@ -1,0 +1,144 @@
+//! The geometry record: the spectrum of every slot as it is stored, and the layer to look at first.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use super::HtzError;
+use crate::model::{HyperParameters, Slot};
+
+/// What a probe compares with the stored numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GeometryRecord {
+    /// The layer that is probed where none is named.
+    pub depth_sink: DepthSinkRecord,
+    /// One record for each slot of each layer, in the order of execution.
+    pub spectra: Vec<SpectrumRecord>,
+}
+
+/// The first layer where the cumulative explained variance of the residual stream is near its plateau.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DepthSinkRecord {
+    /// Index of the block.
+    pub layer: usize,
+    /// How the layer was found.
+    pub origin: Origin,
+}
+
+impl DepthSinkRecord {
+    /// Two thirds of the depth, to the nearest layer there is.
+    pub fn guess(layers: usize) -> DepthSinkRecord {
+        // In this order no count overflows.
+        let two_thirds = layers - layers / 3 - usize::from(layers % 3 == 2);
+        DepthSinkRecord {
+            layer: two_thirds.min(layers.saturating_sub(1)),
+            origin: Origin::Guessed,
+        }
+    }
+}
+
+/// How a depth sink was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// On the activations of a calibration.
+    Measured,
+    /// As two thirds of the depth.
+    Guessed,
+}
+
+impl Origin {
+    /// The name used in the manifest.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Guessed => "guessed",
+        }
+    }
+}
+
+/// The spectrum of a slot as it is stored; the specification defines its components.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpectrumRecord {
+    /// Index of the block.
+    pub layer: usize,
+    /// Which of the seven.
+    pub slot: Slot,
+    /// Components: the rank of the factors, or the rows of a dense slot.
+    pub components: u64,
+    /// The largest weight of a component.
+    pub largest: f64,
+    /// The sum of the squared weights of all components.
+    pub energy: f64,
+}
+
+/// Compares the record with the slots that are stored, given with their components in the order of
+/// execution.
+pub(super) fn check(
+    hyper: &HyperParameters,
+    record: &GeometryRecord,
+    stored: impl ExactSizeIterator<Item = (usize, Slot, u64)>,
+) -> Result<(), HtzError> {
+    let layer = record.depth_sink.layer;
+    if layer >= hyper.layers {
+        let expected = format!("below {}", hyper.layers);
+        return Err(fault("depth sink", "layer", expected, layer));
+    }
+    if record.spectra.len() != stored.len() {
+        let (expected, found) = (stored.len(), record.spectra.len());
+        return Err(fault("the whole", "number of spectra", expected, found));
+    }
+    for (spectrum, (layer, slot, components)) in record.spectra.iter().zip(stored) {
+        let place = format!("layers.{layer}.{slot}");
+        let refuse = |property, expected: &dyn Display, found: &dyn Display| {
+            Err(fault(&place, property, expected, found))
+        };
+        if spectrum.layer != layer {
+            return refuse("layer", &layer, &spectrum.layer);
+        }
+        if spectrum.slot != slot {
+            return refuse("slot", &slot, &spectrum.slot);
+        }
+        if spectrum.components != components {
+            return refuse("number of components", &components, &spectrum.components);
+        }
+        for (property, value) in [("largest", spectrum.largest), ("energy", spectrum.energy)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return refuse(property, &"a finite number, not negative", &value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fault(
+    place: &str,
+    property: &'static str,
+    expected: impl Display,
+    found: impl Display,
+) -> HtzError {
+    HtzError::Geometry {
+        place: place.to_owned(),
+        property,
+        expected: expected.to_string(),
+        found: found.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DepthSinkRecord;
+
+    #[test]
+    fn the_guess_is_two_thirds_of_the_depth() {
+        for layers in 1..200_usize {
+            let expected = (2.0 * layers as f64 / 3.0).round() as usize;
+            let expected = expected.min(layers - 1);
+            assert_eq!(DepthSinkRecord::guess(layers).layer, expected, "{layers}");
+        }
+        assert_eq!(DepthSinkRecord::guess(32).layer, 21);
+        // No model has so many layers, or none.
+        assert_eq!(DepthSinkRecord::guess(0).layer, 0);
+        assert!(DepthSinkRecord::guess(usize::MAX).layer > usize::MAX / 3);
+    }
+}

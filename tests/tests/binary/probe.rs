@@ -1,0 +1,280 @@
+//! `htc verify --probe`: one layer's spectra against what the artifact says of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::{Digest, HEADER_BYTES};
+use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
+use htc_tests::{Outcome, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{METHODS, close, compile, list, number, text};
+
+/// Two thirds of three layers.
+const DEPTH_SINK: usize = 2;
+
+fn model(scratch: &Scratch) -> PathBuf {
+    let model = TinyModel {
+        layers: 3,
+        ffn: 160,
+        ..TinyModel::default()
+    };
+    scratch.file("model.gguf", model.bytes())
+}
+
+fn probe(artifact: &Path, options: &[&str]) -> Outcome {
+    htc!["verify", artifact, "--probe"].args(options).run()
+}
+
+#[track_caller]
+fn parsed(outcome: &Outcome) -> Value {
+    serde_json::from_slice(&outcome.stdout).unwrap()
+}
+
+/// The probe of an undamaged artifact, and its numbers from the stored tensors in float64.
+#[track_caller]
+fn is_confirmed(path: &Path) {
+    let said = probe(path, &[]).ok().stderr;
+    for words in ["layer 2 of 3", "depth sink", "guessed", " ms"] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+    assert!(!said.contains("undamaged"), "{said}");
+    let artifact = Artifact::open(path);
+    for layer in 0..3 {
+        let asked = layer.to_string();
+        let found = probe(path, &["--json", "--layer", &asked]).json();
+        assert_eq!(found["ok"], true, "{found}");
+        assert_eq!(found["probe"]["layer"], layer);
+        assert_eq!(text(&found, "/probe/origin"), "asked");
+        assert!(number(&found, "/probe/milliseconds") > 0.0);
+        assert!(found.get("items").is_none(), "{found}");
+        let slots = list(&found, "/probe/slots");
+        assert_eq!(slots.len(), 7);
+        for slot in slots {
+            let energies = energies(&artifact, layer, text(slot, "/slot"));
+            let largest = energies.iter().copied().fold(0.0, f64::max).sqrt();
+            for side in ["/expected", "/found"] {
+                let number = |key: &str| number(slot, &format!("{side}/{key}"));
+                assert_eq!(number("components"), energies.len() as f64);
+                close(number("largest"), largest, 1e-9);
+                close(number("energy"), energies.iter().sum(), 1e-9);
+            }
+        }
+    }
+}
+
+/// The squared weights of a slot's components.
+fn energies(artifact: &Artifact, layer: usize, slot: &str) -> Vec<f64> {
+    let matrix = |part: &str| artifact.matrix(&format!("layers.{layer}.{part}"));
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let row = |part: &str| -> Vec<f64> {
+        let m = matrix(part);
+        let rows = (0..m.rows).map(|i| squares(&mut (0..m.cols).map(|j| m.at(i, j))));
+        rows.collect()
+    };
+    let column = |part: &str| -> Vec<f64> {
+        let m = matrix(part);
+        let cols = (0..m.cols).map(|j| squares(&mut (0..m.rows).map(|i| m.at(i, j))));
+        cols.collect()
+    };
+    let product = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a * b).collect();
+    let has = |part: &str| artifact.has(&format!("layers.{layer}.{slot}.{part}"));
+    if has("a") {
+        product(row(&format!("{slot}.a")), column(&format!("{slot}.b")))
+    } else if has("projected") {
+        product(row("qkv.basis"), column(&format!("{slot}.projected")))
+    } else {
+        row(&format!("{slot}.weight"))
+    }
+}
+
+#[test]
+fn undamaged_spectra_are_confirmed() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    for method in METHODS {
+        let options = ["--method", method, "--rank", "32", "--force"];
+        for factor_type in ["f32", "q8_0", "q4_0"] {
+            let options = [&options[..], &["--factor-type", factor_type]].concat();
+            let (path, _) = compile(&scratch, &model, "out.htz", &options);
+            is_confirmed(&path);
+        }
+    }
+}
+
+#[test]
+fn an_artifact_whose_slots_are_nearly_all_dense_is_confirmed() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let options = ["--slots", "k", "--rank", "8"];
+    let (path, _) = compile(&scratch, &model, "out.htz", &options);
+    is_confirmed(&path);
+}
+
+fn damaged(scratch: &Scratch, artifact: &Artifact, role: &str) -> PathBuf {
+    let mut bytes = artifact.bytes.clone();
+    let place = artifact.place(role);
+    // The high byte of the second number: its exponent and sign.
+    bytes[place.start + 7] ^= 0x03;
+    scratch.file("damaged.htz", bytes)
+}
+
+#[test]
+fn damage_in_the_probed_layer_is_found_and_named_by_the_sweep() {
+    let scratch = Scratch::new();
+    let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
+    let artifact = Artifact::open(&path);
+    for part in ["q.a", "up.b", "down.b"] {
+        let role = format!("layers.{DEPTH_SINK}.{part}");
+        let path = damaged(&scratch, &artifact, &role);
+        let outcome = probe(&path, &[]);
+        assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
+        let (said, failure) = outcome.stderr.split_once('\n').unwrap();
+        let slot = part.split('.').next().unwrap();
+        assert!(said.contains(&format!("({slot})")), "{said}");
+        assert!(said.contains("every digest follows"), "{said}");
+        assert!(
+            failure.contains(&role) && failure.contains("copy"),
+            "{failure}"
+        );
+        let outcome = probe(&path, &["--json"]);
+        assert_eq!(outcome.code(), Some(1));
+        let found = parsed(&outcome);
+        assert_eq!(
+            (&found["ok"], &found["probe"]["ok"]),
+            (&false.into(), &false.into())
+        );
+        assert_eq!(text(&found, "/probe/origin"), "guessed");
+        assert_eq!(list(&found, "/damaged").len(), 1);
+        assert_eq!(text(&found, "/damaged/0/item"), format!("tensor {role}"));
+        assert!(number(&found, "/items") > 10.0);
+    }
+}
+
+/// The limit of a probe: it reads one layer.
+#[test]
+fn damage_in_another_layer_is_found_where_that_is_asked_for() {
+    let scratch = Scratch::new();
+    let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
+    let artifact = Artifact::open(&path);
+    let path = damaged(&scratch, &artifact, "layers.0.gate.b");
+    probe(&path, &[]).ok();
+    htc!["verify", &path]
+        .run()
+        .refused(1, &["damaged.htz", "layers.0.gate.b"]);
+    let outcome = probe(&path, &["--layer", "0"]);
+    assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("(gate)"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("layers.0.gate.b is damaged"));
+}
+
+/// Digests that are right and spectra that are not: a careless writer, or another arithmetic.
+#[test]
+fn a_record_that_was_never_true_is_a_failure() {
+    let scratch = Scratch::new();
+    let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
+    let mut bytes = fs::read(&path).unwrap();
+    let manifest = Artifact::open(&path).manifest_place();
+    let mut value: Value = serde_json::from_slice(&bytes[manifest.clone()]).unwrap();
+    let record = &mut value["geometry"]["spectra"][DEPTH_SINK * 7 + 4]["energy"];
+    *record = 0.5.into();
+    let text = value.to_string();
+    bytes[manifest.clone()].fill(b' ');
+    bytes[manifest.start..manifest.start + text.len()].copy_from_slice(text.as_bytes());
+    let digest = Digest::of(&bytes[manifest]);
+    bytes[40..72].copy_from_slice(&digest.0);
+    let header = Digest::of(&bytes[..96]);
+    bytes[96..HEADER_BYTES].copy_from_slice(&header.0);
+    let path = scratch.file("untrue.htz", bytes);
+    htc!["verify", &path].run().ok();
+    let outcome = probe(&path, &[]);
+    assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
+    let last = outcome.stderr.lines().last().unwrap();
+    assert!(
+        last.contains("every digest is right") && last.contains("(gate)"),
+        "{last}"
+    );
+    let found = parsed(&probe(&path, &["--json"]));
+    assert_eq!(found["ok"], false);
+    assert!(list(&found, "/damaged").is_empty());
+}
+
+#[test]
+fn an_artifact_without_spectra_is_swept() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
+    let said = probe(&golden, &[]).ok().stderr;
+    assert!(
+        said.contains("nothing to probe") && said.contains("format 1.0"),
+        "{said}"
+    );
+    assert!(said.contains("undamaged"), "{said}");
+    let found = probe(&golden, &["--json"]).json();
+    assert_eq!(
+        (&found["ok"], &found["probe"]["ok"]),
+        (&true.into(), &false.into())
+    );
+    assert!(list(&found, "/probe/slots").is_empty());
+    assert!(number(&found, "/items") > 10.0);
+    let mut bytes = fs::read(&golden).unwrap();
+    let place = Artifact::open(&golden).place("layers.0.o.a");
+    bytes[place.start] ^= 1;
+    let scratch = Scratch::new();
+    let path = scratch.file("damaged.htz", bytes);
+    let outcome = probe(&path, &[]);
+    assert_eq!(outcome.code(), Some(1));
+    assert!(outcome.stderr.contains("layers.0.o.a is damaged"));
+}
+
+#[test]
+fn a_layer_that_is_not_there_is_wrong_usage() {
+    let scratch = Scratch::new();
+    let (path, _) = compile(&scratch, &model(&scratch), "out.htz", &["--rank", "16"]);
+    probe(&path, &["--layer", "3"]).refused(2, &["--layer 3", "3 layers"]);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/golden/v1_0.htz");
+    probe(&golden, &["--layer", "1"]).refused(2, &["--layer 1", "1 layers"]);
+    htc!["verify", &path, "--layer", "0"]
+        .run()
+        .refused(2, &["--probe"]);
+    for wrong in ["-1", "x"] {
+        probe(&path, &["--layer", wrong]).refused(2, &["--layer"]);
+    }
+}
+
+/// Behind the first layer of this model nothing but its own output is left of the stream's growth; a
+/// model that grows to its end has no plateau.
+#[test]
+fn a_calibration_measures_the_depth_sink() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 3,
+        ..TinyModel::default()
+    };
+    let mut tensors = tiny.tensors();
+    let growing = scratch.file("growing.gguf", tiny.bytes_of(&tensors));
+    for tensor in &mut tensors {
+        let writes = ["attn_output", "ffn_down"].map(|part| tensor.name.contains(part));
+        if writes.contains(&true) && !tensor.name.starts_with("blk.0.") {
+            tensor.values.iter_mut().for_each(|v| *v *= 1e-4);
+        }
+    }
+    let flat = scratch.file("flat.gguf", tiny.bytes_of(&tensors));
+    let said = scratch.file("text.txt", words(1200));
+    let cache = scratch.path("cache");
+    let calibrated = |command: &str, model: &Path| {
+        htc![command, model, "--calibration", &said, "--context", "32"]
+            .arg("--cache")
+            .arg(&cache)
+    };
+    for (model, layer, origin) in [(&flat, 0, "measured"), (&growing, DEPTH_SINK, "guessed")] {
+        let output = scratch.path("out.htz");
+        let compile = calibrated("compile", model).arg("-o").arg(&output);
+        compile.args(["--rank", "16", "--force"]).run().ok();
+        let analysis = calibrated("analyse", model).arg("--json").run().json();
+        let measured = analysis["depth"]["layer"].as_u64();
+        assert_eq!(measured, (origin == "measured").then_some(layer as u64));
+        let found = probe(&output, &["--json"]).json();
+        assert_eq!(number(&found, "/probe/layer"), layer as f64);
+        assert_eq!(text(&found, "/probe/origin"), origin);
+    }
+}
