@@ -163,9 +163,11 @@ fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
     let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
+    // What is summed of a batch is copied first, with queries, keys and values head by head.
+    let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
     2 * (2 * 3 * width + 3 * heads + 2 * hidden)
         + threads as u64 * 2 * width.max(heads).max(hidden)
-        + batch as u64
+        + (batch + 512 * 4 * summed) as u64
         // Keys and values of all layers have room, though one layer at a time is executed.
         + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
             * context.max(512) as u64

@@ -4,10 +4,12 @@
 
 mod attention;
 mod elementwise;
+mod moments;
 mod quantised;
 
 pub use attention::attention;
 pub use elementwise::{gelu_mul, rope, softcap};
+pub use moments::add_cross_products;
 pub use quantised::{quantised_matmul, quantised_vector};
 
 use crate::error::{ShapeError, expect, product};

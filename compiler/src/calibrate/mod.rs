@@ -300,6 +300,7 @@ pub fn calibrate(
     });
     let pool = Pool::new(threads)?;
     let mut session = Session::with_kv_type(model, &pool, options.context, KvType::F32);
+    let (mut x, mut bytes) = (Vec::new(), Vec::new());
     for layer in found..hyper.layers {
         let mut sums = LayerSums::new(&pool, hyper, extent);
         let exec = |error| CalibrateError::Exec {
@@ -327,16 +328,16 @@ pub fn calibrate(
                 session.reset();
                 let mut position = 0;
                 for batch in window.chunks(session.batch()) {
-                    let mut x = vec![0.0; batch.len() * hyper.width];
+                    x.resize(batch.len() * hyper.width, 0.0);
                     match &mut source {
-                        Some(source) => read_numbers(source, &mut x)?,
+                        Some(source) => read_numbers(source, &mut x, &mut bytes)?,
                         None => outcome = session.embed(batch, &mut x).map_err(exec),
                     }
                     sums.begin(position);
                     if outcome.is_ok() {
                         outcome = session.block(layer, &mut x, &mut sums).map_err(exec);
                     }
-                    if outcome.is_ok() && x.iter().any(|x| !x.is_finite()) {
+                    if outcome.is_ok() && !all_finite(&x) {
                         let path = path.clone();
                         outcome = Err(CalibrateError::NotFinite { path, layer });
                     }
@@ -345,7 +346,7 @@ pub fn calibrate(
                     }
                     sums.behind(&x);
                     if let Some(to) = &mut to {
-                        write_numbers(to, &x)?;
+                        write_numbers(to, &x, &mut bytes)?;
                     }
                     position += batch.len();
                 }
@@ -491,18 +492,29 @@ pub fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
     }
 }
 
-fn read_numbers(from: &mut impl Read, out: &mut [f32]) -> io::Result<()> {
-    let mut bytes = vec![0; 4 * out.len()];
-    from.read_exact(&mut bytes)?;
+/// Whether no number is infinite or none at all. Without a way out, so that the compiler makes
+/// vectors of it.
+fn all_finite(x: &[f32]) -> bool {
+    x.iter().fold(true, |all, x| all & x.is_finite())
+}
+
+/// `bytes` is working memory.
+fn read_numbers(from: &mut impl Read, out: &mut [f32], bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.resize(4 * out.len(), 0);
+    from.read_exact(bytes)?;
     for (number, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
         *number = f32::from_le_bytes(*bytes);
     }
     Ok(())
 }
 
-fn write_numbers(to: &mut impl Write, x: &[f32]) -> io::Result<()> {
-    let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
-    to.write_all(&bytes)
+/// `bytes` is working memory.
+fn write_numbers(to: &mut impl Write, x: &[f32], bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.resize(4 * x.len(), 0);
+    for (bytes, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+        *bytes = number.to_le_bytes();
+    }
+    to.write_all(bytes)
 }
 
 #[cfg(test)]

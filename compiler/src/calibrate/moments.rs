@@ -1,86 +1,116 @@
 //! Mean and second moment of a stream of vectors.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatRef, Par};
 use htc_kernels::Pool;
+use htc_kernels::cpu::{self, COLUMN_STEP, MOST_COLUMNS};
 
-/// Side of the tiles of a second moment: large enough for products at full speed, small enough to
-/// be shared out evenly. A tile is summed by one thread and in the order of the vectors, so that
-/// the sums do not depend on the number of threads.
-const TILE: usize = 128;
+/// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
+/// vectors, so that the sums do not depend on the number of threads.
+const TILE: usize = MOST_COLUMNS;
+
+/// Tiles of a task: neighbours, which share a strip of the vectors.
+const TILES_PER_TASK: usize = 4;
 
 /// Vectors whose products are summed in float32 before they go into the float64 sums.
 const ROWS: usize = 512;
+
+/// Numbers on a cache line.
+const LINE: usize = 16;
 
 /// `Σ 1`, `Σ x` and the lower triangle of `Σ x xᵀ` of vectors of one length, in float64.
 #[derive(Clone, Debug)]
 pub struct Moments {
     order: usize,
     count: u64,
-    sum: Vec<f64>,
+    strips: Vec<Strip>,
     tiles: Vec<Tile>,
+}
+
+/// Some neighbouring components of the vectors.
+#[derive(Clone, Debug)]
+struct Strip {
+    /// The first one.
+    first: usize,
+    /// How many, and up to the next multiple of [`COLUMN_STEP`] with zeros.
+    width: usize,
+    padded: usize,
+    /// Those of the vectors that are being added, `[n, padded]` from `start` on.
+    numbers: Vec<f32>,
+    /// Where a cache line begins, so that a register's numbers lie on one.
+    start: usize,
+    /// `[padded]`.
+    sum: Vec<f64>,
 }
 
 /// A square of the lower triangle, or what the edge leaves of it.
 #[derive(Clone, Debug)]
 struct Tile {
+    /// The strips of its rows and of its columns.
     row: usize,
     col: usize,
-    rows: usize,
-    cols: usize,
-    /// `[cols, rows]`: one column of the tile after the other.
+    /// `[padded, padded]` of the two strips.
     values: Vec<f64>,
 }
 
 impl Moments {
     /// The sums of no vectors of `order` numbers.
     pub fn new(order: usize) -> Self {
-        let tiles = (0..order)
-            .step_by(TILE)
-            .flat_map(|row| (0..=row).step_by(TILE).map(move |col| (row, col)))
-            .map(|(row, col)| {
-                let (rows, cols) = (TILE.min(order - row), TILE.min(order - col));
-                Tile {
-                    row,
-                    col,
-                    rows,
-                    cols,
-                    values: vec![0.0; rows * cols],
-                }
+        let strip = |first| {
+            let width = TILE.min(order - first);
+            let padded = width.next_multiple_of(COLUMN_STEP);
+            Strip {
+                first,
+                width,
+                padded,
+                numbers: Vec::new(),
+                start: 0,
+                sum: vec![0.0; padded],
+            }
+        };
+        let strips: Vec<Strip> = (0..order).step_by(TILE).map(strip).collect();
+        let tiles = (0..strips.len())
+            .flat_map(|row| (0..=row).map(move |col| (row, col)))
+            .map(|(row, col)| Tile {
+                row,
+                col,
+                values: vec![0.0; strips[row].padded * strips[col].padded],
             })
             .collect();
         Moments {
             order,
             count: 0,
-            sum: vec![0.0; order],
+            strips,
             tiles,
         }
     }
 
     /// Adds the rows of `x [n, order]`.
     pub fn add(&mut self, pool: &Pool, x: &[f32]) {
-        self.add_with(x, |tiles, x| {
-            pool.chunks_mut(tiles, 1, |_, tile| tile[0].add(x));
-        });
-    }
-
-    /// The same on the calling thread.
-    pub fn add_here(&mut self, x: &[f32]) {
-        self.add_with(x, |tiles, x| tiles.iter_mut().for_each(|tile| tile.add(x)));
-    }
-
-    fn add_with(&mut self, x: &[f32], add: impl Fn(&mut [Tile], MatRef<'_, f32>)) {
         let order = self.order.max(1);
         for rows in x.chunks(ROWS * order) {
-            let n = rows.len() / order;
-            self.count += n as u64;
-            for row in rows.chunks_exact(order) {
-                for (sum, &x) in self.sum.iter_mut().zip(row) {
-                    *sum += f64::from(x);
-                }
+            let rows = rows.chunks_exact(order);
+            self.count += rows.len() as u64;
+            pool.chunks_mut(&mut self.strips, 1, |_, strip| strip[0].take(rows.clone()));
+            let strips = &self.strips;
+            pool.chunks_mut(&mut self.tiles, TILES_PER_TASK, |_, tiles| {
+                tiles.iter_mut().for_each(|tile| tile.add(strips));
+            });
+        }
+    }
+
+    /// Adds vectors of `order` numbers on the calling thread.
+    pub fn add_here<'x>(&mut self, mut vectors: impl Iterator<Item = &'x [f32]>) {
+        let mut rows = Vec::with_capacity(ROWS);
+        loop {
+            rows.clear();
+            rows.extend(vectors.by_ref().take(ROWS));
+            if rows.is_empty() {
+                return;
             }
-            let x = MatRef::from_row_major_slice(&rows[..n * order], n, order);
-            add(&mut self.tiles, x);
+            self.count += rows.len() as u64;
+            let strips = self.strips.iter_mut();
+            strips.for_each(|strip| strip.take(rows.iter().copied()));
+            let tiles = self.tiles.iter_mut();
+            tiles.for_each(|tile| tile.add(&self.strips));
         }
     }
 
@@ -89,7 +119,8 @@ impl Moments {
         let limit = f64::from(f32::MAX) * self.divisor();
         let values = self.tiles.iter().flat_map(|tile| &tile.values);
         // False for what is not a number, too.
-        values.chain(&self.sum).all(|value| value.abs() <= limit)
+        let sums = self.strips.iter().flat_map(|strip| &strip.sum);
+        values.chain(sums).all(|value| value.abs() <= limit)
     }
 
     /// Vectors added.
@@ -99,18 +130,22 @@ impl Moments {
 
     /// `E[x]`, zero where there was no vector.
     pub fn mean(&self) -> Vec<f64> {
-        self.sum.iter().map(|sum| sum / self.divisor()).collect()
+        let sums = self.strips.iter().flat_map(|s| &s.sum[..s.width]);
+        sums.map(|sum| sum / self.divisor()).collect()
     }
 
     /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers.
     pub fn second_moment(&self) -> Vec<f64> {
         let mut packed = vec![0.0; self.order * (self.order + 1) / 2];
         for tile in &self.tiles {
-            for i in 0..tile.rows {
-                let row = tile.row + i;
-                let start = row * (row + 1) / 2;
-                for j in 0..tile.cols.min((row + 1).saturating_sub(tile.col)) {
-                    packed[start + tile.col + j] = tile.values[j * tile.rows + i] / self.divisor();
+            let (rows, cols) = (&self.strips[tile.row], &self.strips[tile.col]);
+            let values = tile.values.chunks_exact(cols.padded);
+            for (i, values) in values.take(rows.width).enumerate() {
+                let row = rows.first + i;
+                let start = row * (row + 1) / 2 + cols.first;
+                let count = cols.width.min(row + 1 - cols.first);
+                for (packed, value) in packed[start..][..count].iter_mut().zip(values) {
+                    *packed = value / self.divisor();
                 }
             }
         }
@@ -122,26 +157,36 @@ impl Moments {
     }
 }
 
-impl Tile {
-    fn add(&mut self, x: MatRef<'_, f32>) {
-        let mut product = Mat::<f32>::zeros(self.rows, self.cols);
-        matmul(
-            product.as_mut(),
-            Accum::Replace,
-            x.subcols(self.row, self.rows).transpose(),
-            x.subcols(self.col, self.cols),
-            1.0,
-            Par::Seq,
-        );
-        for (sums, column) in self
-            .values
-            .chunks_exact_mut(self.rows)
-            .zip(product.col_iter())
-        {
-            for (sum, &x) in sums.iter_mut().zip(column.iter()) {
-                *sum += f64::from(x);
-            }
+impl Strip {
+    /// Takes its components of vectors, and adds them to their sums.
+    fn take<'x>(&mut self, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
+        let count = vectors.len() * self.padded;
+        self.numbers.resize(count + LINE, 0.0);
+        let padding = self.numbers.as_ptr().align_offset(size_of::<f32>() * LINE);
+        self.start = padding.min(LINE);
+        let numbers = &mut self.numbers[self.start..][..count];
+        for (to, vector) in numbers.chunks_exact_mut(self.padded).zip(vectors) {
+            let (to, zeros) = to.split_at_mut(self.width);
+            to.copy_from_slice(&vector[self.first..][..self.width]);
+            zeros.fill(0.0);
         }
+        let added = cpu::add_rows(numbers, &mut self.sum);
+        debug_assert!(added.is_ok(), "rows are as long as their sum");
+    }
+
+    /// `[n, padded]`.
+    fn numbers(&self) -> &[f32] {
+        &self.numbers[self.start..self.start + self.numbers.len().saturating_sub(LINE)]
+    }
+}
+
+impl Tile {
+    fn add(&mut self, strips: &[Strip]) {
+        let (a, b) = (&strips[self.row], &strips[self.col]);
+        let n = a.numbers().len() / a.padded;
+        let shape = [a.padded, b.padded];
+        let added = cpu::add_cross_products(n, a.numbers(), b.numbers(), shape, &mut self.values);
+        debug_assert!(added.is_ok(), "a tile is made for its strips");
     }
 }
 

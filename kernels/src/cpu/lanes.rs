@@ -21,6 +21,8 @@ pub(crate) struct Loops {
     pub softcap: fn(&mut [f32], f32),
     /// `x += y`.
     pub add_assign: fn(&mut [f32], &[f32]),
+    /// `x += y`.
+    pub add_to_doubles: fn(&mut [f64], &[f32]),
     /// The largest number; `-inf` of none.
     pub max: fn(&[f32]) -> f32,
     /// `x = exp(x - max)`; the sum of the results.
@@ -47,6 +49,7 @@ macro_rules! loops {
             gelu_mul: version!($features, gelu_mul(gate: &mut [f32], up: &[f32])),
             softcap: version!($features, softcap(x: &mut [f32], cap: f32)),
             add_assign: version!($features, add_assign(x: &mut [f32], y: &[f32])),
+            add_to_doubles: version!($features, add_to_doubles(x: &mut [f64], y: &[f32])),
             max: version!($features, max(x: &[f32]) -> f32),
             exp_sum: version!($features, exp_sum(x: &mut [f32], max: f32) -> f32),
             scale: version!($features, scale(x: &mut [f32], factor: f32)),
@@ -264,6 +267,12 @@ pub(super) fn softcap<const FMA: bool>(x: &mut [f32], cap: f32) {
 #[inline(always)]
 pub(super) fn add_assign<const FMA: bool>(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
+}
+
+/// `x += y`.
+#[inline(always)]
+pub(super) fn add_to_doubles<const FMA: bool>(x: &mut [f64], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, &y)| *x += f64::from(y));
 }
 
 /// The largest number; `-inf` of none.

@@ -29,6 +29,7 @@ mod kv;
 mod lanes;
 mod matmul;
 mod matvec;
+mod moments;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
@@ -46,6 +47,7 @@ pub use elementwise::{
 pub use kv::{F16Error, KvNumbers, KvView, to_f16};
 pub use matmul::matmul;
 pub use matvec::{embed, matvec};
+pub use moments::{COLUMN_STEP, MOST_COLUMNS, add_cross_products, add_rows};
 pub use project::{Factor, Input, Slot, project};
 pub use scratch::Scratch;
 

@@ -35,6 +35,7 @@ pub(super) static KERNELS: Kernels = Kernels {
         gelu_mul: lanes::gelu_mul::<FMA>,
         softcap: lanes::softcap::<FMA>,
         add_assign: lanes::add_assign::<FMA>,
+        add_to_doubles: lanes::add_to_doubles::<FMA>,
         max: lanes::max::<FMA>,
         exp_sum: lanes::exp_sum::<FMA>,
         scale: lanes::scale::<FMA>,

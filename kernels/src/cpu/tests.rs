@@ -12,6 +12,7 @@ use crate::reference;
 mod attention_tests;
 mod elementwise_tests;
 mod matmul_tests;
+mod moments_tests;
 mod product_tests;
 
 /// The formats that [`Random::matrix`] makes.
