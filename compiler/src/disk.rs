@@ -28,6 +28,36 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// Whether two paths lead to one file, which need not exist yet.
+pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| -> Option<PathBuf> {
+        fs::canonicalize(path).ok().or_else(|| {
+            let folder = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+        })
+    };
+    a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
+}
+
+/// Whether two names are hard links of one file.
+#[cfg(unix)]
+fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+/// Unknown on this system.
+#[cfg(not(unix))]
+fn same_inode(_: &Path, _: &Path) -> bool {
+    false
+}
+
 /// Writes a file beside its place and moves it there when it is complete. It is not forced to the
 /// disk: what a crash of the system leaves of it is found out by its digest.
 ///

@@ -14,35 +14,34 @@
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
 //! same source and the same request give the same bytes on the same instruction set.
 
+mod error;
+
 use std::cell::OnceCell;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
-use htc_formats::htz::{DepthSinkRecord, Digest, HtzError, HtzWriter, Section};
+use htc_formats::htz::{DepthSinkRecord, Digest, HtzWriter, Section};
 use htc_formats::model::{Part, Role, Slot};
-use htc_formats::source::{Container, ModelFile, SourceError};
-use htc_formats::vocab::{HuggingFaceFiles, VocabularyError};
+use htc_formats::source::{Container, ModelFile};
+use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
-use thiserror::Error;
 
-use crate::analyse::AnalyseError;
 use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
-use crate::disk;
+use crate::disk::{self, same_place};
 use crate::evidence::{Measured, Target, evidence, is_measured};
-use crate::factorise::unit::UnitError;
-use crate::factorise::{Asked, BiasArg, Treatment, TreatmentError};
+use crate::factorise::{Asked, BiasArg, Treatment};
 use crate::forecast::{self, Estimate, Expected};
 use crate::memory;
-use crate::plan::json::PlanFileError;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
-use crate::probe::{self, ProbeError};
+use crate::probe;
 use crate::report::{Calibrated, Report};
 use crate::seal;
-use crate::trial::{self, Chosen, Goal, TrialError, Wanted};
+use crate::trial::{self, Chosen, Goal, Wanted};
 use crate::work::Work;
+
+pub use error::CompileError;
 
 /// What to compile.
 #[derive(Clone, Debug)]
@@ -125,83 +124,6 @@ pub enum Event<'a> {
         /// Windows.
         all: usize,
     },
-}
-
-/// Why a compilation fails. Each message is one line with the file or option concerned.
-#[derive(Debug, Error)]
-pub enum CompileError {
-    /// The source is missing, damaged or not supported.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The source is an artifact already.
-    #[error("{}: an artifact already; compile from the model it was made from", .0.display())]
-    AlreadyCompiled(PathBuf),
-    /// The source has no usable vocabulary.
-    #[error("{}: {error}", path.display())]
-    Vocabulary {
-        /// The source.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: VocabularyError,
-    },
-    /// Input and output are the same file.
-    #[error("{}: the output is the same file as the input, or one of the input's; give another -o", .0.display())]
-    SameFile(PathBuf),
-    /// The calibration failed.
-    #[error(transparent)]
-    Calibrate(#[from] CalibrateError),
-    /// No plan satisfies the request.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Weights cannot be treated so.
-    #[error(transparent)]
-    Treatment(#[from] TreatmentError),
-    /// The file with the plan is none for this model.
-    #[error(transparent)]
-    PlanFile(#[from] PlanFileError),
-    /// The artifact cannot fit the file system.
-    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another -o, or compress more", path.display())]
-    NoSpace {
-        /// The artifact.
-        path: PathBuf,
-        /// Bytes of the artifact, or of two where candidates are compared.
-        needed: u64,
-        /// What is free.
-        free: u64,
-    },
-    /// The machine has not as much memory.
-    #[error(
-        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer --threads"
-    )]
-    NoMemory {
-        /// What is needed at most, beside the mapped source.
-        needed: u64,
-        /// What is available.
-        available: u64,
-    },
-    /// A slot cannot be factorised.
-    #[error("{}: {error}", path.display())]
-    Unit {
-        /// The source.
-        path: PathBuf,
-        /// What is wrong with the slot.
-        error: UnitError,
-    },
-    /// The system gives no thread to work with.
-    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
-    Thread(#[from] std::io::Error),
-    /// The depth sink cannot be measured.
-    #[error(transparent)]
-    Analyse(#[from] Box<AnalyseError>),
-    /// The spectra of what is stored cannot be computed.
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
-    /// No candidate is chosen.
-    #[error(transparent)]
-    Trial(#[from] TrialError),
-    /// The artifact cannot be written.
-    #[error(transparent)]
-    Seal(#[from] HtzError),
 }
 
 /// Compiles a model.
@@ -608,34 +530,4 @@ pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
         .chain([source.path.as_path()])
         .chain(vocabulary.iter().map(PathBuf::as_path))
         .any(|file| same_place(file, path))
-}
-
-/// Whether two paths lead to one file, which need not exist yet.
-pub(crate) fn same_place(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| -> Option<PathBuf> {
-        fs::canonicalize(path).ok().or_else(|| {
-            let folder = match path.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
-            Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
-        })
-    };
-    a == b || same_inode(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
-}
-
-/// Whether two names are hard links of one file.
-#[cfg(unix)]
-fn same_inode(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    match (fs::metadata(a), fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
-}
-
-/// Unknown on this system.
-#[cfg(not(unix))]
-fn same_inode(_: &Path, _: &Path) -> bool {
-    false
 }

@@ -36,7 +36,7 @@ use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Held by the process that works in the folder of a calibration.
 const LOCK: &str = "lock";

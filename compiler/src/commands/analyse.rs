@@ -18,7 +18,7 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     if let Some(path) = output {
         plan::check(path, &source, args.force)?;
         let text = calibration.as_ref().map(|options| &options.text);
-        if text.is_some_and(|text| pipeline::same_place(text, path)) {
+        if text.is_some_and(|text| crate::disk::same_place(text, path)) {
             return Err(CompileError::SameFile(path.into()).into());
         }
     }

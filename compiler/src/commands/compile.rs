@@ -66,11 +66,11 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
     // A model that does not open is told of when it is compiled.
     let of_model = match ModelFile::open(&options.input) {
         Ok(source) => pipeline::is_of_source(&source, path),
-        Err(_) => pipeline::same_place(&options.input, path),
+        Err(_) => crate::disk::same_place(&options.input, path),
     };
     let what = if of_model {
         "a file of the model"
-    } else if pipeline::same_place(&options.output, path) {
+    } else if crate::disk::same_place(&options.output, path) {
         "the artifact itself"
     } else if options.reads(path) {
         "the plan or the text that is read"

@@ -7,8 +7,8 @@ use std::path::Path;
 use super::Failure;
 use crate::cli::ReportArgs;
 use crate::disk::{self, folder_of};
+use crate::interrupt;
 use crate::page::{self, input::Inputs};
-use crate::{interrupt, pipeline};
 
 pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     check(args)?;
@@ -30,7 +30,7 @@ fn check(args: &ReportArgs) -> Result<(), Failure> {
     if args
         .inputs
         .iter()
-        .any(|input| pipeline::same_place(input, path))
+        .any(|input| crate::disk::same_place(input, path))
     {
         return Err(Failure::PageOverInput(path.clone()));
     }

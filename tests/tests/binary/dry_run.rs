@@ -7,7 +7,9 @@ use htc_formats::DType;
 use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
+use super::compile;
 use super::plan::{model, plan};
+use super::weighting::{calibrated, fixture, with};
 use super::{METHODS, number};
 
 /// The bytes of a dry run are those of the artifact, exactly, and it leaves nothing behind.
@@ -123,6 +125,29 @@ fn the_memory_of_a_dry_run_bounds_what_is_used() {
                     used > 0.2 * said,
                     "{options:?}: {used} used, {said} forecast"
                 );
+            }
+        }
+    }
+}
+
+/// A dry run knows the bytes of biases exactly, and the memory of a search.
+#[test]
+fn a_dry_run_counts_biases() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let calibration = calibrated(&scratch);
+    for model in [model, fixture("qwen2")] {
+        for method in METHODS {
+            let options = ["--method", method, "--rank", "4", "--gauge", "axiom"];
+            let options = [&options[..], &["--keep-gauge", "--bias", "on", "--force"]].concat();
+            let options = with(&options, &calibration);
+            let dry = [&options[..], &["--dry-run"]].concat();
+            let (_, forecast) = compile(&scratch, &model, "dry.htz", &dry);
+            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
+            let bytes = fs::metadata(artifact).unwrap().len();
+            assert_eq!(number(&forecast, "/bytes/after"), bytes as f64);
+            for key in ["biases", "parameters", "ratio"] {
+                assert_eq!(forecast[key], report[key]);
             }
         }
     }

@@ -36,7 +36,7 @@ fn source(tensors: &[Tensor], layer: usize, slot: &str) -> Matrix {
 }
 
 /// A calibration on a little text, in windows of 16 tokens.
-fn calibrated(scratch: &Scratch) -> Vec<String> {
+pub fn calibrated(scratch: &Scratch) -> Vec<String> {
     let file = scratch.file(
         "text.txt",
         "the cat sat on the hat and then in a can ".repeat(30),
@@ -52,13 +52,13 @@ fn path(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn with<'a>(options: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
+pub fn with<'a>(options: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
     let more = more.iter().map(String::as_str);
     options.iter().copied().chain(more).collect()
 }
 
 /// A model of the repository with the shapes of an architecture.
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
     root.join(name).join("model.gguf")
 }
@@ -567,29 +567,6 @@ fn a_plan_says_how_weights_are_treated() {
         from_plan("e.htz", &[])
             .run()
             .refused(2, &[&format!("line {line}"), &format!("request.{key}")]);
-    }
-}
-
-/// A dry run knows the bytes of biases exactly, and the memory of a search.
-#[test]
-fn a_dry_run_counts_biases() {
-    let scratch = Scratch::new();
-    let model = scratch.file("model.gguf", TinyModel::default().bytes());
-    let calibration = calibrated(&scratch);
-    for model in [model, fixture("qwen2")] {
-        for method in METHODS {
-            let options = ["--method", method, "--rank", "4", "--gauge", "axiom"];
-            let options = [&options[..], &["--keep-gauge", "--bias", "on", "--force"]].concat();
-            let options = with(&options, &calibration);
-            let dry = [&options[..], &["--dry-run"]].concat();
-            let (_, forecast) = compile(&scratch, &model, "dry.htz", &dry);
-            let (artifact, report) = compile(&scratch, &model, "out.htz", &options);
-            let bytes = fs::metadata(artifact).unwrap().len();
-            assert_eq!(number(&forecast, "/bytes/after"), bytes as f64);
-            for key in ["biases", "parameters", "ratio"] {
-                assert_eq!(forecast[key], report[key]);
-            }
-        }
     }
 }
 

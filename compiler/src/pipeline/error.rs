@@ -1,0 +1,94 @@
+//! Why a compilation fails.
+
+use std::path::PathBuf;
+
+use htc_formats::htz::HtzError;
+use htc_formats::source::SourceError;
+use htc_formats::vocab::VocabularyError;
+use thiserror::Error;
+
+use crate::analyse::AnalyseError;
+use crate::calibrate::CalibrateError;
+use crate::factorise::TreatmentError;
+use crate::factorise::unit::UnitError;
+use crate::plan::PlanError;
+use crate::plan::json::PlanFileError;
+use crate::probe::ProbeError;
+use crate::trial::TrialError;
+
+/// Why a compilation fails. Each message is one line with the file or option concerned.
+#[derive(Debug, Error)]
+pub enum CompileError {
+    /// The source is missing, damaged or not supported.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The source is an artifact already.
+    #[error("{}: an artifact already; compile from the model it was made from", .0.display())]
+    AlreadyCompiled(PathBuf),
+    /// The source has no usable vocabulary.
+    #[error("{}: {error}", path.display())]
+    Vocabulary {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: VocabularyError,
+    },
+    /// Input and output are the same file.
+    #[error("{}: the output is the same file as the input, or one of the input's; give another -o", .0.display())]
+    SameFile(PathBuf),
+    /// The calibration failed.
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
+    /// No plan satisfies the request.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Weights cannot be treated so.
+    #[error(transparent)]
+    Treatment(#[from] TreatmentError),
+    /// The file with the plan is none for this model.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
+    /// The artifact cannot fit the file system.
+    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another -o, or compress more", path.display())]
+    NoSpace {
+        /// The artifact.
+        path: PathBuf,
+        /// Bytes of the artifact, or of two where candidates are compared.
+        needed: u64,
+        /// What is free.
+        free: u64,
+    },
+    /// The machine has not as much memory.
+    #[error(
+        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer --threads"
+    )]
+    NoMemory {
+        /// What is needed at most, beside the mapped source.
+        needed: u64,
+        /// What is available.
+        available: u64,
+    },
+    /// A slot cannot be factorised.
+    #[error("{}: {error}", path.display())]
+    Unit {
+        /// The source.
+        path: PathBuf,
+        /// What is wrong with the slot.
+        error: UnitError,
+    },
+    /// The system gives no thread to work with.
+    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
+    Thread(#[from] std::io::Error),
+    /// The depth sink cannot be measured.
+    #[error(transparent)]
+    Analyse(#[from] Box<AnalyseError>),
+    /// The spectra of what is stored cannot be computed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// No candidate is chosen.
+    #[error(transparent)]
+    Trial(#[from] TrialError),
+    /// The artifact cannot be written.
+    #[error(transparent)]
+    Seal(#[from] HtzError),
+}
