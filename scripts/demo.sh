@@ -27,8 +27,7 @@ echo "$prompt ..."
 
 echo
 echo "== look into the model, and make a page of all of it"
-"$htc" analyse "$model" --calibration "$assets/alice.txt" --cache "$out/cache" -o "$out/analysis.json" --force \
-  2> "$out/analysis.txt"
+"$htc" analyse "$model" --calibration "$assets/alice.txt" --cache "$out/cache" -o "$out/analysis.json" --force
 "$htc" report "$out/report.json" "$out/analysis.json" "$artifact" -o "$out/report.html" --force
 
 echo

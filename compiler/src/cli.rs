@@ -68,7 +68,7 @@ pub struct CompileArgs {
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     /// Take the plan that `htc plan` wrote, edited or not, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
     pub plan: Option<PathBuf>,
     /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
     /// artifact; a calibration is made and kept
@@ -422,8 +422,11 @@ mod tests {
             ("--tokens-per-joule", "4"),
             ("--slots", "q"),
             ("--factor-type", "q8_0"),
+            ("--max-kl", "1"),
+            ("--max-perplexity-increase", "1"),
         ] {
-            assert!(typed(&[option, value]).is_err(), "{option}");
+            let calibrated = [option, value, "--calibration", "t.txt"];
+            assert!(typed(&calibrated).is_err(), "{option}");
         }
         for option in ["--force", "--dry-run"] {
             assert!(typed(&[option]).is_ok(), "{option}");

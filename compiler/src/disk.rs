@@ -67,6 +67,12 @@ pub fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    // A device or a pipe is written to; a file would take its place.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let mut to = BufWriter::new(File::create(path)?);
+        write(&mut to)?;
+        return to.flush();
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.unfinished", std::process::id()));
     let unfinished = PathBuf::from(name);

@@ -131,7 +131,7 @@ pub(crate) fn estimate(options: &Options, expected: Expected) -> Estimate {
     let memory = peak_memory(&jobs, stages_before, window, threads, vocabulary);
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
-        sites(&source.hyper, context, threads).max(sessions(&source.hyper, context))
+        sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     let once = Speed::measure().seconds(plan.units.iter(), threads, calibrated > 0);

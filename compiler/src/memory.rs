@@ -1,5 +1,7 @@
 //! How much memory the process has.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Bytes of memory that the process occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
@@ -10,6 +12,25 @@ pub struct Resident {
     pub mapped: u64,
     /// Of what is there now, what the process wrote itself.
     pub own: u64,
+}
+
+/// The most memory of its own that the process was seen with; mapped files, which the system takes back
+/// when it needs to, are left out.
+#[derive(Debug, Default)]
+pub struct Peak(AtomicU64);
+
+impl Peak {
+    /// Looks how much it is now.
+    pub fn sample(&self) {
+        if let Some(found) = resident() {
+            self.0.fetch_max(found.own, Ordering::Relaxed);
+        }
+    }
+
+    /// The most so far; `None` where the system never said it.
+    pub fn bytes(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&bytes| bytes > 0)
+    }
 }
 
 /// What the system says of this process; `None` where it does not say it as Linux does.

@@ -33,7 +33,7 @@ use crate::disk::{self, same_place};
 use crate::evidence::{Measured, Target, evidence, is_measured};
 use crate::factorise::{Asked, BiasArg, Treatment};
 use crate::forecast::{self, Estimate, Expected};
-use crate::memory;
+use crate::memory::Peak;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
 use crate::probe;
 use crate::report::{Calibrated, Report};
@@ -42,6 +42,10 @@ use crate::trial::{self, Chosen, Goal, Wanted};
 use crate::work::Work;
 
 pub use error::CompileError;
+
+/// A ratio at which slots of all kinds are factorised, with ranks as large as they become: what a
+/// search takes is estimated there.
+const SEARCHED_RATIO: f64 = 0.5;
 
 /// What to compile.
 #[derive(Clone, Debug)]
@@ -67,17 +71,12 @@ pub struct Options {
 impl Options {
     /// Whether a path leads to the text or to the plan.
     pub(crate) fn reads(&self, path: &Path) -> bool {
-        let texts = self.calibration.as_ref();
-        let texts = texts.map(|c| std::iter::once(&c.text).chain(&c.held_out));
-        let plan = match &self.planning {
-            Planning::File(plan) => Some(plan),
-            Planning::Make { .. } => None,
+        let of_plan = match &self.planning {
+            Planning::File(plan) => same_place(plan, path),
+            Planning::Make { .. } => false,
         };
-        texts
-            .into_iter()
-            .flatten()
-            .chain(plan)
-            .any(|file| same_place(file, path))
+        let calibration = self.calibration.as_ref();
+        of_plan || calibration.is_some_and(|options| options.reads(path))
     }
 }
 
@@ -132,9 +131,14 @@ pub enum Event<'a> {
 /// [`CompileError`]; nothing is left under the output's name then.
 pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
     let started = Instant::now();
+    let peak = Peak::default();
+    let progress = |event: Event| {
+        peak.sample();
+        progress(event);
+    };
 
     // Read, calibrate and plan. Whatever can be refused is refused before the first long read.
-    let prepared = prepare(options, &progress)?;
+    let prepared = prepare(options, progress)?;
     let Prepared {
         source,
         digest,
@@ -164,7 +168,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         &|ratio| prepared.plan_at(ratio),
         prepared.wanted,
         &work,
-        &progress,
+        progress,
     )?;
     let factorised = started.elapsed();
 
@@ -177,7 +181,8 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         plan: planned - *read - *calibrate,
         read: *read,
         calibrate: *calibrate,
-        factorise: factorised - planned,
+        factorise: (factorised - planned).saturating_sub(chosen.measured),
+        measure: chosen.measured,
         seal: started.elapsed() - factorised,
     };
     let calibrated = options.calibration.as_ref().zip(calibration.as_ref());
@@ -189,7 +194,14 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
             &chosen.built.treated.output_errors(),
         )
     });
-    Ok(Report::new(options, &prepared, calibrated, chosen, times))
+    Ok(Report::new(
+        options,
+        &prepared,
+        calibrated,
+        chosen,
+        times,
+        peak.bytes(),
+    ))
 }
 
 /// A compilation before the first factor.
@@ -340,9 +352,13 @@ pub(crate) fn prepare(
             free,
         });
     }
+    // A search meets plans of which every unit is factorised.
+    let searched = (!options.goal.limit.is_none())
+        .then(|| plan_at(&source, &plan, made_from.as_ref(), Some(SEARCHED_RATIO)).ok())
+        .flatten();
     let expected = Expected {
         source: &source,
-        plan: &plan,
+        plan: searched.as_ref().unwrap_or(&plan),
         treatment,
         calibration: calibration.as_ref(),
         candidates,
@@ -350,7 +366,9 @@ pub(crate) fn prepare(
         vocabulary: tokenizer.entry().decoded_length,
     };
     let estimate = forecast::estimate(options, expected);
-    if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
+    if let Some(available) =
+        crate::memory::available().filter(|found| *found < estimate.peak_memory)
+    {
         return Err(CompileError::NoMemory {
             needed: estimate.peak_memory,
             available,
@@ -482,8 +500,10 @@ pub struct Times {
     pub read: Duration,
     /// Calibrating, or finding that it was done before.
     pub calibrate: Duration,
-    /// Factorising and writing.
+    /// Factorising and writing, all candidates.
     pub factorise: Duration,
+    /// Executing candidates on held-out text.
+    pub measure: Duration,
     /// Forcing the artifact to the disk.
     pub seal: Duration,
 }

@@ -13,7 +13,7 @@ pub const MAX_TEXT: u64 = 1 << 30;
 #[derive(Debug, Error)]
 pub enum TextError {
     /// It cannot be read.
-    #[error("{path}: cannot be read: {source}")]
+    #[error("{path}: cannot be read: {source}; check the path")]
     Read {
         /// The file.
         path: PathBuf,

@@ -5,9 +5,10 @@
 //! candidate counts by its KL divergence from the source, which is paired token by token and so
 //! needs far less text than a difference of perplexities to tell two candidates apart.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use htc_formats::htz::Digest;
 use htc_kernels::Pool;
@@ -20,7 +21,7 @@ use crate::calibrate::CalibrateError;
 use crate::evaluate::{self, Distance, EvaluateError, Evaluation};
 use crate::factorise::{Asked, BiasArg, GaugeKind, Treatment};
 use crate::pipeline::{CompileError, Event};
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Budget, Plan, PlanError};
 use crate::report::{AxiomSearch, bytes_for_people};
 use crate::windows::Windows;
 use crate::work::Work;
@@ -46,9 +47,13 @@ impl Limit {
         self == Limit::default()
     }
 
+    /// Whether a candidate holds it: with the upper end of its 95 % interval, since a search over a
+    /// dozen candidates would else find the one that chance favours.
     fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, value: f64| limit.is_none_or(|limit| value <= limit);
-        within(self.perplexity_increase, found.perplexity_ratio - 1.0) && within(self.kl, found.kl)
+        let increase = found.perplexity_ratio - 1.0 + found.perplexity_ratio_ci95;
+        within(self.perplexity_increase, increase)
+            && within(self.kl, found.kl + 1.96 * found.kl_stderr)
     }
 }
 
@@ -154,6 +159,8 @@ pub struct Chosen {
     pub built: Built,
     /// What was measured on it; `None` without text that was held out.
     pub quality: Option<Evaluation>,
+    /// How long measuring took.
+    pub measured: Duration,
     /// All candidates, in the order in which they were measured; empty where there was no choice.
     pub trials: Vec<Trial>,
     /// What was to be reached, as it is typed; `None` where there was no limit.
@@ -184,7 +191,7 @@ pub(crate) fn show_trials(
         )?,
         Some(limit) => writeln!(
             f,
-            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text:"
+            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
         )?,
     }
     for trial in trials {
@@ -231,8 +238,8 @@ pub enum TrialError {
     },
     /// No ratio holds the limit.
     #[error(
-        "{limit}: not held at any ratio; the closest is {ratio:.2}, with {:.2} % more perplexity and a KL divergence of {kl:.5} nats; allow more, or try --factor-type f16 or fewer --slots",
-        100.0 * (perplexity_ratio - 1.0)
+        "{limit}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.2} ± {:.2} % more perplexity and a KL divergence of {kl:.5} ± {kl_interval:.5} nats; allow more, measure on more text (--held-out, --calibration-tokens), or try --factor-type f16 or fewer --slots",
+        100.0 * (perplexity_ratio - 1.0), 100.0 * ratio_interval
     )]
     Limit {
         /// The limit.
@@ -241,8 +248,12 @@ pub enum TrialError {
         ratio: f64,
         /// Its perplexity over the source's.
         perplexity_ratio: f64,
+        /// Half the width of that one's interval.
+        ratio_interval: f64,
         /// Its KL divergence.
         kl: f64,
+        /// Half the width of that one's interval.
+        kl_interval: f64,
     },
     /// There is nothing to measure on.
     #[error(
@@ -301,6 +312,7 @@ pub fn choose(
         pool: Pool::new(inputs.threads).map_err(CalibrateError::from)?,
         progress: &progress,
         trials: RefCell::default(),
+        measured: Cell::default(),
     };
     let plan = match limit.is_none() {
         true => planner(None)?,
@@ -311,6 +323,7 @@ pub fn choose(
         best = bench.smallest(planner, best, limit)?;
     }
     let built = inputs.build(&best.plan, best.treatment, work, &progress)?;
+    let measured = bench.measured.get();
     let mut trials = bench.trials.into_inner();
     let quality = trials.get_mut(best.trial).map(|trial| {
         trial.chosen = true;
@@ -324,6 +337,7 @@ pub fn choose(
         treatment: best.treatment,
         built,
         quality,
+        measured,
         trials,
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes: Vec::new(),
@@ -359,6 +373,7 @@ fn unmeasured(
         treatment,
         built,
         quality: None,
+        measured: Duration::ZERO,
         trials: Vec::new(),
         limit: None,
         notes,
@@ -375,6 +390,7 @@ struct Bench<'a, P> {
     pool: Pool,
     progress: P,
     trials: RefCell<Vec<Trial>>,
+    measured: Cell<Duration>,
 }
 
 impl<P: Fn(Event) + Sync> Bench<'_, P> {
@@ -421,6 +437,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
     }
 
     fn evaluate(&self, artifact: &Path) -> Result<(Evaluation, Distance), CompileError> {
+        let begun = Instant::now();
         let model = Model::open(artifact).map_err(|error| CalibrateError::Load {
             path: artifact.to_owned(),
             error,
@@ -434,6 +451,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
             |done, all| (self.progress)(Event::Evaluate { done, all }),
         );
         let found = found.map_err(TrialError::from)?;
+        self.measured.set(self.measured.get() + begun.elapsed());
         match found.reference.clone() {
             Some(distance) => Ok((found, distance)),
             None => Err(TrialError::NothingHeldOut("quality".into()).into()),
@@ -516,7 +534,6 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         limit: Limit,
     ) -> Result<Candidate, CompileError> {
         let treatment = start.treatment;
-        self.discard(&start);
         let at = |hundredths: u32| -> Result<Option<Candidate>, CompileError> {
             match planner(Some(f64::from(hundredths) / 100.0)) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment)?)),
@@ -527,22 +544,31 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
                 Err(error) => Err(error),
             }
         };
-        let mut best = at(100)?.unwrap_or(start);
+        let started = match start.plan.request.budget {
+            Budget::Ratio(ratio) => (100.0 * ratio).round() as u32,
+            _ => 100,
+        };
+        let (mut fails, mut holds) = (0, started);
+        let mut best = start;
         if !limit.holds(&best.distance) {
-            let Distance {
-                kl,
-                perplexity_ratio,
-                ..
-            } = best.distance;
+            (fails, holds) = (started, 100);
+            if let Some(largest) = if started < 100 { at(100)? } else { None } {
+                self.discard(&best);
+                best = largest;
+            }
+        }
+        if !limit.holds(&best.distance) {
+            let found = &best.distance;
             return Err(TrialError::Limit {
                 limit,
                 ratio: best.plan.ratio(),
-                perplexity_ratio,
-                kl,
+                perplexity_ratio: found.perplexity_ratio,
+                ratio_interval: found.perplexity_ratio_ci95,
+                kl: found.kl,
+                kl_interval: 1.96 * found.kl_stderr,
             }
             .into());
         }
-        let (mut fails, mut holds) = (0, 100);
         while holds - fails > 1 {
             let middle = (fails + holds) / 2;
             let found = at(middle)?;

@@ -16,7 +16,7 @@ mod moments;
 mod statistics;
 mod store;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use htc_loader::{ExecError, LoadError, Model, Session};
 use thiserror::Error;
 
 use crate::disk;
+use crate::text::TextError;
 use crate::windows::{TextTooShort, Windows};
 use statistics::LayerSums;
 use store::{Extent, Hashed, Identity};
@@ -66,6 +67,12 @@ const MOST_HELD_OUT: usize = 64;
 pub const DEFAULT_CONTEXT: usize = 512;
 
 impl Options {
+    /// Whether a path leads to one of the texts.
+    pub fn reads(&self, path: &Path) -> bool {
+        let mut texts = std::iter::once(&self.text).chain(&self.held_out);
+        texts.any(|text| disk::same_place(text, path))
+    }
+
     /// Makes sure that the model can be calibrated so.
     ///
     /// # Errors
@@ -78,7 +85,17 @@ impl Options {
         if context > limit {
             return Err(CalibrateError::LongContext { context, limit });
         }
-        Ok(())
+        let texts = std::iter::once(&self.text).chain(&self.held_out);
+        for path in texts {
+            let path = path.clone();
+            File::open(&path).map_err(|source| TextError::Read { path, source })?;
+        }
+        match &self.held_out {
+            Some(other) if disk::same_place(other, &self.text) => {
+                Err(CalibrateError::HeldOutIsText(other.clone()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The digest that names the statistics of a model on the windows of a text. The ids of the
@@ -155,6 +172,19 @@ pub enum CalibrateError {
         tokens: usize,
         /// Tokens of a window.
         context: usize,
+    },
+    /// What is to be held out is what is calibrated on.
+    #[error("--held-out {}: the same text as --calibration; leave it out and the end of the text is held out, or give another", .0.display())]
+    HeldOutIsText(PathBuf),
+    /// There is no room for the statistics.
+    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another --cache DIR", path.display())]
+    NoSpace {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes of all layers and of two residual streams.
+        needed: u64,
+        /// What is free.
+        free: u64,
     },
     /// Windows longer than what the model was trained for.
     #[error("--context {context}: the model was trained for {limit} positions; give at most that")]
@@ -272,7 +302,14 @@ pub fn calibrate(
     };
     // Whoever comes second waits, and finds everything.
     let lock = files.folder.join(LOCK);
-    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let locked = File::create(&lock).and_then(|file| {
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            let said = "another htc calibrates this model on this text; waiting for it";
+            progress(Event::Warning(said));
+            file.lock()?;
+        }
+        Ok(file)
+    });
     let _locked = locked.map_err(failed(&lock))?;
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
@@ -292,6 +329,14 @@ pub fn calibrate(
         }
     }
     let found = layers.len();
+    let stream = 4 * (windows.tokens() * hyper.width) as u64;
+    let missing = (hyper.layers - found) as u64;
+    let needed =
+        missing * store::file_bytes(hyper, extent) as u64 + 2 * stream.min(missing * stream);
+    if let Some(free) = disk::free(&files.folder).filter(|free| *free < needed) {
+        let path = files.folder;
+        return Err(CalibrateError::NoSpace { path, needed, free });
+    }
     files.sweep(found).map_err(failed(&files.folder))?;
     progress(Event::Begin {
         windows: windows.count(),

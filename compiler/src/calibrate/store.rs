@@ -97,7 +97,8 @@ fn moment_bytes(order: usize) -> usize {
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
-fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
+/// Bytes of the file of a layer.
+pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * FIRST_SITES.len() * hyper.width;
     let sample = 4 * sample_count(extent) * hyper.width;

@@ -13,7 +13,7 @@ const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"]
 #[derive(Clone, Copy, Debug, Args)]
 pub struct GoalArgs {
     /// Find the smallest artifact whose perplexity on held-out text is at most so many percent above
-    /// the source's
+    /// the source's, the upper end of the 95 % interval included
     #[arg(long, value_name = "PERCENT", requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_perplexity_increase: Option<f64>,
     /// Find the smallest artifact whose KL divergence from the source on held-out text is at most so
@@ -26,6 +26,9 @@ pub struct GoalArgs {
 }
 
 impl GoalArgs {
+    /// The limits, as clap calls them.
+    pub(super) const LIMITS: [&str; 2] = ["max_perplexity_increase", "max_kl"];
+
     /// What is to be reached.
     pub fn goal(&self) -> Goal {
         Goal {

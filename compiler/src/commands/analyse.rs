@@ -16,11 +16,7 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        plan::check(path, &source, args.force)?;
-        let text = calibration.as_ref().map(|options| &options.text);
-        if text.is_some_and(|text| crate::disk::same_place(text, path)) {
-            return Err(CompileError::SameFile(path.into()).into());
-        }
+        plan::check(path, &source, calibration.as_ref(), args.force)?;
     }
     if let Some(options) = &calibration {
         options.check(&source.hyper).map_err(CompileError::from)?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use htc_formats::source::ModelFile;
@@ -12,7 +13,7 @@ use super::progress::Progress;
 use super::{Failure, print_json};
 use crate::cli::CompileArgs;
 use crate::pipeline::{self, Options, Planning};
-use crate::{forecast, interrupt};
+use crate::{disk, forecast, interrupt};
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     let options = Options {
@@ -75,6 +76,15 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
     } else if options.reads(path) {
         "the plan or the text that is read"
     } else {
+        if path.is_dir() {
+            return Err(Failure::ReportPath {
+                path: path.into(),
+                what: "a folder",
+            });
+        }
+        if path.is_file() && !options.overwrite {
+            return Err(Failure::ReportExists(path.into()));
+        }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         return match folder.map(fs::metadata) {
             Some(Err(source)) => Err(Failure::Write {
@@ -93,7 +103,7 @@ fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
 fn write_report(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
         let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        fs::write(path, json + "\n")
+        disk::replace(path, |to| to.write_all((json + "\n").as_bytes()))
     };
     write().map_err(|source| Failure::Write {
         path: path.into(),

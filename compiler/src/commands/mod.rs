@@ -129,6 +129,8 @@ pub enum Failure {
     Plot(#[from] PlotError),
     #[error("{}: this is one of the files that are read; give another -o", .0.display())]
     PageOverInput(PathBuf),
+    #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
+    ReportExists(PathBuf),
     #[error("--report {}: this is {what}; give another name", path.display())]
     ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
@@ -148,7 +150,9 @@ impl Failure {
                 | CompileError::SameFile(_)
                 | CompileError::Treatment(_)
                 | CompileError::Calibrate(
-                    CalibrateError::FewTokens { .. } | CalibrateError::LongContext { .. },
+                    CalibrateError::FewTokens { .. }
+                    | CalibrateError::LongContext { .. }
+                    | CalibrateError::HeldOutIsText(_),
                 ),
             )
             | Failure::NoPrompt

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 
 use super::progress::Progress;
@@ -27,7 +28,12 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        check(path, &source, args.force)?;
+        check(
+            path,
+            &source,
+            args.calibration.options().as_ref(),
+            args.force,
+        )?;
     }
     interrupt::install();
     let progress = Progress::new();
@@ -53,7 +59,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let mut chosen = None;
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
-        let scratch = cache.join(format!("search-{}", name_of(&args.input)));
+        let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
         let found = pipeline::search(&source, &planned, goal, threads, &scratch, |event| {
             progress.show(event);
         });
@@ -93,6 +99,12 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
+/// Names the model in a folder that is used for all of them.
+fn scratch_name(input: &Path) -> String {
+    let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
+    Digest::of(place.as_os_str().as_encoded_bytes()).to_string()
+}
+
 /// Where the plan comes from when the options say it.
 pub(super) fn planning(
     args: &PlanningArgs,
@@ -113,8 +125,14 @@ pub(super) fn planning(
 }
 
 /// What would be lost is found before the work is done.
-pub(super) fn check(path: &Path, source: &ModelFile, force: bool) -> Result<(), Failure> {
-    if pipeline::is_of_source(source, path) {
+pub(super) fn check(
+    path: &Path,
+    source: &ModelFile,
+    calibration: Option<&calibrate::Options>,
+    force: bool,
+) -> Result<(), Failure> {
+    let read = calibration.is_some_and(|options| options.reads(path));
+    if read || pipeline::is_of_source(source, path) {
         return Err(CompileError::SameFile(path.into()).into());
     }
     if !force && path.symlink_metadata().is_ok() {

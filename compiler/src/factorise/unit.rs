@@ -46,8 +46,8 @@ pub struct Factors {
 pub struct Found {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations; empty
-    /// where there are none.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, of the factors
+    /// without a bias; empty where there are none.
     pub output_errors: Vec<f64>,
     /// The relative error of every member that Eckart and Young allow at its rank, in the norm of
     /// [`norm`](Self::norm), before storing; for members of a shared basis that of all of them together.

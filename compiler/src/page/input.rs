@@ -85,6 +85,9 @@ pub struct Compiled {
     /// Which errors counted, and what was put right.
     #[serde(default)]
     pub weighting: Option<Weighting>,
+    /// What the smallest artifact was to hold.
+    #[serde(default)]
+    pub limit: Option<String>,
     /// What differs from the request.
     pub notes: Vec<String>,
     /// What was calibrated on.
@@ -202,9 +205,6 @@ pub struct Exempt {
 pub struct Trial {
     /// Which errors counted.
     pub gauge: String,
-    /// What its factors must not lose.
-    #[serde(default)]
-    pub sink: Option<String>,
     /// Whether the outputs' mean was corrected.
     #[serde(default)]
     pub bias: bool,

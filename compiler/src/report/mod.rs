@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::factorise::Treatment;
 use crate::forecast::Estimate;
-use crate::memory;
 use crate::pipeline::{Options, Prepared, Times};
 use crate::trial::{Chosen, Trial, show_trials};
 
@@ -57,8 +56,8 @@ pub struct Report {
     pub threads: usize,
     /// What was expected before the first factor.
     pub forecast: Estimate,
-    /// The most memory that the process occupied, in bytes, pages of mapped files included; absent
-    /// where the system does not say it.
+    /// The most memory of its own that the process was seen with at any step, in bytes, mapped files
+    /// left out; absent where the system does not say it.
     pub peak_memory: Option<u64>,
     /// How long it took, in seconds.
     pub seconds: Seconds,
@@ -82,8 +81,11 @@ pub struct Seconds {
     pub read: f64,
     /// Letting text flow through the source, or finding that it did before.
     pub calibrate: f64,
-    /// Factorising and writing.
+    /// Factorising and writing, all candidates.
     pub factorise: f64,
+    /// Executing candidates on held-out text.
+    #[serde(default)]
+    pub measure: f64,
     /// Forcing the artifact to the disk.
     pub seal: f64,
     /// Everything.
@@ -97,6 +99,7 @@ impl Report {
         calibration: Option<Calibrated>,
         chosen: Chosen,
         times: Times,
+        peak_memory: Option<u64>,
     ) -> Self {
         let source = &prepared.source;
         let record = chosen.built.record;
@@ -108,7 +111,8 @@ impl Report {
             text: name_of(text),
             evaluation,
         });
-        let total = times.plan + times.read + times.calibrate + times.factorise + times.seal;
+        let made = times.factorise + times.measure + times.seal;
+        let total = times.plan + times.read + times.calibrate + made;
         let seconds = |d: std::time::Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         Report {
             source: name_of(&options.input),
@@ -128,12 +132,13 @@ impl Report {
             plan: record,
             threads: options.threads,
             forecast: prepared.estimate,
-            peak_memory: memory::resident().map(|found| found.peak),
+            peak_memory,
             seconds: Seconds {
                 plan: seconds(times.plan),
                 read: seconds(times.read),
                 calibrate: seconds(times.calibrate),
                 factorise: seconds(times.factorise),
+                measure: seconds(times.measure),
                 seal: seconds(times.seal),
                 total: seconds(total),
             },
@@ -175,7 +180,7 @@ impl fmt::Display for Report {
             percent(self.bytes.after, self.bytes.before),
         )?;
         self.summary.fmt(f)?;
-        let mut calibrate = String::new();
+        let (mut calibrate, mut measure) = (String::new(), String::new());
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
             show_trials(f, &self.trials, self.limit.as_deref())?;
@@ -183,6 +188,7 @@ impl fmt::Display for Report {
                 writeln!(f, "{quality}")?;
             }
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
+            measure = format!("measure {:.2}, ", self.seconds.measure);
         }
         if self.weighting != Treatment::default() {
             writeln!(f, "  weighting   {}", self.weighting)?;
@@ -192,7 +198,7 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "\n  {:.2} s on {} thread{} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, seal {:.2})",
+            "\n  {:.2} s on {} thread{} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}seal {:.2})",
             self.seconds.total,
             self.threads,
             if self.threads == 1 { "" } else { "s" },

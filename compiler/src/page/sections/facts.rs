@@ -24,6 +24,7 @@ pub fn time(given: &Given) -> Result<Section, PlotError> {
             ("read", seconds.read),
             ("calibrate", seconds.calibrate),
             ("factorise", seconds.factorise),
+            ("measure", seconds.measure),
             ("seal", seconds.seal),
             ("total", seconds.total),
         ];
@@ -269,6 +270,8 @@ fn budget(subject: &Subject) -> String {
         .allocation
         .as_ref()
         .and_then(|a| a.budget.clone());
+    let limit = subject.report.and_then(|report| report.limit.clone());
+    let asked = limit.or(asked);
     let came_to = match subject.plan.budget {
         Budget::Rank(rank) => format!("rank {rank}"),
         Budget::Full => "full rank".to_owned(),

@@ -131,7 +131,7 @@ pub fn costs(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
         "forecast",
         "Forecast",
-        "What was foreseen before the work, and what came out. Memory that came out is the peak less the bytes of the source, whose mapped pages count in it.",
+        "What was foreseen before the work, and what came out. Memory is the process's own, as it was seen at every step; mapped files are left out.",
     );
     let head = [
         "artifact",
@@ -148,15 +148,14 @@ pub fn costs(given: &Given) -> Result<Section, PlotError> {
         let Some(forecast) = &report.forecast else {
             continue;
         };
-        // Memory is foreseen beside the mapped source, and what the system says includes its pages.
-        let peak = report.peak_memory;
-        let beside = peak.map(|peak| peak.saturating_sub(report.bytes.before) as f64);
-        let work = report.seconds.factorise + report.seconds.seal;
+        let beside = report.peak_memory.map(|peak| peak as f64);
+        let work = report.seconds.factorise + report.seconds.measure + report.seconds.seal;
         let rows: [Row; 3] = [
             (
                 "bytes of the artifact",
                 forecast.bytes as f64,
-                Some(report.bytes.after as f64),
+                // A search changes what was foreseen for the ratio it began with.
+                Some(report.bytes.after as f64).filter(|_| report.limit.is_none()),
                 bytes,
             ),
             (
@@ -166,7 +165,7 @@ pub fn costs(given: &Given) -> Result<Section, PlotError> {
                 bytes,
             ),
             (
-                "seconds to factorise and seal",
+                "seconds to factorise, measure and seal",
                 forecast.seconds,
                 Some(work),
                 seconds,

@@ -92,14 +92,17 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             let perplexity = scores.reference_perplexity?;
             Some((report.source.clone(), report.bytes.before, perplexity))
         };
+        // Only what tells candidates apart: a plot has little room for names.
+        let first = report.trials.first();
+        let of_ratios = report
+            .trials
+            .iter()
+            .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
         for trial in &report.trials {
             let scores = &trial.evaluation;
-            let sink = trial.sink.as_deref().filter(|sink| *sink != "off");
-            let sink = sink.map_or_else(String::new, |sink| format!(", sink {sink}"));
             let bias = if trial.bias { ", bias" } else { "" };
-            let ratio = trial
-                .ratio
-                .map_or_else(String::new, |r| format!(" at {}", number(r)));
+            let ratio = trial.ratio.filter(|_| of_ratios);
+            let ratio = ratio.map_or_else(String::new, |ratio| format!(" at {ratio:.2}"));
             add(
                 format!(
                     "candidates of {}, {} held-out tokens",
@@ -108,7 +111,7 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
                 ),
                 reference(scores),
                 Measurement {
-                    name: format!("{}{sink}{bias}{ratio}", trial.gauge),
+                    name: format!("{}{bias}{ratio}", trial.gauge),
                     bytes: trial.bytes,
                     scores,
                     kind: if trial.chosen {
