@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::build::{Built, Inputs};
 use crate::calibrate::CalibrateError;
 use crate::evaluate::{self, Distance, EvaluateError, Evaluation};
+use crate::evidence::reads_activations;
 use crate::factorise::{Asked, BiasArg, GaugeKind, Treatment};
 use crate::pipeline::{CompileError, Event};
 use crate::plan::{Budget, Plan, PlanError};
@@ -367,6 +368,13 @@ fn unmeasured(
         ));
     }
     let plan = planner(None)?;
+    let allocator = plan.request.allocation.allocator;
+    if !wanted.calibrated && reads_activations(allocator) {
+        notes.push(format!(
+            "the plan shares rank out by activations (allocator {allocator}), and the factors do not \
+             regard them: --calibration gives them"
+        ));
+    }
     let built = inputs.build(&plan, treatment, work, progress)?;
     Ok(Chosen {
         plan,

@@ -310,7 +310,15 @@ pub fn calibrate(
         }
         Ok(file)
     });
-    let _locked = locked.map_err(failed(&lock))?;
+    // A cache that is complete and may only be read is as good.
+    let only_read = |error: &io::Error| {
+        let kinds = [
+            io::ErrorKind::ReadOnlyFilesystem,
+            io::ErrorKind::PermissionDenied,
+        ];
+        kinds.contains(&error.kind())
+    };
+    let may_write = !matches!(&locked, Err(error) if only_read(error));
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
         match files.open(layer, hyper, &mut progress) {
@@ -329,6 +337,15 @@ pub fn calibrate(
         }
     }
     let found = layers.len();
+    if may_write || found < hyper.layers {
+        locked.as_ref().map_err(|error| {
+            let (path, error) = (
+                lock.clone(),
+                io::Error::new(error.kind(), error.to_string()),
+            );
+            CalibrateError::Cache { path, error }
+        })?;
+    }
     let stream = 4 * (windows.tokens() * hyper.width) as u64;
     let missing = (hyper.layers - found) as u64;
     let needed =
@@ -337,7 +354,9 @@ pub fn calibrate(
         let path = files.folder;
         return Err(CalibrateError::NoSpace { path, needed, free });
     }
-    files.sweep(found).map_err(failed(&files.folder))?;
+    if may_write {
+        files.sweep(found).map_err(failed(&files.folder))?;
+    }
     progress(Event::Begin {
         windows: windows.count(),
         layers: hyper.layers,

@@ -92,7 +92,7 @@ pub enum Failure {
     NoPrompt,
     #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
     NoDigests(PathBuf),
-    #[error("{}: {faults} of {items} parts are damaged, the first is {first}; copy the file again or compile it anew", path.display())]
+    #[error("{}: {faults} of {items} parts are damaged, the first: {first}, or compile it anew", path.display())]
     Damaged {
         path: PathBuf,
         faults: usize,

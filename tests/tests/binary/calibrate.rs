@@ -1,7 +1,10 @@
 //! `htc compile --calibration`: what the gauges gain, and what the cache keeps.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use htc_tests::binary::wait;
@@ -150,6 +153,53 @@ fn a_killed_calibration_goes_on() {
     let layers = (0..8).map(|layer| format!("layer-{layer:04}"));
     let expected: Vec<String> = layers.chain(["lock".to_owned()]).collect();
     assert_eq!(left, expected);
+}
+
+/// As a pipeline that shares one may mount it.
+#[test]
+fn a_complete_cache_that_may_only_be_read_is_enough() {
+    let scratch = Scratch::new();
+    compile(&scratch, "out.htz", &[]).run().ok();
+    let expected = fs::read(scratch.path("out.htz")).unwrap();
+    let folder = cached(&scratch);
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&folder.join("lock"), 0o444);
+    mode(&folder, 0o555);
+    mode(scratch.folder(), 0o777);
+    // Permissions do not bind root, who acts as somebody whom they do bind.
+    let root = fs::File::create(folder.join("lock")).is_ok();
+    let readable = Command::new("sh")
+        .args(["-c", "cat \"$0\" > /dev/null"])
+        .arg(demo(MODEL))
+        .uid(65534)
+        .status();
+    if root && !readable.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: root binds no permissions, and nobody may not read the model");
+        return;
+    }
+    let run = |name: &str| {
+        let run = compile(&scratch, name, &[]);
+        if root {
+            run.as_user(65534).run()
+        } else {
+            run.run()
+        }
+    };
+    let report = run("read.htz").ok().json();
+    assert_eq!(found_layers(&report), 8);
+    assert_eq!(fs::read(scratch.path("read.htz")).unwrap(), expected);
+    // One that lacks something is no use.
+    mode(&folder, 0o755);
+    fs::remove_file(folder.join("layer-0007")).unwrap();
+    mode(&folder, 0o555);
+    let outcome = run("other.htz");
+    assert_eq!(outcome.code(), Some(1));
+    for said in ["lock", "--cache DIR"] {
+        assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    }
+    mode(&folder, 0o755);
 }
 
 /// The residual stream that a resumed calibration would go on from is not what it was.

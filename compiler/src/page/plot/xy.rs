@@ -133,6 +133,8 @@ pub struct Xy {
     pub sight: Vec<f64>,
     /// Whether it is one of many beside each other.
     pub small: bool,
+    /// Lines end where the next point is further away than this.
+    pub longest_step: f64,
 }
 
 impl Xy {
@@ -147,6 +149,7 @@ impl Xy {
             bands: Vec::new(),
             sight: Vec::new(),
             small: false,
+            longest_step: f64::INFINITY,
         }
     }
 
@@ -281,9 +284,10 @@ impl Xy {
             let colour = series.colour;
             let points = || series.points.iter().filter(here);
             if series.line {
-                let line: Vec<_> = points().map(|p| (p.x, p.y)).collect();
-                if line.len() > 1 {
-                    let path = PathElement::new(line, colour.line(1.8));
+                let all: Vec<_> = points().map(|p| (p.x, p.y)).collect();
+                let near = |a: &(f64, f64), b: &(f64, f64)| b.0 - a.0 <= self.longest_step;
+                for line in all.chunk_by(near).filter(|line| line.len() > 1) {
+                    let path = PathElement::new(line.to_vec(), colour.line(1.8));
                     chart.draw_series([path]).map_err(of)?;
                 }
             }

@@ -50,7 +50,7 @@ impl Command {
 }
 
 /// Every section in the order of the page, with what gives its data.
-const SECTIONS: [(Make, Command); 17] = [
+const SECTIONS: [(Make, Command); 18] = [
     (quality::section, Command::Evaluate),
     (bytes::section, Command::Compile),
     (ranks::section, Command::Compile),
@@ -59,6 +59,7 @@ const SECTIONS: [(Make, Command); 17] = [
     (foreseen::costs, Command::Compile),
     (spectra::section, Command::Analyse),
     (tails::gauges, Command::AnalyseCalibrated),
+    (tails::excess, Command::Analyse),
     (tails::axiom, Command::Axiom),
     (depth::phases, Command::AnalyseCalibrated),
     (depth::plateau, Command::AnalyseCalibrated),

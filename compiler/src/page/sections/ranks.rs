@@ -24,6 +24,8 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
             xy.series = slots.iter().map(|&slot| ranks(subject, slot)).collect();
             xy.series.retain(|s| !s.points.is_empty());
             xy.sight = vec![0.0, subject.layers().saturating_sub(1) as f64];
+            // Between are layers where the slot is dense.
+            xy.longest_step = 1.0;
             xy
         };
         let attention = of(&Slot::ALL[..4], "Rank in attention");

@@ -6,8 +6,8 @@ use super::super::html::{Block, Figure, Legend, Section};
 use super::super::plot::{Axis, Colour, Drawing, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::super::table::Table;
-use super::{empty, layer_ramp, of_layer};
-use crate::analyse::record::{Analysis, Tails};
+use super::{empty, layer_ramp, look, of_layer, slot_keys};
+use crate::analyse::record::{Analysis, SharedMember, Tails};
 
 /// A gauge's numbers in a record.
 type Of = fn(&Tails) -> Option<&Vec<f64>>;
@@ -85,11 +85,67 @@ pub fn gauges(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
+/// What a basis that slots share loses beyond one of a slot's own.
+pub fn excess(given: &Given) -> Result<Section, PlotError> {
+    let mut section = empty(
+        "excess",
+        "Excess of a shared basis",
+        "The energy that a basis shared by q, k and v, or by gate and up, loses of a slot, over what a basis of the slot's own would lose at the same rank: 1 is no worse. Points are root mean squares over the layers, bars go from the best layer to the worst.",
+    );
+    for (name, analysis) in &given.analyses {
+        let caption = format!("{}Excess by rank and slot", given.of_analysis(name));
+        let spectra = &analysis.spectra;
+        let mut xy = Xy::new(
+            "Excess of the shared basis",
+            Axis::new("rank of the basis, part of the width", Kind::FromZero),
+            Axis::new("energy lost / of its own basis (logarithmic)", Kind::Log),
+        );
+        for slot in Slot::ALL {
+            let members = spectra.groups.iter().flat_map(|group| &group.members);
+            let own: Vec<&SharedMember> = members.filter(|member| member.slot == slot).collect();
+            let (colour, marker) = look(slot);
+            xy.series.push(Series {
+                name: slot.name().into(),
+                colour,
+                marker: Some(marker),
+                line: true,
+                points: by_fraction(analysis, |i| {
+                    let values = own.iter().filter_map(|member| *member.excess.get(i)?);
+                    values.collect()
+                }),
+            });
+        }
+        xy.series.retain(|series| !series.points.is_empty());
+        if xy.series.is_empty() {
+            continue;
+        }
+        let slots = xy
+            .series
+            .iter()
+            .filter_map(|series| series.name.parse().ok());
+        let slots: Vec<Slot> = slots.collect();
+        section.blocks.push(Block::Figure(Figure {
+            plots: vec![xy.draw()?],
+            legend: slot_keys(&slots),
+            table: xy.table(&caption, true),
+            caption: caption + ".",
+        }));
+    }
+    Ok(section)
+}
+
 fn over_layers(analysis: &Analysis, slot: Slot, of: Of) -> Vec<Point> {
+    by_fraction(analysis, |i| {
+        let own = analysis.spectra.slots.iter().filter(|s| s.slot == slot);
+        own.filter_map(|s| of(&s.tails)?.get(i).copied()).collect()
+    })
+}
+
+/// Of the values at each fraction of the rank their root mean square, from the least to the largest.
+fn by_fraction(analysis: &Analysis, of: impl Fn(usize) -> Vec<f64>) -> Vec<Point> {
     let spectra = &analysis.spectra;
     let of_rank = |(i, &fraction): (usize, &f64)| {
-        let own = spectra.slots.iter().filter(|s| s.slot == slot);
-        let values: Vec<f64> = own.filter_map(|s| of(&s.tails)?.get(i).copied()).collect();
+        let values = of(i);
         let count = values.len() as f64;
         let low = values.iter().copied().reduce(f64::min)?;
         let high = values.iter().copied().reduce(f64::max)?;
