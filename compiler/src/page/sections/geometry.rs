@@ -71,7 +71,7 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         (0..dimension.layers.len()).filter_map(value).collect()
     };
     let layer = |i: usize| dimension.layers[i].layer as f64;
-    // The interval has the bias of a resampled sample taken off, so it is one of the whole.
+    // The interval keeps the components of the whole, so it is one of the whole.
     let whole = of(&|i| {
         let pca = &dimension.layers[i].pca;
         Some(Point {
@@ -99,7 +99,7 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         )
     });
     let said = format!(
-        "Bars are {} intervals of {} bootstrap replicates; those of PCA are made from the sample, its bias taken off. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
+        "Bars are {} intervals of {} bootstrap replicates; those of PCA resample the sample's vectors in the components of all. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
         percent(dimension.confidence),
         number(dimension.replicates as f64),
     );

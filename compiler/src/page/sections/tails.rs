@@ -33,7 +33,7 @@ pub fn gauges(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
         "gauges",
         "Tail energy by gauge",
-        "The smallest relative error that a rank can have, in the norm of each gauge: the weights alone, the weights by how much each input is excited, the outputs. Points are root mean squares over the layers, bars go from the best layer to the worst.",
+        "The smallest relative error that a rank can have, the square root of the part of the energy in the tail, in the norm of each gauge: the weights alone, the weights by how much each input is excited, the outputs. Points are root mean squares over the layers, bars go from the best layer to the worst.",
     );
     for (name, analysis) in &given.analyses {
         let prefix = given.of_analysis(name);
@@ -45,7 +45,7 @@ pub fn gauges(given: &Given) -> Result<Section, PlotError> {
             let mut xy = Xy::new(
                 slot.name(),
                 Axis::new("part of the full rank", Kind::FromZero),
-                Axis::new("tail energy (relative error)", Kind::FromZero),
+                Axis::new("relative error", Kind::FromZero),
             );
             xy.small = true;
             for (gauge, of, colour, marker) in GAUGES {
