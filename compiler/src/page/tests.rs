@@ -81,7 +81,7 @@ fn everything_in_a_report_is_on_its_page() {
         "0.07031",
         "chosen",
         "held-out",
-        "whiten, sink append, bias at 0.5",
+        "whiten, bias",
         "q k v: norm of the projection",
         "biases added",
     ] {
