@@ -25,7 +25,7 @@ pub enum Colour {
     Grid,
     /// What lies behind everything.
     Paper,
-    /// One of the colours for different things; they come again after [`THINGS`].
+    /// One of the colours for different things; they come again after `THINGS`.
     Thing(usize),
     /// From 0 (the first layer) to 1 (the last).
     Depth(f64),
