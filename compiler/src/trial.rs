@@ -23,7 +23,7 @@ use crate::evidence::reads_activations;
 use crate::factorise::{Asked, BiasArg, GaugeKind, Treatment};
 use crate::pipeline::{CompileError, Event};
 use crate::plan::{Budget, Plan, PlanError};
-use crate::report::{AxiomSearch, bytes_for_people};
+use crate::report::{AxiomSearch, show_trials};
 use crate::windows::Windows;
 use crate::work::Work;
 
@@ -175,45 +175,6 @@ impl fmt::Display for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_trials(f, &self.trials, self.limit.as_deref())
     }
-}
-
-/// Candidates for people, a line each; nothing where there was no choice.
-pub(crate) fn show_trials(
-    f: &mut fmt::Formatter<'_>,
-    trials: &[Trial],
-    limit: Option<&str>,
-) -> fmt::Result {
-    let count = trials.len();
-    match limit {
-        _ if trials.is_empty() => return Ok(()),
-        None => writeln!(
-            f,
-            "  chosen      of {count} candidates, by the KL divergence on held-out text:"
-        )?,
-        Some(limit) => writeln!(
-            f,
-            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
-        )?,
-    }
-    for trial in trials {
-        let Some(found) = &trial.evaluation.reference else {
-            continue;
-        };
-        writeln!(
-            f,
-            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
-            if trial.chosen { "*" } else { " " },
-            trial.gauge,
-            if trial.bias { "on" } else { "off" },
-            trial.ratio,
-            bytes_for_people(trial.bytes),
-            found.perplexity_ratio,
-            found.perplexity_ratio_ci95 / 1.96,
-            found.kl,
-            found.kl_stderr,
-        )?;
-    }
-    Ok(())
 }
 
 /// Why no candidate is chosen.

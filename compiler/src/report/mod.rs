@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::factorise::Treatment;
 use crate::forecast::Estimate;
 use crate::pipeline::{Options, Prepared, Times};
-use crate::trial::{Chosen, Trial, show_trials};
+use crate::trial::{Chosen, Trial};
 
 pub use calibrated::{Calibrated, OutputError};
 pub use quality::Quality;
+pub(crate) use quality::show_trials;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 

@@ -14,12 +14,12 @@ use super::number;
 const MODEL: &str = "reference-7m-f16.gguf";
 
 /// The demo model, calibrated and measured on very little text.
-fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+fn calibrated(scratch: &Scratch, name: &str, output: &str) -> Htc {
     htc![
         name,
         demo(MODEL),
         "-o",
-        scratch.path("out"),
+        scratch.path(output),
         "--calibration",
         demo("alice.txt"),
         "--calibration-tokens",
@@ -27,11 +27,14 @@ fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         "--context",
         "128",
         "--cache",
-        scratch.path("cache"),
-        "--slots",
-        "k,v,o"
+        scratch.path("cache")
     ]
-    .args(options)
+}
+
+fn command(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    calibrated(scratch, name, "out")
+        .args(["--slots", "k,v,o"])
+        .args(options)
 }
 
 fn compile(scratch: &Scratch, options: &[&str]) -> Outcome {
@@ -211,22 +214,9 @@ fn a_plan_is_searched_as_well() {
     );
     compile(&scratch, &limit);
     let expected = fs::read(scratch.path("out")).unwrap();
-    let compiled = htc![
-        "compile",
-        demo(MODEL),
-        "-o",
-        scratch.path("other"),
-        "--plan",
-        &plan,
-        "--calibration",
-        demo("alice.txt"),
-        "--calibration-tokens",
-        "2048",
-        "--context",
-        "128",
-        "--cache",
-        scratch.path("cache")
-    ];
+    let compiled = calibrated(&scratch, "compile", "other")
+        .arg("--plan")
+        .arg(&plan);
     compiled.run().ok();
     assert!(fs::read(scratch.path("other")).unwrap() == expected);
 }
