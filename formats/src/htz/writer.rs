@@ -443,7 +443,7 @@ fn room(manifest: &Manifest) -> Result<u64, HtzError> {
 
 fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
     serde_json::to_vec(manifest).map_err(|error| HtzError::ManifestSyntax {
-        detail: super::error::one_line(&error.to_string()),
+        detail: crate::escape::one_line(&error.to_string()),
     })
 }
 
