@@ -75,6 +75,24 @@ pub enum MapError {
     },
 }
 
+impl MapError {
+    /// What is wrong, without the file's name: for an error that names it.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            MapError::Io { error, .. } => error,
+            MapError::Folder { .. } => io::ErrorKind::IsADirectory.into(),
+            MapError::NotAFile { .. } => {
+                io::Error::other("this is not a regular file; copy its contents to one")
+            }
+            MapError::Outside { target, .. } => io::Error::other(format!(
+                "this link leads out of the model's folder, to {}",
+                target.display()
+            )),
+            MapError::Empty { .. } => io::Error::other("the file is empty"),
+        }
+    }
+}
+
 impl MappedFile {
     /// Maps the file at `path`.
     ///

@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use crate::app::terminal::name;
+
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// The folder with which the same command goes on.
@@ -64,14 +66,11 @@ pub fn install() {
         let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (stays, kept) {
             (Some((path, error)), _) => {
-                say!(
-                    "\nhtc: interrupted; {} stays behind: {error}",
-                    path.display()
-                );
+                say!("\nhtc: interrupted; {} stays behind: {error}", name(&path));
             }
             (None, Some(folder)) => say!(
                 "\nhtc: interrupted; the same command goes on from here with what is in {}",
-                folder.display()
+                name(&folder)
             ),
             (None, None) => say!("\nhtc: interrupted"),
         }

@@ -8,6 +8,7 @@ mod treated;
 use std::fmt;
 use std::path::Path;
 
+use htc_formats::escape::escaped;
 use htc_formats::htz::{Digest, PlanRecord};
 use serde::{Deserialize, Serialize};
 
@@ -172,7 +173,12 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} -> {}", self.source, self.artifact)?;
+        writeln!(
+            f,
+            "{} -> {}",
+            escaped(&self.source),
+            escaped(&self.artifact)
+        )?;
         writeln!(
             f,
             "  bytes       {:>12} -> {:>12}  ({:.1} %)",

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{Failure, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
+use crate::app::terminal::name;
 use crate::measure::{self, EvaluateError, Evaluation, Protocol};
 use crate::report::name_of;
 use crate::system::text;
@@ -29,7 +30,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         say!(
             "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
             model.hyper().context,
-            args.model.display(),
+            name(&args.model),
         );
     }
     let pool = Pool::new(args.threads.count())?;
@@ -109,7 +110,7 @@ struct FileRecord {
 fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
     say!(
         "{}: {} windows of {} tokens",
-        model.display(),
+        name(model),
         result.chunks,
         result.context
     );
@@ -126,7 +127,7 @@ fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
         result.tokens_all
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
-        say!("against {}", path.display());
+        say!("against {}", name(path));
         say!(
             "  perplexity over the reference's {:.4}  {:.4} (95 % interval {:.4} to {:.4})",
             d.reference_perplexity,

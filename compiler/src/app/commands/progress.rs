@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::bounded;
+use crate::app::terminal::bounded;
 use crate::calibrate;
 use crate::pipeline::Event;
 
@@ -61,7 +61,7 @@ impl Progress {
             }
             Event::Done(what) => {
                 bar.inc(1);
-                bar.set_message(what.to_owned());
+                bar.set_message(bounded(what));
             }
             Event::Sealing => bar.set_message("sealing"),
             Event::Trial { treatment, ratio } => {

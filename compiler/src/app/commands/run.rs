@@ -1,16 +1,18 @@
 //! `htc run`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
+use htc_formats::model::HyperParameters;
 use htc_loader::generate::{self, Limits, Stop, Summary};
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{Pool, Session};
 
 use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
-use crate::app::chat::{self, ChatError, Conversation, Message};
+use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::RunArgs;
+use crate::app::terminal::Output;
 use crate::report::bytes_for_people;
 use crate::system::memory::{self, Resident};
 use crate::system::text;
@@ -27,10 +29,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let tokens = match args.chat {
         false => tokenizer.encode(&prompt, AddSpecial::Prompt),
-        true => {
-            let text = conversation(args, &tokenizer, prompt)?;
-            tokenizer.encode_with_special(&text, AddSpecial::Prompt)
-        }
+        true => conversation(args, &tokenizer, prompt)?,
     };
     let pool = Pool::new(args.threads.count())?;
     let full = model.hyper().context;
@@ -42,12 +41,18 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             _ => full,
         },
     };
+    let positions = match args.tokens {
+        Some(_) => context,
+        // How long it becomes is not known: what is known to be there.
+        None => tokens.len(),
+    };
+    check_room(args, model.hyper(), positions)?;
     let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
     let limits = Limits {
         tokens: args.tokens,
         ignore_end: args.ignore_eos,
     };
-    let mut out = io::stdout().lock();
+    let mut out = Output::new();
     let mut broken = None;
     let summary = generate::generate(
         &mut session,
@@ -55,7 +60,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         &mut sampler,
         &tokens,
         limits,
-        |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        |text| match out.text(text) {
             Ok(()) => true,
             Err(error) => {
                 broken = Some(error);
@@ -69,7 +74,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     })?;
     let ended = match broken {
         Some(error) => Err(error),
-        None => writeln!(out),
+        None => out.text("\n"),
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     say!("{}", in_words(&summary));
@@ -83,8 +88,27 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The prompt as the model's chat template writes it.
-fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result<String, Failure> {
+/// Refuses a sequence for which there is no memory, before any of it is taken: a small file may claim
+/// any number of heads.
+fn check_room(args: &RunArgs, hyper: &HyperParameters, positions: usize) -> Result<(), Failure> {
+    let needed = memory::of_session(hyper, positions, args.threads.count(), args.kv.kv_type);
+    match memory::available() {
+        Some(free) if needed > free => Err(Failure::Room {
+            path: args.model.clone(),
+            needed,
+            free,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The tokens of the prompt as the model's chat template writes it. Only what the template itself
+/// writes becomes control tokens.
+fn conversation(
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    prompt: String,
+) -> Result<Vec<u32>, Failure> {
     let failed = |error| Failure::Chat {
         path: args.model.clone(),
         error,
@@ -110,7 +134,16 @@ fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result
         bos: text_of(vocabulary.bos),
         eos: text_of(vocabulary.eos),
     };
-    chat::render(&conversation).map_err(failed)
+    let Written { text, said } = chat::write(&conversation).map_err(failed)?;
+    if said.is_none() {
+        let mut contents = conversation.messages.iter().map(|message| &message.content);
+        if let Some(token) = contents.find_map(|content| tokenizer.control_in(content)) {
+            let token = token.to_owned();
+            return Err(Failure::Spelt { token });
+        }
+    }
+    let said = said.unwrap_or_default();
+    Ok(tokenizer.encode_conversation(&text, &said, AddSpecial::Prompt))
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {
