@@ -4,6 +4,7 @@ pub mod duration;
 
 use std::fmt;
 
+use htc_formats::escape::escaped;
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
@@ -294,7 +295,8 @@ impl fmt::Display for Forecast {
         writeln!(
             f,
             "{} -> {}: a dry run, no artifact is written",
-            self.source, self.artifact
+            escaped(&self.source),
+            escaped(&self.artifact)
         )?;
         writeln!(
             f,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use htc_formats::escape::escaped;
 use serde::{Deserialize, Serialize};
 
 use super::bytes_for_people;
@@ -21,6 +22,7 @@ pub struct Quality {
 impl fmt::Display for Quality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Quality { text, evaluation } = self;
+        let text = escaped(text);
         let Evaluation {
             perplexity, tokens, ..
         } = evaluation;

@@ -6,12 +6,12 @@ use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, open_model, print_json, tokenizer_of};
+use super::{Failure, check_room, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
 use crate::app::terminal::name;
 use crate::measure::{self, EvaluateError, Evaluation, Protocol};
 use crate::report::name_of;
-use crate::system::text;
+use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
@@ -33,6 +33,16 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             name(&args.model),
         );
     }
+    let room = |model: &Model| {
+        memory::of_session(
+            model.hyper(),
+            context,
+            args.threads.count(),
+            args.kv.kv_type,
+        )
+    };
+    let other = reference.as_ref().map_or(0, |(model, _)| room(model));
+    check_room(&args.model, room(&model).saturating_add(other))?;
     let pool = Pool::new(args.threads.count())?;
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");

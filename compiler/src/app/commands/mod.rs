@@ -41,6 +41,7 @@ use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
 use crate::report::bytes_for_people;
+use crate::system::memory;
 use crate::system::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -92,7 +93,7 @@ pub enum Failure {
         "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
     )]
     Spelt { token: String },
-    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens (-n), or a smaller model", path.display(), bytes_for_people(*needed), bytes_for_people(*free))]
+    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), bytes_for_people(*needed), bytes_for_people(*free))]
     Room {
         path: PathBuf,
         needed: u64,
@@ -265,6 +266,19 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
         Ok(Opened::Htz(Box::new(Htz::open(path)?)))
     } else {
         Ok(Opened::Gguf(Gguf::open(path)?))
+    }
+}
+
+/// Refuses to execute a model for which there is no memory, before any of it is taken: a small file
+/// may claim any number of heads.
+fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
+    match memory::available() {
+        Some(free) if needed > free => Err(Failure::Room {
+            path: path.into(),
+            needed,
+            free,
+        }),
+        _ => Ok(()),
     }
 }
 

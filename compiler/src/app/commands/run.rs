@@ -3,13 +3,12 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use htc_formats::model::HyperParameters;
 use htc_loader::generate::{self, Limits, Stop, Summary};
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{Pool, Session};
 
-use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
+use super::{Failure, check_room, ignore_closed_pipe, open_model, tokenizer_of};
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::RunArgs;
 use crate::app::terminal::Output;
@@ -46,7 +45,9 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         // How long it becomes is not known: what is known to be there.
         None => tokens.len(),
     };
-    check_room(args, model.hyper(), positions)?;
+    let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
+    let needed = memory::of_session(model.hyper(), positions, threads, kv_type);
+    check_room(&args.model, needed)?;
     let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
     let limits = Limits {
         tokens: args.tokens,
@@ -86,20 +87,6 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     }
     say!("{}", memory_in_words(session.kv().bytes() as u64));
     Ok(())
-}
-
-/// Refuses a sequence for which there is no memory, before any of it is taken: a small file may claim
-/// any number of heads.
-fn check_room(args: &RunArgs, hyper: &HyperParameters, positions: usize) -> Result<(), Failure> {
-    let needed = memory::of_session(hyper, positions, args.threads.count(), args.kv.kv_type);
-    match memory::available() {
-        Some(free) if needed > free => Err(Failure::Room {
-            path: args.model.clone(),
-            needed,
-            free,
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// The tokens of the prompt as the model's chat template writes it. Only what the template itself
