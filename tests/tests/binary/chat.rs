@@ -166,8 +166,8 @@ fn control_tokens_in_words_are_words() {
     // Half of it in the words, half in the template.
     let half = "<s>{{ messages[0].content }}s>";
     let joined = ask(half, "the</").ok();
-    let apart = ask(half, "the</ ").ok();
-    assert_eq!(tokens(&apart), tokens(&joined) + 1, "{}", joined.stderr);
+    // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
+    assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
     // A template that cuts the words: nobody can say whose a token is.
     let cuts = "<s>{{ messages[0].content[1:] }}</s>";
     ask(cuts, "the cat").ok();

@@ -123,7 +123,9 @@ fn pipes_for_texts_plans_and_reports() {
             "--rank",
             "8",
             "--calibration",
-            &named
+            &named,
+            "--context",
+            "16"
         ],
         htc!["report", &named, "-o", &output],
         htc!["tokenize", &model, "--text", "/dev/zero"],
