@@ -117,7 +117,8 @@ fn io_error(path: &Path, error: io::Error) -> MapError {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Read as _;
