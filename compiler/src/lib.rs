@@ -25,8 +25,22 @@
 //! 18. `pipeline`: the whole flow, the only place where the stages' errors meet
 //! 19. `app`: command line, commands, chat, progress bars, Ctrl-C
 
+//! # From another program
+//!
+//! [`Compiler`] has the command line's options and defaults; without the feature `cli`, which is on by
+//! default, the crate builds without a command line, progress bars, chat templates and pages.
+//!
+//! ```toml
+//! [build-dependencies]
+//! htc = { version = "0.1", default-features = false }
+//! ```
+//!
+//! Messages of errors name an option in backquotes, as the builder's method is called; the command
+//! line shows it as its flag.
+
 /// Prints a line for people on standard error. That nobody can read it any more (a closed pipe, a
 /// full disk) is no reason to fail.
+#[cfg(feature = "cli")]
 macro_rules! say {
     ($($argument:tt)*) => {{
         use std::io::Write as _;
@@ -35,6 +49,7 @@ macro_rules! say {
 }
 
 pub mod analyse;
+#[cfg(feature = "cli")]
 pub mod app;
 pub mod calibrate;
 pub mod choose;
@@ -45,6 +60,7 @@ pub mod layout;
 pub mod make;
 pub mod math;
 pub mod measure;
+#[cfg(feature = "cli")]
 pub mod page;
 pub mod pipeline;
 pub mod plan;
@@ -53,3 +69,7 @@ pub mod report;
 pub mod request;
 pub mod system;
 pub mod unit;
+
+pub use event::{Cancel, Event};
+pub use pipeline::{CompileError, Compiler};
+pub use report::Report;
