@@ -34,9 +34,6 @@
 //! [build-dependencies]
 //! htc = { version = "0.1", default-features = false }
 //! ```
-//!
-//! Messages of errors name an option in backquotes, as the builder's method is called; the command
-//! line shows it as its flag.
 
 /// Prints a line for people on standard error. That nobody can read it any more (a closed pipe, a
 /// full disk) is no reason to fail.

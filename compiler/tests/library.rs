@@ -83,15 +83,3 @@ fn a_cancelled_compilation_goes_on() {
     assert_eq!(report.bytes.after, fs::metadata(&artifact).unwrap().len());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
-
-/// A message names options as the builder calls them.
-#[test]
-fn errors_speak_of_methods_and_not_of_flags() {
-    let folder = tempfile::tempdir().unwrap();
-    let error = Compiler::new(demo("reference-7m-f16.gguf"), folder.path().join("m.htz"))
-        .ratio(0.001)
-        .run()
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("`ratio`") && !error.contains("--"), "{error}");
-}
