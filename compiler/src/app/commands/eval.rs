@@ -10,7 +10,7 @@ use super::{Failure, check_room, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
 use crate::app::terminal::name;
 use crate::measure::{self, EvaluateError, Evaluation, Protocol};
-use crate::report::name_of;
+use crate::system::show::name_of;
 use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
@@ -61,6 +61,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         |done, all| {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
+            Ok(())
         },
     );
     bar.finish_and_clear();

@@ -28,9 +28,9 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
 
-use crate::analyse::AnalyseError;
 use crate::app::chat::{self, ChatError};
 use crate::app::cli::Command;
+use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
 use crate::calibrate::CalibrateError;
 use crate::geometry::probe::ProbeError;
@@ -40,8 +40,8 @@ use crate::page::input::InputError;
 use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
-use crate::report::bytes_for_people;
 use crate::system::memory;
+use crate::system::show::bytes_for_people;
 use crate::system::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -55,8 +55,8 @@ pub const USAGE: u8 = 2;
 pub enum Failure {
     #[error(transparent)]
     Compile(#[from] CompileError),
-    #[error(transparent)]
-    Analyse(#[from] AnalyseError),
+    #[error("{0}")]
+    Interrupted(String),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -177,6 +177,7 @@ impl Failure {
                 ..
             }
             | Failure::ReportPath { .. } => USAGE,
+            Failure::Interrupted(_) => INTERRUPTED,
             _ => FAILURE,
         }
     }
@@ -226,6 +227,14 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
+    }
+}
+
+/// What became of a command that the user ended.
+fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
+    match error {
+        CompileError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
+        error => error.into(),
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::VerifyArgs;
 use crate::app::terminal::name;
 use crate::geometry::probe;
-use crate::report::bytes_for_people;
+use crate::system::show::bytes_for_people;
 
 #[derive(Serialize)]
 struct Outcome {
