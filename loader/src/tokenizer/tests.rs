@@ -521,8 +521,8 @@ proptest! {
         if control(&all) == control(&ids) {
             prop_assert_eq!(&all, &ids);
         }
-        let none = [0..text.len()];
-        let none = tokenizer.encode_conversation(&text, &none, AddSpecial::Nothing);
+        let whole = 0..text.len();
+        let none = tokenizer.encode_conversation(&text, std::slice::from_ref(&whole), AddSpecial::Nothing);
         prop_assert_eq!(control(&none), 0);
     }
 }
