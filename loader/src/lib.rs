@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod backend;
 pub mod error;
 pub mod exec;
 pub mod generate;
@@ -23,6 +24,7 @@ pub mod sampling;
 pub mod tensor;
 pub mod tokenizer;
 
+pub use backend::{Backend, Cpu};
 pub use error::{ExecError, LoadError};
 pub use exec::Session;
 pub use htc_kernels::Pool;
