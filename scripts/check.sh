@@ -12,7 +12,7 @@ cargo clippy --release --locked --workspace --all-targets -- -D warnings
 if pkg-config --exists openblas 2>/dev/null; then
   echo "== feature openblas"
   cargo clippy --release --locked -p htc --all-targets --features openblas -- -D warnings
-  cargo test --release --locked -p htc --features openblas --lib factorise
+  cargo test --release --locked -p htc --features openblas --lib math
 else
   echo "== feature openblas: skipped, no libopenblas with pkg-config here"
 fi

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use htc::cli::Cli;
-use htc::commands;
+use htc::app::cli::Cli;
+use htc::app::commands;
 
 fn main() -> ExitCode {
     match Cli::try_parse() {

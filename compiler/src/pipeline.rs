@@ -27,19 +27,19 @@ use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
 
-use crate::build::Inputs;
 use crate::calibrate::{self, CalibrateError, Calibration};
-use crate::disk::{self, same_place};
-use crate::evidence::{Measured, Target, evidence, is_measured};
-use crate::factorise::{Asked, BiasArg, Treatment};
-use crate::forecast::{self, Estimate, Expected};
-use crate::memory::Peak;
+use crate::choose::{self, Chosen, Goal, Wanted};
+use crate::estimate::{self, Estimate, Expected};
+use crate::geometry::probe;
+use crate::layout;
+use crate::make::Inputs;
+use crate::make::work::Work;
 use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
-use crate::probe;
+use crate::profile::{Measured, Target, evidence, is_measured};
 use crate::report::{Calibrated, Report};
-use crate::seal;
-use crate::trial::{self, Chosen, Goal, Wanted};
-use crate::work::Work;
+use crate::request::{Asked, BiasArg, Treatment};
+use crate::system::disk::{self, same_place};
+use crate::system::memory::Peak;
 
 pub use error::CompileError;
 
@@ -163,7 +163,7 @@ pub fn compile(options: &Options, progress: impl Fn(Event) + Sync) -> Result<Rep
         threads: options.threads,
     };
     let work = Work::open(&options.output)?;
-    let chosen = trial::choose(
+    let chosen = choose::choose(
         &inputs,
         &|ratio| prepared.plan_at(ratio),
         prepared.wanted,
@@ -280,7 +280,7 @@ pub fn search(
     };
     let work = Work::open(scratch)?;
     let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);
-    let mut chosen = trial::choose(&inputs, &planner, wanted, &work, progress)?;
+    let mut chosen = choose::choose(&inputs, &planner, wanted, &work, progress)?;
     // Compiled, it is to be what was measured.
     let Treatment { gauge, sink, bias } = chosen.treatment;
     chosen.plan.request.weighting = Asked {
@@ -337,7 +337,7 @@ pub(crate) fn prepare(
     let treatment = wanted.weighting.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
     let record = calibration.as_ref();
-    let draft = seal::draft(&source, Digest::default(), &plan, record, &treatment);
+    let draft = layout::draft(&source, Digest::default(), &plan, record, &treatment);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
@@ -365,9 +365,9 @@ pub(crate) fn prepare(
         bytes: artifact_bytes,
         vocabulary: tokenizer.entry().decoded_length,
     };
-    let estimate = forecast::estimate(options, expected);
+    let estimate = estimate::estimate(options, expected);
     if let Some(available) =
-        crate::memory::available().filter(|found| *found < estimate.peak_memory)
+        crate::system::memory::available().filter(|found| *found < estimate.peak_memory)
     {
         return Err(CompileError::NoMemory {
             needed: estimate.peak_memory,

@@ -6,7 +6,7 @@ use faer::{Accum, Mat, Par};
 use super::dimension::{ENERGY, components_for, covariance};
 use super::record::{DepthSink, rounded};
 use crate::calibrate::{Calibration, Moment};
-use crate::factorise::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
 /// How near the last value of the curve is the plateau.
 const TOLERANCE: f64 = 1e-3;

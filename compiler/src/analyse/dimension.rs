@@ -5,8 +5,8 @@ use faer::Mat;
 use super::record::{DimensionLayer, Pca, Stability, TwoNn, rounded};
 use super::sample::{Sample, shuffled};
 use crate::calibrate::Moment;
-use crate::factorise::{FactoriseError, symmetric_eigen};
-use crate::random::Rng;
+use crate::math::{FactoriseError, symmetric_eigen};
+use crate::system::random::Rng;
 
 /// The part of the variance that principal components are to hold.
 pub(super) const ENERGY: f64 = 0.95;

@@ -1,7 +1,7 @@
 //! What a model looks like to a compressor: spectra, phases, sinks, dimensions, the manifold.
 //!
 //! [`analyse`] reads the weights slot by slot, and of a calibration what [`crate::calibrate`] stored
-//! of each layer. Nothing here decides anything: plans are made from [`crate::evidence`].
+//! of each layer. Nothing here decides anything: plans are made from [`crate::profile`].
 //!
 //! - [`record`]: the result, which is written to JSON.
 //! - `spectra`: singular values of the slots, and what it costs to share a basis.
@@ -35,12 +35,12 @@ use thiserror::Error;
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::factorise::FactoriseError;
-use crate::factorise::unit::UnitError;
-use crate::ordered;
+use crate::math::FactoriseError;
 use crate::pipeline::{CompileError, Event};
 use crate::plan::phases::ProfileError;
 use crate::report::name_of;
+use crate::system::ordered;
+use crate::unit::UnitError;
 use record::{
     CalibratedOn, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
     SinkLayer, Sinks, Spectra,

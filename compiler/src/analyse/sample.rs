@@ -3,8 +3,8 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, Par};
 
-use crate::factorise::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
-use crate::random::Rng;
+use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::system::random::Rng;
 
 /// Different vectors, in the order of the text, relative to their mean.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use htc_formats::source::ModelFile;
 
 use super::record::{Channel, SinkLayer, SinkPosition, rounded};
 use crate::calibrate::StoredLayer;
-use crate::factorise::unit::UnitError;
-use crate::factorise::{FactoriseError, largest_moments, symmetric_eigen};
+use crate::math::{FactoriseError, largest_moments, symmetric_eigen};
+use crate::unit::UnitError;
 
 /// A position stands out where its norm is more than this many standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;

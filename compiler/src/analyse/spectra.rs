@@ -6,12 +6,12 @@ use htc_formats::source::ModelFile;
 
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
-use crate::factorise::unit::UnitError;
-use crate::factorise::{
-    Components, FactoriseError, GaugeKind, Treatment, Weighting, coverage, spectrum, tail,
-};
+use crate::math::{Components, FactoriseError, coverage, tail};
 use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, Unit};
+use crate::request::{GaugeKind, Treatment};
+use crate::unit::UnitError;
+use crate::unit::{Weighting, spectrum};
 
 /// Parts of the energy whose ranks are listed.
 pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];

@@ -15,6 +15,7 @@
 mod moments;
 mod statistics;
 mod store;
+pub mod windows;
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader, Read, Write};
@@ -29,9 +30,9 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model, Session};
 use thiserror::Error;
 
-use crate::disk;
-use crate::text::TextError;
-use crate::windows::{TextTooShort, Windows};
+use crate::calibrate::windows::{TextTooShort, Windows};
+use crate::system::disk;
+use crate::system::text::TextError;
 use statistics::LayerSums;
 use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
@@ -117,7 +118,7 @@ impl Options {
 pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]
-    Text(#[from] crate::text::TextError),
+    Text(#[from] crate::system::text::TextError),
     /// The text is shorter than a window.
     #[error("{}: {error}", path.display())]
     TooShort {
@@ -267,7 +268,7 @@ pub fn calibrate(
     let hyper = model.hyper();
     options.check(hyper)?;
     let tokenizer = tokenizer(model)?;
-    let text = crate::text::read(&options.text)?;
+    let text = crate::system::text::read(&options.text)?;
     let most = options.tokens / options.context;
     let all = |path: &Path, text: &str, most| {
         Windows::new(&tokenizer, text, options.context, most).map_err(|error| {
@@ -278,7 +279,7 @@ pub fn calibrate(
     let (windows, held_out) = match &options.held_out {
         None => all(&options.text, &text, None)?.hold_out(most),
         Some(path) => {
-            let held_out = all(path, &crate::text::read(path)?, Some(MOST_HELD_OUT))?;
+            let held_out = all(path, &crate::system::text::read(path)?, Some(MOST_HELD_OUT))?;
             (all(&options.text, &text, Some(most))?, Some(held_out))
         }
     };

@@ -193,7 +193,7 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Rng;
+    use crate::system::random::Rng;
 
     fn numbers(count: usize) -> Vec<f32> {
         let mut random = Rng(1);

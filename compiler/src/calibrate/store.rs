@@ -16,7 +16,7 @@ use htc_formats::model::{HyperParameters, Site};
 
 use super::moments::Moments;
 use super::statistics::{FIRST_SITES, LayerSums, sample_count, site_width};
-use crate::disk;
+use crate::system::disk;
 
 const MAGIC: [u8; 8] = *b"htccal\0\x01";
 

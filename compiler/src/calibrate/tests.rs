@@ -4,7 +4,7 @@ use htc_formats::model::{Forward, Site};
 use htc_loader::exec::{Point, Tap};
 
 use super::*;
-use crate::random::Rng;
+use crate::system::random::Rng;
 
 const CONTEXT: usize = 5;
 const WINDOWS: usize = 70;

@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
 
 use crate::analyse::record::{Analysis, Kind};
-use crate::forecast::Estimate;
+use crate::estimate::Estimate;
 use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary, name_of};
 
 /// Bytes of a JSON file: 256 MiB.

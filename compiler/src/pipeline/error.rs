@@ -9,12 +9,12 @@ use thiserror::Error;
 
 use crate::analyse::AnalyseError;
 use crate::calibrate::CalibrateError;
-use crate::factorise::TreatmentError;
-use crate::factorise::unit::UnitError;
+use crate::choose::TrialError;
+use crate::geometry::probe::ProbeError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
-use crate::probe::ProbeError;
-use crate::trial::TrialError;
+use crate::request::TreatmentError;
+use crate::unit::UnitError;
 
 /// Why a compilation fails. Each message is one line with the file or option concerned.
 #[derive(Debug, Error)]

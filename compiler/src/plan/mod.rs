@@ -21,7 +21,7 @@ use std::fmt;
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, InputGroup, Slot};
 
-use crate::factorise::Asked;
+use crate::request::Asked;
 use allocate::{Allocation, Choice, Decision};
 use kind::Kind;
 

@@ -1,6 +1,6 @@
 use super::kind::kinds;
 use super::*;
-use crate::factorise::Asked;
+use crate::request::Asked;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
     HyperParameters {

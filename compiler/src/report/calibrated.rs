@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::name_of;
 use crate::calibrate::Calibration;
-use crate::factorise::GaugeKind;
+use crate::request::GaugeKind;
 
 /// What was calibrated on, and the errors of the outputs on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

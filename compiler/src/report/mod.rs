@@ -11,10 +11,10 @@ use std::path::Path;
 use htc_formats::htz::{Digest, PlanRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::factorise::Treatment;
-use crate::forecast::Estimate;
+use crate::choose::{Chosen, Trial};
+use crate::estimate::Estimate;
 use crate::pipeline::{Options, Prepared, Times};
-use crate::trial::{Chosen, Trial};
+use crate::request::Treatment;
 
 pub use calibrated::{Calibrated, OutputError};
 pub use quality::Quality;

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::bytes_for_people;
-use crate::evaluate::Evaluation;
-use crate::trial::Trial;
+use crate::choose::Trial;
+use crate::measure::Evaluation;
 
 /// The quality of the artifact on text that nothing was decided on but which of the
 /// [`Trial`]s it is.

@@ -8,9 +8,9 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, bytes_for_people, percent};
-use crate::factorise::unit::stored_tensors;
 use crate::plan::json::RequestRecord;
 use crate::plan::{Budget, Form as PlanForm, Plan, Request, UnitPlan};
+use crate::unit::stored_tensors;
 
 /// A plan in figures; with its errors once they are measured.
 #[derive(Clone, Debug, Serialize)]

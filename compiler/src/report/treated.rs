@@ -3,9 +3,9 @@
 use htc_formats::model::Slot;
 use serde::Serialize;
 
-use crate::factorise::DEFAULT_COVERAGE;
-use crate::factorise::unit::{Found, Norm};
+use crate::math::DEFAULT_COVERAGE;
 use crate::plan::UnitPlan;
+use crate::unit::{Found, Norm};
 
 /// A slot that was factorised.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -7,8 +7,8 @@ use faer::{Accum, Par};
 use crate::analyse::dimension::{SEED, components_for};
 use crate::analyse::record::{Axioms, rounded};
 use crate::analyse::sample::{Sample, shuffled};
-use crate::factorise::FactoriseError;
-use crate::random::Rng;
+use crate::math::FactoriseError;
+use crate::system::random::Rng;
 
 /// Variance of the first half that the candidates hold.
 pub(super) const ENERGY: f64 = 0.95;

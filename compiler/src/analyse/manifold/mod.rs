@@ -9,7 +9,7 @@ use faer::Mat;
 use super::record::{AxiomRule, CurvatureRule, Manifold, ManifoldLayer, SymmetryRule};
 use super::sample::Sample;
 use crate::calibrate::StoredLayer;
-use crate::factorise::FactoriseError;
+use crate::math::FactoriseError;
 
 /// The rules, and no layer yet.
 pub(super) fn none() -> Manifold {

@@ -10,7 +10,7 @@ use faer::{Accum, Par};
 use crate::analyse::dimension::components_for;
 use crate::analyse::record::{HeadPair, Symmetry, rounded};
 use crate::calibrate::{Moment, StoredLayer};
-use crate::factorise::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
+use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
 /// The part of a head's energy `E‖x‖²` that its subspace holds.
 pub(super) const ENERGY: f64 = 0.9;
@@ -113,7 +113,7 @@ fn mean_cosine(a: &Mat<f64>, b: &Mat<f64>) -> Result<f64, FactoriseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Rng;
+    use crate::system::random::Rng;
 
     fn axes(n: usize, axes: &[usize]) -> Mat<f64> {
         Mat::from_fn(n, axes.len(), |i, j| f64::from(u8::from(i == axes[j])))

@@ -8,11 +8,11 @@ use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
 use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
-use crate::factorise::Asked;
 use crate::plan::allocate::Allocation;
 use crate::plan::kind::MAX_ASPECT;
 use crate::plan::unit::{Form, Member, UnitPlan};
 use crate::plan::{Budget, Method, Plan, Request};
+use crate::request::Asked;
 
 /// Notes of a unit, or of a plan.
 const MAX_NOTES: usize = 64;

@@ -52,7 +52,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{Budget, Form, Plan, Request, UnitPlan};
-use crate::factorise::{BiasArg, GaugeKind};
+use crate::request::{BiasArg, GaugeKind};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";

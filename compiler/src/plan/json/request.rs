@@ -2,9 +2,9 @@
 
 use super::check::{At, Checker};
 use super::node::Node;
-use crate::factorise::Asked;
 use crate::plan::Budget;
 use crate::plan::allocate::Allocation;
+use crate::request::Asked;
 
 impl Checker {
     /// What was asked for; its budget where it names one.

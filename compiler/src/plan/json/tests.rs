@@ -1,10 +1,10 @@
 mod misfits;
 
 use super::*;
-use crate::factorise::{Asked, BiasArg, GaugeKind, SinkProtection};
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
-use crate::random::Rng;
+use crate::request::{Asked, BiasArg, GaugeKind, SinkProtection};
+use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {
     HyperParameters {

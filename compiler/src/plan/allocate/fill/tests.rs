@@ -1,5 +1,5 @@
 use super::*;
-use crate::random::Rng;
+use crate::system::random::Rng;
 
 /// Ladders and their losses.
 struct Case {

@@ -1,7 +1,7 @@
 //! What holds of every allocator and every budget.
 
 use super::*;
-use crate::factorise::Asked;
+use crate::request::Asked;
 
 /// A model, what is asked, and how its source stores it.
 struct Case {

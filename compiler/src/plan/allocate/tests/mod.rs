@@ -4,13 +4,13 @@ mod allocators;
 mod budgets;
 mod published;
 
-use crate::factorise::Asked;
+use crate::request::Asked;
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, Slot};
 
 use super::*;
 use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};
-use crate::random::Rng;
+use crate::system::random::Rng;
 
 fn hyper(
     layers: usize,

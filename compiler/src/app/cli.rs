@@ -1,0 +1,462 @@
+//! The command line: what was typed, before anything is opened.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use htc_loader::kv::KvType;
+
+use crate::calibrate;
+use crate::plan::Budget;
+
+mod analysis;
+mod goal;
+mod planning;
+mod reporting;
+mod weighting;
+
+pub use analysis::AnalyseArgs;
+pub use goal::GoalArgs;
+pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use reporting::ReportArgs;
+pub use weighting::WeightingArgs;
+
+/// Offline compression compiler for transformer language models.
+#[derive(Debug, Parser)]
+#[command(name = "htc", version, about, long_about = None, subcommand_required = true)]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One variant per subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compress a model into one sealed .htz artifact
+    Compile(CompileArgs),
+    /// Decide what would become of every slot, and write it as JSON
+    Plan(PlanArgs),
+    /// Look at a model's spectra and, with a calibration, at its residual stream
+    Analyse(AnalyseArgs),
+    /// Measure perplexity, and the distance to a reference model
+    Eval(EvalArgs),
+    /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser
+    Report(ReportArgs),
+    /// Write text
+    Run(RunArgs),
+    /// Show what is in a model or a .htz
+    Inspect(FileArgs),
+    /// Recompute every digest of a .htz; exit code 0 means undamaged
+    Verify(VerifyArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// The other side of `run --chat`, which starts it
+    #[command(name = crate::app::chat::SUBCOMMAND, hide = true)]
+    RenderChatTemplate,
+}
+
+/// Arguments of `htc compile`.
+#[derive(Debug, Args)]
+pub struct CompileArgs {
+    /// Model to compress: a .gguf (of several files the first), or a folder with config.json and
+    /// .safetensors
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// Artifact to write (.htz)
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Take the plan that `htc plan` wrote, edited or not, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
+    pub plan: Option<PathBuf>,
+    /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
+    /// artifact; a calibration is made and kept
+    #[arg(long, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    pub dry_run: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub goal: GoalArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Replace OUT if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Write a JSON report to FILE; `json` or `-` means standard output
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+/// What is calibrated on, and what follows from it.
+#[derive(Clone, Debug, Args)]
+pub struct CalibrationArgs {
+    /// Text to calibrate on (UTF-8): what the model is to be good at
+    #[arg(long, value_name = "TEXT")]
+    pub calibration: Option<PathBuf>,
+    /// Tokens of the text at most
+    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    pub calibration_tokens: u32,
+    /// Tokens in a window of the calibration
+    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
+    #[arg(long, value_name = "DIR", requires = "calibration")]
+    pub cache: Option<PathBuf>,
+    /// Text to measure on what is decided (UTF-8) [default: the end of TEXT, which is not calibrated
+    /// on then]
+    #[arg(long, value_name = "FILE", requires = "calibration")]
+    pub held_out: Option<PathBuf>,
+}
+
+impl CalibrationArgs {
+    /// What to calibrate on.
+    pub fn options(&self) -> Option<calibrate::Options> {
+        Some(calibrate::Options {
+            text: self.calibration.clone()?,
+            tokens: self.calibration_tokens as usize,
+            context: self.context as usize,
+            cache: self.cache.clone(),
+            held_out: self.held_out.clone(),
+        })
+    }
+
+    /// Whether there is a text.
+    pub fn is_given(&self) -> bool {
+        self.calibration.is_some()
+    }
+}
+
+/// Arguments of `htc plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Model to plan for: a .gguf (of several files the first), or a folder with config.json and
+    /// .safetensors
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// File to write the plan to (JSON) [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub goal: GoalArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Replace FILE if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+/// Arguments of `htc eval`.
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// Model to measure (.gguf, folder or .htz)
+    pub model: PathBuf,
+    /// Text to measure on (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens in a window
+    #[arg(long, value_name = "N", default_value_t = 512, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Windows to measure [default: all that the text holds]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// Model to compare with: KL divergence from it, agreement of the likeliest token
+    #[arg(long, value_name = "MODEL")]
+    pub reference: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub kv: KvArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Model to run (.gguf, folder or .htz)
+    pub model: PathBuf,
+    /// Text to continue; without it and --prompt-file, standard input is read
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// File whose text is to be continued (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Take the text as a message of a conversation, which the model answers: it is written by the
+    /// model's chat template, and the model's end of turn ends the answer
+    #[arg(long)]
+    pub chat: bool,
+    /// What the conversation begins with: how the model is to answer
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    /// Tokens to write at most [default: until the model ends or its context is full]
+    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true)]
+    pub tokens: Option<usize>,
+    /// Temperature; 0 always takes the likeliest token
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.8,
+        allow_negative_numbers = true,
+        value_parser = parse_temperature
+    )]
+    pub temp: f32,
+    /// Sample among the K likeliest tokens; 0 means all
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
+    pub top_k: usize,
+    /// Sample among the likeliest tokens that together reach probability P
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.95,
+        allow_negative_numbers = true,
+        value_parser = parse_top_p
+    )]
+    pub top_p: f32,
+    /// Seed; the same seed gives the same text
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub seed: u64,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub kv: KvArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+}
+
+/// Arguments of commands that look at one file.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// Model to look at (.gguf, folder with config.json and .safetensors, or .htz)
+    pub file: PathBuf,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Artifact to verify (.htz)
+    pub file: PathBuf,
+    /// Recompute the spectrum of one layer and compare it with what the artifact says, which takes a
+    /// moment; every digest follows where they differ or the artifact says nothing
+    #[arg(long)]
+    pub probe: bool,
+    /// Layer to probe, counted from 0 [default: the depth sink that the artifact names]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "probe",
+        allow_negative_numbers = true
+    )]
+    pub layer: Option<usize>,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `htc tokenize`.
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    /// Model whose vocabulary to use (.gguf, folder or .htz; a vocabulary alone will do)
+    pub model: PathBuf,
+    /// Text to split (UTF-8)
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Take special tokens that are spelt in the text as those tokens
+    #[arg(long)]
+    pub special: bool,
+    /// Print the result as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the KV cache stores its numbers.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct KvArgs {
+    /// Type of the KV cache; f32 takes twice the memory and rounds nothing
+    #[arg(long, value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
+    pub kv_type: KvType,
+}
+
+/// The number of threads.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ThreadArgs {
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+impl ThreadArgs {
+    /// What was asked for, or the number of cores.
+    pub fn count(self) -> usize {
+        match self.threads {
+            Some(n) => usize::from(n),
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// A rank as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RankArg {
+    /// `full`.
+    Full,
+    /// A number, at least 1.
+    Count(usize),
+}
+
+impl FromStr for RankArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "full" => Ok(RankArg::Full),
+            _ => match text.parse() {
+                Ok(n) if n >= 1 => Ok(RankArg::Count(n)),
+                _ => Err("a rank is a whole number of at least 1, or `full`".into()),
+            },
+        }
+    }
+}
+
+impl From<RankArg> for Budget {
+    fn from(arg: RankArg) -> Budget {
+        match arg {
+            RankArg::Full => Budget::FullRank,
+            RankArg::Count(n) => Budget::Rank(n),
+        }
+    }
+}
+
+fn parse_kv_type(text: &str) -> Result<KvType, String> {
+    match text {
+        "f16" => Ok(KvType::F16),
+        "f32" => Ok(KvType::F32),
+        _ => Err("the KV cache is stored as f16 or f32".into()),
+    }
+}
+
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
+        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
+    }
+}
+
+fn parse_top_p(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
+        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// A plan that is taken from a file leaves nothing to ask for; defaults are nothing asked for.
+    #[test]
+    fn a_plan_excludes_what_it_decides() {
+        let typed = |options: &[&'static str]| {
+            let command = [
+                "htc", "compile", "a.gguf", "-o", "b.htz", "--plan", "p.json",
+            ];
+            Cli::try_parse_from(command.iter().chain(options).copied())
+        };
+        assert!(typed(&[]).is_ok());
+        for (option, value) in [
+            ("--method", "gp"),
+            ("--rank", "4"),
+            ("--ratio", "0.5"),
+            ("--parameters", "5"),
+            ("--bytes", "5"),
+            ("--mean-rank", "5"),
+            ("--allocator", "uniform"),
+            ("--rank-floor", "4"),
+            ("--rank-cap", "4"),
+            ("--gpu", "l4"),
+            ("--tokens-per-joule", "4"),
+            ("--slots", "q"),
+            ("--factor-type", "q8_0"),
+            ("--max-kl", "1"),
+            ("--max-perplexity-increase", "1"),
+        ] {
+            let calibrated = [option, value, "--calibration", "t.txt"];
+            assert!(typed(&calibrated).is_err(), "{option}");
+        }
+        for option in ["--force", "--dry-run"] {
+            assert!(typed(&[option]).is_ok(), "{option}");
+        }
+    }
+
+    #[test]
+    fn ranks_and_ratios_outside_their_range_are_refused() {
+        for (option, value) in [
+            ("--rank", "0"),
+            ("--rank", "-3"),
+            ("--rank", "half"),
+            ("--ratio", "0"),
+            ("--ratio", "1.1"),
+            ("--ratio", "-0.5"),
+            ("--ratio", "nan"),
+            ("--slots", "q,x"),
+            ("--factor-type", "q3_k"),
+            ("--threads", "0"),
+            ("--allocator", "best"),
+            ("--rank-floor", "1.5"),
+            ("--rank-cap", "0"),
+            ("--bytes", "3.5"),
+            ("--parameters", "0"),
+            ("--mean-rank", "inf"),
+            ("--gpu", "voodoo"),
+            ("--tokens-per-joule", "-1"),
+        ] {
+            let typed = ["htc", "compile", "a.gguf", "-o", "b.htz", option, value];
+            assert!(Cli::try_parse_from(typed).is_err(), "{option} {value}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The options that decide what becomes of every slot, shared by `htc plan` and `htc compile`.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use htc_formats::model::Slot;
+use htc_formats::{DType, block};
+
+use crate::plan::allocate::{Allocation, Allocator, Floor};
+use crate::plan::{Budget, Method, Request, gpu};
+use crate::profile::Target;
+use crate::request::Asked;
+
+/// Parameters after over before where no budget is given.
+const DEFAULT_RATIO: f64 = 0.9;
+
+/// What a plan is made from.
+#[derive(Clone, Debug, Args)]
+pub struct PlanningArgs {
+    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
+    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
+    pub method: MethodArg,
+    /// Rank of every selected slot; `full` keeps every component, whatever the size
+    #[arg(
+        long,
+        value_name = "N|full",
+        conflicts_with_all = ["ratio", "parameters", "bytes", "mean_rank"],
+        allow_negative_numbers = true
+    )]
+    pub rank: Option<super::RankArg>,
+    /// Parameters after over before on the selected slots, met from below [default: 0.9]
+    #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
+    pub ratio: Option<f64>,
+    /// Numbers stored for the selected slots, met from below
+    #[arg(long, value_name = "N", value_parser = parse_parameters, allow_negative_numbers = true, conflicts_with_all = ["bytes", "mean_rank"])]
+    pub parameters: Option<u64>,
+    /// Bytes stored for the selected slots, such as 12345, 3.5MB or 400MiB, met from below
+    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true, conflicts_with = "mean_rank")]
+    pub bytes: Option<u64>,
+    /// Mean of the ranks of the selected slots, met from below
+    #[arg(long, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub mean_rank: Option<f64>,
+    /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
+    /// waterfill for grc; else uniform]
+    #[arg(long, value_name = "NAME", value_parser = allocator())]
+    pub allocator: Option<Allocator>,
+    /// Smallest rank of a factorised slot; with a point, a fraction of the model's width
+    #[arg(long, value_name = "N|FRACTION", allow_negative_numbers = true)]
+    pub rank_floor: Option<Floor>,
+    /// Largest rank of a factorised slot
+    #[arg(long, value_name = "N", value_parser = parse_cap, allow_negative_numbers = true)]
+    pub rank_cap: Option<usize>,
+    /// For cachefit: the GPU to fit, or the bytes of its second-level cache
+    #[arg(long, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]
+    pub gpu: Option<Cache>,
+    /// For diffplan: tokens that the uncompressed model writes per joule on the target
+    #[arg(long, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub tokens_per_joule: Option<f64>,
+    /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub slots: Vec<Slot>,
+    /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
+    #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
+    pub factor_type: DType,
+}
+
+impl PlanningArgs {
+    /// All of them, as clap calls them.
+    pub(super) const IDS: [&str; 13] = [
+        "method",
+        "rank",
+        "ratio",
+        "parameters",
+        "bytes",
+        "mean_rank",
+        "allocator",
+        "rank_floor",
+        "rank_cap",
+        "gpu",
+        "tokens_per_joule",
+        "slots",
+        "factor_type",
+    ];
+
+    /// The allocator asked for, or the default: with a calibration what measures best with the
+    /// method.
+    pub fn allocator(&self, calibrated: bool) -> Allocator {
+        let default = match (calibrated && self.rank.is_none(), self.method) {
+            (false, _) => Allocator::Uniform,
+            (true, MethodArg::Gp) => Allocator::Whitened,
+            (true, MethodArg::Grc) => Allocator::Waterfill,
+        };
+        self.allocator.unwrap_or(default)
+    }
+
+    /// What is asked for, with a calibration or without; `weighting` is what the other options ask
+    /// for.
+    pub fn request(&self, calibrated: bool, weighting: Asked) -> Request {
+        let method = Method::from(self.method);
+        let mut slots = self.slots.clone();
+        if slots.is_empty() {
+            slots = method.default_slots().to_vec();
+        }
+        slots.sort();
+        slots.dedup();
+        let budget = self.rank.map(Budget::from);
+        let budget = budget.or(self.ratio.map(Budget::Ratio));
+        let budget = budget.or(self.parameters.map(Budget::Parameters));
+        let budget = budget.or(self.bytes.map(Budget::Bytes));
+        let budget = budget.or(self.mean_rank.map(Budget::MeanRank));
+        Request {
+            method,
+            budget: budget.unwrap_or(Budget::Ratio(DEFAULT_RATIO)),
+            allocation: Allocation {
+                allocator: self.allocator(calibrated),
+                floor: self.rank_floor,
+                cap: self.rank_cap,
+            },
+            slots,
+            factor_type: self.factor_type,
+            weighting,
+        }
+    }
+
+    /// What is said of the machine that the artifact is for.
+    pub fn target(&self) -> Target {
+        Target {
+            cache: self.gpu.map(|cache| cache.0),
+            tokens_per_joule: self.tokens_per_joule,
+        }
+    }
+
+    /// An option that the allocator does not look at, and the allocator that does.
+    pub fn unread(&self) -> Option<(&'static str, Allocator)> {
+        let given = [
+            ("--gpu", Allocator::CacheFit, self.gpu.is_some()),
+            (
+                "--tokens-per-joule",
+                Allocator::DiffPlan,
+                self.tokens_per_joule.is_some(),
+            ),
+        ];
+        let unread =
+            |(_, reader, given): &(_, Allocator, bool)| *given && Some(*reader) != self.allocator;
+        let found = given.into_iter().find(unread);
+        found.map(|(option, reader, _)| (option, reader))
+    }
+}
+
+/// [`Method`] as it is typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum MethodArg {
+    /// Every slot alone.
+    Gp,
+    /// Shared basis.
+    Grc,
+}
+
+impl From<MethodArg> for Method {
+    fn from(arg: MethodArg) -> Method {
+        match arg {
+            MethodArg::Gp => Method::PerSlot,
+            MethodArg::Grc => Method::SharedBasis,
+        }
+    }
+}
+
+/// Bytes of a second-level cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cache(pub u64);
+
+/// What an allocator does and what it needs, for the help.
+const fn about(allocator: Allocator) -> &'static str {
+    match allocator {
+        Allocator::Uniform => "the same share of every slot; needs nothing",
+        Allocator::Phase => "more rank where layers mix or refine; needs calibration, else uniform",
+        Allocator::Curvature => "rank in proportion to the layers' variance; needs calibration",
+        Allocator::Waterfill => "rank where it adds most of the weights' energy; reads the weights",
+        Allocator::Whitened => "rank where it adds most of the outputs' energy; needs calibration",
+        Allocator::DiffPlan => {
+            "gradient descent with a price on energy; needs --tokens-per-joule, reads the weights"
+        }
+        Allocator::CacheFit => "the largest ranks that stay in a GPU's cache; needs --gpu",
+    }
+}
+
+fn allocator() -> impl TypedValueParser<Value = Allocator> {
+    let value = |a: Allocator| PossibleValue::new(a.name()).help(about(a));
+    PossibleValuesParser::new(Allocator::ALL.map(value)).try_map(|name| name.parse::<Allocator>())
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(r) if r > 0.0 && r <= 1.0 => Ok(r),
+        _ => Err("a ratio is a number above 0 and at most 1".into()),
+    }
+}
+
+pub(super) fn parse_positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("a finite number above 0 is needed".into()),
+    }
+}
+
+fn parse_parameters(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(n) if n >= 1 => Ok(n),
+        _ => Err("a number of parameters is a whole number of at least 1".into()),
+    }
+}
+
+fn parse_cap(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n >= 1 => Ok(n),
+        _ => Err("a cap is a rank of at least 1".into()),
+    }
+}
+
+/// A number of bytes: whole, or with a unit of powers of 1000 or 1024, then also with a point.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let refused =
+        || "a number of bytes is such as 12345, 3.5MB or 400MiB, and at least 1".to_owned();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let unit = unit.trim_start();
+    let factor = match unit {
+        "" => 1,
+        unit => {
+            let known = UNITS
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+            known.ok_or_else(refused)?.1
+        }
+    };
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(factor),
+        Err(_) if factor == 1 => None,
+        Err(_) => {
+            let bytes = number.parse::<f64>().map_err(|_| refused())? * factor as f64;
+            (bytes < 2f64.powi(63)).then_some(bytes as u64)
+        }
+    };
+    bytes.filter(|bytes| *bytes >= 1).ok_or_else(refused)
+}
+
+fn parse_cache(text: &str) -> Result<Cache, String> {
+    match (gpu::find(text), parse_bytes(text)) {
+        (Ok(gpu), _) => Ok(Cache(gpu.l2_bytes)),
+        (Err(_), Ok(bytes)) => Ok(Cache(bytes)),
+        (Err(error), Err(_)) => Err(error),
+    }
+}
+
+fn parse_factor_type(text: &str) -> Result<DType, String> {
+    match text.parse() {
+        Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
+        _ => {
+            let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
+            Err(format!("factors are stored as one of {}", names.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_them_are_listed() {
+        let command = PlanningArgs::augment_args(clap::Command::new("htc"));
+        let ids: Vec<&str> = command
+            .get_arguments()
+            .map(|a| a.get_id().as_str())
+            .collect();
+        let mut listed = PlanningArgs::IDS.to_vec();
+        assert_eq!(ids.len(), listed.len());
+        listed.retain(|id| !ids.contains(id));
+        assert!(listed.is_empty(), "{listed:?}");
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("12345", 12_345),
+            ("12345B", 12_345),
+            ("3.5MB", 3_500_000),
+            ("3.5 mb", 3_500_000),
+            ("400MiB", 400 << 20),
+            ("0.5KiB", 512),
+            ("2TB", 2_000_000_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "0.2",
+            "1.5",
+            "-1",
+            "MB",
+            ".MB",
+            "1e3",
+            "1M",
+            "3 5MB",
+            "1.2.3MB",
+            "inf",
+            "nan",
+            "0.0001kB",
+            "18446744073709551616",
+            "99999999999TB",
+            "9999999999999999999.5TB",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_a_gpu_or_a_size() {
+        assert_eq!(parse_cache("rtx 4090"), Ok(Cache(72 << 20)));
+        assert_eq!(parse_cache("6MiB"), Ok(Cache(6 << 20)));
+        assert!(parse_cache("voodoo").is_err_and(|e| e.contains("rtx-4090")));
+    }
+}

@@ -1,0 +1,114 @@
+//! `htc compile`.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use htc_formats::source::ModelFile;
+use serde::Serialize;
+
+use super::plan::planning;
+use super::progress::Progress;
+use super::{Failure, print_json};
+use crate::app::cli::CompileArgs;
+use crate::app::interrupt;
+use crate::estimate;
+use crate::pipeline::{self, Options, Planning};
+use crate::system::disk;
+
+pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
+    let options = Options {
+        input: args.input.clone(),
+        output: args.output.clone(),
+        planning: match &args.plan {
+            Some(path) => Planning::File(path.clone()),
+            None => planning(
+                &args.planning,
+                args.calibration.is_given(),
+                args.weighting.asked(),
+            )?,
+        },
+        calibration: args.calibration.options(),
+        weighting: args.weighting.asked(),
+        goal: args.goal.goal(),
+        threads: args.threads.count(),
+        overwrite: args.force,
+    };
+    if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
+        check_report_path(path, &options)?;
+    }
+    interrupt::install();
+    let progress = Progress::new();
+    if args.dry_run {
+        let forecast = estimate::forecast(&options, |event| progress.show(event));
+        progress.clear();
+        return give(args, &forecast?);
+    }
+    let report = pipeline::compile(&options, |event| progress.show(event));
+    progress.clear();
+    give(args, &report?)
+}
+
+/// For people, and for programs where that was asked for.
+fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), Failure> {
+    say!("{report}");
+    match &args.report {
+        None => Ok(()),
+        Some(path) if is_standard_output(path) => print_json(report),
+        Some(path) => write_report(path, report),
+    }
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("json") || path == Path::new("-")
+}
+
+/// A slip of the hand must not cost the model.
+fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
+    // A model that does not open is told of when it is compiled.
+    let of_model = match ModelFile::open(&options.input) {
+        Ok(source) => pipeline::is_of_source(&source, path),
+        Err(_) => crate::system::disk::same_place(&options.input, path),
+    };
+    let what = if of_model {
+        "a file of the model"
+    } else if crate::system::disk::same_place(&options.output, path) {
+        "the artifact itself"
+    } else if options.reads(path) {
+        "the plan or the text that is read"
+    } else {
+        if path.is_dir() {
+            return Err(Failure::ReportPath {
+                path: path.into(),
+                what: "a folder",
+            });
+        }
+        if path.is_file() && !options.overwrite {
+            return Err(Failure::ReportExists(path.into()));
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        return match folder.map(fs::metadata) {
+            Some(Err(source)) => Err(Failure::Write {
+                path: path.into(),
+                source,
+            }),
+            _ => Ok(()),
+        };
+    };
+    Err(Failure::ReportPath {
+        path: path.into(),
+        what,
+    })
+}
+
+fn write_report(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
+    let write = || -> std::io::Result<()> {
+        let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+        disk::replace(path, |to| to.write_all((json + "\n").as_bytes()))
+    };
+    write().map_err(|source| Failure::Write {
+        path: path.into(),
+        source,
+    })
+}

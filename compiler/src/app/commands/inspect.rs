@@ -1,0 +1,339 @@
+//! `htc inspect`.
+
+use std::path::Path;
+
+use htc_formats::gguf::{Gguf, Value};
+use htc_formats::htz::{Form, Htz, Manifest};
+use htc_formats::model::HyperParameters;
+use htc_formats::source::ModelFile;
+use serde::Serialize;
+use serde_json::{Map, json};
+
+use super::{Failure, Opened, open_container, print_json};
+use crate::app::cli::FileArgs;
+use crate::report::{bytes_for_people, notes};
+
+/// Characters of a metadata text shown to people.
+const SHOWN: usize = 120;
+
+pub(super) fn execute(args: &FileArgs) -> Result<(), Failure> {
+    match (open_container(&args.file)?, args.json) {
+        (Opened::Gguf(gguf), true) => print_json(&gguf_json(&gguf)),
+        (Opened::Gguf(gguf), false) => {
+            show_gguf(&args.file, &gguf);
+            Ok(())
+        }
+        (Opened::Htz(artifact), true) => print_json(&htz_json(&artifact)),
+        (Opened::Htz(artifact), false) => {
+            show_htz(&args.file, &artifact);
+            Ok(())
+        }
+        (Opened::Folder(_), json) => {
+            let model = ModelFile::open_folder(&args.file)?;
+            if json {
+                return print_json(&folder_json(&model));
+            }
+            show_folder(&model);
+            Ok(())
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct TensorJson<'a> {
+    name: &'a str,
+    r#type: &'a str,
+    /// Row length first, as the file has it.
+    dims: &'a [u64],
+    offset: usize,
+    bytes: usize,
+}
+
+fn gguf_json(gguf: &Gguf) -> serde_json::Value {
+    let metadata: Map<String, serde_json::Value> = gguf
+        .metadata()
+        .iter()
+        .map(|(key, value)| (key.clone(), value_json(value)))
+        .collect();
+    let tensors: Vec<_> = gguf
+        .tensors()
+        .iter()
+        .map(|t| TensorJson {
+            name: &t.name,
+            r#type: t.ggml_type.name(),
+            dims: &t.dims,
+            offset: t.range.start,
+            bytes: t.range.len(),
+        })
+        .collect();
+    json!({
+        "format": "gguf",
+        "version": gguf.version(),
+        "bytes": gguf.map().len(),
+        "alignment": gguf.alignment(),
+        "metadata": metadata,
+        "tensors": tensors,
+    })
+}
+
+/// A value as JSON; arrays, which may hold a whole vocabulary, by type and length.
+fn value_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(array) => json!({
+            "array": array.kind().name(),
+            "length": array.len(),
+        }),
+    }
+}
+
+fn show_gguf(path: &Path, gguf: &Gguf) {
+    say!(
+        "{}: GGUF version {}, {}, alignment {}",
+        path.display(),
+        gguf.version(),
+        bytes_for_people(gguf.map().len() as u64),
+        gguf.alignment()
+    );
+    say!("\nmetadata");
+    for (key, value) in gguf.metadata() {
+        let text = match value {
+            Value::Array(a) => format!("[{}; {}]", a.kind(), a.len()),
+            Value::String(s) => shorten(s),
+            other => value_json(other).to_string(),
+        };
+        say!("  {:<42}  {text}", shorten(key));
+    }
+    say!("\ntensors");
+    for t in gguf.tensors() {
+        let dims: Vec<_> = t.dims.iter().rev().map(u64::to_string).collect();
+        say!(
+            "  {:<42}  {:<7}  {:>16}  {:>9}",
+            shorten(&t.name),
+            t.ggml_type.name(),
+            dims.join(" x "),
+            bytes_for_people(t.range.len() as u64)
+        );
+    }
+}
+
+/// A text of a file on one line of bounded length, control characters escaped.
+fn shorten(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN)
+        .flat_map(|c| {
+            let escaped: Vec<char> = match c.is_control() {
+                true => c.escape_default().collect(),
+                false => vec![c],
+            };
+            escaped
+        })
+        .collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[derive(Serialize)]
+struct ArtifactJson<'a> {
+    format: &'a str,
+    version: String,
+    bytes: usize,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+}
+
+fn folder_json(model: &ModelFile) -> serde_json::Value {
+    let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+    let tensors: Vec<_> = model
+        .tensors
+        .iter()
+        .map(|t| {
+            json!({
+                "name": t.name,
+                "role": t.role,
+                "type": t.dtype,
+                "rows": t.rows,
+                "cols": t.cols,
+                "bytes": t.place.len(),
+            })
+        })
+        .collect();
+    json!({
+        "format": "safetensors",
+        "files": model.files.iter().map(|f| name(f.path())).collect::<Vec<_>>(),
+        "bytes": model.size(),
+        "hyper": model.hyper,
+        "tensors": tensors,
+    })
+}
+
+fn show_folder(model: &ModelFile) {
+    say!(
+        "{}: folder with config.json and .safetensors, {}",
+        model.path.display(),
+        bytes_for_people(model.size())
+    );
+    show_hyper(&model.hyper);
+    if let Err(error) = &model.vocabulary {
+        say!("no vocabulary: {}", super::bounded(&error.to_string()));
+    }
+    say!("\ntensors");
+    for t in &model.tensors {
+        say!(
+            "  {:<48}  {:<22}  {:<4}  {:>16}  {:>9}",
+            shorten(&t.name),
+            t.role.to_string(),
+            t.dtype,
+            format!("{} x {}", t.rows, t.cols),
+            bytes_for_people(t.place.len() as u64)
+        );
+    }
+}
+
+fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
+    let (major, minor) = artifact.format();
+    ArtifactJson {
+        format: "htz",
+        version: format!("{major}.{minor}"),
+        bytes: artifact.map().len(),
+        manifest: artifact.manifest(),
+    }
+}
+
+fn show_htz(path: &Path, artifact: &Htz) {
+    let manifest = artifact.manifest();
+    let (major, minor) = artifact.format();
+    say!(
+        "{}: artifact of format {major}.{minor}, {}",
+        path.display(),
+        bytes_for_people(artifact.map().len() as u64)
+    );
+    show_hyper(&manifest.hyper);
+    let p = &manifest.provenance;
+    say!(
+        "\nmade by {} {} on {} from a {} of {}, sha256 {}",
+        shorten(&p.program),
+        shorten(&p.version),
+        shorten(&p.instruction_set),
+        shorten(&p.source_format),
+        bytes_for_people(p.source_bytes),
+        p.source_sha256
+    );
+    let plan = &manifest.plan;
+    say!(
+        "\nmethod {}, factors in {}",
+        shorten(&plan.method),
+        plan.factor_type
+    );
+    if let Some(c) = &manifest.provenance.calibration {
+        say!(
+            "calibrated on {} tokens in windows of {}, gauge {}, text sha256 {}",
+            c.tokens,
+            c.context,
+            shorten(&c.gauge),
+            c.text_sha256
+        );
+    }
+    if let Some(t) = &manifest.provenance.treatment {
+        say!(
+            "treated with gauge {}, sink {}, bias {}",
+            shorten(&t.gauge),
+            t.sink.as_deref().map_or_else(|| "off".into(), shorten),
+            if t.bias { "on" } else { "off" }
+        );
+    }
+    if let Some(a) = &plan.allocation {
+        let optional = |what: &str, value: Option<String>| {
+            value.map_or_else(String::new, |v| format!("{what}{}", shorten(&v)))
+        };
+        say!(
+            "allocator {}{}{}{}",
+            shorten(&a.allocator),
+            optional(", ", a.budget.clone()),
+            optional(", rank floor ", a.rank_floor.clone()),
+            optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
+        );
+        for note in &a.notes {
+            say!("  note: {}", super::bounded(note));
+        }
+    }
+    say!("  layer  slot   form           rank  bytes                    error");
+    for s in &plan.slots {
+        let rank = s.rank.map_or_else(String::new, |r| r.to_string());
+        let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
+        let form = match s.form {
+            Form::Dense => "dense",
+            Form::LowRank => "low rank",
+            Form::SharedBasis => "shared basis",
+        };
+        say!(
+            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
+            s.layer,
+            s.slot.name(),
+            bytes_for_people(s.bytes_before),
+            bytes_for_people(s.bytes_after),
+        );
+    }
+    for b in &plan.bases {
+        say!(
+            "  {:>5}  {} basis, rank {}, {}",
+            b.layer,
+            b.group.name(),
+            b.rank,
+            bytes_for_people(b.bytes)
+        );
+    }
+    for note in notes(plan) {
+        say!("  note: {}", super::bounded(&note));
+    }
+    say!("\ntensors");
+    for t in &manifest.tensors {
+        say!(
+            "  {:<36}  {:<5}  {:>14}  {:>9}",
+            t.role.to_string(),
+            t.dtype.name(),
+            format!("{} x {}", t.rows, t.cols),
+            bytes_for_people(t.length)
+        );
+    }
+    for s in &manifest.sections {
+        say!(
+            "  section {:<28}  {:>23}",
+            shorten(&s.name),
+            bytes_for_people(s.length)
+        );
+    }
+}
+
+fn show_hyper(h: &HyperParameters) {
+    say!(
+        "{}{}: {} layers, width {}, {} heads of {} ({} for keys and values), ffn {}, vocabulary {}, context {}",
+        shorten(&h.architecture),
+        h.name
+            .as_deref()
+            .map(|n| format!(" {}", shorten(n)))
+            .unwrap_or_default(),
+        h.layers,
+        h.width,
+        h.heads,
+        h.head_size,
+        h.kv_heads,
+        h.ffn,
+        h.vocabulary,
+        h.context
+    );
+}

@@ -1,0 +1,342 @@
+//! One file per subcommand: from arguments to output.
+//!
+//! Results for programs (JSON, generated text) go to standard output, everything for people to
+//! standard error.
+
+mod analyse;
+mod compile;
+mod eval;
+mod inspect;
+mod plan;
+mod progress;
+mod report;
+mod run;
+mod tokenize;
+mod verify;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use htc_formats::gguf::{Gguf, OpenError};
+use htc_formats::htz::{Htz, HtzError};
+use htc_formats::map::{MapError, MappedFile};
+use htc_formats::source::{SourceError, is_in_folder};
+use htc_formats::vocab::VocabularyError;
+use htc_loader::generate::GenerateError;
+use htc_loader::sampling::SamplingError;
+use htc_loader::tokenizer::{Tokenizer, TokenizerError};
+use htc_loader::{ExecError, LoadError, Model};
+use thiserror::Error;
+
+use crate::analyse::AnalyseError;
+use crate::app::chat::{self, ChatError};
+use crate::app::cli::Command;
+use crate::calibrate::CalibrateError;
+use crate::geometry::probe::ProbeError;
+use crate::measure::EvaluateError;
+use crate::page::input::InputError;
+use crate::page::plot::PlotError;
+use crate::pipeline::CompileError;
+use crate::plan::allocate::Allocator;
+use crate::plan::json::PlanFileError;
+use crate::system::text::TextError;
+
+/// Exit code of a failure: a file or the machine is the cause.
+pub const FAILURE: u8 = 1;
+/// Exit code of wrong usage: the command line is the cause.
+pub const USAGE: u8 = 2;
+
+/// Why a command failed; one line.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "each variant is what its message says")]
+pub enum Failure {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error(transparent)]
+    Analyse(#[from] AnalyseError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Gguf(#[from] OpenError),
+    #[error(transparent)]
+    Htz(#[from] HtzError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error("{}: {error}", path.display())]
+    Load { path: PathBuf, error: LoadError },
+    #[error("{}: {error}", path.display())]
+    Vocabulary {
+        path: PathBuf,
+        error: VocabularyError,
+    },
+    #[error("{}: {error}", path.display())]
+    Tokenizer {
+        path: PathBuf,
+        error: TokenizerError,
+    },
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error("{}: {error}", path.display())]
+    Evaluate { path: PathBuf, error: EvaluateError },
+    #[error("{}: {error}", path.display())]
+    Generate { path: PathBuf, error: GenerateError },
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    #[error(transparent)]
+    Pool(#[from] htc_kernels::PoolError),
+    #[error("{}: {error}", path.display())]
+    Chat { path: PathBuf, error: ChatError },
+    #[error("{0}")]
+    Served(String),
+    #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
+    NoPrompt,
+    #[error("{}: a model carries no digests to verify; compile it to a .htz first", .0.display())]
+    NoDigests(PathBuf),
+    #[error("{}: {faults} of {items} parts are damaged, the first: {first}, or compile it anew", path.display())]
+    Damaged {
+        path: PathBuf,
+        faults: usize,
+        items: usize,
+        first: HtzError,
+    },
+    #[error("--layer {layer}: {} has {layers} layers, counted from 0; give a lower one", path.display())]
+    NoSuchLayer {
+        path: PathBuf,
+        layer: usize,
+        layers: usize,
+    },
+    #[error("{}: every digest is right, but layer {layer} has other spectra than the artifact says ({slots}); compile it anew", path.display())]
+    Probe {
+        path: PathBuf,
+        layer: usize,
+        slots: String,
+    },
+    #[error("{}: {error}", path.display())]
+    Spectra { path: PathBuf, error: ProbeError },
+    #[error(
+        "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
+    )]
+    Unread {
+        option: &'static str,
+        reader: Allocator,
+        chosen: Allocator,
+    },
+    #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
+    PlanExists(PathBuf),
+    #[error(transparent)]
+    Page(#[from] InputError),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    #[error("{}: this is one of the files that are read; give another -o", .0.display())]
+    PageOverInput(PathBuf),
+    #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
+    ReportExists(PathBuf),
+    #[error("--report {}: this is {what}; give another name", path.display())]
+    ReportPath { path: PathBuf, what: &'static str },
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("standard output: {0}")]
+    Output(io::Error),
+}
+
+impl Failure {
+    /// [`USAGE`] where another command line is the remedy, [`FAILURE`] otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Compile(CompileError::PlanFile(PlanFileError::Read { .. })) => FAILURE,
+            Failure::Compile(
+                CompileError::Plan(_)
+                | CompileError::PlanFile(_)
+                | CompileError::SameFile(_)
+                | CompileError::Treatment(_)
+                | CompileError::Calibrate(
+                    CalibrateError::FewTokens { .. }
+                    | CalibrateError::LongContext { .. }
+                    | CalibrateError::HeldOutIsText(_),
+                ),
+            )
+            | Failure::NoPrompt
+            | Failure::PageOverInput(_)
+            | Failure::Unread { .. }
+            | Failure::NoSuchLayer { .. }
+            | Failure::Chat {
+                error: ChatError::NoTemplate,
+                ..
+            }
+            | Failure::ReportPath { .. } => USAGE,
+            _ => FAILURE,
+        }
+    }
+
+    /// What is wrong, one line each, where it is more than the message says.
+    pub fn details(&self) -> Vec<String> {
+        match self {
+            Failure::Compile(CompileError::PlanFile(PlanFileError::Misfits {
+                misfits, ..
+            })) if misfits.count > 1 => misfits.to_string().lines().map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The option that is the remedy, where the failure names a remedy of the library's.
+    pub fn option(&self) -> Option<&'static str> {
+        match self {
+            Failure::Compile(CompileError::Seal(HtzError::Exists { .. })) => Some("--force"),
+            Failure::Evaluate {
+                error:
+                    EvaluateError::Exec(ExecError::KvRange { .. })
+                    | EvaluateError::Reference(ExecError::KvRange { .. }),
+                ..
+            }
+            | Failure::Generate {
+                error: GenerateError::Exec(ExecError::KvRange { .. }),
+                ..
+            } => Some("--kv-type f32"),
+            _ => None,
+        }
+    }
+}
+
+/// Executes a subcommand.
+///
+/// # Errors
+/// [`Failure`], to be shown to the caller.
+pub fn execute(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Compile(args) => compile::execute(&args),
+        Command::Plan(args) => plan::execute(&args),
+        Command::Analyse(args) => analyse::execute(&args),
+        Command::Eval(args) => eval::execute(&args),
+        Command::Report(args) => report::execute(&args),
+        Command::Run(args) => run::execute(&args),
+        Command::Inspect(args) => inspect::execute(&args),
+        Command::Verify(args) => verify::execute(&args),
+        Command::Tokenize(args) => tokenize::execute(&args),
+        Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
+    }
+}
+
+/// Says what went wrong, on one line.
+pub fn complain(message: &str) {
+    say!("htc: {}", bounded(message));
+}
+
+/// What a usage error says, on one line: the paragraphs before the usage, then the remedy.
+pub fn one_line(message: &str) -> String {
+    let said: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    format!("{}; see --help", said.join(" "))
+}
+
+/// A folder, or a file by its first bytes.
+enum Opened {
+    Gguf(Gguf),
+    Htz(Box<Htz>),
+    Folder(PathBuf),
+}
+
+/// Opens a GGUF or a `.htz` without binding it to an architecture; a folder is not opened yet.
+fn open_container(path: &Path) -> Result<Opened, Failure> {
+    if path.is_dir() {
+        return Ok(Opened::Folder(path.to_owned()));
+    }
+    if is_in_folder(path) {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        return Ok(Opened::Folder(folder.unwrap_or(Path::new(".")).to_owned()));
+    }
+    let map = MappedFile::open(path)?;
+    if map.starts_with(&htc_formats::htz::MAGIC) {
+        Ok(Opened::Htz(Box::new(Htz::open(path)?)))
+    } else {
+        Ok(Opened::Gguf(Gguf::open(path)?))
+    }
+}
+
+/// A message on one line that fits a screen: a name of a hostile file may be of any length and
+/// hold line ends. The beginning says what is wrong, the end what to do.
+pub fn bounded(message: &str) -> String {
+    const HEAD: usize = 700;
+    const TAIL: usize = 300;
+    let message: String = message
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    let length = message.chars().count();
+    if length <= HEAD + TAIL {
+        return message;
+    }
+    let head = message.chars().take(HEAD);
+    let tail = message.chars().skip(length - TAIL);
+    head.chain(" … ".chars()).chain(tail).collect()
+}
+
+fn open_model(path: &Path) -> Result<Model, Failure> {
+    Model::open(path).map_err(|error| match error {
+        LoadError::Source(error) => Failure::Source(error),
+        error => Failure::Load {
+            path: path.into(),
+            error,
+        },
+    })
+}
+
+fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
+    let vocabulary = model
+        .file()
+        .vocabulary
+        .clone()
+        .map_err(|error| Failure::Vocabulary {
+            path: path.into(),
+            error,
+        })?;
+    Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+        path: path.into(),
+        error,
+    })
+}
+
+/// Prints a JSON value on standard output.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)
+        .map_err(io::Error::from)
+        .and_then(|()| writeln!(out))
+        .and_then(|()| out.flush())
+        .or_else(ignore_closed_pipe)
+        .map_err(Failure::Output)
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn ignore_closed_pipe(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        let message = "error: invalid value '0' for '--rank <N|full>': a rank is\n\n  tip: x\n\nUsage: htc\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            one_line(message),
+            "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
+        );
+    }
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        assert_eq!(super::bounded("short"), "short");
+        let long = format!("what {} remedy", "ü".repeat(60_000));
+        let bounded = super::bounded(&long);
+        assert!(bounded.starts_with("what ") && bounded.ends_with(" remedy"));
+        assert!(bounded.chars().count() < 1100);
+    }
+}

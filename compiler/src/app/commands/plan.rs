@@ -1,0 +1,158 @@
+//! `htc plan`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use htc_formats::htz::Digest;
+use htc_formats::source::ModelFile;
+
+use super::progress::Progress;
+use super::{Failure, ignore_closed_pipe};
+use crate::app::cli::{PlanArgs, PlanningArgs};
+use crate::app::interrupt;
+use crate::calibrate;
+use crate::layout;
+use crate::pipeline::{self, CompileError, Planning};
+use crate::plan::json;
+use crate::profile::reads_activations;
+use crate::report::{Summary, name_of};
+use crate::request::Asked;
+use crate::system::disk::{self, folder_of};
+
+pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
+    let asked = args.weighting.asked();
+    let planning = planning(&args.planning, args.calibration.is_given(), asked)?;
+    let source = pipeline::open(&args.input)?;
+    let output = args
+        .output
+        .as_deref()
+        .filter(|path| *path != Path::new("-"));
+    if let Some(path) = output {
+        check(
+            path,
+            &source,
+            args.calibration.options().as_ref(),
+            args.force,
+        )?;
+    }
+    interrupt::install();
+    let progress = Progress::new();
+    let mut calibration = args.calibration.options();
+    let goal = args.goal.goal();
+    if let Planning::Make { request, .. } = &planning
+        && calibration.is_some()
+        && goal.limit.is_none()
+        && !reads_activations(request.allocation.allocator)
+    {
+        let allocator = request.allocation.allocator;
+        say!(
+            "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"
+        );
+        calibration = None;
+    }
+    let threads = args.threads.count();
+    let planned = pipeline::plan(&source, &planning, calibration.as_ref(), threads, |event| {
+        progress.show(event);
+    });
+    progress.clear();
+    let planned = planned?;
+    let mut chosen = None;
+    if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
+        let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
+        let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
+        let found = pipeline::search(&source, &planned, goal, threads, &scratch, |event| {
+            progress.show(event);
+        });
+        progress.clear();
+        chosen = Some(found?);
+    }
+    let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
+    // What it is compiled with may be calibrated though the plan is not.
+    let asked = asked.or(plan.request.weighting);
+    let treatment = asked.resolve(true).map_err(CompileError::from)?;
+    treatment.check(plan).map_err(CompileError::from)?;
+    let record = layout::record(&source, plan);
+    say!("{}", name_of(&args.input));
+    say!(
+        "{}",
+        Summary::new(&source, plan, &record, treatment.bias)
+            .to_string()
+            .trim_end()
+    );
+    if let Some(chosen) = &chosen {
+        say!("{}", chosen.to_string().trim_end());
+    }
+    // The digest of the source would take a look at every byte of it; without one the plan is taken
+    // for any model that it fits.
+    let text = json::write(plan, None).map_err(io::Error::from);
+    match output {
+        None => text
+            .and_then(|text| io::stdout().lock().write_all(text.as_bytes()))
+            .or_else(ignore_closed_pipe)
+            .map_err(Failure::Output),
+        Some(path) => text
+            .and_then(|text| write(path, &text, args.force))
+            .map_err(|source| Failure::Write {
+                path: path.into(),
+                source,
+            }),
+    }
+}
+
+/// Names the model in a folder that is used for all of them.
+fn scratch_name(input: &Path) -> String {
+    let place = fs::canonicalize(input).unwrap_or_else(|_| input.to_owned());
+    Digest::of(place.as_os_str().as_encoded_bytes()).to_string()
+}
+
+/// Where the plan comes from when the options say it.
+pub(super) fn planning(
+    args: &PlanningArgs,
+    calibrated: bool,
+    weighting: Asked,
+) -> Result<Planning, Failure> {
+    match args.unread() {
+        Some((option, reader)) => Err(Failure::Unread {
+            option,
+            reader,
+            chosen: args.allocator(calibrated),
+        }),
+        None => Ok(Planning::Make {
+            request: args.request(calibrated, weighting),
+            target: args.target(),
+        }),
+    }
+}
+
+/// What would be lost is found before the work is done.
+pub(super) fn check(
+    path: &Path,
+    source: &ModelFile,
+    calibration: Option<&calibrate::Options>,
+    force: bool,
+) -> Result<(), Failure> {
+    let read = calibration.is_some_and(|options| options.reads(path));
+    if read || pipeline::is_of_source(source, path) {
+        return Err(CompileError::SameFile(path.into()).into());
+    }
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(Failure::PlanExists(path.into()));
+    }
+    match fs::metadata(folder_of(path)) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Failure::Write {
+            path: path.into(),
+            source,
+        }),
+    }
+}
+
+/// Writes a text to a file that is new, or complete in the place of the old one.
+pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
+    if force {
+        return disk::replace(path, |to| to.write_all(text.as_bytes()));
+    }
+    let mut to = OpenOptions::new().write(true).create_new(true).open(path)?;
+    to.write_all(text.as_bytes())
+}

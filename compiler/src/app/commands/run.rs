@@ -1,0 +1,163 @@
+//! `htc run`.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use htc_loader::generate::{self, Limits, Stop, Summary};
+use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::{Pool, Session};
+
+use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
+use crate::app::chat::{self, ChatError, Conversation, Message};
+use crate::app::cli::RunArgs;
+use crate::report::bytes_for_people;
+use crate::system::memory::{self, Resident};
+use crate::system::text;
+
+pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
+    let mut sampler = Sampler::new(SamplingOptions {
+        temperature: args.temp,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        seed: args.seed,
+    })?;
+    let model = open_model(&args.model)?;
+    let tokenizer = tokenizer_of(&args.model, &model)?;
+    let prompt = prompt(args)?;
+    let tokens = match args.chat {
+        false => tokenizer.encode(&prompt, AddSpecial::Prompt),
+        true => {
+            let text = conversation(args, &tokenizer, prompt)?;
+            tokenizer.encode_with_special(&text, AddSpecial::Prompt)
+        }
+    };
+    let pool = Pool::new(args.threads.count())?;
+    let full = model.hyper().context;
+    let context = match args.tokens {
+        Some(n) => tokens.len().saturating_add(n).min(full),
+        // What a model with LongRoPE computes must not hang on how long the text might become.
+        None => match model.hyper().forward.long_rope {
+            Some(long) if tokens.len() < long.original_context => long.original_context.min(full),
+            _ => full,
+        },
+    };
+    let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
+    let limits = Limits {
+        tokens: args.tokens,
+        ignore_end: args.ignore_eos,
+    };
+    let mut out = io::stdout().lock();
+    let mut broken = None;
+    let summary = generate::generate(
+        &mut session,
+        &tokenizer,
+        &mut sampler,
+        &tokens,
+        limits,
+        |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => true,
+            Err(error) => {
+                broken = Some(error);
+                false
+            }
+        },
+    )
+    .map_err(|error| Failure::Generate {
+        path: args.model.clone(),
+        error,
+    })?;
+    let ended = match broken {
+        Some(error) => Err(error),
+        None => writeln!(out),
+    };
+    ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
+    say!("{}", in_words(&summary));
+    if summary.stop == Stop::Context && context < full && args.tokens.is_none() {
+        say!(
+            "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
+             text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
+        );
+    }
+    say!("{}", memory_in_words(session.kv().bytes() as u64));
+    Ok(())
+}
+
+/// The prompt as the model's chat template writes it.
+fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result<String, Failure> {
+    let failed = |error| Failure::Chat {
+        path: args.model.clone(),
+        error,
+    };
+    let vocabulary = tokenizer.vocabulary();
+    let template = vocabulary.chat_template.clone();
+    let template = template.ok_or_else(|| failed(ChatError::NoTemplate))?;
+    let message = |role: &str, content: String| Message {
+        role: role.to_owned(),
+        content,
+    };
+    let system = args.system.clone().map(|text| message("system", text));
+    let text_of = |token: Option<u32>| -> String {
+        let piece = token.and_then(|token| tokenizer.piece(token));
+        piece.unwrap_or_default().to_owned()
+    };
+    let conversation = Conversation {
+        template,
+        messages: system
+            .into_iter()
+            .chain([message("user", prompt)])
+            .collect(),
+        bos: text_of(vocabulary.bos),
+        eos: text_of(vocabulary.eos),
+    };
+    chat::render(&conversation).map_err(failed)
+}
+
+fn prompt(args: &RunArgs) -> Result<String, Failure> {
+    match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(path)) => Ok(text::read(path)?),
+        (None, None) => {
+            let stdin = io::stdin();
+            if stdin.is_terminal() {
+                return Err(Failure::NoPrompt);
+            }
+            let text = text::read_from(stdin.lock(), Path::new("standard input"))?;
+            // The line end that `echo` adds is no part of the prompt.
+            Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+        }
+    }
+}
+
+/// What was in memory, and how much of it the system may take back.
+fn memory_in_words(kv: u64) -> String {
+    let kv = format!("KV cache {}", bytes_for_people(kv));
+    match memory::resident() {
+        Some(Resident { peak, mapped, own }) => format!(
+            "memory: {} resident at most; now {} of mapped files and {} of its own; {kv}",
+            bytes_for_people(peak),
+            bytes_for_people(mapped),
+            bytes_for_people(own),
+        ),
+        None => format!("memory: resident memory is not known on this system; {kv}"),
+    }
+}
+
+fn in_words(summary: &Summary) -> String {
+    let decode = match summary.decode_speed() {
+        Some(speed) => format!("{speed:.2} tokens/s"),
+        None => "too few to time".into(),
+    };
+    let stop = match summary.stop {
+        Stop::Limit => "-n reached",
+        Stop::End => "end of sequence",
+        Stop::Context => "context full",
+        Stop::Receiver => "output closed",
+    };
+    format!(
+        "prompt: {} tokens, {:.2} tokens/s; written: {} tokens, {decode} ({stop})",
+        summary.prompt_tokens,
+        summary.prefill_speed(),
+        summary.tokens,
+    )
+}

@@ -1,0 +1,55 @@
+//! `htc tokenize`.
+
+use htc_formats::vocab::Vocabulary;
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use serde::Serialize;
+
+use super::{Failure, Opened, open_container, print_json};
+use crate::app::cli::TokenizeArgs;
+use crate::system::text;
+
+#[derive(Serialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+}
+
+pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
+    // A GGUF is not bound to an architecture here: one that holds a vocabulary only will do.
+    let vocabulary = match open_container(&args.model)? {
+        Opened::Htz(artifact) => artifact
+            .vocabulary()
+            .map_err(|fault| fault.in_file(&args.model))?,
+        Opened::Gguf(gguf) => {
+            Vocabulary::from_gguf(&gguf).map_err(|error| Failure::Vocabulary {
+                path: args.model.clone(),
+                error,
+            })?
+        }
+        Opened::Folder(folder) => {
+            Vocabulary::from_hugging_face(&folder).map_err(|error| Failure::Vocabulary {
+                path: folder,
+                error,
+            })?
+        }
+    };
+    let tokenizer = Tokenizer::new(vocabulary).map_err(|error| Failure::Tokenizer {
+        path: args.model.clone(),
+        error,
+    })?;
+    let text = text::read(&args.text)?;
+    let tokens = match args.special {
+        true => tokenizer.encode_with_special(&text, AddSpecial::AsVocabulary),
+        false => tokenizer.encode(&text, AddSpecial::AsVocabulary),
+    };
+    if args.json {
+        return print_json(&Tokens { tokens });
+    }
+    for &token in &tokens {
+        say!(
+            "{token:>8}  {:?}",
+            tokenizer.piece(token).unwrap_or_default()
+        );
+    }
+    say!("{} tokens", tokens.len());
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! `htc verify`.
+
+use std::time::Instant;
+
+use htc_formats::htz::{Htz, HtzError, SpectrumRecord};
+use htc_formats::model::Slot;
+use serde::Serialize;
+
+use super::{Failure, Opened, open_container, print_json};
+use crate::app::cli::VerifyArgs;
+use crate::geometry::probe;
+use crate::report::bytes_for_people;
+
+#[derive(Serialize)]
+struct Outcome {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<Probe>,
+    #[serde(flatten)]
+    sweep: Option<Sweep>,
+}
+
+/// What the probe of a layer found.
+#[derive(Serialize)]
+struct Probe {
+    ok: bool,
+    layer: usize,
+    /// `measured` or `guessed`, as the artifact says of its depth sink; `asked` where `--layer` names
+    /// the layer; `null` where nothing does.
+    origin: Option<&'static str>,
+    milliseconds: f64,
+    /// Empty where the artifact says nothing of its spectra.
+    slots: Vec<Probed>,
+}
+
+#[derive(Serialize)]
+struct Probed {
+    slot: Slot,
+    ok: bool,
+    expected: SpectrumRecord,
+    found: SpectrumRecord,
+}
+
+/// What comparing every part with its digest found.
+#[derive(Default, Serialize)]
+struct Sweep {
+    items: usize,
+    bytes: u64,
+    damaged: Vec<Damage>,
+    #[serde(skip)]
+    first: Option<HtzError>,
+}
+
+#[derive(Serialize)]
+struct Damage {
+    item: String,
+    fault: String,
+}
+
+pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
+    let artifact = match open_container(&args.file) {
+        Ok(Opened::Htz(artifact)) => artifact,
+        Ok(Opened::Gguf(_) | Opened::Folder(_)) => {
+            return Err(Failure::NoDigests(args.file.clone()));
+        }
+        Err(Failure::Htz(fault)) => {
+            // Too damaged to open: a program that reads the JSON is told so, too.
+            if args.json {
+                let damaged = vec![Damage {
+                    item: "header or manifest".into(),
+                    fault: fault.to_string(),
+                }];
+                print_json(&Outcome {
+                    ok: false,
+                    probe: None,
+                    sweep: Some(Sweep {
+                        damaged,
+                        ..Sweep::default()
+                    }),
+                })?;
+            }
+            return Err(fault.into());
+        }
+        Err(failure) => return Err(failure),
+    };
+    let probe = args.probe.then(|| probe(&artifact, args)).transpose()?;
+    let sweep = match &probe {
+        Some(probe) if probe.ok => None,
+        _ => Some(sweep(&artifact)),
+    };
+    let mut outcome = Outcome {
+        ok: probe
+            .as_ref()
+            .is_none_or(|probe| probe.ok || probe.slots.is_empty())
+            && sweep.as_ref().is_none_or(|sweep| sweep.damaged.is_empty()),
+        probe,
+        sweep,
+    };
+    if args.json {
+        print_json(&outcome)?;
+    }
+    let Some(sweep) = &mut outcome.sweep else {
+        return Ok(());
+    };
+    if let Some(first) = sweep.first.take() {
+        return Err(Failure::Damaged {
+            path: args.file.clone(),
+            faults: sweep.damaged.len(),
+            items: sweep.items,
+            first,
+        });
+    }
+    if let Some(probe) = outcome.probe.filter(|_| !outcome.ok) {
+        return Err(Failure::Probe {
+            path: args.file.clone(),
+            layer: probe.layer,
+            slots: probe.differing(),
+        });
+    }
+    say!(
+        "{}: undamaged: header, manifest and {} parts ({}) equal their digests",
+        args.file.display(),
+        sweep.items,
+        bytes_for_people(sweep.bytes)
+    );
+    Ok(())
+}
+
+/// Probes a layer and says what came out.
+fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
+    let path = &args.file;
+    let manifest = artifact.manifest();
+    let layers = manifest.hyper.layers;
+    if let Some(layer) = args.layer.filter(|&layer| layer >= layers) {
+        return Err(Failure::NoSuchLayer {
+            path: path.clone(),
+            layer,
+            layers,
+        });
+    }
+    let Some(geometry) = &manifest.geometry else {
+        let (major, minor) = artifact.format();
+        say!(
+            "{}: nothing to probe: the artifact (format {major}.{minor}) says nothing of its spectra; every digest follows",
+            path.display()
+        );
+        return Ok(Probe {
+            ok: false,
+            layer: args.layer.unwrap_or(0),
+            origin: None,
+            milliseconds: 0.0,
+            slots: Vec::new(),
+        });
+    };
+    let (layer, origin) = match args.layer {
+        Some(layer) => (layer, "asked"),
+        None => (geometry.depth_sink.layer, geometry.depth_sink.origin.name()),
+    };
+    let expected = geometry.spectra.iter().filter(|s| s.layer == layer);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let started = Instant::now();
+    let bytes = |entry| artifact.tensor_bytes(entry);
+    let found = probe::spectra(&manifest.tensors, bytes, layer, threads).map_err(|error| {
+        Failure::Spectra {
+            path: path.clone(),
+            error,
+        }
+    })?;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
+    let compared = expected.zip(found).map(|(expected, found)| Probed {
+        slot: expected.slot,
+        ok: probe::agree(expected, &found),
+        expected: *expected,
+        found,
+    });
+    let slots: Vec<Probed> = compared.collect();
+    let probe = Probe {
+        ok: slots.iter().all(|slot| slot.ok),
+        layer,
+        origin: Some(origin),
+        milliseconds,
+        slots,
+    };
+    let place = match args.layer {
+        Some(_) => format!("layer {layer} of {layers}"),
+        None => format!("layer {layer} of {layers}, the depth sink ({origin}),"),
+    };
+    let path = path.display();
+    if probe.ok {
+        say!(
+            "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its slots are those that the artifact says; other parts were not read"
+        );
+    } else {
+        let slots = probe.differing();
+        say!(
+            "{path}: probed {place} in {milliseconds:.1} ms: other spectra than the artifact says ({slots}); every digest follows"
+        );
+    }
+    Ok(probe)
+}
+
+impl Probe {
+    /// The slots whose spectra are others than the artifact says.
+    fn differing(&self) -> String {
+        let slots = self.slots.iter().filter(|slot| !slot.ok);
+        let names: Vec<String> = slots.map(|slot| slot.slot.to_string()).collect();
+        names.join(", ")
+    }
+}
+
+/// Compares every part with its digest.
+fn sweep(artifact: &Htz) -> Sweep {
+    let mut sweep = Sweep::default();
+    let result = artifact.verify_all(|item| {
+        sweep.items += 1;
+        sweep.bytes += item.bytes;
+        if let Some(fault) = item.fault {
+            sweep.damaged.push(Damage {
+                item: item.item.to_owned(),
+                fault: fault.to_string(),
+            });
+        }
+    });
+    sweep.first = result.err();
+    sweep
+}

@@ -1,0 +1,6 @@
+//! What the binary `htc` offers on the command line.
+
+pub mod chat;
+pub mod cli;
+pub mod commands;
+pub mod interrupt;

@@ -1,0 +1,192 @@
+//! How long a compilation takes, estimated before its work: operations from the shapes, by the speed
+//! that a short trial of the same code has on this machine.
+
+use std::time::Instant;
+
+use htc_formats::model::{Part, Role};
+use htc_formats::source::{ModelFile, ModelTensor};
+use htc_kernels::cpu::{self, Scratch};
+use htc_kernels::{Matrix, Pool};
+
+use crate::math::{Path, Weight, low_rank, low_rank_error};
+use crate::plan::{Form, UnitPlan};
+
+/// Order of the matrix that is multiplied and decomposed for the speed: large enough for full speed,
+/// small enough for a fraction of a second.
+const ORDER: usize = 384;
+
+/// What a unit takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Work {
+    /// Multiplications in matrix products.
+    products: f64,
+    /// Cubes of the orders of the matrices that are decomposed.
+    cubes: f64,
+}
+
+/// What a thread does in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed(Work);
+
+impl Speed {
+    /// Multiplies and decomposes a small matrix on the calling thread.
+    pub fn measure() -> Speed {
+        let values: Vec<f32> = (0..ORDER * ORDER)
+            .map(|i| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5)
+            .collect();
+        let weight = Weight {
+            rows: ORDER,
+            cols: ORDER,
+            values: &values,
+        };
+        let cube = (ORDER as f64).powi(3);
+        let product = best_of_three(|| {
+            std::hint::black_box(low_rank_error(weight, &values, &values, ORDER));
+        });
+        let products = cube / product;
+        let whole = best_of_three(|| {
+            let found = low_rank(weight, ORDER / 2, Path::Gram);
+            std::hint::black_box(found.is_ok());
+        });
+        // The Gram matrix and the factors are products.
+        let decomposition = (whole - 1.5 * product).max(0.1 * whole);
+        Speed(Work {
+            products,
+            cubes: cube / decomposition,
+        })
+    }
+
+    /// Seconds for units on so many threads; with second moments of their inputs, if they are used.
+    pub fn seconds<'a>(
+        self,
+        units: impl Iterator<Item = &'a UnitPlan>,
+        threads: usize,
+        calibrated: bool,
+    ) -> f64 {
+        let each = units.map(|unit| {
+            let Work { products, cubes } = work(unit, calibrated);
+            products / self.0.products + cubes / self.0.cubes
+        });
+        let (sum, largest) = each.fold((0.0, 0.0), |(sum, largest): (f64, f64), seconds| {
+            (sum + seconds, largest.max(seconds))
+        });
+        (sum / threads.max(1) as f64).max(largest)
+    }
+}
+
+/// The shortest of three runs, in seconds.
+fn best_of_three(run: impl Fn()) -> f64 {
+    let seconds = (0..3).map(|_| {
+        let begun = Instant::now();
+        run();
+        begun.elapsed().as_secs_f64()
+    });
+    seconds.fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+/// Gram matrix and decomposition, the product with the vectors, and measuring the error. With a second
+/// moment the Gram matrix and the error of the output are products with it, and where a slot has more
+/// outputs than inputs the moment's root is decomposed.
+fn work(unit: &UnitPlan, calibrated: bool) -> Work {
+    let rank = unit.rank().unwrap_or(0) as f64;
+    let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
+    let cols = unit.members.first().map_or(0.0, |m| m.cols as f64);
+    let order = match unit.form {
+        Form::Dense => return Work::default(),
+        Form::LowRank { .. } => rows.min(cols),
+        Form::SharedBasis { .. } => cols,
+    };
+    let (moments, root) = match calibrated {
+        true if order == cols => (3.0 * rows * cols * cols, cols.powi(3)),
+        true => (3.0 * rows * cols * cols, 0.0),
+        false => (0.0, 0.0),
+    };
+    Work {
+        products: rows * cols * order + 2.0 * rows * cols * rank + moments,
+        cubes: order.powi(3) + root,
+    }
+}
+
+/// Seconds for a forward pass of so many tokens through all blocks to their logits: the time of one product with a
+/// weight of the model, by their sizes. `None` where the model has no such weight.
+pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Option<f64> {
+    const ROWS: usize = 128;
+    let weights = || {
+        source.tensors.iter().filter(|tensor| {
+            let part = Part::Weight;
+            matches!(tensor.role, Role::Linear { part: own, .. } if own == part)
+        })
+    };
+    let size = |tensor: &ModelTensor| (tensor.rows * tensor.cols) as f64;
+    let logits = (source.hyper.vocabulary * source.hyper.width) as f64;
+    let all = weights().map(size).sum::<f64>() + logits;
+    let largest = weights().max_by(|a, b| size(a).total_cmp(&size(b)))?;
+    let w = Matrix::new(
+        largest.dtype,
+        largest.rows,
+        largest.cols,
+        source.bytes(largest),
+    );
+    let w = w.ok()?;
+    let pool = Pool::new(threads).ok()?;
+    let x = vec![0.5; ROWS * largest.cols];
+    let mut y = vec![0.0; ROWS * largest.rows];
+    let mut scratch = Scratch::new();
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        cpu::matmul(&pool, w, ROWS, &x, &mut y, &mut scratch).ok()?;
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    Some(best * (tokens as f64 / ROWS as f64) * all / size(largest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Member;
+    use htc_formats::DType;
+    use htc_formats::model::Slot;
+
+    fn unit(rows: usize, cols: usize, rank: usize) -> UnitPlan {
+        UnitPlan {
+            layer: 0,
+            members: vec![Member {
+                slot: Slot::Up,
+                rows,
+                cols,
+                source_type: DType::F32,
+            }],
+            form: Form::LowRank {
+                rank,
+                a: DType::F32,
+                b: DType::F32,
+            },
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn threads_share_units_but_not_one_unit() {
+        let speed = Speed(Work {
+            products: 1e9,
+            cubes: 1e8,
+        });
+        let units = [unit(512, 512, 64), unit(512, 512, 64)];
+        let one = speed.seconds(units.iter(), 1, false);
+        assert_eq!(speed.seconds(units.iter(), 2, false), one / 2.0);
+        assert_eq!(speed.seconds(units.iter(), 8, false), one / 2.0);
+        assert!(speed.seconds(units.iter(), 1, true) > one);
+        let mut dense = unit(512, 512, 64);
+        dense.form = Form::Dense;
+        assert_eq!(speed.seconds([dense].iter(), 1, true), 0.0);
+    }
+
+    #[test]
+    fn the_speed_is_that_of_this_machine() {
+        let speed = Speed::measure();
+        for rate in [speed.0.products, speed.0.cubes] {
+            assert!(rate.is_finite() && rate > 1e6, "{speed:?}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What a compilation will take, before any of its work: `htc compile --dry-run`.
+
+pub mod duration;
+
+use std::fmt;
+
+use htc_formats::model::HyperParameters;
+use htc_formats::source::ModelFile;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::Calibration;
+use crate::estimate::duration::{Speed, forward_seconds};
+use crate::layout::{self, Job};
+use crate::pipeline::{self, CompileError, Event, Options, Planning};
+use crate::plan::{Form, Method, Plan, UnitPlan};
+use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
+use crate::request::{GaugeKind, Treatment};
+use crate::unit::stored_shapes;
+use crate::unit::truncated;
+use crate::{make, profile};
+
+/// What a compilation will take.
+#[derive(Clone, Debug, Serialize)]
+pub struct Forecast {
+    /// Name of the source file, without its folder.
+    pub source: String,
+    /// Name of the artifact, without its folder.
+    pub artifact: String,
+    /// Bytes of the source, and those that the artifact will have: exactly.
+    pub bytes: BeforeAfter,
+    /// Bytes free where the artifact will be; absent where the system does not say.
+    pub free_bytes: Option<u64>,
+    /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
+    pub peak_memory: u64,
+    /// Seconds that factorising, sealing and measuring will take: an estimate from the shapes and the
+    /// speed of this machine.
+    pub seconds: f64,
+    /// Threads that were counted with.
+    pub threads: usize,
+    /// What was asked for and what it comes to.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// Plans a compilation and writes nothing. What would be refused is refused.
+///
+/// # Errors
+/// Those of [`pipeline::compile`] that come before the first factor.
+pub fn forecast(
+    options: &Options,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Forecast, CompileError> {
+    let prepared = pipeline::prepare(options, progress)?;
+    let Estimate {
+        bytes,
+        peak_memory,
+        seconds,
+    } = prepared.estimate;
+    let source = &prepared.source;
+    let record = layout::record(source, &prepared.plan);
+    let biases = prepared.treatment.bias;
+    Ok(Forecast {
+        source: name_of(&options.input),
+        artifact: name_of(&options.output),
+        bytes: BeforeAfter {
+            before: source.size(),
+            after: bytes,
+        },
+        free_bytes: prepared.free,
+        peak_memory,
+        seconds,
+        threads: options.threads,
+        summary: Summary::new(source, &prepared.plan, &record, biases),
+    })
+}
+
+/// What a compilation is expected to take and to give.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Bytes of the artifact.
+    pub bytes: u64,
+    /// Bytes of memory beside the mapped source, at most.
+    pub peak_memory: u64,
+    /// Seconds that factorising, sealing and measuring take.
+    pub seconds: f64,
+}
+
+/// What is estimated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// How its weights are treated.
+    pub treatment: Treatment,
+    /// Its activations.
+    pub calibration: Option<&'a Calibration>,
+    /// Candidates that are made.
+    pub candidates: usize,
+    /// Bytes of an artifact.
+    pub bytes: u64,
+    /// Bytes of the stored vocabulary.
+    pub vocabulary: u64,
+}
+
+/// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
+pub(crate) fn estimate(options: &Options, expected: Expected) -> Estimate {
+    let Expected {
+        source,
+        plan,
+        treatment,
+        calibration,
+        candidates,
+        bytes,
+        vocabulary,
+    } = expected;
+    let threads = options.threads;
+    let jobs = layout::jobs(source, plan, treatment.bias);
+    let window = make::window(&jobs, source.hyper.layers, threads);
+    let measures = match &options.planning {
+        Planning::Make { request, target } => {
+            profile::reads_weights(request, target, calibration.is_some())
+        }
+        Planning::File(_) => false,
+    };
+    let measured = if measures { &plan.units[..] } else { &[] };
+    let spectra = measured.iter().map(|u| spectrum(u, plan.request.method));
+    let spectra = threads as u64 * spectra.max().unwrap_or(0);
+    let stages_before = match treatment.gauge {
+        GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
+        _ => spectra,
+    };
+    let memory = peak_memory(&jobs, stages_before, window, threads, vocabulary);
+    let calibrated = calibration.map_or(0, |found| {
+        let context = found.context;
+        sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
+    });
+    let held_out = calibration.and_then(|found| found.held_out.as_ref());
+    let once = Speed::measure().seconds(plan.units.iter(), threads, calibrated > 0);
+    let evaluation = held_out.map_or(0.0, |windows| {
+        // The source and the candidate.
+        2.0 * forward_seconds(source, windows.tokens(), threads).unwrap_or(0.0)
+    });
+    Estimate {
+        bytes,
+        peak_memory: calibrated + memory,
+        seconds: candidates as f64 * (once + evaluation),
+    }
+}
+
+/// What the program takes before it has work: code's data, stacks, the model's tables.
+const BASE: u64 = 8 << 20;
+/// What a thread takes: its stack, and the packed panels of its matrix products.
+const PER_THREAD: u64 = 4 << 20;
+/// Times the stored vocabulary that the vocabulary takes in memory: its texts, its merges, the
+/// form it is stored in.
+const VOCABULARY: u64 = 4;
+
+/// What calibrated statistics take at most: second moments in f64 of the four sites of two layers,
+/// with their roots and the inverses of these; one more and a product for every thread. The hidden
+/// layer's moment is used without a root. While text flows there are the sums of one layer alone, and
+/// the activations of a batch.
+fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
+    let square = |n: usize| 8 * (n as u64).pow(2);
+    let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
+    let hidden = square(hyper.ffn);
+    let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
+    // What is summed of a batch is copied first, with queries, keys and values head by head.
+    let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
+    2 * (2 * 3 * width + 3 * heads + 2 * hidden)
+        + threads as u64 * 2 * width.max(heads).max(hidden)
+        + (batch + 512 * 4 * summed) as u64
+        // Keys and values of all layers have room, though one layer at a time is executed.
+        + 2 * 4 * (hyper.layers * hyper.kv_heads * hyper.head_size) as u64
+            * context.max(512) as u64
+}
+
+/// What two models take that are executed side by side, with the logits of both: they are measured
+/// when no unit is factorised, but what was used then may be kept.
+fn sessions(hyper: &HyperParameters, context: usize) -> u64 {
+    let width = 8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size;
+    let kv = 2 * 4 * hyper.layers * hyper.kv_heads * hyper.head_size * context.max(512);
+    let logits = 4 * (1 << 22).max(hyper.vocabulary);
+    2 * (512 * 4 * width + kv + logits) as u64
+}
+
+/// What searches for axiom gauges take at most, one for each thread, each of another layer: the layer's
+/// slots that are truncated in f32; for each the Gram matrix of its smaller side in f64, of which four
+/// more are at work at a time, or with the residual stream as its larger side a vector; two panels.
+fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
+    let of_layer = |layer: usize| {
+        let slots = truncated(plan, layer).map(|(_, member, _)| {
+            let (rows, cols) = (member.rows as u64, member.cols as u64);
+            let order = rows.min(cols);
+            (4 * rows * cols + 8 * order * order, order, rows.max(cols))
+        });
+        let sums = slots.fold((0, 0, 0), |(sum, order, longest), slot| {
+            (sum + slot.0, slot.1.max(order), slot.2.max(longest))
+        });
+        let (sum, order, longest) = sums;
+        sum + 8 * 5 * order * order + panels(longest, order)
+    };
+    let largest = (0..hyper.layers).map(of_layer).max().unwrap_or(0);
+    largest * threads.min(hyper.layers) as u64
+}
+
+/// An upper estimate of the memory that a compilation takes beside the mapped source:
+///
+/// ```text
+/// BASE + threads · PER_THREAD + VOCABULARY · vocabulary
+///   + max( threads · largest spectrum,  threads · largest search of a gauge,  threads · largest unit + largest results in flight )
+/// ```
+///
+/// where, with `q` and `l` the shorter and the longer side of a unit's weight and `r` its rank,
+///
+/// * a spectrum takes the weights in f32, and three matrices `q × q` of f64: the Gram matrix and what
+///   its reduction needs;
+/// * a unit takes the weights in f32; six matrices `q × q` of f64 for the eigenvectors, or with a
+///   singular value decomposition (the slot down) eight and the weights twice in f64; the factors
+///   four times, in f64 and f32 and encoded and decoded; two panels of 512 rows;
+/// * as many results of units as lie within the window of steps may wait to be written.
+///
+/// Stages do not overlap, and memory that one gave back serves the next.
+fn peak_memory(
+    jobs: &[Job],
+    stages_before: u64,
+    window: usize,
+    threads: usize,
+    vocabulary: u64,
+) -> u64 {
+    let threads_used = threads.min(jobs.len()) as u64;
+    let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64| match job {
+        Job::Factorise(unit) => what(unit),
+        Job::PassThrough(_) => 0,
+    };
+    let largest = jobs.iter().map(|job| of(job, &working)).max().unwrap_or(0);
+    let waiting = jobs
+        .windows(window.clamp(1, jobs.len().max(1)))
+        .map(|jobs| jobs.iter().map(|job| of(job, &results)).sum())
+        .max()
+        .unwrap_or(0);
+    let stages = (threads_used * largest + waiting).max(stages_before);
+    BASE + threads_used * PER_THREAD + VOCABULARY * vocabulary + stages
+}
+
+/// Rows of all members, and their columns.
+fn shape(unit: &UnitPlan) -> (u64, u64) {
+    let rows = unit.members.iter().map(|m| m.rows as u64).sum();
+    (rows, unit.members.first().map_or(0, |m| m.cols as u64))
+}
+
+fn spectrum(unit: &UnitPlan, method: Method) -> u64 {
+    let (rows, cols) = shape(unit);
+    let order = match method {
+        Method::PerSlot => rows.min(cols),
+        Method::SharedBasis => cols,
+    };
+    4 * rows * cols + 8 * 3 * order * order + panels(rows, cols)
+}
+
+fn working(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let rank = unit.rank().unwrap_or(0) as u64;
+    let svd = unit
+        .members
+        .iter()
+        .any(|m| m.slot == htc_formats::model::Slot::Down);
+    let decomposition = match unit.form {
+        Form::Dense => 0,
+        Form::LowRank { .. } if svd => 8 * (2 * rows * cols + 8 * rows.min(cols).pow(2)),
+        Form::LowRank { .. } => 8 * 6 * rows.min(cols).pow(2),
+        Form::SharedBasis { .. } => 8 * 6 * cols * cols,
+    };
+    let factors = rank * (rows + cols) * 4 * 8;
+    4 * rows * cols + decomposition + factors + panels(rows, cols)
+}
+
+fn panels(rows: u64, cols: u64) -> u64 {
+    2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
+}
+
+/// Bytes of the tensors that a unit stores.
+fn results(unit: &UnitPlan) -> u64 {
+    let bytes = |s: crate::unit::StoredShape| s.dtype.matrix_bytes(s.rows, s.cols);
+    stored_shapes(unit)
+        .into_iter()
+        .filter_map(bytes)
+        .sum::<usize>() as u64
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} -> {}: a dry run, no artifact is written",
+            self.source, self.artifact
+        )?;
+        writeln!(
+            f,
+            "  bytes       {:>12} -> {:>12}  ({:.1} %; {} exactly)",
+            bytes_for_people(self.bytes.before),
+            bytes_for_people(self.bytes.after),
+            100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
+            self.bytes.after,
+        )?;
+        self.summary.fmt(f)?;
+        let free = match self.free_bytes {
+            Some(free) => format!("{} are free there", bytes_for_people(free)),
+            None => "how much is free there is unknown".to_owned(),
+        };
+        writeln!(
+            f,
+            "\n  disk        {}, {free}",
+            bytes_for_people(self.bytes.after)
+        )?;
+        writeln!(
+            f,
+            "  time        about {}, calibration and spectra aside",
+            seconds_for_people(self.seconds)
+        )?;
+        write!(
+            f,
+            "  memory      at most about {} on {} thread{}, beside the mapped source",
+            bytes_for_people(self.peak_memory),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+        )
+    }
+}
+
+/// `3 s`, `4 min`, `2.5 h`.
+fn seconds_for_people(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds_for_people;
+
+    #[test]
+    fn times_have_a_unit_that_fits() {
+        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(seconds_for_people);
+        assert_eq!(said, ["0.0 s", "10.0 s", "42 s", "90 s", "10 min", "2.5 h"]);
+    }
+}

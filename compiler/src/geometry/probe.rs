@@ -1,0 +1,299 @@
+//! The spectrum of a layer as it is stored: written into an artifact when it is sealed, and computed
+//! again by `htc verify --probe`.
+//!
+//! The weight of component `j` is `|a_j| |b_j|` where factors are stored (row `j` of `A`, column `j`
+//! of `B`), `|p_j| |w_j|` where a slot shares a basis (row `j` of the basis, column `j` of what the
+//! slot stores), and the norm of row `j` of a dense slot. Factors that were made without a gauge are
+//! singular vectors between which the singular value is shared out, so that their weights are the
+//! singular values to the rounding of what is stored. Norms are blind to signs and to the order of
+//! the numbers inside a vector: a probe finds what changes them, and no more.
+
+use std::collections::BTreeMap;
+
+use htc_formats::DType;
+use htc_formats::block::{self, BlockError};
+use htc_formats::htz::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord, TensorEntry};
+use htc_formats::model::{HyperParameters, Part, Role, Slot};
+use htc_formats::source::ModelFile;
+use thiserror::Error;
+
+use crate::analyse;
+use crate::calibrate::Calibration;
+use crate::pipeline::{CompileError, Event};
+use crate::system::ordered;
+
+/// Relative difference of two numbers that are the same but for the order of additions.
+pub const TOLERANCE: f64 = 1e-9;
+
+/// Numbers of a tensor that one thread takes at a time, about. Sums over columns are added in
+/// portions of it, so that their order does not depend on the number of threads.
+const PORTION: usize = 1 << 20;
+
+/// Why spectra cannot be computed.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The bytes of a tensor do not decode.
+    #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
+    Block {
+        /// What it does in the model.
+        tensor: Role,
+        /// What the codec says.
+        source: BlockError,
+    },
+    /// The system gives no thread to work with.
+    #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The layer that an artifact names for a probe: where the residual stream stops growing
+/// dimensionally, or the guess where there is no calibration, or no plateau in it.
+///
+/// # Errors
+/// [`CompileError::Analyse`].
+pub fn depth_sink(
+    source: &ModelFile,
+    calibration: Option<&Calibration>,
+    threads: usize,
+    progress: &(impl Fn(Event) + Sync),
+) -> Result<DepthSinkRecord, CompileError> {
+    let layers = source.hyper.layers;
+    let Some(calibration) = calibration else {
+        return Ok(DepthSinkRecord::guess(layers));
+    };
+    progress(Event::Measuring(layers));
+    let found = analyse::depth_sink(source, calibration, threads, progress).map_err(Box::new)?;
+    let measured = found.layer.map(|layer| DepthSinkRecord {
+        layer,
+        origin: Origin::Measured,
+    });
+    Ok(measured.unwrap_or_else(|| DepthSinkRecord::guess(layers)))
+}
+
+/// The geometry record of an artifact before the numbers of its spectra are known.
+pub fn draft(
+    hyper: &HyperParameters,
+    tensors: &[TensorEntry],
+    depth_sink: DepthSinkRecord,
+) -> GeometryRecord {
+    let ranks: BTreeMap<Role, u64> = tensors
+        .iter()
+        .filter(|entry| axis(entry.role) == Some(Axis::Columns))
+        .map(|entry| (entry.role, entry.cols))
+        .collect();
+    let spectrum = |layer: usize, slot: Slot| {
+        let rank = |part| ranks.get(&Role::Linear { layer, slot, part }).copied();
+        let rank = rank(Part::B).or_else(|| rank(Part::Projected));
+        SpectrumRecord {
+            layer,
+            slot,
+            components: rank.unwrap_or(hyper.slot_shape(slot).0 as u64),
+            largest: 0.0,
+            energy: 0.0,
+        }
+    };
+    let slots = |layer| Slot::ALL.into_iter().map(move |slot| (layer, slot));
+    GeometryRecord {
+        depth_sink,
+        spectra: (0..hyper.layers)
+            .flat_map(slots)
+            .map(|(layer, slot)| spectrum(layer, slot))
+            .collect(),
+    }
+}
+
+/// The spectra of the seven slots of a layer, from the tensors that an artifact holds and their
+/// bytes; the number of threads does not change a bit of them.
+///
+/// # Errors
+/// [`ProbeError`].
+pub fn spectra<'a>(
+    tensors: &'a [TensorEntry],
+    bytes: impl Fn(&'a TensorEntry) -> &'a [u8] + Sync,
+    layer: usize,
+    threads: usize,
+) -> Result<Vec<SpectrumRecord>, ProbeError> {
+    let found = tensors.iter().filter_map(|entry| {
+        let own = match entry.role {
+            Role::Linear { layer, .. } | Role::Basis { layer, .. } => layer,
+            _ => return None,
+        };
+        (own == layer).then_some(())?;
+        Some((entry, axis(entry.role)?))
+    });
+    let found: Vec<(&TensorEntry, Axis)> = found.collect();
+    let mut portions = Vec::new();
+    for (index, (entry, _)) in found.iter().enumerate() {
+        let step = (PORTION / (entry.cols as usize).max(1)).max(1);
+        portions.extend(
+            (0..entry.rows as usize)
+                .step_by(step)
+                .map(|row| (index, row, step)),
+        );
+    }
+    let mut sums = vec![Vec::new(); found.len()];
+    ordered::for_each(
+        threads,
+        portions.len(),
+        // A result is small beside what it is made from.
+        threads.saturating_mul(4),
+        |portion| {
+            let (index, row, step) = portions[portion];
+            let (entry, axis) = found[index];
+            let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
+            let bytes = bytes(entry);
+            let from = (row * row_bytes).min(bytes.len());
+            let to = (from + step * row_bytes).min(bytes.len());
+            squares(entry.dtype, entry.cols as usize, &bytes[from..to], axis).map_err(|source| {
+                let tensor = entry.role;
+                ProbeError::Block { tensor, source }
+            })
+        },
+        |portion, part: Vec<f64>| {
+            let index = portions[portion].0;
+            let sums = &mut sums[index];
+            match found[index].1 {
+                Axis::Columns if !sums.is_empty() => add(sums, &part),
+                Axis::Rows | Axis::Columns => sums.extend(part),
+            }
+            Ok::<_, ProbeError>(())
+        },
+    )?;
+    let sums: BTreeMap<Role, Vec<f64>> = found
+        .iter()
+        .map(|(entry, _)| entry.role)
+        .zip(sums)
+        .collect();
+    let squared = |role: Role| sums.get(&role).map(Vec::as_slice);
+    let spectrum = |slot: Slot| {
+        let part = |part| squared(Role::Linear { layer, slot, part });
+        let basis = |group| squared(Role::Basis { layer, group });
+        let factors = part(Part::A).zip(part(Part::B));
+        let shared = || slot.group().and_then(basis).zip(part(Part::Projected));
+        let energies: Vec<f64> = match factors.or_else(shared) {
+            Some((a, b)) => a.iter().zip(b).map(|(a, b)| a * b).collect(),
+            None => part(Part::Weight).unwrap_or_default().to_vec(),
+        };
+        SpectrumRecord {
+            layer,
+            slot,
+            components: energies.len() as u64,
+            largest: energies.iter().copied().fold(0.0, f64::max).sqrt(),
+            energy: energies.iter().sum(),
+        }
+    };
+    Ok(Slot::ALL.into_iter().map(spectrum).collect())
+}
+
+/// Whether two spectra are the same, but for the order of additions.
+pub fn agree(one: &SpectrumRecord, other: &SpectrumRecord) -> bool {
+    let near = |a: f64, b: f64| a == b || (a - b).abs() <= TOLERANCE * a.abs().min(b.abs());
+    one.components == other.components
+        && near(one.largest, other.largest)
+        && near(one.energy, other.energy)
+}
+
+/// Which vectors of a tensor belong to the components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Axis {
+    Rows,
+    Columns,
+}
+
+/// `None` for a tensor that is no part of a spectrum.
+fn axis(role: Role) -> Option<Axis> {
+    match role {
+        Role::Basis { .. } => Some(Axis::Rows),
+        Role::Linear { part, .. } => match part {
+            Part::A | Part::Weight => Some(Axis::Rows),
+            Part::B | Part::Projected => Some(Axis::Columns),
+            Part::Bias => None,
+        },
+        _ => None,
+    }
+}
+
+/// The squared norms of some rows, or of the columns of these rows.
+fn squares(dtype: DType, cols: usize, bytes: &[u8], axis: Axis) -> Result<Vec<f64>, BlockError> {
+    let row_bytes = dtype
+        .row_bytes(cols)
+        .filter(|&n| n > 0)
+        .unwrap_or(usize::MAX);
+    let mut values = vec![0.0; cols];
+    let rows = bytes.chunks(row_bytes);
+    let mut sums = match axis {
+        Axis::Rows => Vec::with_capacity(rows.len()),
+        Axis::Columns => vec![0.0; cols],
+    };
+    if (dtype, axis) == (DType::Q8_0, Axis::Rows) {
+        let mut scales = Q8Scales::new(cols);
+        return rows.map(|row| q8_squared_norm(row, &mut scales)).collect();
+    }
+    for row in rows {
+        block::decode(dtype, row, &mut values)?;
+        match axis {
+            Axis::Rows => sums.push(squared_norm(&values)),
+            Axis::Columns => {
+                let pairs = sums.iter_mut().zip(&values);
+                pairs.for_each(|(sum, &value)| *sum += f64::from(value) * f64::from(value));
+            }
+        }
+    }
+    Ok(sums)
+}
+
+/// The squared norm of a row of q8_0, several times as fast as by decoding: the squares of a block's
+/// codes are added as integers, exactly, before they meet the scale.
+fn q8_squared_norm(row: &[u8], scales: &mut Q8Scales) -> Result<f64, BlockError> {
+    let (blocks, _) = row.as_chunks::<Q8_BYTES>();
+    for (bytes, block) in scales.bytes.chunks_exact_mut(2).zip(blocks) {
+        bytes.copy_from_slice(&block[..2]);
+    }
+    block::decode(DType::F16, &scales.bytes, &mut scales.values)?;
+    let energies = blocks.iter().zip(&scales.values).map(|(block, &scale)| {
+        let codes = block[2..].iter().map(|&code| i16::from(code as i8));
+        let squares: i32 = codes.map(|code| i32::from(code) * i32::from(code)).sum();
+        f64::from(scale) * f64::from(scale) * f64::from(squares)
+    });
+    Ok(energies.sum())
+}
+
+/// Bytes of a block of q8_0: a scale of two bytes and 32 codes.
+const Q8_BYTES: usize = 34;
+
+/// Room for the scales of a row.
+struct Q8Scales {
+    bytes: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl Q8Scales {
+    fn new(cols: usize) -> Q8Scales {
+        let blocks = cols / DType::Q8_0.block_len();
+        Q8Scales {
+            bytes: vec![0; 2 * blocks],
+            values: vec![0.0; blocks],
+        }
+    }
+}
+
+/// `Σ x²`, in as many sums as vectors hold.
+fn squared_norm(values: &[f32]) -> f64 {
+    const LANES: usize = 16;
+    let (whole, rest) = values.as_chunks::<LANES>();
+    let mut sums = [0.0; LANES];
+    for values in whole {
+        let pairs = sums.iter_mut().zip(values);
+        pairs.for_each(|(sum, &value)| *sum += f64::from(value) * f64::from(value));
+    }
+    let square = |&value: &f32| f64::from(value) * f64::from(value);
+    sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
+}
+
+fn add(sums: &mut [f64], part: &[f64]) {
+    sums.iter_mut()
+        .zip(part)
+        .for_each(|(sum, part)| *sum += part);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use htc_formats::model::InputGroup;
+
+use super::*;
+use crate::math::{Path, Weight, low_rank};
+use crate::system::random::Rng;
+
+/// Tensors side by side.
+#[derive(Default)]
+struct Stored {
+    tensors: Vec<TensorEntry>,
+    bytes: Vec<u8>,
+}
+
+impl Stored {
+    /// Stores numbers and returns what a reader decodes.
+    fn push(&mut self, role: Role, dtype: DType, cols: usize, values: &[f32]) -> Vec<f32> {
+        let rows = values.len() / cols;
+        let mut entry = TensorEntry::new(role.to_string(), role, dtype, rows, cols);
+        entry.offset = self.bytes.len() as u64;
+        entry.length = entry.stored_bytes().unwrap();
+        let mut bytes = vec![0; entry.length as usize];
+        block::encode(dtype, values, &mut bytes).unwrap();
+        let mut decoded = vec![0.0; values.len()];
+        block::decode(dtype, &bytes, &mut decoded).unwrap();
+        self.bytes.extend(bytes);
+        self.tensors.push(entry);
+        decoded
+    }
+
+    fn spectra(&self, layer: usize, threads: usize) -> Vec<SpectrumRecord> {
+        let bytes = |entry: &TensorEntry| {
+            let start = entry.offset as usize;
+            &self.bytes[start..start + entry.length as usize]
+        };
+        spectra(&self.tensors, bytes, layer, threads).unwrap()
+    }
+}
+
+fn linear(slot: Slot, part: Part) -> Role {
+    let layer = 3;
+    Role::Linear { layer, slot, part }
+}
+
+fn normal(seed: u64, count: usize) -> Vec<f32> {
+    let mut rng = Rng(seed);
+    (0..count).map(|_| rng.normal() as f32).collect()
+}
+
+/// Squared norms of rows, in the simplest way.
+fn rows(values: &[f32], cols: usize) -> Vec<f64> {
+    let square = |row: &[f32]| row.iter().map(|&v| f64::from(v).powi(2)).sum();
+    values.chunks(cols).map(square).collect()
+}
+
+/// Squared norms of columns.
+fn columns(values: &[f32], cols: usize) -> Vec<f64> {
+    let column = |j: usize| values.iter().skip(j).step_by(cols);
+    let square = |j| column(j).map(|&v| f64::from(v).powi(2)).sum();
+    (0..cols).map(square).collect()
+}
+
+#[track_caller]
+fn is(found: &SpectrumRecord, energies: &[f64], tolerance: f64) {
+    assert_eq!(found.components, energies.len() as u64);
+    let largest = energies.iter().copied().fold(0.0, f64::max).sqrt();
+    let energy: f64 = energies.iter().sum();
+    for (found, expected) in [(found.largest, largest), (found.energy, energy)] {
+        let off = (found / expected - 1.0).abs();
+        assert!(off <= tolerance, "{found} against {expected}: {off:e}");
+    }
+}
+
+#[test]
+fn factors_without_a_gauge_have_their_singular_values() {
+    let (m, n, rank) = (40, 24, 7);
+    let values = normal(1, m * n);
+    let weight = Weight {
+        rows: m,
+        cols: n,
+        values: &values,
+    };
+    let factors = low_rank(weight, rank, Path::Svd).unwrap();
+    let mut stored = Stored::default();
+    stored.push(linear(Slot::O, Part::A), DType::F32, n, &factors.a);
+    stored.push(linear(Slot::O, Part::B), DType::F32, rank, &factors.b);
+    let found = stored.spectra(3, 2);
+    let squared: Vec<f64> = factors.singular_values[..rank]
+        .iter()
+        .map(|v| v * v)
+        .collect();
+    // What storing in f32 costs.
+    is(&found[Slot::O as usize], &squared, 1e-6);
+}
+
+#[test]
+fn the_rows_of_a_dense_slot_are_its_components() {
+    let mut stored = Stored::default();
+    let values = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
+    stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &values);
+    // A bias, and the same slot of another layer.
+    stored.push(linear(Slot::K, Part::Bias), DType::F32, 2, &[9.0, 9.0]);
+    let (layer, slot, part) = (2, Slot::K, Part::Weight);
+    let other = Role::Linear { layer, slot, part };
+    stored.push(other, DType::F32, 1, &[7.0]);
+    let found = stored.spectra(3, 1)[Slot::K as usize];
+    assert_eq!((found.layer, found.slot, found.components), (3, Slot::K, 2));
+    assert_eq!((found.largest, found.energy), (13.0, 25.0 + 169.0));
+    assert_eq!(stored.spectra(2, 1)[Slot::K as usize].energy, 49.0);
+}
+
+#[test]
+fn every_form_and_type_is_measured_as_it_is_decoded() {
+    for dtype in [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q8_0,
+        DType::Q4_0,
+    ] {
+        let (width, out, rank) = (96, 64, 32);
+        let mut stored = Stored::default();
+        let layer = 3;
+        let group = InputGroup::Qkv;
+        let basis = Role::Basis { layer, group };
+        let basis = stored.push(basis, dtype, width, &normal(1, rank * width));
+        let role = linear(Slot::V, Part::Projected);
+        let projected = stored.push(role, dtype, rank, &normal(2, out * rank));
+        let role = linear(Slot::K, Part::Weight);
+        let dense = stored.push(role, dtype, width, &normal(3, out * width));
+        let role = linear(Slot::Down, Part::A);
+        let a = stored.push(role, dtype, width, &normal(4, rank * width));
+        let role = linear(Slot::Down, Part::B);
+        let b = stored.push(role, dtype, rank, &normal(5, out * rank));
+        let found = stored.spectra(3, 3);
+        let product = |a: &[f32], b: &[f32]| -> Vec<f64> {
+            let pairs = rows(a, width).into_iter().zip(columns(b, rank));
+            pairs.map(|(a, b)| a * b).collect()
+        };
+        is(
+            &found[Slot::V as usize],
+            &product(&basis, &projected),
+            1e-13,
+        );
+        is(&found[Slot::K as usize], &rows(&dense, width), 1e-13);
+        is(&found[Slot::Down as usize], &product(&a, &b), 1e-13);
+    }
+}
+
+/// More than one portion, and a last one that is not whole.
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let (width, out, rank) = (1024, 3000, 800);
+    let mut stored = Stored::default();
+    let a = normal(1, rank * width);
+    let b = normal(2, out * rank);
+    stored.push(linear(Slot::Up, Part::A), DType::F32, width, &a);
+    stored.push(linear(Slot::Up, Part::B), DType::F32, rank, &b);
+    let one = stored.spectra(3, 1);
+    let pairs = rows(&a, width).into_iter().zip(columns(&b, rank));
+    let energies: Vec<f64> = pairs.map(|(a, b)| a * b).collect();
+    is(&one[Slot::Up as usize], &energies, 1e-12);
+    for threads in [2, 5] {
+        assert_eq!(stored.spectra(3, threads), one);
+    }
+}
+
+#[test]
+fn spectra_agree_to_the_order_of_additions() {
+    let one = SpectrumRecord {
+        layer: 3,
+        slot: Slot::Q,
+        components: 5,
+        largest: 2.0,
+        energy: 7.0,
+    };
+    assert!(agree(&one, &one));
+    let other = |change: &dyn Fn(&mut SpectrumRecord)| {
+        let mut other = one;
+        change(&mut other);
+        agree(&one, &other) && agree(&other, &one)
+    };
+    assert!(other(&|s| s.energy *= 1.0 + 5e-10));
+    assert!(!other(&|s| s.energy *= 1.0 + 2e-9));
+    assert!(!other(&|s| s.largest *= 1.0 - 2e-9));
+    assert!(!other(&|s| s.components = 6));
+    for damaged in [f64::NAN, f64::INFINITY, 0.0] {
+        assert!(!other(&|s| s.largest = damaged));
+        assert!(!other(&|s| s.energy = damaged));
+    }
+}

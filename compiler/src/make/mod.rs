@@ -1,0 +1,307 @@
+//! One artifact from one plan: factorised and sealed, from where an earlier run was interrupted.
+
+pub mod work;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use htc_formats::htz::{
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord,
+    TensorEntry,
+};
+use htc_formats::map::MappedFile;
+use htc_formats::model::{Role, Slot};
+use htc_formats::source::ModelFile;
+
+use crate::calibrate::Calibration;
+use crate::geometry::probe;
+use crate::layout::{self, Job};
+use crate::make::work::Work;
+use crate::math::BACKEND;
+use crate::pipeline::{CompileError, Event};
+use crate::plan::Plan;
+use crate::report::Treated;
+use crate::request::{GaugeKind, Treatment};
+use crate::system::ordered;
+use crate::unit::Weighting;
+use crate::unit::{self, Found};
+
+/// What every artifact of a compilation is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its activations.
+    pub calibration: Option<&'a Calibration>,
+    /// The layer that the artifact names for a probe.
+    pub depth_sink: DepthSinkRecord,
+    /// Its vocabulary.
+    pub tokenizer: &'a Section,
+    /// Threads that factorise.
+    pub threads: usize,
+}
+
+/// An artifact that lies complete in the work folder.
+#[derive(Debug)]
+pub struct Built {
+    /// What distinguishes it.
+    pub key: Digest,
+    /// What it says of its plan, with the errors.
+    pub record: PlanRecord,
+    /// What was found of its units.
+    pub treated: Treated,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl Inputs<'_> {
+    /// The artifact's manifest before its first tensor.
+    pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
+        let mut draft = layout::draft(self.source, self.digest, plan, self.calibration, &treatment);
+        if let Some(geometry) = &mut draft.geometry {
+            geometry.depth_sink = self.depth_sink;
+        }
+        draft
+    }
+
+    /// A digest of everything that the bytes of the artifact of a plan depend on.
+    pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
+        self.key_of(&self.draft(plan, treatment), treatment)
+    }
+
+    fn key_of(&self, draft: &Manifest, treatment: Treatment) -> Digest {
+        let manifest = serde_json::to_string(draft).unwrap_or_default();
+        let calibration = self.calibration.map(|c| c.key);
+        let named = format!(
+            "htc {} {BACKEND} {} {treatment} {calibration:?}\n{manifest}",
+            env!("CARGO_PKG_VERSION"),
+            htc_kernels::cpu::instruction_set(),
+        );
+        Digest::of(named.as_bytes())
+    }
+
+    /// Makes the artifact of a plan, or finds it complete.
+    ///
+    /// # Errors
+    /// [`CompileError`]; what is finished stays in the work folder.
+    pub fn build(
+        &self,
+        plan: &Plan,
+        treatment: Treatment,
+        work: &Work,
+        progress: impl Fn(Event) + Sync,
+    ) -> Result<Built, CompileError> {
+        let source = self.source;
+        let jobs = layout::jobs(source, plan, treatment.bias);
+        let draft = self.draft(plan, treatment);
+        let key = self.key_of(&draft, treatment);
+        let artifact = work.artifact(key);
+        let (mut left, mut journal) = artifact.journal::<Found>()?;
+        let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
+        let mut record = draft.plan.clone();
+        let sections = vec![self.tokenizer.clone()];
+        let bytes = HtzWriter::length_of(draft.clone(), &sections)?;
+        let factorised = |index: usize| match jobs[index] {
+            Job::Factorise(unit) => Some(unit),
+            Job::PassThrough(_) => None,
+        };
+        let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
+        if !(all_known && artifact.is_complete()) {
+            let (path, partial) = (artifact.complete(), artifact.partial());
+            let geometry = draft.geometry.clone();
+            let mut writer = HtzWriter::resume(path, partial, draft, sections, true)?;
+            let taken = writer.take_over(&left.tensors)?;
+            let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
+            // The journal may say more than the file holds, or be of a file that is gone.
+            if taken < left.tensors.len() {
+                left.tensors.truncate(taken);
+                journal.rewrite(&left)?;
+            }
+            let is_done = |index: usize| {
+                let roles = roles(jobs[index], treatment.bias);
+                roles.iter().all(|role| written.contains(role))
+                    && (factorised(index).is_none() || known.contains_key(&index))
+            };
+            let done: Vec<bool> = (0..jobs.len()).map(is_done).collect();
+            let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
+            let of_source = |error| CompileError::Unit {
+                path: source.path.clone(),
+                error,
+            };
+            let open = |layer: usize| {
+                let units = (0..jobs.len())
+                    .filter(|&index| !done[index])
+                    .filter_map(factorised);
+                units.into_iter().any(|unit| unit.layer == layer)
+            };
+            search_axioms(&weighting, source, self.threads, open, &progress)?;
+            progress(Event::Planned(jobs.len()));
+            // Tensors that are made but whose turn to be written has not come.
+            let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
+            let mut found_now = Vec::new();
+            ordered::for_each(
+                self.threads,
+                jobs.len(),
+                window(&jobs, source.hyper.layers, self.threads),
+                |index| match jobs[index] {
+                    _ if done[index] => Ok(None),
+                    Job::PassThrough(tensor) => {
+                        unit::check_finite(source, tensor).map_err(of_source)?;
+                        Ok(None)
+                    }
+                    Job::Factorise(unit) => unit::factorise(source, unit, &weighting)
+                        .map(Some)
+                        .map_err(of_source),
+                },
+                |index, factors| {
+                    match (jobs[index], factors) {
+                        (Job::Factorise(unit), Some(factors)) => {
+                            let tensors = factors.tensors.into_iter().map(Cow::Owned);
+                            ready.extend(
+                                roles(jobs[index], treatment.bias).into_iter().zip(tensors),
+                            );
+                            journal.step(index, &factors.found)?;
+                            found_now.push((index, factors.found));
+                            progress(Event::Done(&unit.label()));
+                        }
+                        (Job::Factorise(unit), None) => progress(Event::Done(&unit.label())),
+                        (Job::PassThrough(tensor), _) => {
+                            if !done[index] {
+                                let bytes = Cow::Borrowed(source.bytes(tensor));
+                                ready.insert(tensor.role, bytes);
+                            }
+                            progress(Event::Done(&tensor.name));
+                        }
+                    }
+                    while let Some(role) = writer.turn().map(|entry| entry.role) {
+                        match ready.remove(&role) {
+                            Some(bytes) => writer.write_tensor(role, &bytes)?,
+                            None => break,
+                        }
+                        if let Some(entry) = writer.written().last() {
+                            journal.tensor(entry.sha256)?;
+                        }
+                    }
+                    // Made once more because another of the unit's tensors was missing.
+                    ready.retain(|role, _| !written.contains(role));
+                    Ok::<(), CompileError>(())
+                },
+            )?;
+            progress(Event::Sealing);
+            known.extend(found_now);
+            fill_in(&mut record, &jobs, &known);
+            if let Some(mut geometry) = geometry {
+                geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads)?;
+                writer.describe(geometry);
+            }
+            writer.finish(|plan| plan.clone_from(&record))?;
+        }
+        fill_in(&mut record, &jobs, &known);
+        let mut treated = Treated::default();
+        for (&index, found) in &known {
+            if let Some(unit) = jobs.get(index).and_then(|_| factorised(index)) {
+                treated.add(unit, found);
+            }
+        }
+        Ok(Built {
+            key,
+            record,
+            treated,
+            bytes,
+        })
+    }
+}
+
+/// Lets every thread search the axiom gauge of a layer, of those that are wanted; units that asked for one would wait for each
+/// other.
+fn search_axioms(
+    weighting: &Weighting,
+    source: &ModelFile,
+    threads: usize,
+    wanted: impl Fn(usize) -> bool,
+    progress: impl Fn(Event) + Sync,
+) -> Result<(), CompileError> {
+    if weighting.treatment().gauge != GaugeKind::Axiom {
+        return Ok(());
+    }
+    let layers: Vec<usize> = (0..source.hyper.layers)
+        .filter(|&layer| wanted(layer))
+        .collect();
+    progress(Event::Measuring(layers.len()));
+    ordered::for_each(
+        threads,
+        layers.len(),
+        // A gauge takes no room.
+        layers.len(),
+        |index| {
+            let layer = layers[index];
+            let found = weighting.axiom(layer).map(|_| ());
+            found.map_err(|error| CompileError::Unit {
+                path: source.path.clone(),
+                error,
+            })
+        },
+        |index, ()| {
+            progress(Event::Done(&format!("layer {}", layers[index])));
+            Ok(())
+        },
+    )
+}
+
+/// The spectra of all layers, from the tensors that lie in the unfinished file: whichever run wrote
+/// them, they are the same.
+fn stored_spectra(
+    writer: &HtzWriter,
+    layers: usize,
+    threads: usize,
+) -> Result<Vec<SpectrumRecord>, CompileError> {
+    let map = MappedFile::open(writer.temp_path()).map_err(HtzError::from)?;
+    let bytes = |entry: &TensorEntry| {
+        let start = usize::try_from(entry.offset).ok();
+        let end = start.and_then(|start| start.checked_add(usize::try_from(entry.length).ok()?));
+        let range = start.zip(end).map(|(start, end)| start..end);
+        range.and_then(|range| map.get(range)).unwrap_or(&[])
+    };
+    let mut spectra = Vec::with_capacity(layers * Slot::ALL.len());
+    for layer in 0..layers {
+        spectra.extend(probe::spectra(writer.written(), bytes, layer, threads)?);
+    }
+    Ok(spectra)
+}
+
+/// Enters the errors of the units' members.
+fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>) {
+    for (&index, found) in found {
+        let Some(Job::Factorise(unit)) = jobs.get(index) else {
+            continue;
+        };
+        for (member, error) in unit.members.iter().zip(&found.errors) {
+            if let Some(slot) = layout::record_of(record, unit.layer, member.slot) {
+                slot.error = Some(*error);
+            }
+        }
+    }
+}
+
+/// The tensors that a step makes.
+fn roles(job: Job, biases: bool) -> Vec<Role> {
+    match job {
+        Job::PassThrough(tensor) => vec![tensor.role],
+        Job::Factorise(unit) => {
+            let shapes = unit::stored_tensors(unit, biases);
+            shapes.into_iter().map(|shape| shape.role).collect()
+        }
+    }
+}
+
+/// Results that may wait: those of one layer, or more where so many threads would not find work
+/// within one.
+pub fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
+    let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
+    let distance = jobs.len().div_ceil(units.count().max(1));
+    jobs.len()
+        .div_ceil(layers)
+        .max(threads.saturating_mul(distance))
+}

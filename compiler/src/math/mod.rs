@@ -1,0 +1,151 @@
+//! Factorisations of dense weights: pure arithmetic on buffers.
+//!
+//! Two constructions replace the dense weights `W [out, in]` of a transformer block:
+//!
+//! - [`shared_basis`]: the slots that read the same input share one orthonormal basis
+//!   `P [d, k]`; each keeps only `W̃ = W P` (global rank compression).
+//! - [`low_rank`]: one slot becomes `B A` with `A [r, in]` and `B [out, r]`, its best
+//!   approximation of rank `r`, components in decreasing order, so that the first `r'`
+//!   components are the best approximation of rank `r'`.
+//!
+//! Both minimise the Frobenius norm of what is lost, or with [`low_rank_with`] and
+//! [`shared_basis_with`] the norm that a [`Gauge`] chooses: from the activations of a calibration,
+//! or from the weights alone by [`axiom_gauge`]. They can keep a direction ([`Sink`]) or input
+//! columns exact, and [`bias_correction`] puts back what is lost on the mean input.
+//!
+//! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
+//! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
+//!
+//! All arithmetic is in float64; only the stored factors are rounded to float32. Every call runs
+//! on the thread that made it, and two calls with the same numbers give the same bytes as long
+//! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
+//! gives each a slot of its own: the decompositions themselves gain little from a second core.
+
+mod axiom;
+mod basis;
+mod bias;
+#[cfg(any(test, not(feature = "openblas")))]
+mod decompose;
+mod error;
+mod gauge;
+mod low_rank;
+mod measure;
+#[cfg(feature = "openblas")]
+mod openblas;
+mod panels;
+mod sink;
+mod symmetric;
+#[cfg(test)]
+mod tests;
+
+use faer::Mat;
+
+#[cfg(not(feature = "openblas"))]
+use decompose as backend;
+#[cfg(feature = "openblas")]
+use openblas as backend;
+
+pub use axiom::{AxiomGauge, AxiomOptions, AxiomSlot, Side, axiom_gauge};
+pub use basis::{
+    BasisOptions, BasisWeighting, Components, SharedBasis, shared_basis, shared_basis_with,
+    shared_components, shared_singular_values,
+};
+pub use bias::bias_correction;
+pub use error::FactoriseError;
+pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
+pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
+pub use measure::{low_rank_error, shared_error, tail, weighted_error};
+pub use sink::{
+    Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
+    largest_moments,
+};
+pub use symmetric::{Eigen, symmetric_eigen, symmetric_eigenvalues};
+
+/// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of
+/// an artifact, because the last bits of the factors depend on it.
+pub const BACKEND: &str = if cfg!(feature = "openblas") {
+    "openblas"
+} else {
+    "faer"
+};
+
+/// A dense weight, row-major: row `o` holds the coefficients of output `o`.
+#[derive(Clone, Copy, Debug)]
+pub struct Weight<'a> {
+    /// Number of outputs.
+    pub rows: usize,
+    /// Number of inputs.
+    pub cols: usize,
+    /// `rows * cols` numbers.
+    pub values: &'a [f32],
+}
+
+impl Weight<'_> {
+    /// Checks the length and that every number is finite; `index` names the weight in an error.
+    pub(crate) fn check(&self, index: usize) -> Result<(), FactoriseError> {
+        if self.rows == 0 || self.cols == 0 {
+            return Err(FactoriseError::Empty {
+                index,
+                rows: self.rows,
+                cols: self.cols,
+            });
+        }
+        if self.rows.checked_mul(self.cols) != Some(self.values.len()) {
+            return Err(FactoriseError::Length {
+                index,
+                rows: self.rows,
+                cols: self.cols,
+                found: self.values.len(),
+            });
+        }
+        match self.values.iter().position(|v| !v.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(FactoriseError::NonFinite {
+                index,
+                row: at / self.cols,
+                col: at % self.cols,
+                value: self.values[at],
+            }),
+        }
+    }
+
+    /// `‖W‖_F²`.
+    fn norm_squared(&self) -> f64 {
+        self.values
+            .iter()
+            .map(|&v| f64::from(v) * f64::from(v))
+            .sum()
+    }
+}
+
+/// The leading part of a decomposition of order `n`.
+#[derive(Debug)]
+struct Leading {
+    /// All `n` eigenvalues or singular values, decreasing.
+    values: Vec<f64>,
+    /// `[n, k]`, orthonormal: column `j` belongs to `values[j]`.
+    vectors: Mat<f64>,
+}
+
+/// Whether the entry of largest magnitude of a stored vector is negative; of equal ones the
+/// lowest index counts. Singular vectors are free in their sign, and this fixes it.
+///
+/// It is asked of the numbers as they are stored: entries that are equal but for the last bits of
+/// the float64 arithmetic are equal, whatever the backend made of those bits.
+fn is_negative(vector: impl IntoIterator<Item = f32>) -> bool {
+    let largest = vector.into_iter().fold(
+        0.0f32,
+        |best, v| if v.abs() > best.abs() { v } else { best },
+    );
+    largest < 0.0
+}
+
+/// The largest power of two that is not above a positive normal number; 1 for any other.
+fn power_of_two_below(number: f64) -> f64 {
+    const EXPONENT: u64 = 0x7FF0_0000_0000_0000;
+    if number.is_normal() {
+        f64::from_bits(number.to_bits() & EXPONENT)
+    } else {
+        1.0
+    }
+}

@@ -1,0 +1,291 @@
+//! Measures a model on a text: perplexity in two protocols, and the distance to a reference.
+//!
+//! The text is tokenised once and cut into windows; the first token of each window is replaced
+//! by BOS where the model asks for one. Every position but the last predicts its successor.
+//! `perplexity` is llama.cpp's: only positions from half of the window on are scored, so each
+//! has at least that much context. `perplexity_all` scores all positions.
+
+mod statistics;
+
+use htc_loader::exec::BATCH;
+use htc_loader::kv::KvType;
+use htc_loader::tokenizer::Tokenizer;
+use htc_loader::{ExecError, Model, Pool, Session};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::calibrate::windows::{TextTooShort, Windows};
+
+pub use statistics::Mean;
+use statistics::{Score, compare, score};
+
+/// Logits held at a time, in numbers.
+const LOGITS: usize = 1 << 22;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol {
+    /// Tokens in a window.
+    pub context: usize,
+    /// Windows at most; `None` for all that the text holds.
+    pub chunks: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Perplexity of the second half of each window.
+    pub perplexity: f64,
+    /// Standard error of `perplexity`.
+    pub stderr: f64,
+    /// Perplexity of all positions.
+    pub perplexity_all: f64,
+    /// Standard error of `perplexity_all`.
+    pub stderr_all: f64,
+    /// Positions scored for `perplexity`.
+    pub tokens: u64,
+    /// Positions scored for `perplexity_all`.
+    pub tokens_all: u64,
+    /// Tokens in a window.
+    pub context: usize,
+    /// Windows measured.
+    pub chunks: usize,
+    /// Distance to the reference, on the positions of `perplexity`.
+    #[serde(flatten)]
+    pub reference: Option<Distance>,
+}
+
+/// How far a model is from its reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Distance {
+    /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, nats.
+    pub kl: f64,
+    /// Standard error of `kl`.
+    pub kl_stderr: f64,
+    /// Share of positions where both think the same token likeliest.
+    pub top1: f64,
+    /// Standard error of `top1`.
+    pub top1_stderr: f64,
+    /// Perplexity of the reference in the same protocol.
+    pub reference_perplexity: f64,
+    /// Perplexity of the model over the reference's.
+    pub perplexity_ratio: f64,
+    /// Half the width of the ratio's 95 % confidence interval, from the paired differences of
+    /// the two models' losses.
+    pub perplexity_ratio_ci95: f64,
+}
+
+/// Why a measurement is impossible.
+#[derive(Debug, Error)]
+pub enum EvaluateError {
+    /// Not one window.
+    #[error(transparent)]
+    TextTooShort(#[from] TextTooShort),
+    /// The two models do not speak of the same tokens.
+    #[error(
+        "--reference: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
+    )]
+    OtherVocabulary {
+        /// The first difference.
+        what: String,
+    },
+    /// A forward pass failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// A forward pass of the reference failed.
+    #[error(transparent)]
+    Reference(ExecError),
+}
+
+/// Measures `model` on `text`; `progress` gets the windows done and their total.
+///
+/// # Errors
+/// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
+/// model's output is not finite.
+pub fn evaluate(
+    pool: &Pool,
+    model: &Model,
+    tokenizer: &Tokenizer,
+    reference: Option<(&Model, &Tokenizer)>,
+    text: &str,
+    protocol: Protocol,
+    progress: impl FnMut(usize, usize),
+) -> Result<Evaluation, EvaluateError> {
+    if let Some((other, other_tokenizer)) = reference {
+        same_vocabulary(model, tokenizer, other, other_tokenizer)?;
+    }
+    let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
+    let reference = reference.map(|(other, _)| other);
+    on_windows(pool, model, reference, &windows, protocol.kv_type, progress)
+}
+
+/// Measures `model` on windows of a text, against a reference that speaks of the same tokens;
+/// `progress` gets the windows done and their total.
+///
+/// # Errors
+/// [`EvaluateError`] where the output of a model is not finite.
+pub fn on_windows(
+    pool: &Pool,
+    model: &Model,
+    reference: Option<&Model>,
+    windows: &Windows,
+    kv_type: KvType,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Evaluation, EvaluateError> {
+    let (context, chunks) = (windows.context(), windows.count());
+    let session = |model| Session::with_kv_type(model, pool, context, kv_type);
+    let mut other = reference.map(session);
+    let mut session = session(model);
+    let mut totals = Totals::default();
+    for (index, window) in windows.iter().enumerate() {
+        session.reset();
+        if let Some(other) = &mut other {
+            other.reset();
+        }
+        let mut start = 0;
+        let batch = other.as_ref().map_or(BATCH, Session::batch);
+        for batch in window.chunks(batch.min(session.batch())) {
+            session.forward(batch)?;
+            if let Some(other) = &mut other {
+                other.forward(batch).map_err(EvaluateError::Reference)?;
+            }
+            let scored = batch.len().min(context - 1 - start);
+            score_batch(
+                pool,
+                &mut session,
+                other.as_mut(),
+                window,
+                start,
+                scored,
+                &mut totals,
+            )?;
+            start += batch.len();
+        }
+        progress(index + 1, chunks);
+    }
+    Ok(totals.finish(context, chunks))
+}
+
+/// Scores `n` rows of the last batch, whose first row is position `start` of the window.
+fn score_batch(
+    pool: &Pool,
+    session: &mut Session,
+    mut other: Option<&mut Session>,
+    window: &[u32],
+    start: usize,
+    n: usize,
+    totals: &mut Totals,
+) -> Result<(), EvaluateError> {
+    let vocabulary = session.model().hyper().vocabulary;
+    let slab = (LOGITS / vocabulary).max(1);
+    let mut scores = vec![Score::default(); slab.min(n)];
+    for first in (0..n).step_by(slab) {
+        let rows = slab.min(n - first);
+        let logits = session.logits(first, first + rows)?;
+        let reference = match &mut other {
+            Some(other) => {
+                let logits = other.logits(first, first + rows);
+                Some(logits.map_err(EvaluateError::Reference)?)
+            }
+            None => None,
+        };
+        let scores = &mut scores[..rows];
+        pool.chunks_mut(scores, 1, |row, out| {
+            let target = window[start + first + row + 1] as usize;
+            let logits = &logits[row * vocabulary..][..vocabulary];
+            out[0] = match reference {
+                Some(all) => compare(logits, &all[row * vocabulary..][..vocabulary], target),
+                None => score(logits, target),
+            };
+        });
+        for (row, score) in scores.iter().enumerate() {
+            let position = start + first + row;
+            if !score.reference_loss.is_finite() {
+                return Err(EvaluateError::Reference(ExecError::NotFinite { position }));
+            }
+            let divergence = score.distance.map_or(0.0, |(divergence, _)| divergence);
+            if !score.loss.is_finite() || !divergence.is_finite() {
+                return Err(ExecError::NotFinite { position }.into());
+            }
+            totals.add(score, position >= window.len() / 2);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Totals {
+    all: Mean,
+    second_half: Mean,
+    reference: Mean,
+    difference: Mean,
+    divergence: Mean,
+    agreement: Mean,
+    compared: bool,
+}
+
+impl Totals {
+    fn add(&mut self, score: &Score, second_half: bool) {
+        self.all.add(score.loss);
+        if second_half {
+            self.second_half.add(score.loss);
+            if let Some((divergence, agrees)) = score.distance {
+                self.compared = true;
+                self.reference.add(score.reference_loss);
+                self.difference.add(score.loss - score.reference_loss);
+                self.divergence.add(divergence);
+                self.agreement.add(f64::from(u8::from(agrees)));
+            }
+        }
+    }
+
+    fn finish(&self, context: usize, chunks: usize) -> Evaluation {
+        let perplexity = self.second_half.mean().exp();
+        let perplexity_all = self.all.mean().exp();
+        let reference = self.compared.then(|| {
+            let ratio = self.difference.mean().exp();
+            Distance {
+                kl: self.divergence.mean(),
+                kl_stderr: self.divergence.standard_error(),
+                top1: self.agreement.mean(),
+                top1_stderr: self.agreement.standard_error(),
+                reference_perplexity: self.reference.mean().exp(),
+                perplexity_ratio: ratio,
+                perplexity_ratio_ci95: 1.96 * ratio * self.difference.standard_error(),
+            }
+        });
+        Evaluation {
+            perplexity,
+            stderr: perplexity * self.second_half.standard_error(),
+            perplexity_all,
+            stderr_all: perplexity_all * self.all.standard_error(),
+            tokens: self.second_half.count(),
+            tokens_all: self.all.count(),
+            context,
+            chunks,
+            reference,
+        }
+    }
+}
+
+fn same_vocabulary(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    other: &Model,
+    other_tokenizer: &Tokenizer,
+) -> Result<(), EvaluateError> {
+    let (rows, other_rows) = (model.hyper().vocabulary, other.hyper().vocabulary);
+    let (ours, theirs) = (tokenizer.vocabulary(), other_tokenizer.vocabulary());
+    let what = if rows != other_rows {
+        format!("{rows} tokens against {other_rows}")
+    } else if let Some(id) =
+        (0..ours.tokens.len()).find(|&i| ours.tokens.get(i) != theirs.tokens.get(i))
+    {
+        format!("token {id} is another text")
+    } else {
+        return Ok(());
+    };
+    Err(EvaluateError::OtherVocabulary { what })
+}

@@ -1,0 +1,164 @@
+//! What is measured on a model before its plan is made: only what the allocator looks at.
+
+use htc_formats::source::ModelFile;
+
+use crate::calibrate::{Calibration, StoredLayer};
+use crate::pipeline::{CompileError, Event};
+use crate::plan::allocate::Allocator;
+use crate::plan::{Branches, Evidence, Method, Request, Unit};
+use crate::request::{GaugeKind, Treatment};
+use crate::system::ordered;
+use crate::unit::{Weighting, spectrum};
+
+/// What the caller says of the machine that the artifact is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Target {
+    /// Bytes of its second-level cache.
+    pub cache: Option<u64>,
+    /// Tokens that the dense model writes there per joule.
+    pub tokens_per_joule: Option<f64>,
+}
+
+impl Target {
+    /// What is known without a look at the weights.
+    pub fn evidence(&self) -> Evidence {
+        Evidence {
+            cache: self.cache,
+            tokens_per_joule: self.tokens_per_joule,
+            ..Evidence::default()
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Its units, in the order of the plan.
+    pub units: &'a [Unit],
+    /// Its activations.
+    pub calibration: Option<&'a Calibration>,
+}
+
+/// Measures what the allocator of a request looks at; whatever it does not look at is left out, and
+/// no weight is read for it. The numbers do not depend on the number of threads.
+///
+/// # Errors
+/// [`CompileError::Unit`] where a weight does not decode or is not finite.
+pub fn evidence(
+    measured: Measured,
+    request: &Request,
+    target: &Target,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Evidence, CompileError> {
+    let mut evidence = target.evidence();
+    if let Some(calibration) = measured.calibration {
+        let layers = calibration.layers.iter();
+        let (branches, variance) = layers.map(|layer| depth(layer)).unzip();
+        evidence.branches = Some(branches);
+        evidence.variance = Some(variance);
+    }
+    let calibrated = measured.calibration.is_some();
+    if reads_weights(request, target, calibrated) {
+        let whitened = calibrated
+            && matches!(
+                request.allocation.allocator,
+                Allocator::Whitened | Allocator::DiffPlan
+            );
+        let kind = if whitened {
+            GaugeKind::Whiten
+        } else {
+            GaugeKind::None
+        };
+        let weighting = Weighting::new(Treatment::with_gauge(kind), measured.calibration);
+        let spectra = spectra(measured, request, &weighting, threads, progress)?;
+        if whitened {
+            evidence.whitened = Some(spectra);
+        } else {
+            evidence.spectra = Some(spectra);
+        }
+    }
+    Ok(evidence)
+}
+
+/// What the branches of a layer add, as parts of the stream behind it, and the variance of that.
+fn depth(layer: &StoredLayer) -> (Branches, f64) {
+    let stream = layer.stream();
+    let variance = stream.variance();
+    let energy = variance * stream.mean.len() as f64;
+    let [attention, feed_forward] = layer.branches().map(|branch| match energy > 0.0 {
+        true => branch / energy,
+        false => 0.0,
+    });
+    let branches = Branches {
+        attention,
+        feed_forward,
+    };
+    (branches, variance)
+}
+
+/// Whether an allocator looks at what a calibration finds.
+pub fn reads_activations(allocator: Allocator) -> bool {
+    match allocator {
+        Allocator::Phase | Allocator::Curvature | Allocator::Whitened | Allocator::DiffPlan => true,
+        Allocator::Uniform | Allocator::Waterfill | Allocator::CacheFit => false,
+    }
+}
+
+/// Whether the allocator of a request looks at the spectra of the weights.
+pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bool {
+    match request.allocation.allocator {
+        Allocator::Waterfill => true,
+        // Without what they need beside they are refused, whatever the spectra are.
+        Allocator::DiffPlan => target.tokens_per_joule.is_some(),
+        Allocator::Whitened => calibrated,
+        Allocator::Uniform | Allocator::Phase | Allocator::Curvature | Allocator::CacheFit => false,
+    }
+}
+
+/// Whether what the allocator of a request needs is measured by [`evidence`], so that its absence
+/// before is no fault.
+pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
+    match request.allocation.allocator {
+        Allocator::Phase | Allocator::Curvature => calibrated,
+        Allocator::Uniform | Allocator::CacheFit => false,
+        Allocator::Waterfill | Allocator::DiffPlan | Allocator::Whitened => {
+            reads_weights(request, target, calibrated)
+        }
+    }
+}
+
+/// The singular values of every unit's weights. One unit per thread is in memory at a time.
+fn spectra(
+    measured: Measured,
+    request: &Request,
+    weighting: &Weighting,
+    threads: usize,
+    progress: impl Fn(Event) + Sync,
+) -> Result<Vec<Vec<f64>>, CompileError> {
+    let Measured { source, units, .. } = measured;
+    let shared = request.method == Method::SharedBasis;
+    progress(Event::Measuring(units.len()));
+    let mut spectra = Vec::with_capacity(units.len());
+    ordered::for_each(
+        threads,
+        units.len(),
+        // A spectrum takes no room, so a slow unit need not hold up the others.
+        units.len(),
+        |index| {
+            let spectrum = spectrum::of_unit(source, &units[index], shared, weighting);
+            spectrum.map_err(|error| CompileError::Unit {
+                path: source.path.clone(),
+                error,
+            })
+        },
+        |index, spectrum| {
+            progress(Event::Done(&units[index].label()));
+            spectra.push(spectrum);
+            Ok(())
+        },
+    )?;
+    Ok(spectra)
+}

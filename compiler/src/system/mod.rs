@@ -1,0 +1,7 @@
+//! The machine: disk, memory, bounded texts, random numbers, ordered work on several threads.
+
+pub mod disk;
+pub mod memory;
+pub mod ordered;
+pub(crate) mod random;
+pub mod text;

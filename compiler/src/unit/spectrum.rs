@@ -1,0 +1,106 @@
+//! The singular values of one unit's weights, and the components its slots share, from the
+//! source's bytes.
+
+use htc_formats::source::ModelFile;
+
+use super::{UnitError, Weighting, dense_weight, weight_name};
+use crate::math::{
+    BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path, Weight,
+    low_rank_with, shared_basis_with, shared_components, shared_singular_values, singular_values,
+};
+use crate::plan::Unit;
+
+/// The singular values of a unit's weight under its gauge, decreasing; for slots that share a basis the square roots
+/// of the eigenvalues of the matrix whose eigenvectors the basis is.
+///
+/// # Errors
+/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+pub fn of_unit(
+    source: &ModelFile,
+    unit: &Unit,
+    shared: bool,
+    weighting: &Weighting,
+) -> Result<Vec<f64>, UnitError> {
+    let dense = dense(source, unit)?;
+    let weights = weights(source, unit, &dense)?;
+    let failed = |index| failed(source, unit, index);
+    let site = unit.members.first().map(|member| member.slot.site());
+    let gauge = site.map(|site| weighting.gauge(unit.layer, site));
+    let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
+    match (shared, &weights[..], &*gauge) {
+        (false, &[weight], Gauge::None) => singular_values(weight).map_err(failed(0)),
+        (_, weights, Gauge::None) => {
+            shared_singular_values(weights, BasisWeighting::Normalised).map_err(failed(0))
+        }
+        // The values are all there with the first component.
+        (false, &[weight], gauge) => {
+            let options = LowRankOptions {
+                path: Path::Gram,
+                input: gauge,
+                ..LowRankOptions::default()
+            };
+            let found = low_rank_with(weight, 1, &options).map_err(failed(0))?;
+            Ok(found.singular_values)
+        }
+        (_, weights, gauge) => {
+            let options = BasisOptions {
+                gauge,
+                ..BasisOptions::default()
+            };
+            let found = shared_basis_with(weights, 1, &options).map_err(failed(0))?;
+            Ok(found.eigenvalues.into_iter().map(f64::sqrt).collect())
+        }
+    }
+}
+
+/// The components of the basis that a unit's slots share, without a gauge, each slot counting the
+/// same.
+///
+/// # Errors
+/// [`UnitError`] where a weight is missing, does not decode or is not finite.
+pub fn components(source: &ModelFile, unit: &Unit) -> Result<Components, UnitError> {
+    let dense = dense(source, unit)?;
+    let weights = weights(source, unit, &dense)?;
+    shared_components(&weights, BasisWeighting::Normalised).map_err(failed(source, unit, 0))
+}
+
+/// The numbers of every slot.
+fn dense(source: &ModelFile, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
+    let members = unit.members.iter();
+    members
+        .map(|member| dense_weight(source, unit.layer, member))
+        .collect()
+}
+
+/// The same as matrices, checked.
+fn weights<'a>(
+    source: &ModelFile,
+    unit: &Unit,
+    dense: &'a [Vec<f32>],
+) -> Result<Vec<Weight<'a>>, UnitError> {
+    let mut weights = Vec::with_capacity(dense.len());
+    for (index, (member, values)) in unit.members.iter().zip(dense).enumerate() {
+        let weight = Weight {
+            rows: member.rows,
+            cols: member.cols,
+            values,
+        };
+        weight.check(index).map_err(failed(source, unit, index))?;
+        weights.push(weight);
+    }
+    Ok(weights)
+}
+
+/// Names the tensor of a slot that the mathematics refuses.
+fn failed(
+    source: &ModelFile,
+    unit: &Unit,
+    index: usize,
+) -> impl Fn(FactoriseError) -> UnitError + use<> {
+    let slot = unit.members.get(index).map(|member| member.slot);
+    let tensor = slot.map_or_else(String::new, |slot| weight_name(source, unit.layer, slot));
+    move |source| UnitError::Factorise {
+        tensor: tensor.clone(),
+        source,
+    }
+}

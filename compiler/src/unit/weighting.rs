@@ -1,0 +1,232 @@
+//! Which errors of a slot count, and what its factors must not lose: the gauges of a model's sites
+//! and layers, from what calibration saw or from the weights.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use htc_formats::model::Site;
+use htc_formats::source::ModelFile;
+
+use super::{UnitError, dense_weight, weight_name, weight_of};
+use crate::calibrate::Calibration;
+use crate::math::{
+    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, FactoriseError,
+    Gauge, SecondMoment, Side, Weight, axiom_gauge, largest_columns, largest_moments,
+};
+use crate::plan::{Plan, UnitPlan};
+use crate::request::{GaugeKind, SinkProtection, Treatment};
+
+/// Sites whose gauges are kept: those of a layer and of the next, where several threads work.
+const KEPT: usize = 8;
+
+/// The gauge of a site, made once by the thread that asks first.
+type Made = Arc<OnceLock<Result<Arc<Gauge>, FactoriseError>>>;
+
+/// The axiom gauge of a layer, likewise; `None` where truncation loses nothing.
+type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
+
+/// Widths from which an evaluation of the axiom gauge takes many seconds, and the evaluations that
+/// such a layer gets. They reach most of the decrease.
+const WIDE: usize = 2048;
+const EVALUATIONS_WHERE_WIDE: usize = 8;
+
+/// How a model's slots are treated, unit by unit.
+///
+/// An axiom gauge belongs to a layer: it is baked into every slot on its own, so layers need not agree
+/// on one, and one layer's weights are in memory at a time for each thread that searches. What is
+/// minimised are the tails of the layer's factorised slots at the ranks of the plan. Slots that share
+/// a basis count with the tail that each would have alone at the rank of the basis, which is a lower
+/// bound of what the shared basis loses; slots at their full rank lose nothing and do not count.
+#[derive(Debug, Default)]
+pub struct Weighting<'a> {
+    treatment: Treatment,
+    calibration: Option<&'a Calibration>,
+    planned: Option<(&'a ModelFile, &'a Plan)>,
+    made: Mutex<Vec<((usize, Site), Made)>>,
+    axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
+}
+
+impl<'a> Weighting<'a> {
+    /// For spectra and single units; without a calibration every gauge is [`Gauge::None`].
+    pub fn new(treatment: Treatment, calibration: Option<&'a Calibration>) -> Self {
+        Weighting {
+            treatment,
+            calibration,
+            ..Weighting::default()
+        }
+    }
+
+    /// For all units of a plan, whose ranks the axiom gauge looks at.
+    #[must_use]
+    pub fn of_plan(self, source: &'a ModelFile, plan: &'a Plan) -> Self {
+        Weighting {
+            planned: Some((source, plan)),
+            ..self
+        }
+    }
+
+    /// How weights are treated.
+    pub fn treatment(&self) -> &Treatment {
+        &self.treatment
+    }
+
+    /// The mean input of a site, where a bias is to put back what is lost on it.
+    pub fn mean_to_correct(&self, layer: usize, site: Site) -> Option<Vec<f64>> {
+        let calibration = self.calibration.filter(|_| self.treatment.bias)?;
+        Some(calibration.layers[layer].site(site).mean)
+    }
+
+    /// The direction that factors of a site's slots must not miss: the mean of what they read at the
+    /// first position of a sequence, behind the norm, where the norm's weight has scaled it.
+    /// `None` where nothing is to be appended, and where that mean is zero.
+    pub fn sink(&self, layer: usize, site: Site) -> Option<Vec<f64>> {
+        if self.treatment.sink != SinkProtection::Append {
+            return None;
+        }
+        let direction = self.calibration?.layers[layer].first_input(site)?;
+        direction.iter().any(|v| *v != 0.0).then_some(direction)
+    }
+
+    /// The input channels that the factors of a unit keep exact, ascending.
+    ///
+    /// # Errors
+    /// More channels than there are, weights or moments that are not finite.
+    pub fn exempt(
+        &self,
+        layer: usize,
+        site: Site,
+        weights: &[Weight<'_>],
+    ) -> Result<Vec<usize>, FactoriseError> {
+        match (self.treatment.sink, site, self.calibration) {
+            (SinkProtection::Channels(count), Site::Attention | Site::Ffn, Some(calibration)) => {
+                largest_moments(&calibration.layers[layer].site(site).diagonal(), count)
+            }
+            (SinkProtection::Channels(count), Site::Attention | Site::Ffn, None) => {
+                largest_columns(weights, count)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The axiom gauge of a layer, made by the thread that asks first; `None` with another gauge, and
+    /// where truncation loses nothing.
+    ///
+    /// # Errors
+    /// [`UnitError`], which names the tensor.
+    pub fn axiom(&self, layer: usize) -> Result<Option<Arc<AxiomGauge>>, UnitError> {
+        let (GaugeKind::Axiom, Some((source, plan))) = (self.treatment.gauge, self.planned) else {
+            return Ok(None);
+        };
+        let made = {
+            let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(layer).or_default())
+        };
+        made.get_or_init(|| Ok(axiom_of_layer(source, plan, layer)?.map(Arc::new)))
+            .clone()
+    }
+
+    /// The second moment of what a site's slots read: its order, and the lower triangle of
+    /// `[n, n]`.
+    pub fn second_moment(&self, layer: usize, site: Site) -> Option<(usize, Vec<f64>)> {
+        let moment = self.calibration?.layers[layer].site(site);
+        Some((moment.mean.len(), moment.lower()))
+    }
+
+    /// The gauge of a site's inputs; [`Gauge::None`] with the axiom gauge, which is a layer's.
+    ///
+    /// # Errors
+    /// What the gauge's constructor refuses.
+    pub fn gauge(&self, layer: usize, site: Site) -> Result<Arc<Gauge>, FactoriseError> {
+        let (kind, Some(calibration)) = (self.treatment.gauge, self.calibration) else {
+            return Ok(Arc::new(Gauge::None));
+        };
+        if matches!(kind, GaugeKind::None | GaugeKind::Axiom) {
+            return Ok(Arc::new(Gauge::None));
+        }
+        let made = {
+            let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            match all.iter().find(|(key, _)| *key == (layer, site)) {
+                Some((_, made)) => Arc::clone(made),
+                None => {
+                    if all.len() >= KEPT {
+                        all.remove(0);
+                    }
+                    let made = Made::default();
+                    all.push(((layer, site), Arc::clone(&made)));
+                    made
+                }
+            }
+        };
+        // Outside the lock: other sites' gauges are made meanwhile.
+        made.get_or_init(|| {
+            let moment = calibration.layers[layer].site(site);
+            let gauge = match kind {
+                GaugeKind::None | GaugeKind::Axiom => Gauge::None,
+                GaugeKind::Activation => Gauge::activation(&moment.diagonal(), DEFAULT_EXPONENT)?,
+                GaugeKind::Whiten => {
+                    let order = moment.mean.len();
+                    let values = &moment.lower();
+                    Gauge::whiten(SecondMoment { order, values }, DEFAULT_SHRINKAGE)?
+                }
+            };
+            Ok(Arc::new(gauge))
+        })
+        .clone()
+    }
+}
+
+/// The slots of a layer that truncation loses something of, each with its rank.
+pub(crate) fn truncated(
+    plan: &Plan,
+    layer: usize,
+) -> impl Iterator<Item = (&UnitPlan, &crate::plan::Member, usize)> {
+    let units = plan.units.iter().filter(move |unit| unit.layer == layer);
+    let ranked = units.filter_map(|unit| Some((unit, unit.rank()?)));
+    let members = ranked.flat_map(|(unit, rank)| {
+        let members = unit.members.iter();
+        members.map(move |member| (unit, member, rank))
+    });
+    members.filter(|(_, member, rank)| *rank < member.rows.min(member.cols))
+}
+
+/// Searches the axiom gauge of a layer; `None` where no slot of it is truncated.
+fn axiom_of_layer(
+    source: &ModelFile,
+    plan: &Plan,
+    layer: usize,
+) -> Result<Option<AxiomGauge>, UnitError> {
+    let slots: Vec<_> = truncated(plan, layer).collect();
+    let dense: Vec<Vec<f32>> = slots
+        .iter()
+        .map(|(_, member, _)| dense_weight(source, layer, member))
+        .collect::<Result<_, _>>()?;
+    let weights: Vec<AxiomSlot> = slots
+        .iter()
+        .zip(&dense)
+        .map(|((_, member, rank), values)| AxiomSlot {
+            weight: Weight {
+                rows: member.rows,
+                cols: member.cols,
+                values,
+            },
+            rank: *rank,
+            side: Side::of(member.slot),
+        })
+        .collect();
+    if weights.is_empty() {
+        return Ok(None);
+    }
+    let mut options = AxiomOptions::default();
+    if source.hyper.width >= WIDE {
+        options.evaluations = EVALUATIONS_WHERE_WIDE;
+    }
+    let found = axiom_gauge(&weights, options).map_err(|source_error| {
+        let index = weight_of(&source_error).unwrap_or(0);
+        let slot = slots.get(index).map(|(_, member, _)| member.slot);
+        UnitError::Factorise {
+            tensor: slot.map_or_else(String::new, |slot| weight_name(source, layer, slot)),
+            source: source_error,
+        }
+    })?;
+    Ok(Some(found))
+}
