@@ -18,6 +18,7 @@ mod error;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use htc_formats::DType;
@@ -525,7 +526,11 @@ pub fn calibrate(
     })?;
     let told = |event: calibrate::Event| progress(Event::Calibrate(event));
     Ok(calibrate::calibrate(
-        &model, digest, options, threads, told,
+        &Arc::new(model),
+        digest,
+        options,
+        threads,
+        told,
     )?)
 }
 

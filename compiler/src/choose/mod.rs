@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use htc_formats::htz::Digest;
@@ -270,8 +271,8 @@ pub fn choose(
         work,
         windows,
         digest: windows.digest(),
-        model,
-        pool: Pool::new(inputs.threads).map_err(CalibrateError::from)?,
+        model: Arc::new(model),
+        pool: Arc::new(Pool::new(inputs.threads).map_err(CalibrateError::from)?),
         progress: &progress,
         trials: RefCell::default(),
         measured: Cell::default(),
@@ -355,8 +356,8 @@ struct Bench<'a, P> {
     work: &'a Work,
     windows: &'a Windows,
     digest: Digest,
-    model: Model,
-    pool: Pool,
+    model: Arc<Model>,
+    pool: Arc<Pool>,
     progress: P,
     trials: RefCell<Vec<Trial>>,
     measured: Cell<Duration>,
@@ -411,6 +412,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
             path: artifact.to_owned(),
             error,
         })?;
+        let model = Arc::new(model);
         let found = measure::on_windows(
             &self.pool,
             &model,
