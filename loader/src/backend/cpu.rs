@@ -38,6 +38,19 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// One for each instruction set that the processor has kernels for, the best first: for
+    /// comparisons.
+    pub fn each(pool: &Arc<Pool>) -> Vec<Self> {
+        cpu::Cpu::each(pool).into_iter().map(Cpu::from).collect()
+    }
+
+    /// The instruction set of the kernels.
+    pub fn instruction_set(&self) -> &'static str {
+        self.cpu.instruction_set()
+    }
+}
+
 impl From<cpu::Cpu> for Cpu {
     fn from(cpu: cpu::Cpu) -> Self {
         let scratch = Scratch::new();

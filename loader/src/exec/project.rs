@@ -19,7 +19,7 @@ pub(super) fn project<B: Backend, const N: usize>(
     fraction: RankFraction,
     outputs: [Output<'_, B>; N],
 ) -> Result<(), ExecError> {
-    let mut factors: Vec<Factor<'_, B::Weight>> = Vec::with_capacity(N + 1);
+    let mut factors: Vec<Factor<'_, B::Weight>> = Vec::new();
     let block_of_shared = outputs
         .iter()
         .filter_map(|output| match output.linear {
