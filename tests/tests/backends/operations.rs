@@ -263,7 +263,7 @@ impl Operation for Gate {
     /// of two numbers near one.
     fn bounds(&self, expected: &[f32]) -> Vec<f64> {
         let of = |(expected, up): (&f32, &f32)| {
-            1e-6 * f64::from(expected.abs()) + 2e-7 * f64::from(up.abs())
+            2e-6 * f64::from(expected.abs()) + 2e-7 * f64::from(up.abs())
         };
         expected.iter().zip(&self.up).map(of).collect()
     }
