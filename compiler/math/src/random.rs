@@ -21,18 +21,16 @@ impl Rng {
     }
 
     /// Uniform in `[0, 1)`.
-    #[cfg(test)]
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    #[cfg(test)]
+    /// One of the choices, which are not none.
     pub fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
     /// Standard normal (Box and Muller).
-    #[cfg(test)]
     pub fn normal(&mut self) -> f64 {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         let (u, v) = (unit(self.next()), unit(self.next()));

@@ -1,6 +1,7 @@
 //! The record as it is written and read.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use htc_loader::Model;
 
@@ -35,7 +36,7 @@ fn a_record_reads_back_as_it_was_written() {
         cache: Some(cache.path().to_owned()),
         held_out: None,
     };
-    let model = Model::bind(source.clone()).unwrap();
+    let model = Arc::new(Model::bind(source.clone()).unwrap());
     let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();
     for calibration in [None, Some((options.text.as_path(), &found))] {
         let subject = Subject {

@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::htz::{Digest, HtzWriter, Section};
@@ -279,7 +280,11 @@ pub fn calibrate(
         error,
     })?;
     Ok(calibrate::calibrate(
-        &model, digest, options, threads, watch,
+        &Arc::new(model),
+        digest,
+        options,
+        threads,
+        watch,
     )?)
 }
 

@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use htc_loader::generate::{self, Limits, Stop, Summary};
+use htc_loader::kv::Kv;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
-use htc_loader::{Pool, Session};
+use htc_loader::{Cpu, Session};
 
 use super::{Failure, check_room, ignore_closed_pipe, open_model, tokenizer_of};
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
@@ -17,12 +18,12 @@ use crate::system::show::bytes_for_people;
 use crate::system::text;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
-    let mut sampler = Sampler::new(SamplingOptions {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        seed: args.seed,
-    })?;
+    let mut options = SamplingOptions::default();
+    options.temperature = args.temp;
+    options.top_k = args.top_k;
+    options.top_p = args.top_p;
+    options.seed = args.seed;
+    let mut sampler = Sampler::new(options)?;
     let model = open_model(&args.model)?;
     let tokenizer = tokenizer_of(&args.model, &model)?;
     let prompt = prompt(args)?;
@@ -30,7 +31,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         false => tokenizer.encode(&prompt, AddSpecial::Prompt),
         true => conversation(args, &tokenizer, prompt)?,
     };
-    let pool = Pool::new(args.threads.count())?;
+    let cpu = Cpu::with_threads(args.threads.count())?;
     let full = model.hyper().context;
     let context = match args.tokens {
         Some(n) => tokens.len().saturating_add(n).min(full),
@@ -48,11 +49,15 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
     let needed = memory::of_session(model.hyper(), positions, threads, kv_type);
     check_room(&args.model, needed)?;
-    let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
-    let limits = Limits {
-        tokens: args.tokens,
-        ignore_end: args.ignore_eos,
+    let failed = |error| Failure::Generate {
+        path: args.model.clone(),
+        error,
     };
+    let session = Session::with_kv_type(model, cpu, context, kv_type);
+    let mut session = session.map_err(|error| failed(error.into()))?;
+    let mut limits = Limits::default();
+    limits.tokens = args.tokens;
+    limits.ignore_end = args.ignore_eos;
     let mut out = Output::new();
     let mut broken = None;
     let summary = generate::generate(
@@ -69,10 +74,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             }
         },
     )
-    .map_err(|error| Failure::Generate {
-        path: args.model.clone(),
-        error,
-    })?;
+    .map_err(failed)?;
     let ended = match broken {
         Some(error) => Err(error),
         None => out.text("\n"),
@@ -173,6 +175,7 @@ fn in_words(summary: &Summary) -> String {
         Stop::End => "end of sequence",
         Stop::Context => "context full",
         Stop::Receiver => "output closed",
+        _ => "stopped",
     };
     format!(
         "prompt: {} tokens, {:.2} tokens/s; written: {} tokens, {decode} ({stop})",
