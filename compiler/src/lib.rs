@@ -35,14 +35,12 @@
 //! htc = { version = "0.1", default-features = false }
 //! ```
 
-/// Prints a line for people on standard error. That nobody can read it any more (a closed pipe, a
-/// full disk) is no reason to fail.
+/// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
 macro_rules! say {
-    ($($argument:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr().lock(), $($argument)*);
-    }};
+    ($($argument:tt)*) => {
+        $crate::app::terminal::say(format_args!($($argument)*))
+    };
 }
 
 pub mod analyse;

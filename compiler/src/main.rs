@@ -8,6 +8,11 @@ use htc::app::cli::Cli;
 use htc::app::commands;
 
 fn main() -> ExitCode {
+    if let Err(error) = htc_formats::map::tell_of_lost_files("htc") {
+        commands::complain(&format!(
+            "warning: files that are lost will not be named: {error}"
+        ));
+    }
     match Cli::try_parse() {
         Ok(cli) => match commands::execute(cli.command) {
             Ok(()) => ExitCode::SUCCESS,

@@ -73,7 +73,10 @@ fn a_cancelled_compilation_goes_on() {
             cancel.cancel();
         }
     });
-    assert!(matches!(ended, Err(CompileError::Cancelled(_))), "{ended:?}");
+    assert!(
+        matches!(ended, Err(CompileError::Cancelled(_))),
+        "{ended:?}"
+    );
     assert!(!artifact.exists());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let report = Compiler::new(demo("reference-7m-f16.gguf"), &artifact)

@@ -4,11 +4,13 @@
 pub mod architecture;
 pub mod block;
 pub mod dtype;
+pub mod escape;
 pub mod gguf;
 pub mod htz;
 pub mod limits;
 pub mod map;
 pub mod model;
+pub mod open;
 pub mod safetensors;
 pub mod source;
 pub mod vocab;

@@ -23,6 +23,11 @@ pub const MAX_TENSOR_NAME_BYTES: u64 = 255;
 /// Bytes of one string: chat templates and grammars stay far below 16 MiB.
 pub const MAX_STRING_BYTES: u64 = 1 << 24;
 
+/// Bytes of memory that the metadata of one file may take: 256 MiB. A list of short strings takes
+/// four times the memory that it takes in the file, and a sparse file costs its author nothing; the
+/// largest published vocabularies, of some hundred thousand tokens and merges, take 50 MB.
+pub const MAX_METADATA_MEMORY: u64 = 1 << 28;
+
 /// Levels of arrays in arrays. The reader recurses once per level, so this bounds its stack.
 pub const MAX_ARRAY_DEPTH: u32 = 4;
 
@@ -49,8 +54,17 @@ pub const MAX_LAYERS: usize = 1 << 12;
 /// Any width of a model: the residual stream, the feed-forward layer, the heads side by side.
 pub const MAX_WIDTH: usize = 1 << 20;
 
-/// Tokens of a vocabulary.
-pub const MAX_VOCABULARY: usize = 1 << 24;
+/// Width of a head: published models have up to 512. Attention keeps some hundred rows of this width
+/// for every thread, 3 MB at the bound.
+pub const MAX_HEAD_SIZE: usize = 1 << 12;
+
+/// Tokens of a vocabulary. The largest published ones have about a million; each takes some 30 bytes
+/// beside its text.
+pub const MAX_VOCABULARY: usize = 1 << 22;
+
+/// Merges of a vocabulary. The largest published ones have about half a million; each takes up to 100
+/// bytes while its file is read.
+pub const MAX_MERGES: usize = 1 << 22;
 
 /// Bytes of a `tokenizer.json` or a `tokenizer.model`. The largest published ones, of vocabularies
 /// of 262,144 tokens, have 33 MB.

@@ -9,7 +9,7 @@
 mod gguf_common;
 
 use gguf_common::{Raw, model_metadata};
-use htc_formats::gguf::{Contents, GgmlType, Gguf, GgufError, OpenError};
+use htc_formats::gguf::{Array, Contents, GgmlType, Gguf, GgufError, OpenError, ValueType};
 use htc_formats::limits;
 use htc_formats::map::MapError;
 use htc_formats::wire::WireError;
@@ -569,4 +569,51 @@ fn metadata_of_a_model_alone_is_a_valid_file() {
     raw.text("k").u32(0).u8(1);
     let contents = Contents::parse(&raw.bytes).unwrap();
     assert!(contents.data_offset() > raw.bytes.len() as u64);
+}
+
+/// A list of empty texts takes three times the memory that it takes in the file, and a sparse file
+/// costs nothing. What is refused is refused before it is allocated.
+#[test]
+fn memory_for_metadata_is_bounded() {
+    let limit = limits::MAX_METADATA_MEMORY;
+    let list = |kind: ValueType, count: u64, each: u64| {
+        let mut raw = Raw::new(3, 0, 1);
+        raw.text("list").u32(ValueType::Array as u32);
+        raw.u32(kind as u32).u64(count);
+        // Zeros that nobody touches take no memory.
+        let mut bytes = vec![0; raw.bytes.len() + (count * each) as usize];
+        bytes[..raw.bytes.len()].copy_from_slice(&raw.bytes);
+        bytes
+    };
+    let (text, array) = (size_of::<String>() as u64, size_of::<Array>() as u64);
+    for (kind, count, each) in [
+        (ValueType::String, limit / text + 1, 8),
+        (ValueType::Array, limit / array + 1, 12),
+        (ValueType::U8, limit + 1, 1),
+        (ValueType::F64, limit / 8 + 1, 8),
+    ] {
+        match error(&list(kind, count, each)) {
+            GgufError::Limit {
+                place,
+                found,
+                limit: most,
+            } => {
+                assert!(
+                    place.contains("list") && place.contains("memory"),
+                    "{place}"
+                );
+                assert!(found > limit && most == limit, "{kind}: {found}");
+            }
+            other => panic!("{kind}: {other}"),
+        }
+    }
+    // Lists in lists, keys and texts add up.
+    let mut raw = Raw::new(3, 0, 300);
+    for index in 0..300 {
+        raw.text(&format!("{index}")).u32(ValueType::String as u32);
+        raw.text(&"x".repeat(1 << 20));
+    }
+    assert!(matches!(error(&raw.bytes), GgufError::Limit { .. }));
+    let few = list(ValueType::String, 1000, 8);
+    assert!(Contents::parse(&few).is_ok());
 }

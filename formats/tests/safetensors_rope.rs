@@ -111,7 +111,7 @@ fn other_kinds_of_rotation_are_refused_by_name() {
                 let scaling = json!({key: kind, "factor": 2.0});
                 let (said, found) = refused_value(model_type, json!({ "rope_scaling": scaling }));
                 assert_eq!(said, format!("rope_scaling.{key}"), "{model_type}");
-                assert_eq!(found, format!("{:?}", kind.replace('\n', "\u{fffd}")));
+                assert_eq!(found, format!("\"{}\"", kind.replace('\n', "\\\\n")));
             }
         }
     }

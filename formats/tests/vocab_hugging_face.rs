@@ -499,3 +499,74 @@ fn folders_and_ggufs_agree() {
     }
     assert!(models > 5);
 }
+
+/// A million added tokens that take spaces away: looking for each in a list of those before it took
+/// minutes.
+#[test]
+fn a_million_added_tokens_are_read_in_a_moment() {
+    const TOKENS: u32 = 1_150_000;
+    let mut json = String::from(
+        r#"{"model": {"type": "BPE", "vocab": {"a": 0}}, "pre_tokenizer": {"type": "ByteLevel"},
+            "added_tokens": ["#,
+    );
+    for id in 1..TOKENS {
+        let comma = if id == 1 { "" } else { "," };
+        json += &format!(r#"{comma}{{"id":{id},"content":"<{id}>","lstrip":true}}"#);
+    }
+    json += "]}";
+    assert!((json.len() as u64) < limits::MAX_TOKENIZER_FILE_BYTES);
+    let started = std::time::Instant::now();
+    let vocabulary = read(HuggingFaceFiles {
+        tokenizer_json: Some(json.into()),
+        ..HuggingFaceFiles::default()
+    })
+    .unwrap();
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    assert_eq!(vocabulary.strip_before.len(), TOKENS as usize - 1);
+}
+
+/// Lists of a file that would take many times its size in memory.
+#[test]
+fn merges_are_counted() {
+    let merges = "\" \",".repeat(limits::MAX_MERGES + 1);
+    let json = format!(
+        r#"{{"model": {{"type": "BPE", "merges": [{merges}" "]}}, "pre_tokenizer": null}}"#
+    );
+    let error = read(HuggingFaceFiles {
+        tokenizer_json: Some(json.into()),
+        ..HuggingFaceFiles::default()
+    })
+    .unwrap_err();
+    let most = format!("at most {}", limits::MAX_MERGES);
+    assert!(error.to_string().contains(&most), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_are_no_files_are_refused() {
+    use std::os::unix::fs::symlink;
+
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join("model");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(scratch.path().join("secret"), "{{ a }}").unwrap();
+    std::fs::write(folder.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+    assert!(Vocabulary::from_hugging_face(&folder).is_ok());
+    for name in HuggingFaceFiles::NAMES {
+        let path = folder.join(name);
+        let _ = std::fs::remove_file(&path);
+        let refused = |words: &str| {
+            let error = Vocabulary::from_hugging_face(&folder).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(name) && error.contains(words), "{error}");
+        };
+        symlink("../secret", &path).unwrap();
+        refused("leads out of");
+        std::fs::remove_file(&path).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(pipe.unwrap().success());
+        refused("not a regular file");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(folder.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
+use htc_formats::escape::escaped;
 use htc_formats::model::Slot;
 
 use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
@@ -15,8 +16,8 @@ impl fmt::Display for Analysis {
         writeln!(
             f,
             "{}: {}, {} layers of width {}, {} heads on {} of {} numbers, feed-forward {}",
-            self.model,
-            shape.architecture,
+            escaped(&self.model),
+            escaped(&shape.architecture),
             shape.layers,
             shape.width,
             shape.heads,

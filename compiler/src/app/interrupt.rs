@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::app::terminal::name;
 use crate::event::Cancel;
 
 /// Exit code of a program ended by SIGINT, by the shells' convention 128 + 2.
@@ -56,7 +57,7 @@ impl Interrupt {
         match &*self.kept.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(folder) => format!(
                 "interrupted; the same command goes on from here with what is in {}",
-                folder.display()
+                name(folder)
             ),
             None => "interrupted".to_owned(),
         }

@@ -4,3 +4,4 @@ pub mod chat;
 pub mod cli;
 pub mod commands;
 pub mod interrupt;
+pub mod terminal;

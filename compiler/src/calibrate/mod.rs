@@ -35,7 +35,7 @@ use crate::calibrate::windows::{TextTooShort, Windows};
 use crate::event::{Cancelled, Event, Watch};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::disk;
-use crate::system::text::TextError;
+use crate::system::text;
 use statistics::LayerSums;
 use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
@@ -64,8 +64,7 @@ impl CalibrationOptions {
         }
         let texts = std::iter::once(&self.text).chain(&self.held_out);
         for path in texts {
-            let path = path.clone();
-            File::open(&path).map_err(|source| TextError::Read { path, source })?;
+            text::open(path)?;
         }
         match &self.held_out {
             Some(other) if disk::same_place(other, &self.text) => {

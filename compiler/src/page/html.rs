@@ -121,8 +121,11 @@ pub struct Page {
     pub made_by: String,
 }
 
-/// Writes a page.
-pub fn write(page: &Page) -> String {
+/// Bytes of a page at most: 32 MiB. That of a model of a hundred layers has one or two.
+pub const MAX_PAGE: usize = 1 << 25;
+
+/// Writes a page; `None` where it would have more than [`MAX_PAGE`] bytes.
+pub fn write(page: &Page) -> Option<String> {
     let mut to = String::with_capacity(1 << 18);
     let title = escaped(&page.title);
     to.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
@@ -162,6 +165,9 @@ pub fn write(page: &Page) -> String {
     let mut plots = 0;
     for section in sections() {
         write_section(section, &mut plots, &mut to);
+        if to.len() > MAX_PAGE {
+            return None;
+        }
     }
     to.push_str("</main>\n<footer>\n");
     for line in [&page.left_out, &page.made_by] {
@@ -172,7 +178,7 @@ pub fn write(page: &Page) -> String {
         }
     }
     to.push_str("</footer>\n</body>\n</html>\n");
-    to
+    (to.len() <= MAX_PAGE).then_some(to)
 }
 
 fn write_section(section: &Section, plots: &mut usize, to: &mut String) {
@@ -327,10 +333,29 @@ mod tests {
             left_out: hostile.clone(),
             made_by: hostile.clone(),
         };
-        let text = write(&page);
+        let text = write(&page).unwrap();
         assert!(!text.contains("<script"), "{text}");
         assert!(!text.contains("\"'&"), "{text}");
         assert!(text.matches("&lt;script&gt;").count() >= 20);
+    }
+
+    #[test]
+    fn a_page_out_of_proportion_is_refused() {
+        let page = |notes: usize| Page {
+            title: "t".into(),
+            summary: Vec::new(),
+            tiles: Vec::new(),
+            sections: vec![Section {
+                id: "s",
+                title: "S",
+                lead: String::new(),
+                blocks: vec![Block::List("l".into(), vec!["<".repeat(1 << 20); notes])],
+            }],
+            left_out: String::new(),
+            made_by: String::new(),
+        };
+        assert!(write(&page(2)).is_some());
+        assert!(write(&page(9)).is_none());
     }
 
     #[test]
@@ -348,6 +373,6 @@ mod tests {
             left_out: String::new(),
             made_by: String::new(),
         };
-        assert!(!write(&page).contains("Empty"));
+        assert!(!write(&page).unwrap().contains("Empty"));
     }
 }

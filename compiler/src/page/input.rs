@@ -1,12 +1,12 @@
 //! What a page is made from, recognised by what is in a file.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{Digest, Htz, HtzError, MAGIC, Manifest, PlanRecord};
 use htc_formats::limits::MAX_LAYERS;
 use htc_formats::model::Slot;
+use htc_formats::open;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
@@ -16,8 +16,8 @@ use crate::estimate::Estimate;
 use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary};
 use crate::system::show::name_of;
 
-/// Bytes of a JSON file: 256 MiB.
-pub const MAX_JSON: u64 = 1 << 28;
+/// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
+pub const MAX_JSON: u64 = 1 << 25;
 
 /// Why a file is nothing to make a page from. The message of each is one line.
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ pub enum InputError {
         source: io::Error,
     },
     /// It is out of proportion.
-    #[error("{}: a report has at most {MAX_JSON} bytes, the file has more; give the file that a command wrote", path.display())]
+    #[error("{}: reports have at most {MAX_JSON} bytes together, and with this file there are more; give the files that a command wrote, or fewer at a time", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -306,6 +306,8 @@ pub struct Inputs {
     pub evaluated: Vec<(Evaluated, Scores)>,
     /// Analyses.
     pub analyses: Vec<Analysis>,
+    /// Bytes of JSON that were read.
+    bytes: u64,
 }
 
 /// Keys that tell what a JSON file is; their values are not looked at.
@@ -330,8 +332,9 @@ impl Inputs {
             source,
         };
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(failed)?;
-        let mut file = file.take(MAX_JSON + 1);
+        let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+        // All reports together: the page is made of all of them.
+        let mut file = file.take(MAX_JSON + 1 - self.bytes);
         let mut magic = Vec::new();
         let length = MAGIC.len() as u64;
         file.by_ref()
@@ -355,7 +358,8 @@ impl Inputs {
         }
         bytes.append(&mut magic);
         file.read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > MAX_JSON {
+        self.bytes += bytes.len() as u64;
+        if self.bytes > MAX_JSON {
             return Err(InputError::TooLarge { path: path.into() });
         }
         self.take(path, &bytes)

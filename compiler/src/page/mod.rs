@@ -16,26 +16,41 @@ pub mod sections;
 pub mod subject;
 pub mod table;
 
-use html::Page;
+use html::{MAX_PAGE, Page};
 use input::Inputs;
 use plot::PlotError;
 use subject::Given;
+use thiserror::Error;
+
+/// Why there is no page. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum PageError {
+    /// A plot is not drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// Browsers would not show it.
+    #[error(
+        "the page would have more than {MAX_PAGE} bytes, which no browser shows well; give fewer files at a time"
+    )]
+    TooLarge,
+}
 
 /// The page about what was given.
 ///
 /// # Errors
-/// [`PlotError`] where a plot is not drawn.
-pub fn page(inputs: &Inputs) -> Result<String, PlotError> {
+/// [`PageError`] where a plot is not drawn, or the page is out of proportion.
+pub fn page(inputs: &Inputs) -> Result<String, PageError> {
     let given = Given::new(inputs);
     let (sections, left_out) = sections::sections(&given)?;
-    Ok(html::write(&Page {
+    let html = html::write(&Page {
         title: sections::heading(&given),
         summary: sections::summary(&given),
         tiles: sections::tiles(&given),
         sections,
         left_out,
         made_by: format!("Made by htc {}.", env!("CARGO_PKG_VERSION")),
-    }))
+    });
+    html.ok_or(PageError::TooLarge)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use htc_formats::escape::escaped;
 use htc_formats::htz::Digest;
 use htc_formats::model::Slot;
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,12 @@ impl fmt::Display for Calibrated {
         write!(
             f,
             "  calibrated  on {}: {} tokens in windows of {}, {} of {} layers from the cache; gauge {}",
-            self.text, self.tokens, self.context, self.found_layers, self.layers, self.gauge
+            escaped(&self.text),
+            self.tokens,
+            self.context,
+            self.found_layers,
+            self.layers,
+            self.gauge
         )?;
         let errors = self.output_errors.iter();
         let errors: Vec<String> = errors

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use htc_formats::escape::escaped;
+
 use serde::Serialize;
 
 use super::{BeforeAfter, Summary};
@@ -35,7 +37,8 @@ impl fmt::Display for Forecast {
         writeln!(
             f,
             "{} -> {}: a dry run, no artifact is written",
-            self.source, self.artifact
+            escaped(&self.source),
+            escaped(&self.artifact)
         )?;
         writeln!(
             f,

@@ -8,6 +8,7 @@ mod summary;
 use std::fmt;
 use std::time::Duration;
 
+use htc_formats::escape::escaped;
 use htc_formats::htz::{Digest, PlanRecord};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
@@ -187,7 +188,12 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} -> {}", self.source, self.artifact)?;
+        writeln!(
+            f,
+            "{} -> {}",
+            escaped(&self.source),
+            escaped(&self.artifact)
+        )?;
         writeln!(
             f,
             "  bytes       {:>12} -> {:>12}  ({:.1} %)",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use htc_formats::escape::escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Evaluation;
@@ -19,6 +20,7 @@ pub struct Quality {
 impl fmt::Display for Quality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Quality { text, evaluation } = self;
+        let text = escaped(text);
         let Evaluation {
             perplexity, tokens, ..
         } = evaluation;

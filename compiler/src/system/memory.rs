@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use htc_formats::model::HyperParameters;
+use htc_loader::kv::KvType;
+
 /// Bytes of memory that the process occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
@@ -51,6 +54,32 @@ pub fn available() -> Option<u64> {
     Some(within.map_or(free, |within| within.min(free)))
 }
 
+/// Bytes that a sequence of so many positions takes beside the mapped model, at least: keys and values
+/// of all layers, the activations of one position, and what attention keeps for every thread.
+pub fn of_session(
+    hyper: &HyperParameters,
+    positions: usize,
+    threads: usize,
+    kv_type: KvType,
+) -> u64 {
+    let number = match kv_type {
+        KvType::F16 => 2,
+        // No kind takes more than float32.
+        _ => 4,
+    };
+    let product = |factors: &[usize]| {
+        let factors = factors.iter().map(|&factor| factor as u64);
+        factors.fold(1_u64, u64::saturating_mul)
+    };
+    let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
+    let kv = product(&[2, number, hyper.layers, kv_width, positions]);
+    // Queries, weighted sums and a tile of keys, 64 rows each.
+    let attention = product(&[4, 3 * 64, hyper.head_size, threads]);
+    let heads = product(&[hyper.heads, hyper.head_size]) as usize;
+    let row = 4 * hyper.width + 2 * heads + 2 * kv_width + 2 * hyper.ffn + hyper.vocabulary;
+    kv.saturating_add(attention).saturating_add(4 * row as u64)
+}
+
 /// The number of a line `key: number kB`, in bytes.
 fn kibibytes(lines: &str, key: &str) -> Option<u64> {
     let line = lines.lines().find_map(|line| line.strip_prefix(key))?;
@@ -71,6 +100,33 @@ fn parse(status: &str) -> Option<Resident> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sequence_takes_what_its_numbers_say() {
+        let hyper = HyperParameters {
+            architecture: "llama".to_owned(),
+            name: None,
+            vocabulary: 1000,
+            context: 4096,
+            width: 64,
+            layers: 4096,
+            heads: 256,
+            kv_heads: 256,
+            head_size: 4096,
+            ffn: 128,
+            norm_epsilon: 1e-5,
+            rope_theta: 1e4,
+            rope_dimensions: 64,
+            rope_linear_scale: 1.0,
+            forward: Default::default(),
+        };
+        let kv = 2 * 2 * 4096 * (1 << 20) * 100;
+        let found = of_session(&hyper, 100, 2, KvType::F16);
+        assert!((kv..kv + (64 << 20)).contains(&found), "{found}");
+        let wide = of_session(&hyper, 100, 2, KvType::F32);
+        assert_eq!(wide - found, kv);
+        assert_eq!(of_session(&hyper, usize::MAX, 2, KvType::F32), u64::MAX);
+    }
 
     #[test]
     fn the_lines_of_linux_are_read() {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use htc_formats::open;
 use thiserror::Error;
 
 /// Texts beyond this many bytes are refused: 1 GiB.
@@ -43,12 +44,18 @@ pub enum TextError {
 /// # Errors
 /// [`TextError`] where it cannot be read, is too large or not UTF-8.
 pub fn read(path: &Path) -> Result<String, TextError> {
-    let failed = |source| TextError::Read {
+    read_from(open(path)?, path)
+}
+
+/// Opens a text: a file, or what the shell writes for `<(command)`.
+///
+/// # Errors
+/// [`TextError::Read`] where it is absent, unreadable, or no regular file.
+pub fn open(path: &Path) -> Result<File, TextError> {
+    open::stream(path).map_err(|error| TextError::Read {
         path: path.into(),
-        source,
-    };
-    let file = File::open(path).map_err(failed)?;
-    read_from(file, path)
+        source: error.into_io(),
+    })
 }
 
 /// Reads a whole UTF-8 text from a stream; `name` stands for it in errors.

@@ -64,7 +64,11 @@ fuzz_target!(|input: &[u8]| {
         Ok(tokenizer) => {
             let plain = tokenizer.encode(&text, AddSpecial::AsVocabulary);
             let special = tokenizer.encode_with_special(&text, AddSpecial::Prompt);
-            for ids in [plain, special] {
+            // As if somebody had said the second half.
+            let half = (text.len() / 2..=text.len()).find(|&at| text.is_char_boundary(at));
+            let said = half.unwrap_or(text.len())..text.len();
+            let said = tokenizer.encode_conversation(&text, &[said], AddSpecial::Prompt);
+            for ids in [plain, special, said] {
                 assert!(ids.iter().all(|&id| (id as usize) < tokens));
                 tokenizer.decode(&ids);
             }

@@ -187,7 +187,12 @@ impl Gguf {
     ///
     /// [`OpenError`], which names the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let map = Arc::new(MappedFile::open(path)?);
+        Gguf::of(MappedFile::open(path)?)
+    }
+
+    /// Validates a mapped file.
+    fn of(map: MappedFile) -> Result<Self, OpenError> {
+        let map = Arc::new(map);
         let contents = Contents::parse(&map).map_err(|error| OpenError::Invalid {
             path: map.path().to_path_buf(),
             error,

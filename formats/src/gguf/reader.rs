@@ -22,9 +22,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Contents, GgufError> {
     let place = || "metadata entries".to_owned();
     check_limit(place, entry_count, limits::MAX_METADATA_ENTRIES)?;
     check_count(place, entry_count, MIN_ENTRY_BYTES, &cursor)?;
+    let mut memory = Memory::default();
+    memory.take(place, entry_count, size_of::<(String, Value)>() as u64)?;
     let mut metadata = Vec::with_capacity(entry_count as usize);
     for index in 0..entry_count {
-        metadata.push(read_entry(&mut cursor, index)?);
+        metadata.push(read_entry(&mut cursor, &mut memory, index)?);
     }
     let key_order = sorted(&metadata, |entry| &entry.0);
     if let Some(key) = first_duplicate(&metadata, &key_order, |entry| &entry.0) {
@@ -88,11 +90,42 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     }
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<(String, Value), GgufError> {
+/// Bytes of memory that the metadata take so far. They are counted before they are taken: a sparse
+/// file holds any number of empty strings.
+#[derive(Debug, Default)]
+struct Memory(u64);
+
+/// What the allocator needs beside a text.
+const PER_TEXT: u64 = 16;
+
+impl Memory {
+    /// Counts `count` things of `each` bytes.
+    fn take(&mut self, place: impl Fn() -> String, count: u64, each: u64) -> Result<(), GgufError> {
+        self.0 = self.0.saturating_add(count.saturating_mul(each));
+        let place = || format!("{}: bytes of memory for the metadata so far", place());
+        check_limit(place, self.0, limits::MAX_METADATA_MEMORY)
+    }
+
+    /// Counts a text.
+    fn text(&mut self, place: impl Fn() -> String, text: &str) -> Result<(), GgufError> {
+        match text.len() as u64 {
+            0 => Ok(()),
+            length => self.take(place, 1, length + PER_TEXT),
+        }
+    }
+}
+
+fn read_entry(
+    cursor: &mut Cursor<'_>,
+    memory: &mut Memory,
+    index: u64,
+) -> Result<(String, Value), GgufError> {
     let place = || format!("key of metadata entry {index}");
-    let key = read_text(cursor, place, limits::MAX_KEY_BYTES)?.to_owned();
+    let key = read_text(cursor, place, limits::MAX_KEY_BYTES)?;
+    memory.text(place, key)?;
+    let key = key.to_owned();
     let kind = read_kind(cursor, &key)?;
-    let value = read_value(cursor, &key, kind)?;
+    let value = read_value(cursor, memory, &key, kind)?;
     Ok((key, value))
 }
 
@@ -119,7 +152,12 @@ fn read_kind(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError>
     })
 }
 
-fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: ValueType) -> Result<Value, GgufError> {
+fn read_value(
+    cursor: &mut Cursor<'_>,
+    memory: &mut Memory,
+    key: &str,
+    kind: ValueType,
+) -> Result<Value, GgufError> {
     let wire = |error| in_key(key, error);
     Ok(match kind {
         ValueType::U8 => Value::U8(cursor.u8().map_err(wire)?),
@@ -130,20 +168,31 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str, kind: ValueType) -> Result<Val
         ValueType::I32 => Value::I32(cursor.i32().map_err(wire)?),
         ValueType::F32 => Value::F32(cursor.f32().map_err(wire)?),
         ValueType::Bool => Value::Bool(cursor.bool().map_err(wire)?),
-        ValueType::String => Value::String(read_string(cursor, key)?),
-        ValueType::Array => Value::Array(read_array(cursor, key, 1)?),
+        ValueType::String => Value::String(read_string(cursor, memory, key)?),
+        ValueType::Array => Value::Array(read_array(cursor, memory, key, 1)?),
         ValueType::U64 => Value::U64(cursor.u64().map_err(wire)?),
         ValueType::I64 => Value::I64(cursor.i64().map_err(wire)?),
         ValueType::F64 => Value::F64(cursor.f64().map_err(wire)?),
     })
 }
 
-fn read_string(cursor: &mut Cursor<'_>, key: &str) -> Result<String, GgufError> {
+fn read_string(
+    cursor: &mut Cursor<'_>,
+    memory: &mut Memory,
+    key: &str,
+) -> Result<String, GgufError> {
     let place = || format!("metadata {key:?}");
-    read_text(cursor, place, limits::MAX_STRING_BYTES).map(str::to_owned)
+    let text = read_text(cursor, place, limits::MAX_STRING_BYTES)?;
+    memory.text(place, text)?;
+    Ok(text.to_owned())
 }
 
-fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, GgufError> {
+fn read_array(
+    cursor: &mut Cursor<'_>,
+    memory: &mut Memory,
+    key: &str,
+    depth: u32,
+) -> Result<Array, GgufError> {
     if depth > limits::MAX_ARRAY_DEPTH {
         return Err(GgufError::Nesting {
             key: key.to_owned(),
@@ -153,6 +202,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, G
     let count = cursor.u64().map_err(|error| in_key(key, error))?;
     let place = || format!("elements of metadata {key:?}");
     check_count(place, count, kind.min_bytes(), cursor)?;
+    memory.take(place, count, kind.memory_bytes())?;
 
     let wire = |error| in_key(key, error);
     macro_rules! elements {
@@ -173,8 +223,8 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, G
         ValueType::I32 => elements!(I32, cursor.i32().map_err(wire)?),
         ValueType::F32 => elements!(F32, cursor.f32().map_err(wire)?),
         ValueType::Bool => elements!(Bool, cursor.bool().map_err(wire)?),
-        ValueType::String => elements!(String, read_string(cursor, key)?),
-        ValueType::Array => elements!(Array, read_array(cursor, key, depth + 1)?),
+        ValueType::String => elements!(String, read_string(cursor, memory, key)?),
+        ValueType::Array => elements!(Array, read_array(cursor, memory, key, depth + 1)?),
         ValueType::U64 => elements!(U64, cursor.u64().map_err(wire)?),
         ValueType::I64 => elements!(I64, cursor.i64().map_err(wire)?),
         ValueType::F64 => elements!(F64, cursor.f64().map_err(wire)?),

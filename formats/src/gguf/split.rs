@@ -166,15 +166,13 @@ impl Names {
 
     fn open(&self, part: usize) -> Result<Gguf, OpenError> {
         let name = format!("{}{}", self.prefix, end(part, self.count));
-        let path = self.folder.join(name);
-        match Gguf::open(&path) {
-            Err(OpenError::Map(MapError::Io { error, .. }))
-                if error.kind() == io::ErrorKind::NotFound =>
-            {
+        match MappedFile::open_inside(&self.folder, &name) {
+            Err(MapError::Io { path, error }) if error.kind() == io::ErrorKind::NotFound => {
                 let error = SplitError::Missing { count: self.count };
                 Err(OpenError::Split { path, error })
             }
-            result => result,
+            Err(error) => Err(error.into()),
+            Ok(map) => Gguf::of(map),
         }
     }
 }

@@ -57,6 +57,16 @@ impl ValueType {
             ValueType::Array => 12,
         }
     }
+
+    /// The bytes of memory that an element of this type takes in an [`Array`], beside the texts and
+    /// elements that are in it.
+    pub(super) const fn memory_bytes(self) -> u64 {
+        match self {
+            ValueType::String => size_of::<String>() as u64,
+            ValueType::Array => size_of::<Array>() as u64,
+            other => other.min_bytes(),
+        }
+    }
 }
 
 impl fmt::Display for ValueType {

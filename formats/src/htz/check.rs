@@ -5,11 +5,11 @@
 
 use std::fmt::Display;
 
-use super::error::one_line;
 use super::layout::{self, ALIGNMENT, FORMAT_MAJOR};
 use super::manifest::{Budget, Form, Manifest, PlanRecord, SectionEntry, TensorEntry};
 use super::{Encoding, HtzError, TOKENIZER, geometry};
 use crate::DType;
+use crate::escape::one_line;
 use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
 use crate::model::{HyperParameters, InputGroup, Part, Role, Slot};
 use crate::wire;

@@ -283,18 +283,3 @@ impl HtzError {
         }
     }
 }
-
-/// `text` without line breaks or other control characters, cut to a length that fits a message:
-/// it may come from a hostile file.
-pub(crate) fn one_line(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut line: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        line.push('…');
-    }
-    line
-}

@@ -13,7 +13,6 @@ mod writer;
 
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
-pub(crate) use error::one_line;
 pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
 pub use layout::{
     ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::error::one_line;
 use super::layout::{FORMAT_MAJOR, Header, TOKENIZER};
 use super::{Digest, HtzError, Manifest, SectionEntry, TensorEntry, check, section};
+use crate::escape::one_line;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
 

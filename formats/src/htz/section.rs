@@ -1,12 +1,16 @@
 //! Sections: what is stored beside the tensors, encoded and decoded within bounds.
 
+use std::fmt;
 use std::io::Read as _;
 
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
 use super::check::{VOCABULARY, most_decoded};
-use super::error::one_line;
 use super::layout::{MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, SectionEntry};
-use crate::vocab::Vocabulary;
+use crate::escape::one_line;
+use crate::vocab::{Vocabulary, VocabularyError};
 
 /// zstd's level for sections: they are written once, and small.
 const LEVEL: i32 = 19;
@@ -99,6 +103,10 @@ pub(super) fn decode(entry: &SectionEntry, bytes: &[u8]) -> Result<Vec<u8>, HtzE
             };
             let mut rest = bytes;
             let mut data = Vec::new();
+            // Once, where the announcement is true: a buffer that grows is there twice for a moment.
+            let room = usize::try_from(entry.decoded_length.saturating_add(1));
+            data.try_reserve_exact(room.unwrap_or(usize::MAX))
+                .map_err(|error| broken(std::io::Error::other(error)))?;
             // Grows with what is really there; one byte more than announced is enough to know
             // that the announcement is wrong.
             let mut decoder = zstd::stream::read::Decoder::with_buffer(&mut rest)
@@ -146,6 +154,15 @@ pub(super) fn vocabulary(
     tokens: usize,
     features: &[String],
 ) -> Result<Vocabulary, HtzError> {
+    // Counted before they are kept: an empty text is three bytes here and 24 in memory, and the
+    // model's own tensors bound how many there may be.
+    let counted: Counted = serde_json::from_slice(data).map_err(syntax)?;
+    if counted.tokens.0 > tokens {
+        return Err(HtzError::Vocabulary(VocabularyError::Rows {
+            tokens: counted.tokens.0,
+            rows: tokens,
+        }));
+    }
     let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
     vocabulary.check()?;
     vocabulary.check_rows(tokens)?;
@@ -156,6 +173,39 @@ pub(super) fn vocabulary(
         });
     }
     Ok(vocabulary)
+}
+
+/// How much a vocabulary lists.
+#[derive(Deserialize)]
+struct Counted {
+    tokens: Count,
+}
+
+/// The length of a list whose items are skipped.
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Count;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+
+        deserializer.deserialize_seq(Reader)
+    }
 }
 
 fn syntax(error: serde_json::Error) -> HtzError {
@@ -247,6 +297,24 @@ mod tests {
         // A window of 2^10 bytes is fine.
         frame[5] = 0;
         assert_eq!(decode(&entry, &frame).unwrap(), b"x");
+    }
+
+    /// An empty text is three bytes in the file and 24 in memory: more of them than the model has
+    /// tokens are counted and not kept, so that what is said is not what their kinds lack.
+    #[test]
+    fn more_tokens_than_the_model_has_are_refused_first() {
+        let tokens = vec![""; 100_000];
+        let data = serde_json::json!({
+            "model": "llama", "tokens": tokens, "kinds": [], "bos": null, "eos": null,
+            "unknown": null, "add_bos": false, "add_eos": false, "add_space_prefix": false,
+        });
+        let fault = vocabulary(data.to_string().as_bytes(), 99_999, &[]).unwrap_err();
+        let (tokens, rows) = (100_000, 99_999);
+        assert!(
+            matches!(fault, HtzError::Vocabulary(VocabularyError::Rows { tokens: t, rows: r })
+                if (t, r) == (tokens, rows)),
+            "{fault}"
+        );
     }
 
     #[test]

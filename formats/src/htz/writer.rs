@@ -341,8 +341,13 @@ fn publish(file: TempPath, path: &Path, folder: &Path, overwrite: bool) -> Resul
             },
         });
     }
-    // The new name itself must survive a power failure, too. Some file systems have no such
-    // operation for folders.
+    sync_folder(folder)
+}
+
+/// The new name itself must survive a power failure, too. Some file systems have no such operation
+/// for folders.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> Result<(), HtzError> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(source)
             if !matches!(
@@ -358,6 +363,12 @@ fn publish(file: TempPath, path: &Path, folder: &Path, overwrite: bool) -> Resul
         }
         _ => Ok(()),
     }
+}
+
+/// Other systems open no folders; theirs keep names in a journal of their own.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> Result<(), HtzError> {
+    Ok(())
 }
 
 /// Fills in the place of every tensor and section, reserves room for the manifest, and checks
@@ -443,7 +454,7 @@ fn room(manifest: &Manifest) -> Result<u64, HtzError> {
 
 fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
     serde_json::to_vec(manifest).map_err(|error| HtzError::ManifestSyntax {
-        detail: super::error::one_line(&error.to_string()),
+        detail: crate::escape::one_line(&error.to_string()),
     })
 }
 

@@ -165,7 +165,7 @@ impl HyperParameters {
             ("layers", self.layers, limits::MAX_LAYERS),
             ("heads", self.heads, limits::MAX_WIDTH),
             ("kv_heads", self.kv_heads, limits::MAX_WIDTH),
-            ("head_size", self.head_size, limits::MAX_WIDTH),
+            ("head_size", self.head_size, limits::MAX_HEAD_SIZE),
             ("ffn", self.ffn, limits::MAX_WIDTH),
         ] {
             if !(1..=limit).contains(&found) {
@@ -302,11 +302,23 @@ mod tests {
         let bad = HyperParameters {
             heads: limits::MAX_WIDTH,
             kv_heads: 1,
-            head_size: limits::MAX_WIDTH,
-            ..good
+            head_size: limits::MAX_HEAD_SIZE,
+            ..good.clone()
         };
         let error = bad.check().unwrap_err();
         assert_eq!(error.name, "head_size");
         assert!(!error.to_string().contains('\n'));
+        // As wide as all heads together may be, but no head is.
+        let bad = HyperParameters {
+            heads: 1,
+            kv_heads: 1,
+            head_size: limits::MAX_WIDTH,
+            ..good
+        };
+        let error = bad.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "hyper-parameter head_size is 1048576, expected 1 to 4096"
+        );
     }
 }

@@ -106,16 +106,16 @@ impl Folder {
 }
 
 fn open(path: &Path) -> Result<Folder, FolderError> {
-    let Some(config) = map(path.join(CONFIG))? else {
+    let Some(config) = map(path, CONFIG)? else {
         return Err(FolderError::NoConfig {
             folder: path.to_owned(),
         });
     };
     check_size(&config, limits::MAX_CONFIG_BYTES)?;
-    let index = map(path.join(INDEX))?;
+    let index = map(path, INDEX)?;
     let shards = match &index {
         Some(index) => indexed(path, index)?,
-        None => match map(path.join(WEIGHTS))? {
+        None => match map(path, WEIGHTS)? {
             Some(weights) => vec![shard(weights)?],
             None => {
                 return Err(FolderError::NoWeights {
@@ -132,9 +132,9 @@ fn open(path: &Path) -> Result<Folder, FolderError> {
     })
 }
 
-/// Maps a file; `None` where there is none.
-fn map(path: PathBuf) -> Result<Option<Arc<MappedFile>>, MapError> {
-    match MappedFile::open(path) {
+/// Maps a file of a folder; `None` where there is none.
+fn map(folder: &Path, name: &str) -> Result<Option<Arc<MappedFile>>, MapError> {
+    match MappedFile::open_inside(folder, name) {
         Ok(map) => Ok(Some(Arc::new(map))),
         Err(MapError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -183,8 +183,8 @@ fn indexed(folder: &Path, file: &MappedFile) -> Result<Vec<Shard>, FolderError> 
     }
     let mut shards = Vec::with_capacity(names.len());
     for name in names {
-        let path = folder.join(name);
-        let Some(map) = map(path.clone())? else {
+        let Some(map) = map(folder, name)? else {
+            let path = folder.join(name);
             return Err(FolderError::MissingShard { path });
         };
         shards.push(shard(map)?);

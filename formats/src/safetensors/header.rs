@@ -6,7 +6,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Contents, Element, SafetensorsError, TensorInfo};
-use crate::htz::one_line;
+use crate::escape::one_line;
 use crate::limits;
 
 /// Bytes of the length that a file begins with.

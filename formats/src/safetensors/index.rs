@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::IndexError;
 use super::header::{check_count, check_name};
-use crate::htz::one_line;
+use crate::escape::one_line;
 
 /// What `model.safetensors.index.json` says.
 #[derive(Clone, Debug, PartialEq, Eq)]

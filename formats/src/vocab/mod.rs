@@ -215,6 +215,9 @@ pub enum VocabularyError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file of a folder that cannot be opened; the message names it.
+    #[error("{0}")]
+    Open(String),
     /// A tokenizer's file asks for what this program does not do.
     #[error("{file}: {what} is {found:?}, which is not supported; supported is {supported}")]
     Unsupported {
@@ -236,6 +239,15 @@ pub enum VocabularyError {
         which: &'static str,
         /// Its text.
         name: String,
+    },
+    /// A chat template longer than [`limits::MAX_STRING_BYTES`].
+    #[error(
+        "the chat template has {found} bytes, {} is the most that is supported",
+        limits::MAX_STRING_BYTES
+    )]
+    Template {
+        /// Its bytes.
+        found: usize,
     },
     /// A vocabulary of another size than the embedding.
     #[error("the vocabulary has {tokens} tokens, the embedding has {rows} rows; they must agree")]
@@ -306,6 +318,10 @@ impl Vocabulary {
                 token,
                 found: self.scores[token],
             });
+        }
+        let template = self.chat_template.as_ref().map_or(0, String::len);
+        if template as u64 > limits::MAX_STRING_BYTES {
+            return Err(VocabularyError::Template { found: template });
         }
         let named = [
             ("BOS", self.bos),

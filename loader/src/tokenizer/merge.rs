@@ -3,13 +3,15 @@
 //! Two characters that stand side by side in no token of the vocabulary are never joined,
 //! whatever surrounds them. The text is cut at every such place and the parts are merged one by
 //! one: the result is the same, since no choice in one part depends on another, and the queue
-//! stays as short as a word.
+//! stays as short as a word. Time is O(n log n) in the length of a part, however long its symbols
+//! become.
 
 use std::collections::HashMap;
 
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 use super::queue::{Pair, PairQueue};
+use super::texts::{Prefixes, Texts};
 use super::{TokenizerError, byte_tokens};
 
 /// No token, no symbol.
@@ -23,14 +25,12 @@ const MAX_PART: usize = u32::MAX as usize - 4;
 #[derive(Clone, Debug)]
 pub(super) struct Merger {
     /// Id of every non-empty text.
-    ids: HashMap<Box<str>, u32>,
+    ids: Texts,
     /// Rank of every token by score, 0 the best; the same for the same score.
     ranks: Vec<u32>,
     /// Every two characters that stand side by side in some token, and the token that consists of
     /// just them, or `NONE`.
     neighbours: HashMap<(char, char), u32>,
-    /// Length of the longest token in bytes.
-    longest: usize,
     /// Token of every byte, or `NONE`.
     bytes: Box<[u32; 256]>,
     /// Stands for a character that is neither a token nor has all its bytes; `NONE` if every byte
@@ -47,7 +47,7 @@ impl Merger {
             if text.is_empty() {
                 continue;
             }
-            if let Some(first) = ids.insert(Box::from(text.as_str()), id) {
+            if let Some(first) = ids.insert(text.as_str(), id) {
                 return Err(TokenizerError::Duplicate {
                     first,
                     second: id,
@@ -78,9 +78,8 @@ impl Merger {
             });
         }
         Ok(Self {
-            longest: vocabulary.tokens.iter().map(String::len).max().unwrap_or(0),
             ranks: ranks(&vocabulary.scores),
-            ids,
+            ids: Texts::new(ids.into_iter()),
             neighbours,
             bytes,
             unknown: unknown.unwrap_or(NONE),
@@ -93,19 +92,13 @@ impl Merger {
             tables: self,
             symbols: Vec::new(),
             queue: PairQueue::new(),
+            prefixes: Prefixes::default(),
         }
     }
 
-    fn id(&self, text: &str) -> Option<u32> {
-        if text.len() <= self.longest {
-            self.ids.get(text).copied()
-        } else {
-            None
-        }
-    }
-
-    fn push_symbol(&self, symbol: &str, ids: &mut Vec<u32>) {
-        if let Some(id) = self.id(symbol) {
+    /// Appends the token of a symbol, or the tokens of its bytes.
+    fn push_symbol(&self, symbol: &str, id: Option<u32>, ids: &mut Vec<u32>) {
+        if let Some(id) = id {
             ids.push(id);
         } else if symbol.bytes().all(|byte| self.bytes[byte as usize] != NONE) {
             ids.extend(symbol.bytes().map(|byte| self.bytes[byte as usize]));
@@ -132,6 +125,8 @@ pub(super) struct Merging<'a> {
     /// By position in the part.
     symbols: Vec<Symbol>,
     queue: PairQueue,
+    /// Of the part.
+    prefixes: Prefixes,
 }
 
 impl Merging<'_> {
@@ -177,6 +172,7 @@ impl Merging<'_> {
     /// Merges the symbols of one part, appends its tokens and leaves the buffers empty.
     fn finish_part(&mut self, part: &str, ids: &mut Vec<u32>) {
         let end = part.len() as u32;
+        self.tables.ids.prepare(part, &mut self.prefixes);
         while let Some(Pair { left, len, .. }) = self.queue.pop() {
             let Symbol {
                 len: left_len,
@@ -193,24 +189,26 @@ impl Merging<'_> {
             let next = left + len;
             if next != end {
                 self.symbols[next as usize].previous = left;
-                self.offer(part, left, next + self.symbols[next as usize].len);
+                self.offer(left, next + self.symbols[next as usize].len);
             }
             if previous != NONE {
-                self.offer(part, previous, next);
+                self.offer(previous, next);
             }
         }
         let mut start = 0;
         while start < part.len() {
             let len = self.symbols[start].len as usize;
-            self.tables.push_symbol(&part[start..start + len], ids);
+            let id = self.tables.ids.id(&self.prefixes, start, start + len);
+            self.tables.push_symbol(&part[start..start + len], id, ids);
             start += len;
         }
         self.symbols.clear();
     }
 
     /// Queues the two symbols that start at `left` and end at `end` if together they are a token.
-    fn offer(&mut self, part: &str, left: u32, end: u32) {
-        if let Some(token) = self.tables.id(&part[left as usize..end as usize]) {
+    fn offer(&mut self, left: u32, end: u32) {
+        let ids = &self.tables.ids;
+        if let Some(token) = ids.id(&self.prefixes, left as usize, end as usize) {
             let rank = self.tables.ranks[token as usize];
             self.queue.push(Pair {
                 rank,

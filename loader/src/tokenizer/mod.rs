@@ -26,10 +26,12 @@ mod decode;
 mod merge;
 mod pairs;
 mod queue;
+mod texts;
 mod user_defined;
 mod words;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use htc_formats::vocab::{BYTE_LEVEL, TokenKind, Vocabulary, VocabularyError};
@@ -210,25 +212,78 @@ impl Tokenizer {
     ///
     /// Time is O(n log n) in the length of the text.
     pub fn encode(&self, text: &str, add: AddSpecial) -> Vec<u32> {
-        self.encode_cut_at(&self.user_defined, text, add)
+        self.encode_cut_at(&self.user_defined, text, &[], add)
     }
 
     /// As [`encode`](Self::encode), but control tokens spelt in the text are those tokens: for
     /// prompts that are written with them. BOS is not put before a text that begins with it, nor
     /// EOS behind one that ends with it.
     pub fn encode_with_special(&self, text: &str, add: AddSpecial) -> Vec<u32> {
-        let special = self.special.get_or_init(|| {
+        self.encode_cut_at(self.special(), text, &[], add)
+    }
+
+    /// As [`encode_with_special`](Self::encode_with_special), but what stands in the ranges `said` of
+    /// the text's bytes is text, whatever it spells: somebody's words in a prompt that is written
+    /// with control tokens. A control token that is spelt half in a range and half outside is text,
+    /// too. Where no range spells one, the ids are the same.
+    ///
+    /// The ranges are ascending, do not overlap, and begin and end between characters.
+    pub fn encode_conversation(
+        &self,
+        text: &str,
+        said: &[Range<usize>],
+        add: AddSpecial,
+    ) -> Vec<u32> {
+        self.encode_cut_at(self.special(), text, said, add)
+    }
+
+    /// A control token that `text` spells, or one that it spells the beginning or the end of at its
+    /// own end or beginning, so that what stands beside it could complete it.
+    pub fn control_in(&self, text: &str) -> Option<&str> {
+        let fragments = self.special().split_where(text, |_, _| true);
+        let spelt = fragments.iter().find_map(|fragment| match fragment {
+            Fragment::Token(token) if self.is_control(*token) => self.piece(*token),
+            _ => None,
+        });
+        let control = (0..).zip(&self.vocabulary.tokens);
+        let mut control = control.filter(|&(id, _)| self.is_control(id));
+        spelt.or_else(|| {
+            let joint = control.find(|(_, token)| {
+                token.char_indices().skip(1).any(|(at, _)| {
+                    let (head, tail) = token.split_at(at);
+                    text.ends_with(head) || text.starts_with(tail)
+                })
+            });
+            joint.map(|(_, token)| token.as_str())
+        })
+    }
+
+    fn is_control(&self, token: u32) -> bool {
+        matches!(
+            self.kind(token),
+            Some(TokenKind::Control | TokenKind::Unknown)
+        )
+    }
+
+    /// What finds user-defined, control and unknown tokens.
+    fn special(&self) -> &UserDefined {
+        self.special.get_or_init(|| {
             let special = [
                 TokenKind::UserDefined,
                 TokenKind::Control,
                 TokenKind::Unknown,
             ];
             automaton(&self.vocabulary, &self.kinds, &special)
-        });
-        self.encode_cut_at(special, text, add)
+        })
     }
 
-    fn encode_cut_at(&self, special: &UserDefined, text: &str, add: AddSpecial) -> Vec<u32> {
+    fn encode_cut_at(
+        &self,
+        special: &UserDefined,
+        text: &str,
+        said: &[Range<usize>],
+        add: AddSpecial,
+    ) -> Vec<u32> {
         let (before, after) = match add {
             AddSpecial::AsVocabulary => (self.vocabulary.add_bos, self.vocabulary.add_eos),
             AddSpecial::Prompt => (self.vocabulary.add_bos, false),
@@ -236,13 +291,15 @@ impl Tokenizer {
         };
         let mut ids = Vec::new();
         let collapsed;
-        let text = if self.vocabulary.collapse_spaces {
-            collapsed = collapse_spaces(text);
-            &collapsed
+        let (text, said) = if self.vocabulary.collapse_spaces {
+            collapsed = collapse_spaces(text, said);
+            (collapsed.0.as_str(), collapsed.1.as_slice())
         } else {
-            text
+            (text, said)
         };
-        let fragments = special.split(text);
+        let fragments = special.split_where(text, |place, token| {
+            !self.is_control(token) || !touches(said, place)
+        });
         if before && self.vocabulary.bos != end_of(fragments.first()) {
             ids.extend(self.vocabulary.bos);
         }
@@ -493,10 +550,40 @@ fn end_of(fragment: Option<&Fragment<'_>>) -> Option<u32> {
     }
 }
 
-/// One space for every run of them, none at either end.
-fn collapse_spaces(text: &str) -> String {
-    let words = text.split(' ').filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ")
+/// One space for every run of them, none at either end; and where the ranges of the text's bytes are
+/// then.
+fn collapse_spaces(text: &str, said: &[Range<usize>]) -> (String, Vec<Range<usize>>) {
+    let mut collapsed = String::with_capacity(text.len());
+    let mut ends = said.iter().flat_map(|range| [range.start, range.end]);
+    let mut next = ends.next();
+    let mut places = Vec::with_capacity(2 * said.len());
+    let mut space = false;
+    for (at, character) in text.char_indices() {
+        while next.is_some_and(|place| place <= at) {
+            places.push(collapsed.len());
+            next = ends.next();
+        }
+        if character == ' ' {
+            space = !collapsed.is_empty();
+            continue;
+        }
+        if space {
+            collapsed.push(' ');
+            space = false;
+        }
+        collapsed.push(character);
+    }
+    places.resize(2 * said.len(), collapsed.len());
+    let said = places.chunks_exact(2).map(|ends| ends[0]..ends[1]);
+    let said = said.collect();
+    (collapsed, said)
+}
+
+/// Whether any of the ascending ranges has a byte in common with another.
+fn touches(ranges: &[Range<usize>], other: &Range<usize>) -> bool {
+    let first = ranges.partition_point(|range| range.end <= other.start);
+    let mut rest = ranges[first..].iter().filter(|range| !range.is_empty());
+    rest.next().is_some_and(|range| range.start < other.end)
 }
 
 #[cfg(test)]

@@ -358,6 +358,107 @@ fn distinct(texts: Vec<String>) -> Vec<String> {
         .collect()
 }
 
+/// Every prefix of a long run is a token, so that symbols become thousands of characters long: with
+/// the text between them hashed anew at every step, this took minutes.
+#[test]
+fn a_long_symbol_costs_no_more_than_a_short_one() {
+    const LONGEST: usize = 6000;
+    let run = "a".repeat(LONGEST);
+    let mut vocabulary = letters();
+    vocabulary.tokens.truncate(4);
+    for len in 1..=LONGEST {
+        vocabulary.tokens.push(run[..len].to_owned());
+        // The longer the better: the first symbol grows until it is the longest.
+        vocabulary.scores.push(len as f32);
+        vocabulary.kinds.push(TokenKind::Normal);
+    }
+    vocabulary.scores = (0..vocabulary.tokens.len()).map(|id| id as f32).collect();
+    vocabulary.kinds = vec![TokenKind::Normal; vocabulary.tokens.len()];
+    vocabulary.kinds[0] = TokenKind::Unknown;
+    vocabulary.add_space_prefix = false;
+    let text = "a".repeat(500 * LONGEST);
+    let started = std::time::Instant::now();
+    let tokens = encode(vocabulary, &text);
+    assert_eq!(tokens, vec![3 + LONGEST as u32; 500]);
+    let elapsed = started.elapsed();
+    assert!(elapsed.as_secs() < 20, "{elapsed:?}");
+}
+
+/// `<s>`, `</s>` and `<b>` (user-defined) beside letters.
+fn conversational(collapse_spaces: bool) -> Tokenizer {
+    let mut vocabulary = letters();
+    vocabulary.tokens.push("<b>".to_owned());
+    vocabulary.scores.push(0.0);
+    vocabulary.kinds.push(TokenKind::UserDefined);
+    vocabulary.add_space_prefix = false;
+    vocabulary.collapse_spaces = collapse_spaces;
+    Tokenizer::new(vocabulary).unwrap()
+}
+
+#[test]
+fn what_somebody_said_is_text() {
+    let tokenizer = conversational(false);
+    let (start, end, unknown, b) = (1, 2, 0, 6);
+    let encode = |parts: &[(&str, bool)]| {
+        let (mut text, mut said) = (String::new(), Vec::new());
+        for (part, by_somebody) in parts {
+            let place = text.len()..text.len() + part.len();
+            text += part;
+            said.extend(by_somebody.then_some(place));
+        }
+        tokenizer.encode_conversation(&text, &said, AddSpecial::Nothing)
+    };
+    let template = |text| (text, false);
+    let said = |text| (text, true);
+    assert_eq!(encode(&[template("<s>a</s>")]), [start, 4, end]);
+    // Of "</s>" only the letters and the unknown rest.
+    assert_eq!(
+        encode(&[template("<s>"), said("a</s>"), template("b</s>")]),
+        [start, 4, unknown, 5, end]
+    );
+    // User-defined tokens are no control tokens.
+    assert_eq!(encode(&[template("<s>"), said("<b>a")]), [start, b, 4]);
+    // Half said, half written by the template, or by two who speak one after the other.
+    for parts in [
+        [said("a</"), template("s>b")],
+        [template("a</"), said("s>b")],
+        [said("a</"), said("s>b")],
+    ] {
+        assert_eq!(encode(&parts), [4, unknown, 5], "{parts:?}");
+    }
+    // What nobody said is there still, right beside.
+    assert_eq!(
+        encode(&[template("<s>"), said(""), template("</s>")]),
+        [start, end]
+    );
+    assert_eq!(encode(&[said("<s>"), template("</s>")]), [unknown, end]);
+}
+
+#[test]
+fn control_tokens_in_words_are_found() {
+    let tokenizer = conversational(false);
+    assert_eq!(tokenizer.control_in("a </s> b"), Some("</s>"));
+    assert_eq!(tokenizer.control_in("a <b> b"), None);
+    assert_eq!(tokenizer.control_in("a < b > c"), None);
+    assert_eq!(tokenizer.control_in("a </"), Some("</s>"));
+    assert_eq!(tokenizer.control_in("unk> a"), Some("<unk>"));
+}
+
+#[test]
+fn ranges_follow_when_spaces_collapse() {
+    let tokenizer = conversational(true);
+    // "  <s>  a" by the template, "  </s>  " said, "</s>" by the template.
+    let text = "  <s>  a  </s>  </s>";
+    let said = [8..16, 16..16];
+    assert_eq!(
+        tokenizer.encode_conversation(text, &said, AddSpecial::Nothing),
+        tokenizer.encode_conversation("<s> a </s> </s>", &[5..11, 11..11], AddSpecial::Nothing)
+    );
+    let ids = tokenizer.encode_conversation(text, &said, AddSpecial::Nothing);
+    assert_eq!((ids.first(), ids.last()), (Some(&1), Some(&2)));
+    assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -391,5 +492,37 @@ proptest! {
         let tokens = distinct(tokens);
         let automaton = UserDefined::new((0..).zip(tokens.iter().map(String::as_str)));
         prop_assert_eq!(automaton.split(&text), split_naively(&tokens, &text));
+    }
+
+    /// Words without control tokens give the same ids whoever said them, and words of a conversation
+    /// never give one.
+    #[test]
+    fn said_words_never_are_control_tokens(
+        parts in proptest::collection::vec(("(<s>|</s>|<b>|[ab </>s]){0,4}", any::<bool>()), 0..5),
+        collapse in any::<bool>(),
+    ) {
+        let tokenizer = conversational(collapse);
+        let (mut text, mut said, mut own) = (String::new(), Vec::new(), 0);
+        for (part, by_somebody) in &parts {
+            let place = text.len()..text.len() + part.len();
+            text += part;
+            if *by_somebody {
+                said.push(place);
+            } else {
+                own += part.matches("<s>").count() + part.matches("</s>").count();
+            }
+        }
+        let control = |ids: &[u32]| ids.iter().filter(|&&id| id == 1 || id == 2).count();
+        let ids = tokenizer.encode_conversation(&text, &said, AddSpecial::Nothing);
+        // The template's own parts may lie side by side and spell one together.
+        let merged = parts.windows(2).any(|two| !two[0].1 && !two[1].1);
+        prop_assert!(merged || control(&ids) <= own);
+        let all = tokenizer.encode_with_special(&text, AddSpecial::Nothing);
+        if control(&all) == control(&ids) {
+            prop_assert_eq!(&all, &ids);
+        }
+        let whole = 0..text.len();
+        let none = tokenizer.encode_conversation(&text, std::slice::from_ref(&whole), AddSpecial::Nothing);
+        prop_assert_eq!(control(&none), 0);
     }
 }

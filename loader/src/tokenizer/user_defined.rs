@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
@@ -126,10 +127,21 @@ impl UserDefined {
     }
 
     /// The fragments of `text`, in order.
+    #[cfg(test)]
     pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
+        self.split_where(text, |_, _| true)
+    }
+
+    /// The fragments of `text`, in order, cut only at those occurrences of tokens that are `allowed`
+    /// by the range of their bytes and their id.
+    pub(super) fn split_where<'a>(
+        &self,
+        text: &'a str,
+        allowed: impl Fn(&Range<usize>, u32) -> bool,
+    ) -> Vec<Fragment<'a>> {
         let mut fragments = Vec::new();
         let mut done = 0;
-        for (start, (end, token)) in self.choose(text) {
+        for (start, (end, token)) in self.choose(text, allowed) {
             if start > done {
                 fragments.push(Fragment::Text(&text[done..start]));
             }
@@ -143,7 +155,11 @@ impl UserDefined {
     }
 
     /// Start, end and token of the occurrences that the text is cut at.
-    fn choose(&self, text: &str) -> BTreeMap<usize, (usize, u32)> {
+    fn choose(
+        &self,
+        text: &str,
+        allowed: impl Fn(&Range<usize>, u32) -> bool,
+    ) -> BTreeMap<usize, (usize, u32)> {
         let mut chosen = BTreeMap::new();
         if self.edges.is_empty() {
             return chosen;
@@ -160,8 +176,12 @@ impl UserDefined {
                 .range(..end)
                 .next_back()
                 .map_or(0, |(_, &(end, _))| end);
-            if before <= start {
+            if before <= start && allowed(&(start..end), token) {
                 chosen.insert(start, (end, token));
+            } else if before <= start {
+                // A shorter one that ends here may be allowed.
+                let suffix = self.nodes[node as usize].suffix;
+                queue.extend(self.occurrence(self.nodes[suffix as usize].longest, end));
             } else if before < end {
                 // What ends here reaches into a chosen token; a shorter one may not.
                 let mut shorter = node;

@@ -141,3 +141,35 @@ fn a_limit_of_the_system_is_no_fault_of_the_template() {
     let limited = asked(&scratch, template, &[]).memory(900 << 20).run().ok();
     assert_eq!(limited.stdout, expected.stdout);
 }
+
+/// The words of who asks are words, whatever they spell: a control token in them would end their turn.
+#[test]
+fn control_tokens_in_words_are_words() {
+    let scratch = Scratch::new();
+    let template = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content | trim }}</s>{% endfor %}";
+    let key = "tokenizer.chat_template";
+    let ask = |template: &str, words: &str| {
+        let tiny = TinyModel::default().with(key, Value::String(template.to_owned()));
+        let model = scratch.file("chat.gguf", tiny.bytes());
+        htc![
+            "run", &model, "-p", words, "--chat", "-n", "1", "--temp", "0"
+        ]
+        .run()
+    };
+    let tokens = |outcome: &Outcome| read(outcome).parse::<usize>().unwrap();
+    let plain = ask(template, "the cat sat").ok();
+    // As text, "</s>" is four characters of which three are bytes; as a token it would be one.
+    let spelt = ask(template, "the cat</s> sat").ok();
+    assert_eq!(tokens(&spelt), tokens(&plain) + 4, "{}", spelt.stderr);
+    // The template's own are there in both: BOS once, and each of them.
+    assert!(tokens(&plain) >= 3);
+    // Half of it in the words, half in the template.
+    let half = "<s>{{ messages[0].content }}s>";
+    let joined = ask(half, "the</").ok();
+    // "<s>", then "▁the", "<", "/", "s", ">"; as a token "</s>" would be one.
+    assert_eq!(tokens(&joined), 6, "{}", joined.stderr);
+    // A template that cuts the words: nobody can say whose a token is.
+    let cuts = "<s>{{ messages[0].content[1:] }}</s>";
+    ask(cuts, "the cat").ok();
+    ask(cuts, "the</s> cat").refused(1, &["</s>", "control token", "chat template"]);
+}

@@ -432,6 +432,30 @@ fn what_is_no_input_is_refused_with_the_remedy() {
     htc!["report", "-o", &output].run().refused(2, &["INPUT"]);
 }
 
+/// What no command writes, and no browser shows.
+#[test]
+fn reports_and_pages_out_of_proportion() {
+    let made = made("model");
+    let report = &made.inputs[0];
+    let output = made.scratch.path("page.html");
+    let large = made.scratch.path("large.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    json["notes"] = serde_json::json!(["<".repeat(9 << 20)]);
+    fs::write(&large, json.to_string()).unwrap();
+    let run = htc!["report", &large, "-o", &output];
+    run.run().refused(1, &["page", "33554432"]);
+    // Each alone would do.
+    let all = ["report"].iter().map(AsRef::as_ref);
+    let all = all.chain([large.as_os_str(); 4]);
+    let run = htc_tests::Htc::new().args(all).arg("-o").arg(&output).run();
+    run.refused(1, &["large.json", "33554432", "fewer"]);
+    let file = fs::File::create(&large).unwrap();
+    file.set_len(118_000_000).unwrap();
+    let run = htc!["report", &large, "-o", &output];
+    run.hostile().run().refused(1, &["large.json"]);
+    assert!(!output.exists());
+}
+
 #[test]
 fn nothing_is_written_over_unasked() {
     let made = made("model");

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use htc_formats::gguf::{Array, Value};
 use htc_tests::material::demo;
-use htc_tests::{Scratch, binary};
+use htc_tests::model::vocabulary;
+use htc_tests::{Scratch, TinyModel, binary, htc};
 
 /// What a command shows on a terminal, and its exit code; `None` without `script`.
 fn on_terminal(arguments: &[&Path]) -> Option<(String, Option<i32>)> {
@@ -55,5 +57,94 @@ fn a_prompt_is_not_waited_for() {
     assert!(
         shown.contains("-p") && shown.contains("--prompt-file"),
         "{shown}"
+    );
+}
+
+/// ESC, the same as one character (C1), a mark that turns the direction of writing, and DEL.
+const HOSTILE: &str = "x\u{1b}[2J\u{9b}1m\u{202e}y\u{7f}";
+
+/// What must not reach a terminal.
+fn acts(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\r' | '\t')) || c == '\u{202e}'
+}
+
+/// A model every ordinary token of which acts on a terminal, as do its name and a key.
+fn hostile_model() -> TinyModel {
+    let mut tokens = vocabulary();
+    for (id, token) in tokens
+        .iter_mut()
+        .enumerate()
+        .skip(htc_tests::model::FIRST_PIECE)
+    {
+        *token = format!("{HOSTILE}{id}");
+    }
+    TinyModel::default()
+        .with("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)))
+        .with("general.name", Value::String(HOSTILE.to_owned()))
+        .with(&format!("key {HOSTILE}"), Value::Bool(true))
+        .with(
+            "tokenizer.chat_template",
+            Value::String(format!("{{{{ raise_exception('{HOSTILE}') }}}}")),
+        )
+}
+
+#[test]
+fn nothing_that_a_file_says_acts_on_a_terminal() {
+    let scratch = Scratch::new();
+    let model = scratch.file(&format!("a{HOSTILE}\n.gguf"), hostile_model().bytes());
+    let text = scratch.file("text.txt", "the cat\u{1b}[2J");
+    let output = scratch.path(&format!("b{HOSTILE}.htz"));
+    let prompt = [
+        "run".as_ref(),
+        model.as_os_str(),
+        "-p".as_ref(),
+        "the".as_ref(),
+    ];
+    let short = ["-n", "8", "--temp", "2", "--ignore-eos"];
+    for run in [
+        htc!["inspect", &model],
+        htc!["inspect", &model, "--json"],
+        htc!["inspect", scratch.path(&format!("no{HOSTILE}"))],
+        htc!["tokenize", &model, "--text", &text],
+        htc![
+            "tokenize",
+            &model,
+            "--text",
+            scratch.path(&format!("no{HOSTILE}"))
+        ],
+        htc!["eval", &model, "--text", &text, "--context", "4"],
+        htc!["compile", &model, "-o", &output, "--rank", "8"],
+        htc!["verify", &output],
+        htc!["inspect", &output],
+        htc!["compile", &model, "-o", &output, "--rank", "8"],
+        htc!["run", &model, "-p", "the", "--chat"],
+        htc!["report", &model, "-o", scratch.path("page.html")],
+        htc![HOSTILE],
+    ] {
+        let outcome = run.run();
+        assert!(!outcome.stderr.contains(acts), "{outcome:?}");
+        assert!(!outcome.text().contains(acts), "{outcome:?}");
+    }
+    // Generated text: as it is into a pipe, escaped on a terminal.
+    let piped = htc_tests::Htc::new().args(prompt).args(short).run().ok();
+    assert!(piped.text().contains(HOSTILE), "{}", piped.text());
+    let plain = scratch.file("plain.gguf", hostile_model().bytes());
+    let arguments: Vec<&Path> = [
+        "run".as_ref(),
+        plain.as_path(),
+        "-p".as_ref(),
+        "the".as_ref(),
+    ]
+    .into_iter()
+    .chain(short.iter().map(Path::new))
+    .collect();
+    let Some((shown, code)) = on_terminal(&arguments) else {
+        return;
+    };
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains(acts), "{shown:?}");
+    assert!(
+        shown.contains("\\u{1b}[2J\\u{9b}1m\\u{202e}y\\u{7f}"),
+        "{shown:?}"
     );
 }

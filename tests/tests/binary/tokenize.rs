@@ -162,3 +162,32 @@ fn other_kinds_are_refused_by_name() {
         );
     }
 }
+
+/// A hundred thousand tokens are not a hundred thousand calls of the system. The socket keeps the
+/// writes apart.
+#[test]
+fn tokens_are_written_many_at_a_time() {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let text = scratch.file("text.txt", "the cat ".repeat(50_000));
+    let (from, to) = UnixDatagram::pair().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut room = vec![0; 1 << 20];
+        let (mut writes, mut bytes) = (0, 0);
+        // An empty message is the end, which is sent below.
+        while let Ok(length @ 1..) = from.recv(&mut room) {
+            (writes, bytes) = (writes + 1, bytes + length);
+        }
+        (writes, bytes)
+    });
+    let end = to.try_clone().unwrap();
+    let run = htc!["tokenize", &model, "--text", &text, "--json"];
+    run.stdout(OwnedFd::from(to)).run().ok();
+    end.send(&[]).unwrap();
+    let (writes, bytes) = reader.join().unwrap();
+    assert!(bytes > 500_000, "{bytes}");
+    assert!(writes < 100, "{writes} writes of {bytes} bytes");
+}

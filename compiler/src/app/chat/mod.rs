@@ -4,6 +4,7 @@
 //! whose memory and time are bounded: no interpreter of Jinja bounds what a template allocates.
 
 mod date;
+mod said;
 mod template;
 
 use std::io::{self, Read, Write};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+pub use said::{Written, write};
 pub use template::{Conversation, Message};
 
 /// Address space of the process that executes a template.
@@ -130,7 +132,12 @@ pub fn serve() -> Result<(), String> {
 #[cfg(unix)]
 fn limit_resources() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for (resource, limit) in [(Resource::As, MEMORY), (Resource::Cpu, PATIENCE.as_secs())] {
+    // macOS maps more than that into every process before it begins, and refuses the limit.
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    let limits = [(Resource::As, MEMORY), (Resource::Cpu, PATIENCE.as_secs())];
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    let limits = [(Resource::Cpu, PATIENCE.as_secs())];
+    for (resource, limit) in limits {
         // What was inherited may be less, and cannot be raised.
         let inherited = getrlimit(resource).maximum.unwrap_or(u64::MAX);
         let limit = Some(limit.min(inherited));

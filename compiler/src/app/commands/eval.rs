@@ -7,11 +7,12 @@ use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, open_model, print_json, tokenizer_of};
+use super::{Failure, check_room, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
+use crate::app::terminal::name;
 use crate::measure::{self, EvaluateError, Evaluation, Protocol};
 use crate::system::show::name_of;
-use crate::system::text;
+use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
@@ -30,9 +31,19 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         say!(
             "htc: warning: --context {context} is beyond the {} positions that {} was trained for",
             model.hyper().context,
-            args.model.display(),
+            name(&args.model),
         );
     }
+    let room = |model: &Model| {
+        memory::of_session(
+            model.hyper(),
+            context,
+            args.threads.count(),
+            args.kv.kv_type,
+        )
+    };
+    let other = reference.as_ref().map_or(0, |(model, _)| room(model));
+    check_room(&args.model, room(&model).saturating_add(other))?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
@@ -111,7 +122,7 @@ struct FileRecord {
 fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
     say!(
         "{}: {} windows of {} tokens",
-        model.display(),
+        name(model),
         result.chunks,
         result.context
     );
@@ -128,7 +139,7 @@ fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
         result.tokens_all
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
-        say!("against {}", path.display());
+        say!("against {}", name(path));
         say!(
             "  perplexity over the reference's {:.4}  {:.4} (95 % interval {:.4} to {:.4})",
             d.reference_perplexity,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest};
 use htc_formats::model::HyperParameters;
@@ -11,6 +12,7 @@ use serde_json::{Map, json};
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
+use crate::app::terminal::{bounded, name};
 use crate::report::notes;
 use crate::system::show::bytes_for_people;
 
@@ -102,7 +104,7 @@ fn value_json(value: &Value) -> serde_json::Value {
 fn show_gguf(path: &Path, gguf: &Gguf) {
     say!(
         "{}: GGUF version {}, {}, alignment {}",
-        path.display(),
+        name(path),
         gguf.version(),
         bytes_for_people(gguf.map().len() as u64),
         gguf.alignment()
@@ -129,20 +131,11 @@ fn show_gguf(path: &Path, gguf: &Gguf) {
     }
 }
 
-/// A text of a file on one line of bounded length, control characters escaped.
+/// A text of a file on one line of bounded length.
 fn shorten(text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(|c| {
-            let escaped: Vec<char> = match c.is_control() {
-                true => c.escape_default().collect(),
-                false => vec![c],
-            };
-            escaped
-        })
-        .collect();
-    if text.chars().nth(SHOWN).is_some() {
+    let end = text.char_indices().nth(SHOWN).map(|(end, _)| end);
+    let mut shown = escaped(&text[..end.unwrap_or(text.len())]).into_owned();
+    if end.is_some() {
         shown.push('…');
     }
     shown
@@ -158,7 +151,7 @@ struct ArtifactJson<'a> {
 }
 
 fn folder_json(model: &ModelFile) -> serde_json::Value {
-    let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+    let file_name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
     let tensors: Vec<_> = model
         .tensors
         .iter()
@@ -175,7 +168,7 @@ fn folder_json(model: &ModelFile) -> serde_json::Value {
         .collect();
     json!({
         "format": "safetensors",
-        "files": model.files.iter().map(|f| name(f.path())).collect::<Vec<_>>(),
+        "files": model.files.iter().map(|f| file_name(f.path())).collect::<Vec<_>>(),
         "bytes": model.size(),
         "hyper": model.hyper,
         "tensors": tensors,
@@ -185,12 +178,12 @@ fn folder_json(model: &ModelFile) -> serde_json::Value {
 fn show_folder(model: &ModelFile) {
     say!(
         "{}: folder with config.json and .safetensors, {}",
-        model.path.display(),
+        name(&model.path),
         bytes_for_people(model.size())
     );
     show_hyper(&model.hyper);
     if let Err(error) = &model.vocabulary {
-        say!("no vocabulary: {}", super::bounded(&error.to_string()));
+        say!("no vocabulary: {}", bounded(&error.to_string()));
     }
     say!("\ntensors");
     for t in &model.tensors {
@@ -220,7 +213,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
     let (major, minor) = artifact.format();
     say!(
         "{}: artifact of format {major}.{minor}, {}",
-        path.display(),
+        name(path),
         bytes_for_people(artifact.map().len() as u64)
     );
     show_hyper(&manifest.hyper);
@@ -269,7 +262,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
             optional(", rank cap ", a.rank_cap.map(|cap| cap.to_string())),
         );
         for note in &a.notes {
-            say!("  note: {}", super::bounded(note));
+            say!("  note: {}", bounded(note));
         }
     }
     say!("  layer  slot   form           rank  bytes                    error");
@@ -299,7 +292,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
         );
     }
     for note in notes(plan) {
-        say!("  note: {}", super::bounded(&note));
+        say!("  note: {}", bounded(&note));
     }
     say!("\ntensors");
     for t in &manifest.tensors {

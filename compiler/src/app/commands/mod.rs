@@ -14,7 +14,7 @@ mod run;
 mod tokenize;
 mod verify;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,14 +32,17 @@ use thiserror::Error;
 use crate::app::chat::{self, ChatError};
 use crate::app::cli::Command;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
+use crate::app::terminal::{self, bounded};
 use crate::calibrate::CalibrateError;
 use crate::geometry::probe::ProbeError;
 use crate::measure::EvaluateError;
+use crate::page::PageError;
 use crate::page::input::InputError;
-use crate::page::plot::PlotError;
 use crate::pipeline::CompileError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
+use crate::system::memory;
+use crate::system::show::bytes_for_people;
 use crate::system::text::TextError;
 
 /// Exit code of a failure: a file or the machine is the cause.
@@ -87,6 +90,16 @@ pub enum Failure {
     Pool(#[from] htc_kernels::PoolError),
     #[error("{}: {error}", path.display())]
     Chat { path: PathBuf, error: ChatError },
+    #[error(
+        "the words spell {token:?}, or a part of it, which the model reads as a control token, and its chat template changes them so that they cannot be told from its own; say it otherwise"
+    )]
+    Spelt { token: String },
+    #[error("{}: executing it takes {} of memory beside the mapped file, {} are free; give fewer tokens, or a smaller model", path.display(), bytes_for_people(*needed), bytes_for_people(*free))]
+    Room {
+        path: PathBuf,
+        needed: u64,
+        free: u64,
+    },
     #[error("{0}")]
     Served(String),
     #[error("no prompt: give -p TEXT, --prompt-file FILE, or pipe a text into standard input")]
@@ -127,7 +140,7 @@ pub enum Failure {
     #[error(transparent)]
     Page(#[from] InputError),
     #[error(transparent)]
-    Plot(#[from] PlotError),
+    Report(#[from] PageError),
     #[error("{}: this is one of the files that are read; give another -o", .0.display())]
     PageOverInput(PathBuf),
     #[error("--report {}: exists already; give another name, or replace it with --force", .0.display())]
@@ -266,22 +279,17 @@ fn open_container(path: &Path) -> Result<Opened, Failure> {
     }
 }
 
-/// A message on one line that fits a screen: a name of a hostile file may be of any length and
-/// hold line ends. The beginning says what is wrong, the end what to do.
-pub fn bounded(message: &str) -> String {
-    const HEAD: usize = 700;
-    const TAIL: usize = 300;
-    let message: String = message
-        .chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
-    let length = message.chars().count();
-    if length <= HEAD + TAIL {
-        return message;
+/// Refuses to execute a model for which there is no memory, before any of it is taken: a small file
+/// may claim any number of heads.
+fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
+    match memory::available() {
+        Some(free) if needed > free => Err(Failure::Room {
+            path: path.into(),
+            needed,
+            free,
+        }),
+        _ => Ok(()),
     }
-    let head = message.chars().take(HEAD);
-    let tail = message.chars().skip(length - TAIL);
-    head.chain(" … ".chars()).chain(tail).collect()
 }
 
 fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
@@ -313,11 +321,7 @@ fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {
 
 /// Prints a JSON value on standard output.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)
-        .map_err(io::Error::from)
-        .and_then(|()| writeln!(out))
-        .and_then(|()| out.flush())
+    terminal::write_json(value, io::stdout().lock())
         .or_else(ignore_closed_pipe)
         .map_err(Failure::Output)
 }
@@ -341,14 +345,5 @@ mod tests {
             one_line(message),
             "error: invalid value '0' for '--rank <N|full>': a rank is tip: x; see --help"
         );
-    }
-
-    #[test]
-    fn long_messages_keep_their_ends() {
-        assert_eq!(super::bounded("short"), "short");
-        let long = format!("what {} remedy", "ü".repeat(60_000));
-        let bounded = super::bounded(&long);
-        assert!(bounded.starts_with("what ") && bounded.ends_with(" remedy"));
-        assert!(bounded.chars().count() < 1100);
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use htc_formats::escape::escaped;
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 
@@ -11,6 +12,7 @@ use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe, interrupted};
 use crate::app::cli::{PlanArgs, PlanningArgs};
 use crate::app::interrupt::Interrupt;
+use crate::app::terminal::Output;
 use crate::calibrate;
 use crate::event::{Event, Watch};
 use crate::layout;
@@ -82,7 +84,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::record(&source, plan);
-    say!("{}", name_of(&args.input));
+    say!("{}", escaped(&name_of(&args.input)));
     say!(
         "{}",
         Summary::new(&source, plan, &record, treatment.bias)
@@ -97,7 +99,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {
         None => text
-            .and_then(|text| io::stdout().lock().write_all(text.as_bytes()))
+            .and_then(|text| Output::new().text(&text))
             .or_else(ignore_closed_pipe)
             .map_err(Failure::Output),
         Some(path) => text

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::bounded;
 use crate::app::interrupt::Interrupt;
+use crate::app::terminal::bounded;
 use crate::event::Event;
 
 /// Draws nothing where standard error is no terminal.
@@ -71,7 +71,7 @@ impl Progress {
             }
             Event::Done(what) => {
                 bar.inc(1);
-                bar.set_message(what.to_owned());
+                bar.set_message(bounded(what));
             }
             Event::Sealing => bar.set_message("sealing"),
             Event::Trial { treatment, ratio } => {

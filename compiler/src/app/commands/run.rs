@@ -1,6 +1,6 @@
 //! `htc run`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use htc_loader::generate::{self, Limits, Stop, Summary};
@@ -9,9 +9,10 @@ use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{Cpu, Session};
 
-use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
-use crate::app::chat::{self, ChatError, Conversation, Message};
+use super::{Failure, check_room, ignore_closed_pipe, open_model, tokenizer_of};
+use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::RunArgs;
+use crate::app::terminal::Output;
 use crate::system::memory::{self, Resident};
 use crate::system::show::bytes_for_people;
 use crate::system::text;
@@ -28,10 +29,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let prompt = prompt(args)?;
     let tokens = match args.chat {
         false => tokenizer.encode(&prompt, AddSpecial::Prompt),
-        true => {
-            let text = conversation(args, &tokenizer, prompt)?;
-            tokenizer.encode_with_special(&text, AddSpecial::Prompt)
-        }
+        true => conversation(args, &tokenizer, prompt)?,
     };
     let cpu = Cpu::with_threads(args.threads.count())?;
     let full = model.hyper().context;
@@ -43,16 +41,24 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             _ => full,
         },
     };
+    let positions = match args.tokens {
+        Some(_) => context,
+        // How long it becomes is not known: what is known to be there.
+        None => tokens.len(),
+    };
+    let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
+    let needed = memory::of_session(model.hyper(), positions, threads, kv_type);
+    check_room(&args.model, needed)?;
     let failed = |error| Failure::Generate {
         path: args.model.clone(),
         error,
     };
-    let session = Session::with_kv_type(model, cpu, context, args.kv.kv_type);
+    let session = Session::with_kv_type(model, cpu, context, kv_type);
     let mut session = session.map_err(|error| failed(error.into()))?;
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
-    let mut out = io::stdout().lock();
+    let mut out = Output::new();
     let mut broken = None;
     let summary = generate::generate(
         &mut session,
@@ -60,7 +66,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         &mut sampler,
         &tokens,
         limits,
-        |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        |text| match out.text(text) {
             Ok(()) => true,
             Err(error) => {
                 broken = Some(error);
@@ -71,7 +77,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     .map_err(failed)?;
     let ended = match broken {
         Some(error) => Err(error),
-        None => writeln!(out),
+        None => out.text("\n"),
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     say!("{}", in_words(&summary));
@@ -85,8 +91,13 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The prompt as the model's chat template writes it.
-fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result<String, Failure> {
+/// The tokens of the prompt as the model's chat template writes it. Only what the template itself
+/// writes becomes control tokens.
+fn conversation(
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    prompt: String,
+) -> Result<Vec<u32>, Failure> {
     let failed = |error| Failure::Chat {
         path: args.model.clone(),
         error,
@@ -112,7 +123,16 @@ fn conversation(args: &RunArgs, tokenizer: &Tokenizer, prompt: String) -> Result
         bos: text_of(vocabulary.bos),
         eos: text_of(vocabulary.eos),
     };
-    chat::render(&conversation).map_err(failed)
+    let Written { text, said } = chat::write(&conversation).map_err(failed)?;
+    if said.is_none() {
+        let mut contents = conversation.messages.iter().map(|message| &message.content);
+        if let Some(token) = contents.find_map(|content| tokenizer.control_in(content)) {
+            let token = token.to_owned();
+            return Err(Failure::Spelt { token });
+        }
+    }
+    let said = said.unwrap_or_default();
+    Ok(tokenizer.encode_conversation(&text, &said, AddSpecial::Prompt))
 }
 
 fn prompt(args: &RunArgs) -> Result<String, Failure> {

@@ -44,11 +44,13 @@ pub(super) fn execute(args: &TokenizeArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&Tokens { tokens });
     }
-    for &token in &tokens {
-        say!(
-            "{token:>8}  {:?}",
-            tokenizer.piece(token).unwrap_or_default()
-        );
+    // Some thousand lines at a time: each call of the system costs more than a line.
+    for some in tokens.chunks(1 << 12) {
+        let lines = some.iter().map(|&token| {
+            let piece = tokenizer.piece(token).unwrap_or_default();
+            format!("{token:>8}  {piece:?}")
+        });
+        say!("{}", lines.collect::<Vec<_>>().join("\n"));
     }
     say!("{} tokens", tokens.len());
     Ok(())

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::VerifyArgs;
+use crate::app::terminal::name;
 use crate::geometry::probe;
 use crate::system::show::bytes_for_people;
 
@@ -119,7 +120,7 @@ pub(super) fn execute(args: &VerifyArgs) -> Result<(), Failure> {
     }
     say!(
         "{}: undamaged: header, manifest and {} parts ({}) equal their digests",
-        args.file.display(),
+        name(&args.file),
         sweep.items,
         bytes_for_people(sweep.bytes)
     );
@@ -142,7 +143,7 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         let (major, minor) = artifact.format();
         say!(
             "{}: nothing to probe: the artifact (format {major}.{minor}) says nothing of its spectra; every digest follows",
-            path.display()
+            name(path)
         );
         return Ok(Probe {
             ok: false,
@@ -185,7 +186,7 @@ fn probe(artifact: &Htz, args: &VerifyArgs) -> Result<Probe, Failure> {
         Some(_) => format!("layer {layer} of {layers}"),
         None => format!("layer {layer} of {layers}, the depth sink ({origin}),"),
     };
-    let path = path.display();
+    let path = name(path);
     if probe.ok {
         say!(
             "{path}: probed {place} in {milliseconds:.1} ms: the spectra of its slots are those that the artifact says; other parts were not read"

@@ -41,13 +41,13 @@ mod node;
 mod request;
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, Slot};
+use htc_formats::open;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -305,7 +305,7 @@ pub fn read(
         source,
     };
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
+    let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
     file.take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::model_types;
-use crate::htz::one_line;
+use crate::escape::one_line;
 
 /// What is wrong with a `config.json`, or with what was asked of it. Keys inside of other keys
 /// are written `outer.inner`.

@@ -19,7 +19,7 @@ pub use tensors::WeightFile;
 
 use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
 use crate::dtype::DType;
-use crate::htz::one_line;
+use crate::escape::one_line;
 use crate::model::{Activation, Forward, HyperParameters, Role, RopePairs, SlidingWindow};
 use config::Object;
 use model_types::{ModelType, Window};

@@ -2,7 +2,7 @@
 
 use super::config::{ConfigError, Object};
 use crate::architecture::{Architecture, SUPPORTED};
-use crate::htz::one_line;
+use crate::escape::one_line;
 use crate::model::Slot;
 
 /// A value of `model_type`, and the values that transformers 5 gives to absent keys.

@@ -1,6 +1,6 @@
 //! The tokens of a tokenizer's file, those that are added to it, and how it writes spaces.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::json::{AddedToken, Component, Model, Part, Pattern, TokenizerJson};
 use super::{TOKENIZER_JSON, file, pre_tokenizer, unsupported};
@@ -19,9 +19,23 @@ pub(super) struct Base {
     /// The most ids there may be: twice the tokens that the files list, so that a single id cannot
     /// ask for more memory than the files have.
     pub(super) most: usize,
+    /// Tokens in `strip_before` and `strip_after`: files list a token twice, and there may be a
+    /// million of them.
+    strips: [HashSet<u32>; 2],
 }
 
 impl Base {
+    /// The tokens of a model that is complete, to which at most `added` are added.
+    pub(super) fn of_pieces(vocabulary: Vocabulary, added: usize) -> Self {
+        let own = vocabulary.tokens.len();
+        Base {
+            most: 2 * (own + added),
+            own,
+            vocabulary,
+            strips: [HashSet::new(), HashSet::new()],
+        }
+    }
+
     pub(super) fn of_json(tokenizer: TokenizerJson) -> Result<Self, VocabularyError> {
         let TokenizerJson {
             added_tokens,
@@ -69,6 +83,7 @@ impl Base {
             most: 2 * (entries.len() + added_tokens.len()),
             own: 0,
             vocabulary,
+            strips: [HashSet::new(), HashSet::new()],
         };
         for (text, id) in entries {
             let kind = match pre {
@@ -140,8 +155,12 @@ impl Base {
         if let Some(score) = scores.get_mut(at) {
             *score = ADDED_SCORE;
         }
-        for (flag, list) in [(token.lstrip, strip_before), (token.rstrip, strip_after)] {
-            if flag && !list.contains(id) {
+        let [before, after] = &mut self.strips;
+        for (flag, list, known) in [
+            (token.lstrip, strip_before, before),
+            (token.rstrip, strip_after, after),
+        ] {
+            if flag && known.insert(*id) {
                 list.push(*id);
             }
         }

@@ -7,10 +7,12 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
+
 /// `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenizerJson {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tokens")]
     pub(super) added_tokens: Vec<AddedToken>,
     pub(super) normalizer: Option<Component>,
     pub(super) pre_tokenizer: Option<Component>,
@@ -56,7 +58,7 @@ pub(super) struct Model {
     pub(super) ignore_merges: bool,
     #[serde(default)]
     pub(super) vocab: Entries<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "merges")]
     pub(super) merges: Vec<Merge>,
 }
 
@@ -291,6 +293,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
+                    if entries.len() == MAX_VOCABULARY {
+                        let found = MAX_VOCABULARY + 1;
+                        let most = format!("at most {MAX_VOCABULARY} tokens");
+                        return Err(A::Error::invalid_length(found, &most.as_str()));
+                    }
                     entries.push(entry);
                 }
                 Ok(Entries(entries))
@@ -307,6 +314,39 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
     }
 }
 
+/// A list of tokens.
+fn tokens<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_seq(AtMost::<T, MAX_VOCABULARY>(PhantomData))
+}
+
+/// A list of merges.
+fn merges<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_seq(AtMost::<T, MAX_MERGES>(PhantomData))
+}
+
+/// Reads a list of at most so many things: those of a hostile file take less room in it than in
+/// memory.
+struct AtMost<T, const MOST: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for AtMost<T, MOST> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        write!(formatter, "a list of at most {MOST}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == MOST {
+                return Err(A::Error::invalid_length(MOST + 1, &self));
+            }
+            items.push(item);
+        }
+        Ok(items)
+    }
+}
+
 /// A list that is short in every real file.
 #[derive(Debug)]
 pub(super) struct Few<T>(pub(super) Vec<T>);
@@ -316,27 +356,7 @@ const FEW: usize = 16;
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
-            type Value = Few<T>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-                write!(formatter, "a list of at most {FEW}")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
-                    if items.len() == FEW {
-                        return Err(A::Error::invalid_length(FEW + 1, &self));
-                    }
-                    items.push(item);
-                }
-                Ok(Few(items))
-            }
-        }
-
-        deserializer.deserialize_seq(Reader(PhantomData))
+        let items = deserializer.deserialize_seq(AtMost::<T, FEW>(PhantomData))?;
+        Ok(Few(items))
     }
 }

@@ -27,6 +27,8 @@ use special::{Special, post_process};
 
 use super::{SENTENCE_PIECE, Vocabulary, VocabularyError};
 use crate::limits;
+use crate::map::MapError;
+use crate::open;
 
 const TOKENIZER_MODEL: &str = "tokenizer.model";
 const TOKENIZER_JSON: &str = "tokenizer.json";
@@ -199,12 +201,7 @@ impl HuggingFaceFiles {
         let added: Entries<u32> =
             parse(ADDED_TOKENS, self.added_tokens.as_deref())?.unwrap_or_default();
         let decoder = &config.added_tokens_decoder.0;
-        let own = vocabulary.tokens.len();
-        let mut base = Base {
-            most: 2 * (own + added.0.len() + decoder.len()),
-            own,
-            vocabulary,
-        };
+        let mut base = Base::of_pieces(vocabulary, added.0.len() + decoder.len());
         for (content, id) in added.0 {
             base.add(&AddedToken {
                 id,
@@ -266,10 +263,12 @@ fn read(dir: &Path, name: &str, most: u64) -> Result<Option<Vec<u8>>, Vocabulary
         file: path.display().to_string(),
         problem,
     };
-    let open = match std::fs::File::open(&path) {
+    let open = match open::inside(dir, name) {
         Ok(open) => open,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(problem(error.to_string())),
+        Err(MapError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        Err(error) => return Err(VocabularyError::Open(error.to_string())),
     };
     let mut bytes = Vec::new();
     open.take(most + 1)

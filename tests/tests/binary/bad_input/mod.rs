@@ -7,6 +7,7 @@ mod container;
 mod model;
 mod options;
 mod output;
+mod planted;
 mod text;
 
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
 //! Texts and prompts that cannot be used.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use htc_tests::material::words;
-use htc_tests::{Htc, Scratch, TinyModel, htc};
+use htc_tests::{Htc, Scratch, TinyModel, binary, htc};
 
 use super::refused;
 
@@ -79,8 +80,18 @@ fn text_that_is_not_utf8() {
 #[test]
 fn text_without_end() {
     let (_scratch, model) = model();
-    let zero = PathBuf::from("/dev/zero");
-    let run = htc!["tokenize", &model, "--text", &zero, "--json"];
-    let outcome = run.memory(4 << 30).run();
-    outcome.refused(1, &["/dev/zero", "1073741824"]);
+    // Devices are none, but standard input may be anything.
+    let limited = "ulimit -v 4194304 && exec \"$0\" tokenize \"$1\" --text /dev/stdin </dev/zero";
+    let outcome = Command::new("sh")
+        .args(["-c", limited])
+        .args([binary::path(), model])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("/dev/stdin") && said.contains("1073741824"),
+        "{said}"
+    );
 }

@@ -1,0 +1,173 @@
+//! What people read: standard error, and standard output where it is a terminal.
+//!
+//! Texts of others are escaped by [`htc_formats::escape`], and everything goes through here, so that
+//! nothing reaches a terminal that acts on it: messages always, generated text where standard output
+//! is a terminal, JSON by JSON's own escapes.
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::Path;
+
+use htc_formats::escape::{escaped, escaped_lines, is_plain};
+use serde::Serialize;
+use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
+
+/// Prints lines for people on standard error. That nobody can read them any more (a closed pipe, a
+/// full disk) is no reason to fail.
+pub fn say(message: fmt::Arguments<'_>) {
+    let message = message.to_string();
+    let mut lines = escaped_lines(&message).into_owned();
+    lines.push('\n');
+    let _ = io::stderr().lock().write_all(lines.as_bytes());
+}
+
+/// A path on one line.
+pub fn name(path: &Path) -> String {
+    escaped(&path.to_string_lossy()).into_owned()
+}
+
+/// A message on one line that fits a screen: a name of a hostile file may be of any length and
+/// hold line ends. The beginning says what is wrong, the end what to do.
+pub fn bounded(message: &str) -> String {
+    const HEAD: usize = 700;
+    const TAIL: usize = 300;
+    let message = escaped(message);
+    let length = message.chars().count();
+    if length <= HEAD + TAIL {
+        return message.into_owned();
+    }
+    let head = message.chars().take(HEAD);
+    let tail = message.chars().skip(length - TAIL);
+    head.chain(" … ".chars()).chain(tail).collect()
+}
+
+/// Standard output, for text that may hold anything.
+pub struct Output {
+    to: StdoutLock<'static>,
+    terminal: bool,
+}
+
+impl Output {
+    /// Takes standard output.
+    pub fn new() -> Self {
+        let to = io::stdout();
+        let terminal = to.is_terminal();
+        Output {
+            to: to.lock(),
+            terminal,
+        }
+    }
+
+    /// Writes a text: as it is into a file or a pipe, escaped on a terminal.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        match self.terminal {
+            true => self.to.write_all(escaped_lines(text).as_bytes())?,
+            false => self.to.write_all(text.as_bytes())?,
+        }
+        self.to.flush()
+    }
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Output::new()
+    }
+}
+
+/// Writes a value as JSON over several lines. Characters that act on a terminal are written as
+/// `\u202e`: the same text to whoever parses it.
+///
+/// # Errors
+/// What the system says.
+pub fn write_json(value: &impl Serialize, to: impl Write) -> io::Result<()> {
+    let mut to = BufWriter::with_capacity(1 << 16, to);
+    let mut serializer =
+        serde_json::Serializer::with_formatter(&mut to, Escaping(PrettyFormatter::new()));
+    value.serialize(&mut serializer)?;
+    writeln!(to)?;
+    to.flush()
+}
+
+/// Another formatter, whose texts hold plain characters only.
+struct Escaping<F>(F);
+
+macro_rules! delegate {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        fn $name<W: Write + ?Sized>(&mut self, to: &mut W $(, $argument: $type)*) -> io::Result<()> {
+            self.0.$name(to $(, $argument)*)
+        }
+    )*};
+}
+
+impl<F: Formatter> Formatter for Escaping<F> {
+    delegate! {
+        write_char_escape(escape: CharEscape);
+        begin_array();
+        end_array();
+        begin_array_value(first: bool);
+        end_array_value();
+        begin_object();
+        end_object();
+        begin_object_key(first: bool);
+        end_object_key();
+        begin_object_value();
+        end_object_value();
+    }
+
+    fn write_string_fragment<W: Write + ?Sized>(
+        &mut self,
+        to: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(|c| !is_plain(c)) {
+            let (plain, other) = rest.split_at(at);
+            self.0.write_string_fragment(to, plain)?;
+            let mut characters = other.chars();
+            if let Some(character) = characters.next() {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    write!(to, "\\u{unit:04x}")?;
+                }
+            }
+            rest = characters.as_str();
+        }
+        self.0.write_string_fragment(to, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        assert_eq!(bounded("short"), "short");
+        assert_eq!(bounded("a\nb\u{9b}"), "a\\nb\\u{9b}");
+        let long = format!("what {} remedy", "ü".repeat(60_000));
+        let bounded = bounded(&long);
+        assert!(bounded.starts_with("what ") && bounded.ends_with(" remedy"));
+        assert!(bounded.chars().count() < 1100);
+    }
+
+    #[test]
+    fn json_is_escaped_by_its_own_rules() {
+        let hostile = "a\u{1b}\u{9b}\u{7f}\u{202e}\u{e0041}ü\"\n";
+        let value = serde_json::json!({"list": [hostile, 1, null], hostile: {"empty": []}});
+        let mut bytes = Vec::new();
+        write_json(&value, &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.chars().all(|c| is_plain(c) || c == '\n'), "{text}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
+        );
+        let plain = serde_json::json!({"a": [1, 2], "b": {"c": "ü"}});
+        let mut bytes = Vec::new();
+        write_json(&plain, &mut bytes).unwrap();
+        let expected = serde_json::to_string_pretty(&plain).unwrap() + "\n";
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+}

@@ -1,0 +1,206 @@
+//! What is said when a mapped file becomes shorter, or its disk fails: the system then sends SIGBUS
+//! to whoever reads the part that is gone, and without a handler the process ends without a word.
+//!
+//! Every mapping is listed here. The list is made of parts that are never freed and only read and
+//! written as atomics, so that a signal handler may walk it at any time.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use crate::escape::escaped;
+
+/// Bytes of a file's name that are kept; the end of a longer one.
+const NAME: usize = 512;
+
+/// A place in the list: one mapping at a time.
+#[derive(Debug)]
+pub(super) struct Region {
+    taken: AtomicBool,
+    start: AtomicUsize,
+    /// One behind the last address; 0 while there is no mapping.
+    end: AtomicUsize,
+    name: [AtomicU8; NAME],
+    length: AtomicUsize,
+    next: OnceLock<Box<Region>>,
+}
+
+static FIRST: Region = Region::new();
+
+impl Region {
+    const fn new() -> Region {
+        Region {
+            taken: AtomicBool::new(false),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            name: [const { AtomicU8::new(0) }; NAME],
+            length: AtomicUsize::new(0),
+            next: OnceLock::new(),
+        }
+    }
+
+    /// Lists a mapping until [`remove`](Region::remove).
+    pub(super) fn add(path: &Path, bytes: &[u8]) -> &'static Region {
+        let mut region: &'static Region = &FIRST;
+        while region
+            .taken
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            region = region.next.get_or_init(|| Box::new(Region::new()));
+        }
+        let text = path.to_string_lossy();
+        let text = escaped(&text);
+        // The end of a name tells files apart. Cut at a character.
+        let mut cut = text.len().saturating_sub(NAME);
+        while !text.is_char_boundary(cut) {
+            cut += 1;
+        }
+        let kept = &text.as_bytes()[cut..];
+        for (to, byte) in region.name.iter().zip(kept) {
+            to.store(*byte, Ordering::Relaxed);
+        }
+        region.length.store(kept.len(), Ordering::Relaxed);
+        let start = bytes.as_ptr() as usize;
+        region.start.store(start, Ordering::Relaxed);
+        // Behind everything else, which is then seen by whoever sees this.
+        region.end.store(start + bytes.len(), Ordering::Release);
+        region
+    }
+
+    /// Takes the mapping off the list, before it is unmapped.
+    pub(super) fn remove(&self) {
+        self.end.store(0, Ordering::Release);
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// Whether the mapping holds an address.
+    fn holds(&self, address: usize) -> bool {
+        let end = self.end.load(Ordering::Acquire);
+        (self.start.load(Ordering::Relaxed)..end).contains(&address)
+    }
+}
+
+/// The listed mapping that holds an address.
+#[cfg_attr(not(unix), allow(dead_code, reason = "nobody asks"))]
+fn find(address: usize) -> Option<&'static Region> {
+    let mut region = &FIRST;
+    loop {
+        if region.holds(address) {
+            return Some(region);
+        }
+        region = region.next.get()?;
+    }
+}
+
+#[cfg(unix)]
+pub(super) use handler::install;
+
+#[cfg(unix)]
+mod handler {
+    use super::{NAME, OnceLock, Ordering, Region, find};
+    use std::io;
+    use std::mem::MaybeUninit;
+
+    const WHY: &[u8] = b": the file became shorter while it was read, or its disk fails; copy it \
+        again and let nothing write to it meanwhile\n";
+
+    /// The program's name, and what was done with the signal before.
+    static BEFORE: OnceLock<(&'static str, libc::sigaction)> = OnceLock::new();
+
+    pub(in crate::map) fn install(program: &'static str) -> io::Result<()> {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: all zeros are a valid `sigaction`: no handler, no flags, and for `sa_mask` what
+        // `sigemptyset` makes of it below. Both pointers are to values of this function. The handler
+        // has the signature that SA_SIGINFO calls for and does only what a signal handler may.
+        unsafe {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+            libc::sigemptyset(&raw mut action.sa_mask);
+            // On the stack for signals, which Rust's threads have.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                on_bus_error;
+            action.sa_sigaction = handler as usize;
+            // What was there must be known before the handler can run.
+            if libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if BEFORE.set((program, before.assume_init())).is_ok()
+                && libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the file and ends the process, or leaves the signal to who had it before.
+    extern "C" fn on_bus_error(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        _: *mut libc::c_void,
+    ) {
+        let Some((program, before)) = BEFORE.get() else {
+            return;
+        };
+        // SAFETY: with SA_SIGINFO the system passes a valid `info`, and SIGBUS has an address where
+        // a fault raised it. What is called here (`write`, `_exit`, `sigaction`, `raise`) may be
+        // called in a signal handler; everything read is atomic or was set before this could run.
+        unsafe {
+            let raised = (*info).si_code > 0;
+            if raised && let Some(region) = find((*info).si_addr() as usize) {
+                let mut line = [0; NAME + 256];
+                let length = write_line(program, region, &mut line);
+                // Nobody is left to be told if this fails.
+                let _ = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length);
+                libc::_exit(1);
+            }
+            libc::sigaction(signal, before, std::ptr::null_mut());
+            if !raised {
+                // Sent by a process: it does not come again by itself.
+                libc::raise(signal);
+            }
+        }
+    }
+
+    /// The line about a region, and its length.
+    fn write_line(program: &str, region: &Region, line: &mut [u8]) -> usize {
+        let name = region.name[..region.length.load(Ordering::Relaxed).min(NAME)].iter();
+        let name = name.map(|byte| byte.load(Ordering::Relaxed));
+        let words = program.bytes().chain(*b": error: ").chain(name);
+        let all = words.chain(WHY.iter().copied());
+        let mut length = 0;
+        for (to, byte) in line.iter_mut().zip(all) {
+            *to = byte;
+            length += 1;
+        }
+        length
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::path::Path;
+
+        #[test]
+        fn a_line_names_the_file_that_holds_an_address() {
+            let bytes = vec![0_u8; 100];
+            let region = Region::add(Path::new("/models/a\u{1b}.htz"), &bytes);
+            let other = Region::add(Path::new(&"ü".repeat(NAME)), &bytes[..0]);
+            let at = bytes.as_ptr() as usize;
+            assert!(find(at + 99).is_some_and(|found| std::ptr::eq(found, region)));
+            let mut line = [0; NAME + 256];
+            let length = write_line("htc", region, &mut line);
+            let line = std::str::from_utf8(&line[..length]).unwrap();
+            assert!(
+                line.starts_with("htc: error: /models/a\\u{1b}.htz: the file"),
+                "{line}"
+            );
+            assert!(line.ends_with("meanwhile\n"), "{line}");
+            assert_eq!(other.length.load(Ordering::Relaxed), NAME);
+            region.remove();
+            other.remove();
+            assert!(find(at + 99).is_none());
+        }
+    }
+}

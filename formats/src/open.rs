@@ -1,0 +1,215 @@
+//! Files of others, opened: regular ones only, and of a model's folder only what is in it.
+//!
+//! Opening a pipe waits for a writer, reading a terminal for a person, and opening a device may make
+//! it do something. A link in a folder that was downloaded may lead to any file of whoever opens it.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::map::MapError;
+
+/// Opens a regular file for reading, without waiting for anything.
+///
+/// # Errors
+///
+/// [`MapError`] when the path leads to a folder, a pipe, a socket or a device, or the system
+/// refuses.
+pub fn regular(path: &Path) -> Result<File, MapError> {
+    // Examined before it is opened, which a device could notice, and afterwards, since another file
+    // may have come into its place.
+    check(path, fs::metadata(path))?;
+    opened(path, path, true)
+}
+
+/// Opens what a text is read from: a regular file, or what this process was started with open
+/// (`/dev/stdin`, and `/dev/fd/N`, which shells write for `<(command)`), where it may be a pipe.
+/// A pipe with a name of its own is refused: it may have no other end.
+///
+/// # Errors
+///
+/// As [`regular`].
+pub fn stream(path: &Path) -> Result<File, MapError> {
+    let inherited = path == Path::new("/dev/stdin")
+        || path.parent().is_some_and(|folder| {
+            folder == Path::new("/dev/fd") || folder == Path::new("/proc/self/fd")
+        });
+    let kind = fs::metadata(path).map_err(|error| io_error(path, error))?;
+    if inherited && !kind.is_dir() && !kind.is_file() {
+        return File::open(path).map_err(|error| io_error(path, error));
+    }
+    regular(path)
+}
+
+/// Opens the regular file called `name` in `folder`. A link is followed where it leads to a file in
+/// the same folder or below it, or from a snapshot of the Hugging Face hub's cache to that cache's
+/// own files (`MODEL/snapshots/REVISION/name` to `MODEL/blobs/DIGEST`).
+///
+/// # Errors
+///
+/// As [`regular`], and [`MapError::Outside`] where a link leads elsewhere.
+pub fn inside(folder: &Path, name: &str) -> Result<File, MapError> {
+    let path = folder.join(name);
+    let kind = fs::symlink_metadata(&path).map_err(|error| io_error(&path, error))?;
+    if !kind.is_symlink() {
+        check(&path, Ok(kind))?;
+        return opened(&path, &path, false);
+    }
+    let found = |path: &Path| fs::canonicalize(path).map_err(|error| io_error(path, error));
+    let target = found(&path)?;
+    let home = match folder.as_os_str().is_empty() {
+        true => found(Path::new("."))?,
+        false => found(folder)?,
+    };
+    if !target.starts_with(&home) && !is_blob(&home, &target) {
+        return Err(MapError::Outside { path, target });
+    }
+    check(&path, fs::metadata(&target))?;
+    opened(&path, &target, false)
+}
+
+/// Whether `target` is a file of the cache that `home` is a snapshot in. Both are canonical, so that
+/// no link leads out of the cache's folder.
+fn is_blob(home: &Path, target: &Path) -> bool {
+    let snapshots = home
+        .ancestors()
+        .find(|folder| folder.ends_with("snapshots"));
+    let cache = snapshots.and_then(Path::parent);
+    cache.is_some_and(|cache| target.parent() == Some(&cache.join("blobs")))
+}
+
+/// Opens `place`, which errors call `path`; where `follow` is not set, no link.
+fn opened(path: &Path, place: &Path, follow: bool) -> Result<File, MapError> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        if !follow {
+            flags |= OFlags::NOFOLLOW;
+        }
+        // The flags of every system fit.
+        options.custom_flags(flags.bits() as i32);
+    }
+    #[cfg(not(unix))]
+    let _ = follow;
+    let file = options.open(place).map_err(|error| io_error(path, error))?;
+    check(path, file.metadata())?;
+    Ok(file)
+}
+
+fn check(path: &Path, kind: io::Result<fs::Metadata>) -> Result<(), MapError> {
+    let kind: FileType = kind.map_err(|error| io_error(path, error))?.file_type();
+    let path = || PathBuf::from(path);
+    match (kind.is_file(), kind.is_dir()) {
+        (true, _) => Ok(()),
+        (_, true) => Err(MapError::Folder { path: path() }),
+        _ => Err(MapError::NotAFile { path: path() }),
+    }
+}
+
+fn io_error(path: &Path, error: io::Error) -> MapError {
+    MapError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+
+    fn text(file: Result<File, MapError>) -> String {
+        let mut text = String::new();
+        file.unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        let pipe = Command::new("mkfifo").arg(path("pipe")).status().unwrap();
+        assert!(pipe.success());
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        symlink("pipe", path("link to pipe")).unwrap();
+        assert_eq!(text(regular(&path("file"))), "text");
+        assert_eq!(text(inside(folder.path(), "file")), "text");
+        assert_eq!(text(stream(&path("file"))), "text");
+        for name in ["pipe", "socket", "link to pipe"] {
+            for found in [
+                regular(&path(name)),
+                inside(folder.path(), name),
+                stream(&path(name)),
+            ] {
+                assert!(matches!(found, Err(MapError::NotAFile { .. })), "{name}");
+            }
+        }
+        let device = regular(Path::new("/dev/zero"));
+        assert!(matches!(device, Err(MapError::NotAFile { .. })));
+        let other = regular(folder.path());
+        assert!(matches!(other, Err(MapError::Folder { .. })));
+    }
+
+    #[test]
+    fn links_stay_in_their_folder_or_their_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("models--a--b");
+        let snapshot = cache.join("snapshots/0123");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(snapshot.join("below")).unwrap();
+        fs::create_dir_all(cache.join("blobs/deeper")).unwrap();
+        for name in [
+            "secret",
+            "models--a--b/secret",
+            "models--a--b/blobs/4567",
+            "models--a--b/blobs/deeper/file",
+            "models--a--b/snapshots/0123/file",
+            "models--a--b/snapshots/0123/below/file",
+        ] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        let secret = folder.path().join("secret");
+        for (name, target, allowed) in [
+            ("a", Path::new("../../blobs/4567"), true),
+            ("b", Path::new("file"), true),
+            ("c", Path::new("below/file"), true),
+            ("d", Path::new("../../secret"), false),
+            ("e", Path::new("../../../secret"), false),
+            ("f", &secret, false),
+            ("g", Path::new("../../blobs/deeper/file"), false),
+            ("h", Path::new("../../blobs/../../secret"), false),
+            // A link to a link: where it ends counts.
+            ("i", Path::new("e"), false),
+        ] {
+            symlink(target, snapshot.join(name)).unwrap();
+            match inside(&snapshot, name) {
+                Ok(_) => assert!(allowed, "{name}"),
+                Err(MapError::Outside { path, .. }) => {
+                    assert!(!allowed && path.ends_with(name), "{name}");
+                }
+                Err(other) => panic!("{name}: {other}"),
+            }
+        }
+        // The folder itself may be a link, or be another cache's.
+        symlink(&snapshot, folder.path().join("model")).unwrap();
+        assert!(inside(&folder.path().join("model"), "a").is_ok());
+        let planted = folder.path().join("models--c--d/snapshots/0123");
+        fs::create_dir_all(&planted).unwrap();
+        symlink(folder.path(), folder.path().join("models--c--d/blobs")).unwrap();
+        symlink("../../blobs/secret", planted.join("file")).unwrap();
+        let found = inside(&planted, "file");
+        assert!(matches!(found, Err(MapError::Outside { .. })));
+        symlink("nowhere", snapshot.join("dangling")).unwrap();
+        let found = inside(&snapshot, "dangling");
+        assert!(matches!(found, Err(MapError::Io { .. })));
+    }
+}

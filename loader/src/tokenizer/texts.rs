@@ -1,0 +1,189 @@
+//! Looking up pieces of a text, each in the same time however long it is.
+//!
+//! Merging asks for every two neighbours whether they are a token together. With a hash of the text
+//! between them, symbols of thousands of characters would cost as much at every step, and a text of
+//! one letter the square of its length. Here the hash of any piece follows from those of two prefixes
+//! (Karp and Rabin 1987): polynomials over the bytes, modulo the prime 2^61 - 1, at two random points.
+//! Texts are told apart by these 122 bits and their length alone: the chance that any two pieces of
+//! a text of a gigabyte are mistaken is below 2^-30, and nobody can choose a text for it, since the points
+//! are drawn anew by every process.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+/// The modulus, a Mersenne prime.
+const PRIME: u64 = (1 << 61) - 1;
+
+/// Powers that are kept; higher ones are computed.
+const KEPT: usize = 1 << 12;
+
+/// Values of a polynomial at both points.
+type Hash = [u64; 2];
+
+/// Ids by texts.
+#[derive(Clone, Debug)]
+pub(super) struct Texts {
+    ids: HashMap<(Hash, usize), u32>,
+    points: Hash,
+    /// Powers of the points, from 0.
+    powers: Vec<Hash>,
+    /// Bytes of the longest text.
+    longest: usize,
+}
+
+/// The hashes of a text's prefixes.
+#[derive(Debug, Default)]
+pub(super) struct Prefixes(Vec<Hash>);
+
+impl Texts {
+    /// Ids and their texts, which are distinct.
+    pub(super) fn new<'a>(texts: impl Iterator<Item = (&'a str, u32)>) -> Self {
+        let random = RandomState::new();
+        // Neither 0 nor 1, where texts of the same bytes in another order are alike.
+        let point = |which: u8| 2 + random.hash_one(which) % (PRIME - 2);
+        let points = [point(0), point(1)];
+        let mut powers = vec![[1, 1]];
+        for at in 0..KEPT {
+            let [a, b] = powers[at];
+            powers.push([times(a, points[0]), times(b, points[1])]);
+        }
+        let mut ids = HashMap::with_capacity(texts.size_hint().0);
+        let mut longest = 0;
+        for (text, id) in texts {
+            let hash = text
+                .bytes()
+                .fold([0, 0], |hash, byte| next(hash, byte, points));
+            ids.insert((hash, text.len()), id);
+            longest = longest.max(text.len());
+        }
+        Texts {
+            ids,
+            points,
+            powers,
+            longest,
+        }
+    }
+
+    /// Prepares for looking up pieces of `text`.
+    pub(super) fn prepare(&self, text: &str, prefixes: &mut Prefixes) {
+        prefixes.0.clear();
+        prefixes.0.reserve(text.len() + 1);
+        let mut hash = [0, 0];
+        prefixes.0.push(hash);
+        for byte in text.bytes() {
+            hash = next(hash, byte, self.points);
+            prefixes.0.push(hash);
+        }
+    }
+
+    /// The id of the piece from byte `start` to byte `end` of the text that was prepared.
+    pub(super) fn id(&self, prefixes: &Prefixes, start: usize, end: usize) -> Option<u32> {
+        let len = end - start;
+        if len > self.longest {
+            return None;
+        }
+        let (from, to) = (prefixes.0[start], prefixes.0[end]);
+        let power = self.power(len);
+        let at = |i: usize| {
+            // Both below the prime, so that nothing overflows.
+            let hash = to[i] + PRIME - times(from[i], power[i]);
+            if hash >= PRIME { hash - PRIME } else { hash }
+        };
+        self.ids.get(&([at(0), at(1)], len)).copied()
+    }
+
+    fn power(&self, exponent: usize) -> Hash {
+        if let Some(power) = self.powers.get(exponent) {
+            return *power;
+        }
+        let raised = |point: u64| {
+            let (mut power, mut square, mut rest) = (1, point, exponent);
+            while rest > 0 {
+                if rest % 2 == 1 {
+                    power = times(power, square);
+                }
+                square = times(square, square);
+                rest /= 2;
+            }
+            power
+        };
+        self.points.map(raised)
+    }
+}
+
+/// The hash of a text and one more byte. Bytes count from 1, so that zeros count.
+fn next(hash: Hash, byte: u8, points: Hash) -> Hash {
+    let at = |i: usize| {
+        let sum = times(hash[i], points[i]) + u64::from(byte) + 1;
+        if sum >= PRIME { sum - PRIME } else { sum }
+    };
+    [at(0), at(1)]
+}
+
+/// The product modulo the prime, of numbers below it.
+fn times(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    // 2^61 is 1.
+    let sum = (product as u64 & PRIME) + (product >> 61) as u64;
+    if sum >= PRIME { sum - PRIME } else { sum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_those_of_long_division() {
+        let numbers = [
+            0,
+            1,
+            2,
+            3,
+            1 << 31,
+            1 << 60,
+            PRIME / 3,
+            PRIME - 2,
+            PRIME - 1,
+        ];
+        for a in numbers {
+            for b in numbers {
+                let expected = u128::from(a) * u128::from(b) % u128::from(PRIME);
+                assert_eq!(u128::from(times(a, b)), expected, "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_texts_are_found_too() {
+        let long = "ab".repeat(KEPT);
+        let texts = Texts::new([(long.as_str(), 7), ("ab", 8)].into_iter());
+        let text = format!("x{long}y");
+        let mut prefixes = Prefixes::default();
+        texts.prepare(&text, &mut prefixes);
+        assert_eq!(texts.id(&prefixes, 1, 1 + long.len()), Some(7));
+        assert_eq!(texts.id(&prefixes, 0, long.len()), None);
+        assert_eq!(texts.id(&prefixes, 3, 5), Some(8));
+        assert_eq!(texts.id(&prefixes, 2, 4), None);
+        assert_eq!(texts.id(&prefixes, 0, text.len()), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_piece_is_found_and_nothing_else(
+            list in proptest::collection::btree_set("[ab\u{0}é]{1,5}", 0..20),
+            text in "[ab\u{0}é]{0,30}",
+        ) {
+            let texts = Texts::new(list.iter().map(String::as_str).zip(0..));
+            let mut prefixes = Prefixes::default();
+            texts.prepare(&text, &mut prefixes);
+            let places = || text.char_indices().map(|(at, _)| at).chain([text.len()]);
+            for start in places() {
+                for end in places().filter(|&end| end > start) {
+                    let expected = list.iter().position(|token| *token == text[start..end]);
+                    let found = texts.id(&prefixes, start, end);
+                    proptest::prop_assert_eq!(found, expected.map(|id| id as u32));
+                }
+            }
+        }
+    }
+}
