@@ -39,6 +39,9 @@ must_not_depend htc-formats htc-kernels htc-loader htc faer
 must_not_depend htc-kernels htc-loader htc faer
 must_not_depend htc-loader htc faer ndarray ndarray-linalg openblas-src clap indicatif
 
+echo "== direction of layers in the compiler"
+python3 scripts/check_layers.py
+
 echo "== licences, bans, sources"
 if ! cargo deny --version >/dev/null 2>&1; then
   cargo install cargo-deny --locked

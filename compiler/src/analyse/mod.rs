@@ -35,12 +35,12 @@ use thiserror::Error;
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
+use crate::event::{Cancelled, Event, Watch};
 use crate::math::FactoriseError;
-use crate::pipeline::{CompileError, Event};
 use crate::plan::phases::ProfileError;
-use crate::report::name_of;
 use crate::system::ordered;
-use crate::unit::UnitError;
+use crate::system::show::name_of;
+use crate::unit::{UnitError, UnitsError};
 use record::{
     CalibratedOn, DepthSink, Dimension, DimensionLayer, Kind, Manifold, ManifoldLayer, Shape,
     SinkLayer, Sinks, Spectra,
@@ -63,7 +63,7 @@ pub struct Subject<'a> {
 pub enum AnalyseError {
     /// A weight does not decode or is not finite.
     #[error(transparent)]
-    Weights(#[from] CompileError),
+    Weights(#[from] UnitsError),
     /// The statistics of a layer are none of activations.
     #[error("{}: statistics of layer {layer}: {error}; calibrate again with another --cache", path.display())]
     Statistics {
@@ -80,30 +80,29 @@ pub enum AnalyseError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
+    /// Somebody asked for an end.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
 /// Analyses a model. One unit of slots and one layer's statistics per thread are in memory.
 ///
 /// # Errors
 /// [`AnalyseError`].
-pub fn analyse(
-    subject: Subject,
-    threads: usize,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Analysis, AnalyseError> {
+pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysis, AnalyseError> {
     let Subject { source, .. } = subject;
     let calibration = subject.calibration.map(|(_, calibration)| calibration);
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
-    progress(Event::Measuring(steps));
+    watch.tell(Event::Measuring(steps));
     let mut phases = None;
     let mut depth = None;
     let mut streams = None;
     if let Some(calibration) = calibration {
         phases = Some(phases::of(calibration)?);
-        streams = Some(self::streams(source, calibration, threads, &progress)?);
-        depth = Some(depth_sink(source, calibration, threads, &progress)?);
+        streams = Some(self::streams(source, calibration, threads, watch)?);
+        depth = Some(depth_sink(source, calibration, threads, watch)?);
     }
     let directions = streams.as_mut().map(|s| std::mem::take(&mut s.directions));
     let sinks = streams
@@ -114,7 +113,7 @@ pub fn analyse(
         calibration,
         directions: directions.as_deref().unwrap_or_default(),
     };
-    let spectra = weights.spectra(sinks, threads, &progress)?;
+    let spectra = weights.spectra(sinks, threads, watch)?;
     let (sinks, dimension, manifold) = match streams {
         Some(s) => (Some(s.sinks), Some(s.dimension), Some(s.manifold)),
         None => (None, None, None),
@@ -162,7 +161,7 @@ fn streams(
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
-    progress: &(impl Fn(Event) + Sync),
+    watch: Watch,
 ) -> Result<Streams, AnalyseError> {
     let layers = calibration.layers.len();
     let mut found = Streams {
@@ -185,7 +184,7 @@ fn streams(
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
         |layer, (sink, direction, dimension, manifold)| {
-            progress(Event::Done(&format!("layer {layer}: residual stream")));
+            watch.done(&format!("layer {layer}: residual stream"))?;
             found.sinks.layers.push(sink);
             found.directions.push(direction);
             found.dimension.layers.push(dimension);
@@ -220,7 +219,7 @@ pub fn depth_sink(
     source: &ModelFile,
     calibration: &Calibration,
     threads: usize,
-    progress: &(impl Fn(Event) + Sync),
+    watch: Watch,
 ) -> Result<DepthSink, AnalyseError> {
     let layers = calibration.layers.len();
     let last = layers.saturating_sub(1);
@@ -242,7 +241,7 @@ pub fn depth_sink(
             explained.map_err(statistics(source, layer))
         },
         |layer, explained| {
-            progress(Event::Done(&format!("layer {layer}: depth")));
+            watch.done(&format!("layer {layer}: depth"))?;
             curve.push(explained);
             Ok::<_, AnalyseError>(())
         },
@@ -273,34 +272,31 @@ impl Weights<'_> {
         &self,
         mut sinks: Option<&mut [SinkLayer]>,
         threads: usize,
-        progress: &(impl Fn(Event) + Sync),
+        watch: Watch,
     ) -> Result<Spectra, AnalyseError> {
         let units = spectra::units(self.source);
         let gauges = spectra::Gauges::new(self.calibration);
         let mut spectra = spectra::none();
-        let failed = |error| CompileError::Unit {
-            path: self.source.path.clone(),
-            error,
-        };
+        let failed = UnitsError::of(self.source);
         ordered::for_each(
             threads,
             units.len(),
             units.len(),
             |index| {
                 let unit = &units[index];
-                let sink = self.sink(unit.layer).map_err(failed)?;
-                spectra::of_unit(self.source, unit, &gauges, sink.as_deref()).map_err(failed)
+                let sink = self.sink(unit.layer).map_err(&failed)?;
+                spectra::of_unit(self.source, unit, &gauges, sink.as_deref()).map_err(&failed)
             },
             |index, found| {
                 let unit = &units[index];
-                progress(Event::Done(&unit.label()));
+                watch.done(&unit.label())?;
                 spectra.slots.extend(found.slots);
                 spectra.groups.extend(found.group);
                 let sink = sinks.as_mut().and_then(|sinks| sinks.get_mut(unit.layer));
                 if let Some(sink) = sink {
                     sink.coverage.extend(found.coverage);
                 }
-                Ok::<_, CompileError>(())
+                Ok::<_, UnitsError>(())
             },
         )?;
         Ok(spectra)

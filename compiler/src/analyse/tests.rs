@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use htc_loader::Model;
+
 use super::record::rounded;
 use super::*;
-use crate::calibrate;
-use crate::pipeline;
+use crate::calibrate::{CalibrationOptions, calibrate};
 
 #[test]
 fn numbers_are_rounded_to_six_digits() {
@@ -24,24 +25,25 @@ fn numbers_are_rounded_to_six_digits() {
 #[test]
 fn a_record_reads_back_as_it_was_written() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
-    let source = pipeline::open(&demo.join("reference-7m-f16.gguf")).unwrap();
+    let source = ModelFile::open(&demo.join("reference-7m-f16.gguf")).unwrap();
     let digest = source.digest();
     let cache = tempfile::tempdir().unwrap();
-    let options = calibrate::Options {
+    let options = CalibrationOptions {
         text: demo.join("alice.txt"),
         tokens: 2048,
         context: 128,
         cache: Some(cache.path().to_owned()),
         held_out: None,
     };
-    let found = pipeline::calibrate(&source, digest, &options, 2, |_| ()).unwrap();
+    let model = Model::bind(source.clone()).unwrap();
+    let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();
     for calibration in [None, Some((options.text.as_path(), &found))] {
         let subject = Subject {
             source: &source,
             digest,
             calibration,
         };
-        let analysis = analyse(subject, 2, |_| ()).unwrap();
+        let analysis = analyse(subject, 2, Watch::nobody()).unwrap();
         let text = serde_json::to_string(&analysis).unwrap();
         assert!(text.starts_with(r#"{"kind":"analysis","version":1,"#));
         let read: Analysis = serde_json::from_str(&text).unwrap();

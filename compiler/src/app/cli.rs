@@ -8,6 +8,7 @@ use htc_loader::kv::KvType;
 
 use crate::calibrate;
 use crate::plan::Budget;
+use crate::request::CalibrationOptions;
 
 mod analysis;
 mod goal;
@@ -120,8 +121,8 @@ pub struct CalibrationArgs {
 
 impl CalibrationArgs {
     /// What to calibrate on.
-    pub fn options(&self) -> Option<calibrate::Options> {
-        Some(calibrate::Options {
+    pub fn options(&self) -> Option<CalibrationOptions> {
+        Some(CalibrationOptions {
             text: self.calibration.clone()?,
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,

@@ -31,6 +31,8 @@ use htc_loader::{ExecError, LoadError, Model, Session};
 use thiserror::Error;
 
 use crate::calibrate::windows::{TextTooShort, Windows};
+use crate::event::{Cancelled, Event, Watch};
+pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::disk;
 use crate::system::text::TextError;
 use statistics::LayerSums;
@@ -43,37 +45,10 @@ const VERSION: u32 = 3;
 /// Held by the process that works in the folder of a calibration.
 const LOCK: &str = "lock";
 
-/// What to calibrate on.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The text.
-    pub text: PathBuf,
-    /// Tokens of the text at most.
-    pub tokens: usize,
-    /// Tokens of a window.
-    pub context: usize,
-    /// Folder of the cache; `None` for the user's.
-    pub cache: Option<PathBuf>,
-    /// Text to measure on what was decided; `None` for the end of the text.
-    pub held_out: Option<PathBuf>,
-}
-
-/// Tokens read where nothing else is asked for.
-pub const DEFAULT_TOKENS: usize = 65_536;
-
 /// Windows at most that are measured of a text of its own.
 const MOST_HELD_OUT: usize = 64;
 
-/// Tokens of a window where nothing else is asked for.
-pub const DEFAULT_CONTEXT: usize = 512;
-
-impl Options {
-    /// Whether a path leads to one of the texts.
-    pub fn reads(&self, path: &Path) -> bool {
-        let mut texts = std::iter::once(&self.text).chain(&self.held_out);
-        texts.any(|text| disk::same_place(text, path))
-    }
-
+impl CalibrationOptions {
     /// Makes sure that the model can be calibrated so.
     ///
     /// # Errors
@@ -214,24 +189,9 @@ pub enum CalibrateError {
     /// The system gives no threads.
     #[error(transparent)]
     Pool(#[from] PoolError),
-}
-
-/// What happens, for a display.
-#[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
-    /// So many windows go through so many layers, of which the first `found` are in the cache.
-    Begin {
-        /// Windows.
-        windows: usize,
-        /// Layers.
-        layers: usize,
-        /// Layers in the cache.
-        found: usize,
-    },
-    /// A window has gone through a layer.
-    Window,
-    /// Something the user should know.
-    Warning(&'a str),
+    /// Somebody asked for an end.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
 /// The statistics of a model on a text, layer by layer in the cache.
@@ -260,9 +220,9 @@ pub struct Calibration {
 pub fn calibrate(
     model: &Model,
     source: Digest,
-    options: &Options,
+    options: &CalibrationOptions,
     threads: usize,
-    mut progress: impl FnMut(Event),
+    watch: Watch,
 ) -> Result<Calibration, CalibrateError> {
     let path = model.file().path.clone();
     let hyper = model.hyper();
@@ -284,7 +244,7 @@ pub fn calibrate(
         }
     };
     let text = Digest::of(text.as_bytes());
-    let key = Options::key(source, &windows);
+    let key = CalibrationOptions::key(source, &windows);
     let folder = cache_folder(options)?.join(format!("calibration-{key}"));
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -306,7 +266,7 @@ pub fn calibrate(
     let locked = File::create(&lock).and_then(|file| {
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             let said = "another htc calibrates this model on this text; waiting for it";
-            progress(Event::Warning(said));
+            watch.tell(Event::Warning(said));
             file.lock()?;
         }
         Ok(file)
@@ -322,7 +282,7 @@ pub fn calibrate(
     let may_write = !matches!(&locked, Err(error) if only_read(error));
     let mut layers = Vec::with_capacity(hyper.layers);
     for layer in 0..hyper.layers {
-        match files.open(layer, hyper, &mut progress) {
+        match files.open(layer, hyper, watch) {
             Some(stored) => layers.push(Arc::new(stored)),
             None => break,
         }
@@ -333,7 +293,7 @@ pub fn calibrate(
         let last = layers.len() - 1;
         if !files.has_stream(last, layers[last].stream_digest()) {
             let said = "calibration cannot go on where it was interrupted; it begins anew";
-            progress(Event::Warning(said));
+            watch.tell(Event::Warning(said));
             layers.clear();
         }
     }
@@ -358,7 +318,7 @@ pub fn calibrate(
     if may_write {
         files.sweep(found).map_err(failed(&files.folder))?;
     }
-    progress(Event::Begin {
+    watch.tell(Event::Calibrating {
         windows: windows.count(),
         layers: hyper.layers,
         found,
@@ -415,7 +375,11 @@ pub fn calibrate(
                     }
                     position += batch.len();
                 }
-                progress(Event::Window);
+                watch.tell(Event::Window);
+                if let Err(cancelled) = watch.check() {
+                    outcome = Err(cancelled.into());
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
             }
             Ok(())
         };
@@ -451,7 +415,7 @@ pub fn calibrate(
             let done = files.stream(layer - 1);
             fs::remove_file(&done).map_err(failed(&done))?;
         }
-        let stored = files.open(layer, hyper, &mut progress);
+        let stored = files.open(layer, hyper, watch);
         let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
         layers.push(Arc::new(stored.map_err(failed(&statistics))?));
     }
@@ -499,12 +463,7 @@ impl Files {
         Ok(())
     }
 
-    fn open(
-        &self,
-        layer: usize,
-        hyper: &HyperParameters,
-        progress: &mut impl FnMut(Event),
-    ) -> Option<StoredLayer> {
+    fn open(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
         let path = self.layer(layer);
         let identity = Identity {
             key: self.key,
@@ -512,7 +471,7 @@ impl Files {
         };
         StoredLayer::open(&path, identity, hyper, self.extent, |why| {
             let said = format!("{}: {why}; it is made again", path.display());
-            progress(Event::Warning(&said));
+            watch.tell(Event::Warning(&said));
         })
     }
 
@@ -545,7 +504,7 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
 ///
 /// # Errors
 /// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &Options) -> Result<PathBuf, CalibrateError> {
+pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
     if let Some(folder) = &options.cache {
         return Ok(folder.clone());
     }

@@ -5,27 +5,28 @@
 //! candidate counts by its KL divergence from the source, which is paired token by token and so
 //! needs far less text than a difference of perplexities to tell two candidates apart.
 
-use std::cell::{Cell, RefCell};
-use std::fmt;
-use std::path::Path;
-use std::time::{Duration, Instant};
+mod show;
 
-use htc_formats::htz::Digest;
-use htc_kernels::Pool;
-use htc_loader::Model;
+use std::cell::RefCell;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use htc_formats::htz::{Digest, HtzError};
+use htc_kernels::{Pool, PoolError};
 use htc_loader::kv::KvType;
+use htc_loader::{LoadError, Model};
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::CalibrateError;
 use crate::calibrate::windows::Windows;
+use crate::event::{Cancelled, Event, Watch};
 use crate::make::work::Work;
-use crate::make::{Built, Inputs};
+use crate::make::{AxiomSearch, Built, Inputs, MakeError};
 use crate::measure::{self, Distance, EvaluateError, Evaluation};
-use crate::pipeline::{CompileError, Event};
 use crate::plan::{Budget, Plan, PlanError};
 use crate::profile::reads_activations;
-use crate::report::{AxiomSearch, show_trials};
-use crate::request::{Asked, BiasArg, GaugeKind, Treatment};
+use crate::request::{Asked, BiasArg, GaugeKind, Goal, Limit, Treatment, TreatmentError};
+use crate::system::clock::{Stage, StageClock};
+pub(crate) use show::show_trials;
 
 /// Gauges that are tried where none is asked for; of equal ones the first counts.
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
@@ -33,21 +34,7 @@ const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeK
 /// The ratio at which treatments are compared before a limit is searched.
 const RATIO_OF_TREATMENTS: f64 = 0.8;
 
-/// What the artifact may lose.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Limit {
-    /// Perplexity over the source's, less 1, at most.
-    pub perplexity_increase: Option<f64>,
-    /// KL divergence from the source at most, nats.
-    pub kl: Option<f64>,
-}
-
 impl Limit {
-    /// Whether there is none.
-    pub fn is_none(self) -> bool {
-        self == Limit::default()
-    }
-
     /// Whether a candidate holds it: with the upper end of its 95 % interval, since a search over a
     /// dozen candidates would else find the one that chance favours.
     fn holds(self, found: &Distance) -> bool {
@@ -56,30 +43,6 @@ impl Limit {
         within(self.perplexity_increase, increase)
             && within(self.kl, found.kl + 1.96 * found.kl_stderr)
     }
-}
-
-/// As it is typed.
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut space = "";
-        if let Some(increase) = self.perplexity_increase {
-            write!(f, "--max-perplexity-increase {}", 100.0 * increase)?;
-            space = " ";
-        }
-        match self.kl {
-            Some(kl) => write!(f, "{space}--max-kl {kl}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What is to be reached by measuring.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Goal {
-    /// What the smallest artifact may lose, where that is what is asked for.
-    pub limit: Limit,
-    /// Takes a gauge that was asked for even where it measures worse than none.
-    pub keep_gauge: bool,
 }
 
 /// What is asked for, and what there is to decide it by.
@@ -97,7 +60,7 @@ pub struct Wanted {
 
 impl Wanted {
     /// Treatments with the gauges that are compared; of equal ones the first counts.
-    fn gauges(&self) -> Result<Vec<Treatment>, CompileError> {
+    fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
         let first = self.weighting.resolve(self.calibrated)?;
         let open = self.weighting.gauge.is_none() && self.calibrated && self.held_out;
         let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
@@ -160,8 +123,6 @@ pub struct Chosen {
     pub built: Built,
     /// What was measured on it; `None` without text that was held out.
     pub quality: Option<Evaluation>,
-    /// How long measuring took.
-    pub measured: Duration,
     /// All candidates, in the order in which they were measured; empty where there was no choice.
     pub trials: Vec<Trial>,
     /// What was to be reached, as it is typed; `None` where there was no limit.
@@ -222,9 +183,35 @@ pub enum TrialError {
         "{}: nothing to measure on: the calibration text holds a single window; give a longer text, or another one with --held-out", .0
     )]
     NothingHeldOut(String),
-    /// The source does not execute.
+    /// A model does not execute.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
+    /// A model does not open.
+    #[error("{}: {error}", path.display())]
+    Load {
+        /// The model.
+        path: PathBuf,
+        /// Why.
+        error: LoadError,
+    },
+    /// The system gives no threads.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A candidate has no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Weights cannot be treated so.
+    #[error(transparent)]
+    Treatment(#[from] TreatmentError),
+    /// A candidate cannot be made.
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    /// What was measured cannot be noted down.
+    #[error(transparent)]
+    Note(#[from] HtzError),
+    /// Somebody asked for an end.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
 /// A candidate that was measured.
@@ -239,29 +226,30 @@ struct Candidate {
 }
 
 /// Makes the plan of a ratio, or the plan that was asked for.
-type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, CompileError>;
+type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 
 /// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
 /// smallest that holds the limit.
 ///
 /// # Errors
-/// [`CompileError`].
+/// [`TrialError`].
 pub fn choose(
     inputs: &Inputs,
     planner: Planner,
     wanted: Wanted,
     work: &Work,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Chosen, CompileError> {
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<Chosen, TrialError> {
     let limit = wanted.goal.limit;
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
     let Some(windows) = held_out else {
         if !limit.is_none() {
             return Err(TrialError::NothingHeldOut(limit.to_string()).into());
         }
-        return unmeasured(inputs, planner, wanted, work, progress);
+        return unmeasured(inputs, planner, wanted, work, watch);
     };
-    let model = Model::bind(inputs.source.clone()).map_err(|error| CalibrateError::Load {
+    let model = Model::bind(inputs.source.clone()).map_err(|error| TrialError::Load {
         path: inputs.source.path.clone(),
         error,
     })?;
@@ -271,10 +259,10 @@ pub fn choose(
         windows,
         digest: windows.digest(),
         model,
-        pool: Pool::new(inputs.threads).map_err(CalibrateError::from)?,
-        progress: &progress,
+        pool: Pool::new(inputs.threads)?,
+        watch,
         trials: RefCell::default(),
-        measured: Cell::default(),
+        clock,
     };
     let plan = match limit.is_none() {
         true => planner(None)?,
@@ -284,8 +272,7 @@ pub fn choose(
     if !limit.is_none() {
         best = bench.smallest(planner, best, limit)?;
     }
-    let built = inputs.build(&best.plan, best.treatment, work, &progress)?;
-    let measured = bench.measured.get();
+    let built = inputs.build(&best.plan, best.treatment, work, watch)?;
     let mut trials = bench.trials.into_inner();
     let quality = trials.get_mut(best.trial).map(|trial| {
         trial.chosen = true;
@@ -299,7 +286,6 @@ pub fn choose(
         treatment: best.treatment,
         built,
         quality,
-        measured,
         trials,
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes: Vec::new(),
@@ -312,8 +298,8 @@ fn unmeasured(
     planner: Planner,
     wanted: Wanted,
     work: &Work,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Chosen, CompileError> {
+    watch: Watch,
+) -> Result<Chosen, TrialError> {
     let treatment = wanted.weighting.resolve(wanted.calibrated)?;
     let mut notes = Vec::new();
     if wanted.calibrated {
@@ -336,13 +322,12 @@ fn unmeasured(
              regard them: --calibration gives them"
         ));
     }
-    let built = inputs.build(&plan, treatment, work, progress)?;
+    let built = inputs.build(&plan, treatment, work, watch)?;
     Ok(Chosen {
         plan,
         treatment,
         built,
         quality: None,
-        measured: Duration::ZERO,
         trials: Vec::new(),
         limit: None,
         notes,
@@ -350,31 +335,30 @@ fn unmeasured(
 }
 
 /// A place to measure candidates.
-struct Bench<'a, P> {
+struct Bench<'a> {
     inputs: &'a Inputs<'a>,
     work: &'a Work,
     windows: &'a Windows,
     digest: Digest,
     model: Model,
     pool: Pool,
-    progress: P,
+    watch: Watch<'a>,
     trials: RefCell<Vec<Trial>>,
-    measured: Cell<Duration>,
+    clock: &'a StageClock,
 }
 
-impl<P: Fn(Event) + Sync> Bench<'_, P> {
+impl Bench<'_> {
     /// Measures a candidate, or finds that it was.
-    fn measure(&self, plan: &Plan, treatment: Treatment) -> Result<Candidate, CompileError> {
+    fn measure(&self, plan: &Plan, treatment: Treatment) -> Result<Candidate, TrialError> {
         let artifact = self.work.artifact(self.inputs.key(plan, treatment));
         let (trial, distance): (Trial, Distance) = match artifact.measured(self.digest) {
             Some(found) => found,
             None => {
                 let ratio = plan.ratio();
-                (self.progress)(Event::Trial { treatment, ratio });
-                let built = self
-                    .inputs
-                    .build(plan, treatment, self.work, &self.progress)?;
-                let (evaluation, distance) = self.evaluate(&artifact.complete())?;
+                self.watch.tell(Event::Trial { treatment, ratio });
+                let built = self.inputs.build(plan, treatment, self.work, self.watch)?;
+                let evaluated = || self.evaluate(&artifact.complete());
+                let (evaluation, distance) = self.clock.during(Stage::Measure, evaluated)?;
                 let searches = &built.treated.axiom;
                 let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
                 let tail = (sum(|s| s.before), sum(|s| s.after));
@@ -405,9 +389,8 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         })
     }
 
-    fn evaluate(&self, artifact: &Path) -> Result<(Evaluation, Distance), CompileError> {
-        let begun = Instant::now();
-        let model = Model::open(artifact).map_err(|error| CalibrateError::Load {
+    fn evaluate(&self, artifact: &Path) -> Result<(Evaluation, Distance), TrialError> {
+        let model = Model::open(artifact).map_err(|error| TrialError::Load {
             path: artifact.to_owned(),
             error,
         })?;
@@ -417,10 +400,12 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
             Some(&self.model),
             self.windows,
             KvType::F16,
-            |done, all| (self.progress)(Event::Evaluate { done, all }),
+            |done, all| {
+                self.watch.tell(Event::Evaluate { done, all });
+                self.watch.check()
+            },
         );
-        let found = found.map_err(TrialError::from)?;
-        self.measured.set(self.measured.get() + begun.elapsed());
+        let found = found?;
         match found.reference.clone() {
             Some(distance) => Ok((found, distance)),
             None => Err(TrialError::NothingHeldOut("quality".into()).into()),
@@ -450,7 +435,7 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
     }
 
     /// The best gauge, then with biases or without.
-    fn best_treatment(&self, plan: &Plan, wanted: Wanted) -> Result<Candidate, CompileError> {
+    fn best_treatment(&self, plan: &Plan, wanted: Wanted) -> Result<Candidate, TrialError> {
         let mut best: Option<Candidate> = None;
         for treatment in wanted.gauges()? {
             let found = self.measure(plan, treatment)?;
@@ -501,16 +486,14 @@ impl<P: Fn(Event) + Sync> Bench<'_, P> {
         planner: Planner,
         start: Candidate,
         limit: Limit,
-    ) -> Result<Candidate, CompileError> {
+    ) -> Result<Candidate, TrialError> {
         let treatment = start.treatment;
-        let at = |hundredths: u32| -> Result<Option<Candidate>, CompileError> {
+        let at = |hundredths: u32| -> Result<Option<Candidate>, TrialError> {
             match planner(Some(f64::from(hundredths) / 100.0)) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment)?)),
                 // Smaller than floors and granularity allow.
-                Err(CompileError::Plan(
-                    PlanError::RatioTooSmall { .. } | PlanError::BudgetTooSmall { .. },
-                )) => Ok(None),
-                Err(error) => Err(error),
+                Err(PlanError::RatioTooSmall { .. } | PlanError::BudgetTooSmall { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
             }
         };
         let started = match start.plan.request.budget {

@@ -1,8 +1,6 @@
-//! What a compilation will take, before any of its work: `htc compile --dry-run`.
+//! What a compilation will take, before any of its work.
 
 pub mod duration;
-
-use std::fmt;
 
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
@@ -11,68 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Calibration;
 use crate::estimate::duration::{Speed, forward_seconds};
 use crate::layout::{self, Job};
-use crate::pipeline::{self, CompileError, Event, Options, Planning};
 use crate::plan::{Form, Method, Plan, UnitPlan};
-use crate::report::{BeforeAfter, Summary, bytes_for_people, name_of};
-use crate::request::{GaugeKind, Treatment};
+use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
 use crate::unit::stored_shapes;
 use crate::unit::truncated;
 use crate::{make, profile};
-
-/// What a compilation will take.
-#[derive(Clone, Debug, Serialize)]
-pub struct Forecast {
-    /// Name of the source file, without its folder.
-    pub source: String,
-    /// Name of the artifact, without its folder.
-    pub artifact: String,
-    /// Bytes of the source, and those that the artifact will have: exactly.
-    pub bytes: BeforeAfter,
-    /// Bytes free where the artifact will be; absent where the system does not say.
-    pub free_bytes: Option<u64>,
-    /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
-    pub peak_memory: u64,
-    /// Seconds that factorising, sealing and measuring will take: an estimate from the shapes and the
-    /// speed of this machine.
-    pub seconds: f64,
-    /// Threads that were counted with.
-    pub threads: usize,
-    /// What was asked for and what it comes to.
-    #[serde(flatten)]
-    pub summary: Summary,
-}
-
-/// Plans a compilation and writes nothing. What would be refused is refused.
-///
-/// # Errors
-/// Those of [`pipeline::compile`] that come before the first factor.
-pub fn forecast(
-    options: &Options,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Forecast, CompileError> {
-    let prepared = pipeline::prepare(options, progress)?;
-    let Estimate {
-        bytes,
-        peak_memory,
-        seconds,
-    } = prepared.estimate;
-    let source = &prepared.source;
-    let record = layout::record(source, &prepared.plan);
-    let biases = prepared.treatment.bias;
-    Ok(Forecast {
-        source: name_of(&options.input),
-        artifact: name_of(&options.output),
-        bytes: BeforeAfter {
-            before: source.size(),
-            after: bytes,
-        },
-        free_bytes: prepared.free,
-        peak_memory,
-        seconds,
-        threads: options.threads,
-        summary: Summary::new(source, &prepared.plan, &record, biases),
-    })
-}
 
 /// What a compilation is expected to take and to give.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,7 +46,7 @@ pub(crate) struct Expected<'a> {
 }
 
 /// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
-pub(crate) fn estimate(options: &Options, expected: Expected) -> Estimate {
+pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate {
     let Expected {
         source,
         plan,
@@ -287,65 +228,4 @@ fn results(unit: &UnitPlan) -> u64 {
         .into_iter()
         .filter_map(bytes)
         .sum::<usize>() as u64
-}
-
-impl fmt::Display for Forecast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} -> {}: a dry run, no artifact is written",
-            self.source, self.artifact
-        )?;
-        writeln!(
-            f,
-            "  bytes       {:>12} -> {:>12}  ({:.1} %; {} exactly)",
-            bytes_for_people(self.bytes.before),
-            bytes_for_people(self.bytes.after),
-            100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
-            self.bytes.after,
-        )?;
-        self.summary.fmt(f)?;
-        let free = match self.free_bytes {
-            Some(free) => format!("{} are free there", bytes_for_people(free)),
-            None => "how much is free there is unknown".to_owned(),
-        };
-        writeln!(
-            f,
-            "\n  disk        {}, {free}",
-            bytes_for_people(self.bytes.after)
-        )?;
-        writeln!(
-            f,
-            "  time        about {}, calibration and spectra aside",
-            seconds_for_people(self.seconds)
-        )?;
-        write!(
-            f,
-            "  memory      at most about {} on {} thread{}, beside the mapped source",
-            bytes_for_people(self.peak_memory),
-            self.threads,
-            if self.threads == 1 { "" } else { "s" },
-        )
-    }
-}
-
-/// `3 s`, `4 min`, `2.5 h`.
-fn seconds_for_people(seconds: f64) -> String {
-    match seconds {
-        s if s < 10.0 => format!("{s:.1} s"),
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::seconds_for_people;
-
-    #[test]
-    fn times_have_a_unit_that_fits() {
-        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(seconds_for_people);
-        assert_eq!(said, ["0.0 s", "10.0 s", "42 s", "90 s", "10 min", "2.5 h"]);
-    }
 }

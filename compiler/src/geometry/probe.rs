@@ -12,14 +12,10 @@ use std::collections::BTreeMap;
 
 use htc_formats::DType;
 use htc_formats::block::{self, BlockError};
-use htc_formats::htz::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord, TensorEntry};
+use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::{HyperParameters, Part, Role, Slot};
-use htc_formats::source::ModelFile;
 use thiserror::Error;
 
-use crate::analyse;
-use crate::calibrate::Calibration;
-use crate::pipeline::{CompileError, Event};
 use crate::system::ordered;
 
 /// Relative difference of two numbers that are the same but for the order of additions.
@@ -43,30 +39,6 @@ pub enum ProbeError {
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
     Thread(#[from] std::io::Error),
-}
-
-/// The layer that an artifact names for a probe: where the residual stream stops growing
-/// dimensionally, or the guess where there is no calibration, or no plateau in it.
-///
-/// # Errors
-/// [`CompileError::Analyse`].
-pub fn depth_sink(
-    source: &ModelFile,
-    calibration: Option<&Calibration>,
-    threads: usize,
-    progress: &(impl Fn(Event) + Sync),
-) -> Result<DepthSinkRecord, CompileError> {
-    let layers = source.hyper.layers;
-    let Some(calibration) = calibration else {
-        return Ok(DepthSinkRecord::guess(layers));
-    };
-    progress(Event::Measuring(layers));
-    let found = analyse::depth_sink(source, calibration, threads, progress).map_err(Box::new)?;
-    let measured = found.layer.map(|layer| DepthSinkRecord {
-        layer,
-        origin: Origin::Measured,
-    });
-    Ok(measured.unwrap_or_else(|| DepthSinkRecord::guess(layers)))
 }
 
 /// The geometry record of an artifact before the numbers of its spectra are known.

@@ -1,5 +1,7 @@
 //! One artifact from one plan: factorised and sealed, from where an earlier run was interrupted.
 
+mod error;
+mod treated;
 pub mod work;
 
 use std::borrow::Cow;
@@ -16,15 +18,17 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::geometry::probe;
 use crate::layout::{self, Job};
-use crate::make::work::Work;
+use work::Work;
+
+use crate::event::{Event, Watch};
 use crate::math::BACKEND;
-use crate::pipeline::{CompileError, Event};
 use crate::plan::Plan;
-use crate::report::Treated;
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::Weighting;
-use crate::unit::{self, Found};
+use crate::unit::{self, Found, UnitsError};
+pub use error::MakeError;
+pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -85,14 +89,14 @@ impl Inputs<'_> {
     /// Makes the artifact of a plan, or finds it complete.
     ///
     /// # Errors
-    /// [`CompileError`]; what is finished stays in the work folder.
+    /// [`MakeError`]; what is finished stays in the work folder.
     pub fn build(
         &self,
         plan: &Plan,
         treatment: Treatment,
         work: &Work,
-        progress: impl Fn(Event) + Sync,
-    ) -> Result<Built, CompileError> {
+        watch: Watch,
+    ) -> Result<Built, MakeError> {
         let source = self.source;
         let jobs = layout::jobs(source, plan, treatment.bias);
         let draft = self.draft(plan, treatment);
@@ -126,18 +130,15 @@ impl Inputs<'_> {
             };
             let done: Vec<bool> = (0..jobs.len()).map(is_done).collect();
             let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
-            let of_source = |error| CompileError::Unit {
-                path: source.path.clone(),
-                error,
-            };
+            let of_source = |error| MakeError::from(UnitsError::of(source)(error));
             let open = |layer: usize| {
                 let units = (0..jobs.len())
                     .filter(|&index| !done[index])
                     .filter_map(factorised);
                 units.into_iter().any(|unit| unit.layer == layer)
             };
-            search_axioms(&weighting, source, self.threads, open, &progress)?;
-            progress(Event::Planned(jobs.len()));
+            search_axioms(&weighting, source, self.threads, open, watch)?;
+            watch.tell(Event::Planned(jobs.len()));
             // Tensors that are made but whose turn to be written has not come.
             let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
             let mut found_now = Vec::new();
@@ -164,15 +165,15 @@ impl Inputs<'_> {
                             );
                             journal.step(index, &factors.found)?;
                             found_now.push((index, factors.found));
-                            progress(Event::Done(&unit.label()));
+                            watch.done(&unit.label())?;
                         }
-                        (Job::Factorise(unit), None) => progress(Event::Done(&unit.label())),
+                        (Job::Factorise(unit), None) => watch.done(&unit.label())?,
                         (Job::PassThrough(tensor), _) => {
                             if !done[index] {
                                 let bytes = Cow::Borrowed(source.bytes(tensor));
                                 ready.insert(tensor.role, bytes);
                             }
-                            progress(Event::Done(&tensor.name));
+                            watch.done(&tensor.name)?;
                         }
                     }
                     while let Some(role) = writer.turn().map(|entry| entry.role) {
@@ -186,10 +187,10 @@ impl Inputs<'_> {
                     }
                     // Made once more because another of the unit's tensors was missing.
                     ready.retain(|role, _| !written.contains(role));
-                    Ok::<(), CompileError>(())
+                    Ok::<(), MakeError>(())
                 },
             )?;
-            progress(Event::Sealing);
+            watch.tell(Event::Sealing);
             known.extend(found_now);
             fill_in(&mut record, &jobs, &known);
             if let Some(mut geometry) = geometry {
@@ -221,15 +222,15 @@ fn search_axioms(
     source: &ModelFile,
     threads: usize,
     wanted: impl Fn(usize) -> bool,
-    progress: impl Fn(Event) + Sync,
-) -> Result<(), CompileError> {
+    watch: Watch,
+) -> Result<(), MakeError> {
     if weighting.treatment().gauge != GaugeKind::Axiom {
         return Ok(());
     }
     let layers: Vec<usize> = (0..source.hyper.layers)
         .filter(|&layer| wanted(layer))
         .collect();
-    progress(Event::Measuring(layers.len()));
+    watch.tell(Event::Measuring(layers.len()));
     ordered::for_each(
         threads,
         layers.len(),
@@ -238,15 +239,9 @@ fn search_axioms(
         |index| {
             let layer = layers[index];
             let found = weighting.axiom(layer).map(|_| ());
-            found.map_err(|error| CompileError::Unit {
-                path: source.path.clone(),
-                error,
-            })
+            Ok(found.map_err(UnitsError::of(source))?)
         },
-        |index, ()| {
-            progress(Event::Done(&format!("layer {}", layers[index])));
-            Ok(())
-        },
+        |index, ()| Ok(watch.done(&format!("layer {}", layers[index]))?),
     )
 }
 
@@ -256,7 +251,7 @@ fn stored_spectra(
     writer: &HtzWriter,
     layers: usize,
     threads: usize,
-) -> Result<Vec<SpectrumRecord>, CompileError> {
+) -> Result<Vec<SpectrumRecord>, MakeError> {
     let map = MappedFile::open(writer.temp_path()).map_err(HtzError::from)?;
     let bytes = |entry: &TensorEntry| {
         let start = usize::try_from(entry.offset).ok();

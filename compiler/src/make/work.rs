@@ -15,7 +15,6 @@ use htc_formats::htz::{Digest, Htz, HtzError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::app::interrupt;
 use crate::system::disk;
 
 /// Bytes of an artifact's name that stand in the name of its folder.
@@ -32,8 +31,8 @@ const MAX_JOURNAL: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Work {
     folder: PathBuf,
+    stays: bool,
     _lock: File,
-    _interrupted: interrupt::Kept,
 }
 
 impl Work {
@@ -70,10 +69,20 @@ impl Work {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         Ok(Work {
-            _interrupted: interrupt::Kept::new(folder.clone()),
             folder,
+            stays: false,
             _lock: lock,
         })
+    }
+
+    /// Leaves the folder to the next run.
+    pub fn keep(mut self) {
+        self.stays = true;
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The artifact of a key: complete, or as far as it came.
@@ -93,6 +102,9 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         // What cannot be removed is in nobody's way.
         let _ = fs::remove_dir_all(&self.folder);
     }

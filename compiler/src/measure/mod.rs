@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::windows::{TextTooShort, Windows};
+use crate::event::Cancelled;
 
 pub use statistics::Mean;
 use statistics::{Score, compare, score};
@@ -97,9 +98,12 @@ pub enum EvaluateError {
     /// A forward pass of the reference failed.
     #[error(transparent)]
     Reference(ExecError),
+    /// Somebody asked for an end.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
 }
 
-/// Measures `model` on `text`; `progress` gets the windows done and their total.
+/// Measures `model` on `text`; `progress` gets the windows done and their total, and may end it.
 ///
 /// # Errors
 /// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
@@ -111,7 +115,7 @@ pub fn evaluate(
     reference: Option<(&Model, &Tokenizer)>,
     text: &str,
     protocol: Protocol,
-    progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     if let Some((other, other_tokenizer)) = reference {
         same_vocabulary(model, tokenizer, other, other_tokenizer)?;
@@ -122,7 +126,7 @@ pub fn evaluate(
 }
 
 /// Measures `model` on windows of a text, against a reference that speaks of the same tokens;
-/// `progress` gets the windows done and their total.
+/// `progress` gets the windows done and their total, and may end it.
 ///
 /// # Errors
 /// [`EvaluateError`] where the output of a model is not finite.
@@ -132,7 +136,7 @@ pub fn on_windows(
     reference: Option<&Model>,
     windows: &Windows,
     kv_type: KvType,
-    mut progress: impl FnMut(usize, usize),
+    mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
     let session = |model| Session::with_kv_type(model, pool, context, kv_type);
@@ -163,7 +167,7 @@ pub fn on_windows(
             )?;
             start += batch.len();
         }
-        progress(index + 1, chunks);
+        progress(index + 1, chunks)?;
     }
     Ok(totals.finish(context, chunks))
 }

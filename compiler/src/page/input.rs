@@ -13,7 +13,8 @@ use thiserror::Error;
 
 use crate::analyse::record::{Analysis, Kind};
 use crate::estimate::Estimate;
-use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary, name_of};
+use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary};
+use crate::system::show::name_of;
 
 /// Bytes of a JSON file: 256 MiB.
 pub const MAX_JSON: u64 = 1 << 28;

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use crate::report::bytes_for_people;
+use crate::system::show::bytes_for_people;
 
 /// Four significant digits; very large and very small numbers with an exponent.
 pub fn number(value: f64) -> String {

@@ -10,14 +10,19 @@ use thiserror::Error;
 use crate::analyse::AnalyseError;
 use crate::calibrate::CalibrateError;
 use crate::choose::TrialError;
+use crate::event::Cancelled;
 use crate::geometry::probe::ProbeError;
+use crate::make::MakeError;
+use crate::measure::EvaluateError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
 use crate::request::TreatmentError;
 use crate::unit::UnitError;
+use crate::unit::UnitsError;
 
 /// Why a compilation fails. Each message is one line with the file or option concerned.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CompileError {
     /// The source is missing, damaged or not supported.
     #[error(transparent)]
@@ -38,7 +43,7 @@ pub enum CompileError {
     SameFile(PathBuf),
     /// The calibration failed.
     #[error(transparent)]
-    Calibrate(#[from] CalibrateError),
+    Calibrate(CalibrateError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -81,14 +86,71 @@ pub enum CompileError {
     Thread(#[from] std::io::Error),
     /// The depth sink cannot be measured.
     #[error(transparent)]
-    Analyse(#[from] Box<AnalyseError>),
+    Analyse(Box<AnalyseError>),
     /// The spectra of what is stored cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// No candidate is chosen.
     #[error(transparent)]
-    Trial(#[from] TrialError),
+    Trial(TrialError),
+    /// Somebody asked for an end; what is finished is kept, and the same compilation goes on with it.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),
+}
+
+impl From<UnitsError> for CompileError {
+    fn from(error: UnitsError) -> Self {
+        match error {
+            UnitsError::Unit { path, error } => CompileError::Unit { path, error },
+            UnitsError::Thread(error) => error.into(),
+            UnitsError::Cancelled(error) => error.into(),
+        }
+    }
+}
+
+impl From<MakeError> for CompileError {
+    fn from(error: MakeError) -> Self {
+        match error {
+            MakeError::Units(error) => error.into(),
+            MakeError::Probe(error) => error.into(),
+            MakeError::Seal(error) => error.into(),
+        }
+    }
+}
+
+impl From<CalibrateError> for CompileError {
+    fn from(error: CalibrateError) -> Self {
+        match error {
+            CalibrateError::Cancelled(error) => error.into(),
+            error => CompileError::Calibrate(error),
+        }
+    }
+}
+
+impl From<AnalyseError> for CompileError {
+    fn from(error: AnalyseError) -> Self {
+        match error {
+            AnalyseError::Weights(error) => error.into(),
+            AnalyseError::Thread(error) => error.into(),
+            AnalyseError::Cancelled(error) => error.into(),
+            error => CompileError::Analyse(Box::new(error)),
+        }
+    }
+}
+
+impl From<TrialError> for CompileError {
+    fn from(error: TrialError) -> Self {
+        match error {
+            TrialError::Make(error) => error.into(),
+            TrialError::Plan(error) => error.into(),
+            TrialError::Treatment(error) => error.into(),
+            TrialError::Note(error) => error.into(),
+            TrialError::Cancelled(error) => error.into(),
+            TrialError::Evaluate(EvaluateError::Cancelled(error)) => error.into(),
+            error => CompileError::Trial(error),
+        }
+    }
 }

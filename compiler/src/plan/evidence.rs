@@ -1,6 +1,8 @@
 //! What an allocator may look at beside shapes. All of it is optional; an allocator that lacks what
 //! it needs says so.
 
+use crate::request::Target;
+
 /// What was measured on the model and on the machine it is compiled for.
 ///
 /// Lists by unit are in the order of [`super::units`].
@@ -33,4 +35,15 @@ pub struct Branches {
     pub attention: f64,
     /// Gate, up and down.
     pub feed_forward: f64,
+}
+
+impl Target {
+    /// What is known without a look at the weights.
+    pub fn evidence(&self) -> Evidence {
+        Evidence {
+            cache: self.cache,
+            tokens_per_joule: self.tokens_per_joule,
+            ..Evidence::default()
+        }
+    }
 }

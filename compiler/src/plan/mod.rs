@@ -16,123 +16,18 @@ pub mod phases;
 mod uniform;
 mod unit;
 
-use std::fmt;
-
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, InputGroup, Slot};
+use htc_formats::model::{HyperParameters, Slot};
 
-use crate::request::Asked;
-use allocate::{Allocation, Choice, Decision};
+use allocate::{Choice, Decision};
 use kind::Kind;
 
+use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError};
+
+pub use crate::request::{Budget, Method, Request};
 pub use error::PlanError;
 pub use evidence::{Branches, Evidence};
 pub use unit::{Form, Member, Unit, UnitPlan};
-
-/// How slots are approximated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Every slot alone: `W ≈ B A`.
-    PerSlot,
-    /// Slots that read the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
-    SharedBasis,
-}
-
-impl Method {
-    /// The name used on the command line and in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Method::PerSlot => "gp",
-            Method::SharedBasis => "grc",
-        }
-    }
-
-    /// The slots the method compresses unless told otherwise.
-    pub const fn default_slots(self) -> &'static [Slot] {
-        match self {
-            Method::PerSlot => &Slot::ALL,
-            Method::SharedBasis => InputGroup::Qkv.slots(),
-        }
-    }
-}
-
-/// How much may be kept. All but the first two are met from below, to the granularity of ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Budget {
-    /// The same rank for every selected slot.
-    Rank(usize),
-    /// Every slot at its own full rank, stored as factors even where they are larger than the
-    /// dense matrix: nothing is lost but rounding.
-    FullRank,
-    /// Parameters after over parameters before, counted on the selected slots.
-    Ratio(f64),
-    /// Numbers stored for the selected slots.
-    Parameters(u64),
-    /// Bytes stored for the selected slots, as they lie in the artifact, without the alignment
-    /// between tensors.
-    Bytes(u64),
-    /// The mean of the ranks of all units; one that stays dense counts with its full rank.
-    MeanRank(f64),
-}
-
-/// As it is typed.
-impl fmt::Display for Budget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Budget::Rank(rank) => write!(f, "--rank {rank}"),
-            Budget::FullRank => write!(f, "--rank full"),
-            Budget::Ratio(ratio) => write!(f, "--ratio {ratio}"),
-            Budget::Parameters(total) => write!(f, "--parameters {total}"),
-            Budget::Bytes(total) => write!(f, "--bytes {total}"),
-            Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
-        }
-    }
-}
-
-/// What the caller asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    /// How slots are approximated.
-    pub method: Method,
-    /// How much may be kept.
-    pub budget: Budget,
-    /// How the budget is shared out, and within which bounds.
-    pub allocation: Allocation,
-    /// The slots to compress, without repetition, in the order of execution.
-    pub slots: Vec<Slot>,
-    /// How factors are stored.
-    pub factor_type: DType,
-    /// How weights are to be treated; a plan does not depend on it, and passes it on.
-    pub weighting: Asked,
-}
-
-/// As it is typed, without the slots.
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Allocation {
-            allocator,
-            floor,
-            cap,
-        } = self.allocation;
-        let (method, factor_type) = (self.method.name(), self.factor_type);
-        write!(
-            f,
-            "--method {method} --factor-type {factor_type} {}",
-            self.budget
-        )?;
-        write!(f, " --allocator {allocator}")?;
-        if let Some(floor) = floor {
-            write!(f, " --rank-floor {floor}")?;
-        }
-        if let Some(cap) = cap {
-            write!(f, " --rank-cap {cap}")?;
-        }
-        if self.weighting != Asked::default() {
-            write!(f, " {}", self.weighting)?;
-        }
-        Ok(())
-    }
-}
 
 /// The whole decision, in the order of execution; slots that no unit names stay dense.
 #[derive(Clone, Debug, PartialEq)]
@@ -292,6 +187,31 @@ impl Plan {
         let before: u64 = self.units.iter().map(UnitPlan::parameters_before).sum();
         let after: u64 = self.units.iter().map(UnitPlan::parameters_after).sum();
         after as f64 / before as f64
+    }
+}
+
+impl Treatment {
+    /// Makes sure that a plan leaves room for it.
+    ///
+    /// # Errors
+    /// [`TreatmentError::Channels`] where more channels are to stay exact than a unit has ranks.
+    pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
+        let SinkProtection::Channels(channels) = self.sink else {
+            return Ok(());
+        };
+        let reads = plan.units.iter().filter(|unit| {
+            let first = unit.members.first();
+            unit.form != Form::Dense && first.is_some_and(|member| member.slot.group().is_some())
+        });
+        let small = reads.filter_map(|unit| Some((unit.rank()?, unit)));
+        match small.min_by_key(|(rank, _)| *rank) {
+            Some((rank, unit)) if rank < channels => Err(TreatmentError::Channels {
+                channels,
+                rank,
+                unit: unit.label(),
+            }),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -3,32 +3,14 @@
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::{Calibration, StoredLayer};
-use crate::pipeline::{CompileError, Event};
+use crate::event::{Event, Watch};
 use crate::plan::allocate::Allocator;
 use crate::plan::{Branches, Evidence, Method, Request, Unit};
+use crate::request::Target;
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
+use crate::unit::UnitsError;
 use crate::unit::{Weighting, spectrum};
-
-/// What the caller says of the machine that the artifact is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Target {
-    /// Bytes of its second-level cache.
-    pub cache: Option<u64>,
-    /// Tokens that the dense model writes there per joule.
-    pub tokens_per_joule: Option<f64>,
-}
-
-impl Target {
-    /// What is known without a look at the weights.
-    pub fn evidence(&self) -> Evidence {
-        Evidence {
-            cache: self.cache,
-            tokens_per_joule: self.tokens_per_joule,
-            ..Evidence::default()
-        }
-    }
-}
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -45,14 +27,14 @@ pub struct Measured<'a> {
 /// no weight is read for it. The numbers do not depend on the number of threads.
 ///
 /// # Errors
-/// [`CompileError::Unit`] where a weight does not decode or is not finite.
+/// [`UnitsError::Unit`] where a weight does not decode or is not finite.
 pub fn evidence(
     measured: Measured,
     request: &Request,
     target: &Target,
     threads: usize,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Evidence, CompileError> {
+    watch: Watch,
+) -> Result<Evidence, UnitsError> {
     let mut evidence = target.evidence();
     if let Some(calibration) = measured.calibration {
         let layers = calibration.layers.iter();
@@ -73,7 +55,7 @@ pub fn evidence(
             GaugeKind::None
         };
         let weighting = Weighting::new(Treatment::with_gauge(kind), measured.calibration);
-        let spectra = spectra(measured, request, &weighting, threads, progress)?;
+        let spectra = spectra(measured, request, &weighting, threads, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
         } else {
@@ -136,11 +118,11 @@ fn spectra(
     request: &Request,
     weighting: &Weighting,
     threads: usize,
-    progress: impl Fn(Event) + Sync,
-) -> Result<Vec<Vec<f64>>, CompileError> {
+    watch: Watch,
+) -> Result<Vec<Vec<f64>>, UnitsError> {
     let Measured { source, units, .. } = measured;
     let shared = request.method == Method::SharedBasis;
-    progress(Event::Measuring(units.len()));
+    watch.tell(Event::Measuring(units.len()));
     let mut spectra = Vec::with_capacity(units.len());
     ordered::for_each(
         threads,
@@ -149,13 +131,10 @@ fn spectra(
         units.len(),
         |index| {
             let spectrum = spectrum::of_unit(source, &units[index], shared, weighting);
-            spectrum.map_err(|error| CompileError::Unit {
-                path: source.path.clone(),
-                error,
-            })
+            spectrum.map_err(UnitsError::of(source))
         },
         |index, spectrum| {
-            progress(Event::Done(&units[index].label()));
+            watch.done(&units[index].label())?;
             spectra.push(spectrum);
             Ok(())
         },

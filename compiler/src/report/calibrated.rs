@@ -7,9 +7,9 @@ use htc_formats::htz::Digest;
 use htc_formats::model::Slot;
 use serde::{Deserialize, Serialize};
 
-use super::name_of;
 use crate::calibrate::Calibration;
 use crate::request::GaugeKind;
+use crate::system::show::name_of;
 
 /// What was calibrated on, and the errors of the outputs on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

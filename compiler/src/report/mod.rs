@@ -1,26 +1,28 @@
 //! What a compilation did, for programs (JSON) and for people (a page of text).
 
 mod calibrated;
+mod forecast;
 mod quality;
 mod summary;
-mod treated;
 
 use std::fmt;
-use std::path::Path;
+use std::time::Duration;
 
 use htc_formats::htz::{Digest, PlanRecord};
+use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{Chosen, Trial};
+use crate::choose::{self, Chosen, Trial};
 use crate::estimate::Estimate;
-use crate::pipeline::{Options, Prepared, Times};
-use crate::request::Treatment;
+use crate::make::Treated;
+use crate::request::{CompileOptions, Treatment};
+use crate::system::clock::{Stage, StageClock};
+use crate::system::show::{bytes_for_people, name_of};
 
 pub use calibrated::{Calibrated, OutputError};
+pub use forecast::Forecast;
 pub use quality::Quality;
-pub(crate) use quality::show_trials;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
-pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
 
 /// The result of a compilation.
 #[derive(Clone, Debug, Serialize)]
@@ -93,16 +95,59 @@ pub struct Seconds {
     pub total: f64,
 }
 
+/// What a compilation came to.
+#[derive(Debug)]
+pub struct Made<'a> {
+    /// Digest of the source.
+    pub digest: Digest,
+    /// What was calibrated on.
+    pub calibration: Option<Calibrated>,
+    /// The artifact.
+    pub chosen: Chosen,
+    /// What was expected.
+    pub estimate: Estimate,
+    /// How long it took.
+    pub clock: &'a StageClock,
+    /// The most memory of its own that the process was seen with, bytes.
+    pub peak_memory: Option<u64>,
+}
+
+impl Seconds {
+    fn of(clock: &StageClock) -> Seconds {
+        let spent = |stage| clock.spent(stage);
+        let seconds = |d: Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
+        let all = [
+            Stage::Plan,
+            Stage::Read,
+            Stage::Calibrate,
+            Stage::Factorise,
+            Stage::Measure,
+            Stage::Seal,
+        ]
+        .map(spent);
+        let [plan, read, calibrate, factorise, measure, seal] = all.map(seconds);
+        Seconds {
+            plan,
+            read,
+            calibrate,
+            factorise,
+            measure,
+            seal,
+            total: seconds(all.iter().sum()),
+        }
+    }
+}
+
 impl Report {
-    pub(crate) fn new(
-        options: &Options,
-        prepared: &Prepared,
-        calibration: Option<Calibrated>,
-        chosen: Chosen,
-        times: Times,
-        peak_memory: Option<u64>,
-    ) -> Self {
-        let source = &prepared.source;
+    pub(crate) fn new(options: &CompileOptions, source: &ModelFile, made: Made) -> Self {
+        let Made {
+            digest,
+            calibration,
+            chosen,
+            estimate,
+            clock,
+            peak_memory,
+        } = made;
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
@@ -112,12 +157,9 @@ impl Report {
             text: name_of(text),
             evaluation,
         });
-        let made = times.factorise + times.measure + times.seal;
-        let total = times.plan + times.read + times.calibrate + made;
-        let seconds = |d: std::time::Duration| (d.as_secs_f64() * 1e3).round() / 1e3;
         Report {
             source: name_of(&options.input),
-            source_sha256: prepared.digest,
+            source_sha256: digest,
             artifact: name_of(&options.output),
             bytes: BeforeAfter {
                 before: source.size(),
@@ -132,38 +174,11 @@ impl Report {
             trials: chosen.trials,
             plan: record,
             threads: options.threads,
-            forecast: prepared.estimate,
+            forecast: estimate,
             peak_memory,
-            seconds: Seconds {
-                plan: seconds(times.plan),
-                read: seconds(times.read),
-                calibrate: seconds(times.calibrate),
-                factorise: seconds(times.factorise),
-                measure: seconds(times.measure),
-                seal: seconds(times.seal),
-                total: seconds(total),
-            },
+            seconds: Seconds::of(clock),
         }
     }
-}
-
-/// The name of a file, without its folder.
-pub(crate) fn name_of(path: &Path) -> String {
-    path.file_name()
-        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
-}
-
-/// `12.3 MB`: decimal units, three digits.
-pub fn bytes_for_people(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "kB", "MB", "GB"] {
-        if value < 1000.0 {
-            let digits = if unit == "B" || value >= 100.0 { 0 } else { 1 };
-            return format!("{value:.digits$} {unit}");
-        }
-        value /= 1000.0;
-    }
-    format!("{value:.1} TB")
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -184,7 +199,7 @@ impl fmt::Display for Report {
         let (mut calibrate, mut measure) = (String::new(), String::new());
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
-            show_trials(f, &self.trials, self.limit.as_deref())?;
+            choose::show_trials(f, &self.trials, self.limit.as_deref())?;
             if let Some(quality) = &self.quality {
                 writeln!(f, "{quality}")?;
             }
@@ -208,18 +223,5 @@ impl fmt::Display for Report {
             self.seconds.factorise,
             self.seconds.seal,
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bytes_for_people;
-
-    #[test]
-    fn bytes_have_three_digits_and_a_unit() {
-        assert_eq!(bytes_for_people(0), "0 B");
-        assert_eq!(bytes_for_people(999), "999 B");
-        assert_eq!(bytes_for_people(14_792_928), "14.8 MB");
-        assert_eq!(bytes_for_people(2_500_000_000), "2.5 GB");
     }
 }

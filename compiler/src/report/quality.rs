@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::bytes_for_people;
-use crate::choose::Trial;
 use crate::measure::Evaluation;
 
 /// The quality of the artifact on text that nothing was decided on but which of the
@@ -46,43 +44,4 @@ impl fmt::Display for Quality {
             100.0 * found.top1,
         )
     }
-}
-
-/// Candidates for people, a line each; nothing where there was no choice.
-pub(crate) fn show_trials(
-    f: &mut fmt::Formatter<'_>,
-    trials: &[Trial],
-    limit: Option<&str>,
-) -> fmt::Result {
-    let count = trials.len();
-    match limit {
-        _ if trials.is_empty() => return Ok(()),
-        None => writeln!(
-            f,
-            "  chosen      of {count} candidates, by the KL divergence on held-out text:"
-        )?,
-        Some(limit) => writeln!(
-            f,
-            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
-        )?,
-    }
-    for trial in trials {
-        let Some(found) = &trial.evaluation.reference else {
-            continue;
-        };
-        writeln!(
-            f,
-            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
-            if trial.chosen { "*" } else { " " },
-            trial.gauge,
-            if trial.bias { "on" } else { "off" },
-            trial.ratio,
-            bytes_for_people(trial.bytes),
-            found.perplexity_ratio,
-            found.perplexity_ratio_ci95 / 1.96,
-            found.kl,
-            found.kl_stderr,
-        )?;
-    }
-    Ok(())
 }

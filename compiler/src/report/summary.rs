@@ -7,9 +7,10 @@ use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
-use super::{BeforeAfter, bytes_for_people, percent};
+use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
 use crate::plan::{Budget, Form as PlanForm, Plan, Request, UnitPlan};
+use crate::system::show::bytes_for_people;
 use crate::unit::stored_tensors;
 
 /// A plan in figures; with its errors once they are measured.

@@ -1,5 +1,13 @@
-//! What is asked for, with its defaults.
+//! What is asked for, with its defaults: plain data that every stage may read.
 
+mod calibration;
+mod compile;
+mod goal;
+mod planning;
 mod treatment;
 
+pub use calibration::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+pub use compile::{CompileOptions, Planning};
+pub use goal::{Goal, Limit};
+pub use planning::{Allocation, Allocator, Budget, Floor, Method, Request, Target};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};

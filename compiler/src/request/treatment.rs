@@ -7,8 +7,6 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::plan::{Form, Plan};
-
 /// A kind of gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GaugeKind {
@@ -248,29 +246,6 @@ impl Treatment {
         Treatment {
             gauge,
             ..Treatment::default()
-        }
-    }
-
-    /// Makes sure that a plan leaves room for it.
-    ///
-    /// # Errors
-    /// [`TreatmentError::Channels`] where more channels are to stay exact than a unit has ranks.
-    pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
-        let SinkProtection::Channels(channels) = self.sink else {
-            return Ok(());
-        };
-        let reads = plan.units.iter().filter(|unit| {
-            let first = unit.members.first();
-            unit.form != Form::Dense && first.is_some_and(|member| member.slot.group().is_some())
-        });
-        let small = reads.filter_map(|unit| Some((unit.rank()?, unit)));
-        match small.min_by_key(|(rank, _)| *rank) {
-            Some((rank, unit)) if rank < channels => Err(TreatmentError::Channels {
-                channels,
-                rank,
-                unit: unit.label(),
-            }),
-            _ => Ok(()),
         }
     }
 }

@@ -4,8 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::app::interrupt::RemoveOnInterrupt;
-
 /// Bytes that may still be written to the file system of a folder; `None` where the system does not
 /// say so, or where the file system has no size of its own.
 #[cfg(unix)]
@@ -76,7 +74,6 @@ pub fn replace(
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.unfinished", std::process::id()));
     let unfinished = PathBuf::from(name);
-    let _removed = RemoveOnInterrupt::new(unfinished.clone());
     let attempt = || -> io::Result<()> {
         let mut to = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
         write(&mut to)?;

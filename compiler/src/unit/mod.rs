@@ -1,5 +1,6 @@
 //! One unit of the plan from the source's bytes to the stored factors and their measured error.
 
+mod error;
 pub mod spectrum;
 mod weighting;
 
@@ -22,6 +23,7 @@ use crate::math::{
 };
 use crate::plan::{Form, Member, UnitPlan};
 
+pub use error::UnitsError;
 pub use weighting::Weighting;
 pub(crate) use weighting::truncated;
 

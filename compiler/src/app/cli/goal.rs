@@ -4,7 +4,7 @@
 use clap::Args;
 
 use super::planning::parse_positive;
-use crate::choose::{Goal, Limit};
+use crate::request::{Goal, Limit};
 
 /// What a search decides.
 const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"];

@@ -7,8 +7,8 @@ use htc_formats::{DType, block};
 
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Budget, Method, Request, gpu};
-use crate::profile::Target;
 use crate::request::Asked;
+use crate::request::Target;
 
 /// Parameters after over before where no budget is given.
 const DEFAULT_RATIO: f64 = 0.9;

@@ -4,11 +4,12 @@ use std::io;
 use std::path::Path;
 
 use super::progress::Progress;
-use super::{Failure, plan, print_json};
-use crate::analyse::{AnalyseError, Subject, analyse};
+use super::{Failure, interrupted, plan, print_json};
+use crate::analyse::{Analysis, Subject, analyse};
 use crate::app::cli::AnalyseArgs;
-use crate::app::interrupt;
-use crate::pipeline::{self, CompileError, Event};
+use crate::app::interrupt::Interrupt;
+use crate::event::{Event, Watch};
+use crate::pipeline::{self, CompileError};
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;
@@ -21,16 +22,17 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     if let Some(options) = &calibration {
         options.check(&source.hyper).map_err(CompileError::from)?;
     }
-    interrupt::install();
-    let progress = Progress::new();
+    let interrupt = Interrupt::install();
+    let progress = Progress::new(interrupt.clone());
     let threads = args.threads.count();
-    let show = |event: Event| progress.show(event);
-    let run = || {
-        show(Event::Digest);
+    let tell = |event: Event| progress.show(event);
+    let watch = Watch::new(&tell, interrupt.cancel());
+    let run = || -> Result<Analysis, CompileError> {
+        watch.tell(Event::Digest);
         let digest = source.digest();
         let found = calibration
             .as_ref()
-            .map(|options| pipeline::calibrate(&source, digest, options, threads, show))
+            .map(|options| pipeline::calibrate(&source, digest, options, threads, watch))
             .transpose()?;
         let texts = calibration.as_ref().map(|options| options.text.as_path());
         let subject = Subject {
@@ -38,14 +40,11 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
             digest,
             calibration: texts.zip(found.as_ref()),
         };
-        analyse(subject, threads, show)
+        Ok(analyse(subject, threads, watch)?)
     };
     let analysed = run();
     progress.clear();
-    let analysis = analysed.map_err(|error| match error {
-        AnalyseError::Weights(error) => Failure::Compile(error),
-        error => Failure::Analyse(error),
-    })?;
+    let analysis = analysed.map_err(|error| interrupted(error, &interrupt))?;
     say!("{}", analysis.to_string().trim_end());
     if let Some(path) = output {
         serde_json::to_string_pretty(&analysis)

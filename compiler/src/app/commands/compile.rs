@@ -10,15 +10,16 @@ use serde::Serialize;
 
 use super::plan::planning;
 use super::progress::Progress;
-use super::{Failure, print_json};
+use super::{Failure, interrupted, print_json};
 use crate::app::cli::CompileArgs;
-use crate::app::interrupt;
-use crate::estimate;
-use crate::pipeline::{self, Options, Planning};
+use crate::app::interrupt::Interrupt;
+use crate::event::{Event, Watch};
+use crate::pipeline;
+use crate::request::{CompileOptions, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
-    let options = Options {
+    let options = CompileOptions {
         input: args.input.clone(),
         output: args.output.clone(),
         planning: match &args.plan {
@@ -38,16 +39,24 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
         check_report_path(path, &options)?;
     }
-    interrupt::install();
-    let progress = Progress::new();
+    let interrupt = Interrupt::install();
+    let progress = Progress::new(interrupt.clone());
+    let tell = |event: Event| progress.show(event);
+    let watch = Watch::new(&tell, interrupt.cancel());
     if args.dry_run {
-        let forecast = estimate::forecast(&options, |event| progress.show(event));
+        let forecast = pipeline::forecast(&options, watch);
         progress.clear();
-        return give(args, &forecast?);
+        return give(
+            args,
+            &forecast.map_err(|error| interrupted(error, &interrupt))?,
+        );
     }
-    let report = pipeline::compile(&options, |event| progress.show(event));
+    let report = pipeline::compile(&options, watch);
     progress.clear();
-    give(args, &report?)
+    give(
+        args,
+        &report.map_err(|error| interrupted(error, &interrupt))?,
+    )
 }
 
 /// For people, and for programs where that was asked for.
@@ -65,7 +74,7 @@ fn is_standard_output(path: &Path) -> bool {
 }
 
 /// A slip of the hand must not cost the model.
-fn check_report_path(path: &Path, options: &Options) -> Result<(), Failure> {
+fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failure> {
     // A model that does not open is told of when it is compiled.
     let of_model = match ModelFile::open(&options.input) {
         Ok(source) => pipeline::is_of_source(&source, path),

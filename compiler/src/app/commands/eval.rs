@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Failure, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
 use crate::measure::{self, EvaluateError, Evaluation, Protocol};
-use crate::report::name_of;
+use crate::system::show::name_of;
 use crate::system::text;
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
@@ -50,6 +50,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         |done, all| {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
+            Ok(())
         },
     );
     bar.finish_and_clear();

@@ -11,7 +11,8 @@ use serde_json::{Map, json};
 
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
-use crate::report::{bytes_for_people, notes};
+use crate::report::notes;
+use crate::system::show::bytes_for_people;
 
 /// Characters of a metadata text shown to people.
 const SHOWN: usize = 120;

@@ -28,9 +28,9 @@ use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
 
-use crate::analyse::AnalyseError;
 use crate::app::chat::{self, ChatError};
 use crate::app::cli::Command;
+use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::calibrate::CalibrateError;
 use crate::geometry::probe::ProbeError;
 use crate::measure::EvaluateError;
@@ -52,8 +52,8 @@ pub const USAGE: u8 = 2;
 pub enum Failure {
     #[error(transparent)]
     Compile(#[from] CompileError),
-    #[error(transparent)]
-    Analyse(#[from] AnalyseError),
+    #[error("{0}")]
+    Interrupted(String),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -164,6 +164,7 @@ impl Failure {
                 ..
             }
             | Failure::ReportPath { .. } => USAGE,
+            Failure::Interrupted(_) => INTERRUPTED,
             _ => FAILURE,
         }
     }
@@ -213,6 +214,14 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
+    }
+}
+
+/// What became of a command that the user ended.
+fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
+    match error {
+        CompileError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
+        error => error.into(),
     }
 }
 

@@ -8,17 +8,20 @@ use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
 
 use super::progress::Progress;
-use super::{Failure, ignore_closed_pipe};
+use super::{Failure, ignore_closed_pipe, interrupted};
 use crate::app::cli::{PlanArgs, PlanningArgs};
-use crate::app::interrupt;
+use crate::app::interrupt::Interrupt;
 use crate::calibrate;
+use crate::event::{Event, Watch};
 use crate::layout;
-use crate::pipeline::{self, CompileError, Planning};
+use crate::pipeline::{self, CompileError};
 use crate::plan::json;
 use crate::profile::reads_activations;
-use crate::report::{Summary, name_of};
-use crate::request::Asked;
+use crate::report::Summary;
+use crate::request::{Asked, CalibrationOptions, Planning};
+use crate::system::clock::StageClock;
 use crate::system::disk::{self, folder_of};
+use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.weighting.asked();
@@ -36,8 +39,11 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
             args.force,
         )?;
     }
-    interrupt::install();
-    let progress = Progress::new();
+    let interrupt = Interrupt::install();
+    let progress = Progress::new(interrupt.clone());
+    let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
+    let watch = Watch::new(&tell, interrupt.cancel());
+    let failed = |error| interrupted(error, &interrupt);
     let mut calibration = args.calibration.options();
     let goal = args.goal.goal();
     if let Planning::Make { request, .. } = &planning
@@ -52,20 +58,23 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         calibration = None;
     }
     let threads = args.threads.count();
-    let planned = pipeline::plan(&source, &planning, calibration.as_ref(), threads, |event| {
-        progress.show(event);
-    });
+    let planned = pipeline::plan(
+        &source,
+        &planning,
+        calibration.as_ref(),
+        threads,
+        &clock,
+        watch,
+    );
     progress.clear();
-    let planned = planned?;
+    let planned = planned.map_err(failed)?;
     let mut chosen = None;
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
-        let found = pipeline::search(&source, &planned, goal, threads, &scratch, |event| {
-            progress.show(event);
-        });
+        let found = pipeline::search(&source, &planned, goal, threads, &scratch, watch);
         progress.clear();
-        chosen = Some(found?);
+        chosen = Some(found.map_err(failed)?);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
@@ -129,7 +138,7 @@ pub(super) fn planning(
 pub(super) fn check(
     path: &Path,
     source: &ModelFile,
-    calibration: Option<&calibrate::Options>,
+    calibration: Option<&CalibrationOptions>,
     force: bool,
 ) -> Result<(), Failure> {
     let read = calibration.is_some_and(|options| options.reads(path));

@@ -6,29 +6,38 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::bounded;
-use crate::calibrate;
-use crate::pipeline::Event;
+use crate::app::interrupt::Interrupt;
+use crate::event::Event;
 
-/// Draws nothing where standard error is no terminal. Knows the candidate that is tried.
-pub(super) struct Progress(ProgressBar, Mutex<String>);
+/// Draws nothing where standard error is no terminal.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    /// The candidate that is tried.
+    trial: Mutex<String>,
+    interrupt: Interrupt,
+}
 
 impl Progress {
-    pub(super) fn new() -> Progress {
+    pub(super) fn new(interrupt: Interrupt) -> Progress {
         let bar = ProgressBar::no_length();
         bar.set_style(style("{spinner} {elapsed_precise} {msg}"));
         if !bar.is_hidden() {
             // A large slot takes a while: the clock shows that work goes on.
             bar.enable_steady_tick(Duration::from_millis(200));
         }
-        Progress(bar, Mutex::default())
+        Progress {
+            bar,
+            trial: Mutex::default(),
+            interrupt,
+        }
     }
 
     fn trial(&self) -> MutexGuard<'_, String> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn show(&self, event: Event) {
-        let bar = &self.0;
+        let bar = &self.bar;
         let steps = |steps: usize, what: &str| {
             bar.set_length(steps as u64);
             bar.set_position(0);
@@ -39,19 +48,20 @@ impl Progress {
         match event {
             Event::Measuring(units) => steps(units, "spectra"),
             Event::Digest => bar.set_message("reading the source"),
-            Event::Calibrate(calibrate::Event::Begin {
+            Event::Calibrating {
                 windows,
                 layers,
                 found,
-            }) => {
+            } => {
                 steps(windows * layers, "windows");
                 bar.set_position((windows * found) as u64);
                 bar.set_message("calibrating");
             }
-            Event::Calibrate(calibrate::Event::Window) => bar.inc(1),
-            Event::Calibrate(calibrate::Event::Warning(said)) => {
+            Event::Window => bar.inc(1),
+            Event::Warning(said) => {
                 bar.suspend(|| say!("htc: warning: {}", bounded(said)));
             }
+            Event::Keeping(folder) => self.interrupt.keep(folder),
             Event::Planned(jobs) => {
                 let trial = self.trial();
                 match trial.is_empty() {
@@ -78,7 +88,7 @@ impl Progress {
     }
 
     pub(super) fn clear(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::Failure;
 use crate::app::cli::ReportArgs;
-use crate::app::interrupt;
 use crate::page::{self, input::Inputs};
 use crate::system::disk::{self, folder_of};
 
@@ -17,7 +16,6 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
         inputs.read(path)?;
     }
     let html = page::page(&inputs)?;
-    interrupt::install();
     write(&args.output, &html).map_err(|source| Failure::Write {
         path: args.output.clone(),
         source,

@@ -11,8 +11,8 @@ use htc_loader::{Pool, Session};
 use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
 use crate::app::chat::{self, ChatError, Conversation, Message};
 use crate::app::cli::RunArgs;
-use crate::report::bytes_for_people;
 use crate::system::memory::{self, Resident};
+use crate::system::show::bytes_for_people;
 use crate::system::text;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {

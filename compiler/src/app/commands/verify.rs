@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::VerifyArgs;
 use crate::geometry::probe;
-use crate::report::bytes_for_people;
+use crate::system::show::bytes_for_people;
 
 #[derive(Serialize)]
 struct Outcome {

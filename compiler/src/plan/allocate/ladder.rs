@@ -2,7 +2,7 @@
 
 use htc_formats::DType;
 
-use super::{Allocation, Choice, Decision};
+use super::{Allocation, Choice, Decision, Floor};
 use crate::plan::unit::Unit;
 use crate::plan::{PlanError, Request};
 
@@ -30,6 +30,18 @@ impl Currency {
 pub(super) struct Bounds {
     floor: Option<usize>,
     cap: Option<usize>,
+}
+
+impl Floor {
+    pub(super) fn rank(self, width: usize) -> Result<usize, PlanError> {
+        match self {
+            Floor::Rank(rank) if rank >= 1 => Ok(rank),
+            Floor::Fraction(f) if f > 0.0 && f <= 1.0 => Ok((f * width as f64).ceil() as usize),
+            _ => Err(PlanError::FloorRange {
+                found: self.to_string(),
+            }),
+        }
+    }
 }
 
 impl Bounds {

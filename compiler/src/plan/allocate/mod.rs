@@ -17,9 +17,6 @@ mod ladder;
 mod phase;
 mod waterfill;
 
-use std::fmt;
-use std::str::FromStr;
-
 use htc_formats::model::HyperParameters;
 
 use self::fill::Totals;
@@ -27,6 +24,7 @@ use self::ladder::{Bounds, Currency, Ladder};
 use super::unit::Unit;
 use super::{Evidence, PlanError, Request};
 
+pub use crate::request::{Allocation, Allocator, Floor};
 pub(super) use fill::round_up;
 pub(super) use ladder::{smallest_step, step};
 
@@ -34,142 +32,6 @@ pub use cachefit::{CACHE_SHARE, L2_SPEEDUP, Prediction, predict};
 pub use curvature::{PUBLISHED_CAP, PUBLISHED_FLOOR};
 pub use diffplan::ENERGY_WEIGHT;
 pub(crate) use waterfill::lost_energy;
-
-/// How a budget is shared out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Allocator {
-    /// The same share of every slot, the same rank in every layer.
-    #[default]
-    Uniform,
-    /// More rank where layers mix or refine, less where they compress.
-    Phase,
-    /// Rank in proportion to the profile over the layers.
-    Curvature,
-    /// Where a step of rank adds most of the weight's energy for its cost.
-    Waterfill,
-    /// Where a step of rank adds most of the output's energy for its cost.
-    Whitened,
-    /// Levels of rank under a softmax, by gradient descent, with a price on energy.
-    DiffPlan,
-    /// The largest rank whose factors stay in the target's second-level cache.
-    CacheFit,
-}
-
-impl Allocator {
-    /// Every allocator.
-    pub const ALL: [Allocator; 7] = [
-        Allocator::Uniform,
-        Allocator::Phase,
-        Allocator::Curvature,
-        Allocator::Waterfill,
-        Allocator::Whitened,
-        Allocator::DiffPlan,
-        Allocator::CacheFit,
-    ];
-
-    /// The name used on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Allocator::Uniform => "uniform",
-            Allocator::Phase => "phase",
-            Allocator::Curvature => "curvature",
-            Allocator::Waterfill => "waterfill",
-            Allocator::Whitened => "whitened",
-            Allocator::DiffPlan => "diffplan",
-            Allocator::CacheFit => "cachefit",
-        }
-    }
-}
-
-impl fmt::Display for Allocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Allocator {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Allocator::ALL.into_iter().find(|a| a.name() == text);
-        known.ok_or_else(|| {
-            let names: Vec<_> = Allocator::ALL.iter().map(|a| a.name()).collect();
-            format!("allocators are {}", names.join(", "))
-        })
-    }
-}
-
-/// The smallest rank that a factored unit may have.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Floor {
-    /// A rank.
-    Rank(usize),
-    /// A fraction of the model's width, rounded up.
-    Fraction(f64),
-}
-
-impl Floor {
-    fn rank(self, width: usize) -> Result<usize, PlanError> {
-        match self {
-            Floor::Rank(rank) if rank >= 1 => Ok(rank),
-            Floor::Fraction(f) if f > 0.0 && f <= 1.0 => Ok((f * width as f64).ceil() as usize),
-            _ => Err(PlanError::FloorRange {
-                found: self.to_string(),
-            }),
-        }
-    }
-}
-
-/// As it is typed: a whole number is a rank, a number with a point a fraction of the width.
-impl fmt::Display for Floor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Floor::Rank(rank) => write!(f, "{rank}"),
-            Floor::Fraction(fraction) => write!(f, "{fraction:?}"),
-        }
-    }
-}
-
-impl FromStr for Floor {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let floor = match text.parse::<usize>() {
-            Ok(rank) => Some(Floor::Rank(rank)).filter(|_| rank >= 1),
-            Err(_) => match text.parse::<f64>() {
-                Ok(f) if f > 0.0 && f <= 1.0 => Some(Floor::Fraction(f)),
-                _ => None,
-            },
-        };
-        floor.ok_or_else(|| {
-            "a floor is a rank of at least 1, or a fraction of the model's width such as 0.25"
-                .to_owned()
-        })
-    }
-}
-
-/// How the budget is shared out, and within which bounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Allocation {
-    /// What decides.
-    pub allocator: Allocator,
-    /// The smallest rank of a factored unit. A unit whose factors of that rank would not be smaller
-    /// than the dense form stays dense.
-    pub floor: Option<Floor>,
-    /// The largest rank of a factored unit. Units that can be factorised within it are.
-    pub cap: Option<usize>,
-}
-
-impl Allocation {
-    /// The first option that is not left at its default.
-    pub(super) fn option(&self) -> String {
-        match (self.allocator, self.floor, self.cap) {
-            (Allocator::Uniform, Some(floor), _) => format!("--rank-floor {floor}"),
-            (Allocator::Uniform, None, Some(cap)) => format!("--rank-cap {cap}"),
-            (allocator, ..) => format!("--allocator {allocator}"),
-        }
-    }
-}
 
 /// A form that a unit may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

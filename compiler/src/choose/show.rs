@@ -1,0 +1,45 @@
+//! Candidates for people.
+
+use std::fmt;
+
+use super::Trial;
+use crate::system::show::bytes_for_people;
+
+/// Candidates for people, a line each; nothing where there was no choice.
+pub(crate) fn show_trials(
+    f: &mut fmt::Formatter<'_>,
+    trials: &[Trial],
+    limit: Option<&str>,
+) -> fmt::Result {
+    let count = trials.len();
+    match limit {
+        _ if trials.is_empty() => return Ok(()),
+        None => writeln!(
+            f,
+            "  chosen      of {count} candidates, by the KL divergence on held-out text:"
+        )?,
+        Some(limit) => writeln!(
+            f,
+            "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
+        )?,
+    }
+    for trial in trials {
+        let Some(found) = &trial.evaluation.reference else {
+            continue;
+        };
+        writeln!(
+            f,
+            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
+            if trial.chosen { "*" } else { " " },
+            trial.gauge,
+            if trial.bias { "on" } else { "off" },
+            trial.ratio,
+            bytes_for_people(trial.bytes),
+            found.perplexity_ratio,
+            found.perplexity_ratio_ci95 / 1.96,
+            found.kl,
+            found.kl_stderr,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Why an artifact cannot be made.
+
+use htc_formats::htz::HtzError;
+use thiserror::Error;
+
+use crate::event::Cancelled;
+use crate::geometry::probe::ProbeError;
+use crate::unit::UnitsError;
+
+/// Why an artifact cannot be made.
+#[derive(Debug, Error)]
+pub enum MakeError {
+    /// A unit cannot be made.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// The spectra of what is stored cannot be computed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The artifact cannot be written.
+    #[error(transparent)]
+    Seal(#[from] HtzError),
+}
+
+impl From<std::io::Error> for MakeError {
+    fn from(error: std::io::Error) -> Self {
+        MakeError::Units(error.into())
+    }
+}
+
+impl From<Cancelled> for MakeError {
+    fn from(error: Cancelled) -> Self {
+        MakeError::Units(error.into())
+    }
+}

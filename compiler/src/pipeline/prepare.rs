@@ -1,0 +1,307 @@
+//! Everything before the first factor: the source opened, calibrated and planned, and whatever can
+//! be wrong found out.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use htc_formats::DType;
+use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::model::{Part, Role, Slot};
+use htc_formats::source::{Container, ModelFile};
+use htc_formats::vocab::HuggingFaceFiles;
+use htc_loader::Model;
+
+use super::CompileError;
+use crate::calibrate::{self, CalibrateError, Calibration};
+use crate::choose::Wanted;
+use crate::estimate::{self, Estimate, Expected};
+use crate::event::{Event, Watch};
+use crate::layout;
+use crate::make::work::Work;
+use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
+use crate::profile::{self, Measured, is_measured};
+use crate::request::{CalibrationOptions, CompileOptions, Planning, Treatment};
+use crate::system::clock::{Stage, StageClock};
+use crate::system::disk::{self, same_place};
+use crate::system::memory;
+
+/// A ratio at which slots of all kinds are factorised, with ranks as large as they become: what a
+/// search takes is estimated there.
+const SEARCHED_RATIO: f64 = 0.5;
+
+/// A compilation before the first factor.
+pub(super) struct Prepared {
+    pub source: ModelFile,
+    pub digest: Digest,
+    pub calibration: Option<Calibration>,
+    pub plan: Plan,
+    /// How weights are treated first; others may be tried.
+    pub treatment: Treatment,
+    pub wanted: Wanted,
+    pub tokenizer: Section,
+    /// What is expected; the artifact's bytes are exact.
+    pub estimate: Estimate,
+    /// Bytes free where it will be.
+    pub free: Option<u64>,
+    /// What the plan was made from; a plan of a file was not made.
+    made_from: Option<(Request, Evidence)>,
+}
+
+impl Prepared {
+    /// The plan, or that of another ratio.
+    pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
+        plan_at(&self.source, &self.plan, self.made_from.as_ref(), ratio)
+    }
+}
+
+/// A plan, or that of another ratio, where it was made and not taken from a file.
+pub(super) fn plan_at(
+    source: &ModelFile,
+    plan: &Plan,
+    made_from: Option<&(Request, Evidence)>,
+    ratio: Option<f64>,
+) -> Result<Plan, PlanError> {
+    match (ratio, made_from) {
+        (Some(ratio), Some((request, evidence))) => {
+            let mut request = request.clone();
+            request.budget = Budget::Ratio(ratio);
+            make(source, request, evidence)
+        }
+        _ => Ok(plan.clone()),
+    }
+}
+
+/// The vocabulary of a model as a section of an artifact.
+pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
+    let vocabulary = source.vocabulary.as_ref();
+    let vocabulary = vocabulary.map_err(|error| CompileError::Vocabulary {
+        path: source.path.clone(),
+        error: error.clone(),
+    })?;
+    Ok(Section::tokenizer(vocabulary)?)
+}
+
+/// Opens, calibrates and plans, and finds whatever can be wrong before any factor is made.
+pub(super) fn prepare(
+    options: &CompileOptions,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<Prepared, CompileError> {
+    // What the options alone rule out; a plan may ask for more.
+    options.weighting.resolve(options.calibration.is_some())?;
+    let source = open(&options.input)?;
+    if is_of_source(&source, &options.output) || options.reads(&options.output) {
+        return Err(CompileError::SameFile(options.output.clone()));
+    }
+    let tokenizer = tokenizer(&source)?;
+    HtzWriter::check_destination(&options.output, options.overwrite)?;
+    let Planned {
+        plan,
+        digest,
+        calibration,
+        made_from,
+    } = plan(
+        &source,
+        &options.planning,
+        options.calibration.as_ref(),
+        options.threads,
+        clock,
+        watch,
+    )?;
+    let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
+    let wanted = Wanted {
+        weighting: options.weighting.or(plan.request.weighting),
+        goal: options.goal,
+        calibrated: calibration.is_some(),
+        held_out,
+    };
+    let treatment = wanted.weighting.resolve(wanted.calibrated)?;
+    treatment.check(&plan)?;
+    let record = calibration.as_ref();
+    let draft = layout::draft(&source, Digest::default(), &plan, record, &treatment);
+    let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
+    let free = disk::free(disk::folder_of(&options.output));
+    // The best candidate so far and the next; what an earlier run left is there already. An artifact
+    // that is replaced stays until the new one is complete.
+    let candidates = wanted.candidates();
+    let at_a_time = candidates.min(2) as u64;
+    let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
+    if let Some(free) = free.filter(|free| *free < needed) {
+        return Err(CompileError::NoSpace {
+            path: options.output.clone(),
+            needed,
+            free,
+        });
+    }
+    // A search meets plans of which every unit is factorised.
+    let searched = (!options.goal.limit.is_none())
+        .then(|| plan_at(&source, &plan, made_from.as_ref(), Some(SEARCHED_RATIO)).ok())
+        .flatten();
+    let expected = Expected {
+        source: &source,
+        plan: searched.as_ref().unwrap_or(&plan),
+        treatment,
+        calibration: calibration.as_ref(),
+        candidates,
+        bytes: artifact_bytes,
+        vocabulary: tokenizer.entry().decoded_length,
+    };
+    let estimate = estimate::estimate(options, expected);
+    if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
+        return Err(CompileError::NoMemory {
+            needed: estimate.peak_memory,
+            available,
+        });
+    }
+    let digest = digest.unwrap_or_else(|| digest_of(&source, clock, watch));
+    Ok(Prepared {
+        source,
+        digest,
+        calibration,
+        plan,
+        treatment,
+        wanted,
+        tokenizer,
+        estimate,
+        free,
+        made_from,
+    })
+}
+
+/// A plan, and what was found out for it.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The digest of the source, where it was needed.
+    pub digest: Option<Digest>,
+    /// The calibration, where there is one.
+    pub calibration: Option<Calibration>,
+    /// What the plan was made from; `None` where it is from a file.
+    pub made_from: Option<(Request, Evidence)>,
+}
+
+/// Makes the plan for a model, or takes it from its file. The model is executed and its weights are
+/// read only after everything else was found to be in order.
+///
+/// # Errors
+/// [`CompileError::Plan`], [`CompileError::PlanFile`], [`CompileError::Calibrate`],
+/// [`CompileError::Unit`].
+pub fn plan(
+    source: &ModelFile,
+    planning: &Planning,
+    calibration: Option<&CalibrationOptions>,
+    threads: usize,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<Planned, CompileError> {
+    let source_type = source_type(source);
+    // Reads the whole source, which not every plan needs.
+    let read = OnceCell::new();
+    let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
+    // Once: a file may be a pipe. A plan that is to be made is tried with what is known already.
+    let known = match planning {
+        Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
+        Planning::Make { request, target } => {
+            match make(source, request.clone(), &target.evidence()) {
+                Ok(_) => {}
+                // What is missing is about to be measured.
+                Err(PlanError::NoEvidence { .. })
+                    if is_measured(request, target, calibration.is_some()) => {}
+                Err(error) => return Err(error.into()),
+            }
+            Err((request, target))
+        }
+    };
+    let calibration = match calibration {
+        None => None,
+        Some(options) => {
+            options.check(&source.hyper)?;
+            let digest = digest();
+            Some(clock.during(Stage::Calibrate, || {
+                calibrate(source, digest, options, threads, watch)
+            })?)
+        }
+    };
+    let (plan, made_from) = match known {
+        Ok(plan) => (plan, None),
+        Err((request, target)) => {
+            let units = plan::units(&source.hyper, request, source_type)?;
+            let measured = Measured {
+                source,
+                units: &units,
+                calibration: calibration.as_ref(),
+            };
+            let evidence = profile::evidence(measured, request, target, threads, watch)?;
+            let plan = make(source, request.clone(), &evidence)?;
+            (plan, Some((request.clone(), evidence)))
+        }
+    };
+    Ok(Planned {
+        plan,
+        digest: read.into_inner(),
+        calibration,
+        made_from,
+    })
+}
+
+fn make(source: &ModelFile, request: Request, evidence: &Evidence) -> Result<Plan, PlanError> {
+    plan::make(&source.hyper, request, evidence, source_type(source))
+}
+
+/// How the source stores a slot of a layer.
+fn source_type(source: &ModelFile) -> impl Fn(usize, Slot) -> DType + Copy + '_ {
+    |layer, slot| {
+        let part = Part::Weight;
+        let weight = source.tensor(Role::Linear { layer, slot, part });
+        weight.map_or(DType::F32, |tensor| tensor.dtype)
+    }
+}
+
+/// The digest of the source.
+fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
+    watch.tell(Event::Digest);
+    clock.during(Stage::Read, || source.digest())
+}
+
+/// Lets the text of `options` flow through a source.
+///
+/// # Errors
+/// [`CompileError::Calibrate`].
+pub fn calibrate(
+    source: &ModelFile,
+    digest: Digest,
+    options: &CalibrationOptions,
+    threads: usize,
+    watch: Watch,
+) -> Result<Calibration, CompileError> {
+    let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+        path: source.path.clone(),
+        error,
+    })?;
+    Ok(calibrate::calibrate(
+        &model, digest, options, threads, watch,
+    )?)
+}
+
+/// Opens a model that may be compiled.
+///
+/// # Errors
+/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
+pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
+    let source = ModelFile::open(input)?;
+    match source.container {
+        Container::Htz { .. } => Err(CompileError::AlreadyCompiled(input.to_owned())),
+        _ => Ok(source),
+    }
+}
+
+/// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
+/// that its vocabulary may be read from.
+pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
+    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
+    let files = source.files.iter().map(|file| file.path());
+    files
+        .chain([source.path.as_path()])
+        .chain(vocabulary.iter().map(PathBuf::as_path))
+        .any(|file| same_place(file, path))
+}

@@ -1,0 +1,92 @@
+//! What a compilation will take, for programs and people.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{BeforeAfter, Summary};
+use crate::system::show::bytes_for_people;
+
+/// What a compilation will take.
+#[derive(Clone, Debug, Serialize)]
+pub struct Forecast {
+    /// Name of the source file, without its folder.
+    pub source: String,
+    /// Name of the artifact, without its folder.
+    pub artifact: String,
+    /// Bytes of the source, and those that the artifact will have: exactly.
+    pub bytes: BeforeAfter,
+    /// Bytes free where the artifact will be; absent where the system does not say.
+    pub free_bytes: Option<u64>,
+    /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
+    pub peak_memory: u64,
+    /// Seconds that factorising, sealing and measuring will take: an estimate from the shapes and the
+    /// speed of this machine.
+    pub seconds: f64,
+    /// Threads that were counted with.
+    pub threads: usize,
+    /// What was asked for and what it comes to.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} -> {}: a dry run, no artifact is written",
+            self.source, self.artifact
+        )?;
+        writeln!(
+            f,
+            "  bytes       {:>12} -> {:>12}  ({:.1} %; {} exactly)",
+            bytes_for_people(self.bytes.before),
+            bytes_for_people(self.bytes.after),
+            100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
+            self.bytes.after,
+        )?;
+        self.summary.fmt(f)?;
+        let free = match self.free_bytes {
+            Some(free) => format!("{} are free there", bytes_for_people(free)),
+            None => "how much is free there is unknown".to_owned(),
+        };
+        writeln!(
+            f,
+            "\n  disk        {}, {free}",
+            bytes_for_people(self.bytes.after)
+        )?;
+        writeln!(
+            f,
+            "  time        about {}, calibration and spectra aside",
+            seconds_for_people(self.seconds)
+        )?;
+        write!(
+            f,
+            "  memory      at most about {} on {} thread{}, beside the mapped source",
+            bytes_for_people(self.peak_memory),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+        )
+    }
+}
+
+/// `3 s`, `4 min`, `2.5 h`.
+fn seconds_for_people(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds_for_people;
+
+    #[test]
+    fn times_have_a_unit_that_fits() {
+        let said = [0.02, 9.99, 42.0, 89.9, 600.0, 9000.0].map(seconds_for_people);
+        assert_eq!(said, ["0.0 s", "10.0 s", "42 s", "90 s", "10 min", "2.5 h"]);
+    }
+}

@@ -1,0 +1,34 @@
+//! What to calibrate on.
+
+use std::path::{Path, PathBuf};
+
+use crate::system::disk;
+
+/// What to calibrate on.
+#[derive(Clone, Debug)]
+pub struct CalibrationOptions {
+    /// The text.
+    pub text: PathBuf,
+    /// Tokens of the text at most.
+    pub tokens: usize,
+    /// Tokens of a window.
+    pub context: usize,
+    /// Folder of the cache; `None` for the user's.
+    pub cache: Option<PathBuf>,
+    /// Text to measure on what was decided; `None` for the end of the text.
+    pub held_out: Option<PathBuf>,
+}
+
+/// Tokens read where nothing else is asked for.
+pub const DEFAULT_TOKENS: usize = 65_536;
+
+/// Tokens of a window where nothing else is asked for.
+pub const DEFAULT_CONTEXT: usize = 512;
+
+impl CalibrationOptions {
+    /// Whether a path leads to one of the texts.
+    pub fn reads(&self, path: &Path) -> bool {
+        let mut texts = std::iter::once(&self.text).chain(&self.held_out);
+        texts.any(|text| disk::same_place(text, path))
+    }
+}

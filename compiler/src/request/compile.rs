@@ -1,0 +1,53 @@
+//! What to compile, and into what.
+
+use std::path::{Path, PathBuf};
+
+use super::{Asked, CalibrationOptions, Goal, Request, Target};
+use crate::system::disk::same_place;
+
+/// What to compile.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// The model.
+    pub input: PathBuf,
+    /// The artifact.
+    pub output: PathBuf,
+    /// Where the plan comes from.
+    pub planning: Planning,
+    /// What to calibrate on, if at all.
+    pub calibration: Option<CalibrationOptions>,
+    /// How weights are to be treated, where that is not left to the plan and to the defaults.
+    pub weighting: Asked,
+    /// What is to be reached by measuring.
+    pub goal: Goal,
+    /// Threads that factorise.
+    pub threads: usize,
+    /// Replace an existing output.
+    pub overwrite: bool,
+}
+
+impl CompileOptions {
+    /// Whether a path leads to the text or to the plan.
+    pub(crate) fn reads(&self, path: &Path) -> bool {
+        let of_plan = match &self.planning {
+            Planning::File(plan) => same_place(plan, path),
+            Planning::Make { .. } => false,
+        };
+        let calibration = self.calibration.as_ref();
+        of_plan || calibration.is_some_and(|options| options.reads(path))
+    }
+}
+
+/// Where a plan comes from.
+#[derive(Clone, Debug)]
+pub enum Planning {
+    /// It is made.
+    Make {
+        /// What is asked for.
+        request: Request,
+        /// The machine that the artifact is for.
+        target: Target,
+    },
+    /// It is read from a file; see [`crate::plan::json`].
+    File(PathBuf),
+}

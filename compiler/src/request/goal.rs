@@ -1,0 +1,43 @@
+//! What is to be reached by measuring.
+
+use std::fmt;
+
+/// What the artifact may lose.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limit {
+    /// Perplexity over the source's, less 1, at most.
+    pub perplexity_increase: Option<f64>,
+    /// KL divergence from the source at most, nats.
+    pub kl: Option<f64>,
+}
+
+impl Limit {
+    /// Whether there is none.
+    pub fn is_none(self) -> bool {
+        self == Limit::default()
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut space = "";
+        if let Some(increase) = self.perplexity_increase {
+            write!(f, "--max-perplexity-increase {}", 100.0 * increase)?;
+            space = " ";
+        }
+        match self.kl {
+            Some(kl) => write!(f, "{space}--max-kl {kl}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is to be reached by measuring.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Goal {
+    /// What the smallest artifact may lose, where that is what is asked for.
+    pub limit: Limit,
+    /// Takes a gauge that was asked for even where it measures worse than none.
+    pub keep_gauge: bool,
+}

@@ -1,0 +1,247 @@
+//! What a plan is asked for: method, budget, allocator, slots, types.
+
+use std::fmt;
+use std::str::FromStr;
+
+use htc_formats::DType;
+use htc_formats::model::{InputGroup, Slot};
+
+use super::Asked;
+
+/// How slots are approximated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Every slot alone: `W ≈ B A`.
+    PerSlot,
+    /// Slots that read the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
+    SharedBasis,
+}
+
+impl Method {
+    /// The name used on the command line and in the manifest.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::PerSlot => "gp",
+            Method::SharedBasis => "grc",
+        }
+    }
+
+    /// The slots the method compresses unless told otherwise.
+    pub const fn default_slots(self) -> &'static [Slot] {
+        match self {
+            Method::PerSlot => &Slot::ALL,
+            Method::SharedBasis => InputGroup::Qkv.slots(),
+        }
+    }
+}
+
+/// How much may be kept. All but the first two are met from below, to the granularity of ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// The same rank for every selected slot.
+    Rank(usize),
+    /// Every slot at its own full rank, stored as factors even where they are larger than the
+    /// dense matrix: nothing is lost but rounding.
+    FullRank,
+    /// Parameters after over parameters before, counted on the selected slots.
+    Ratio(f64),
+    /// Numbers stored for the selected slots.
+    Parameters(u64),
+    /// Bytes stored for the selected slots, as they lie in the artifact, without the alignment
+    /// between tensors.
+    Bytes(u64),
+    /// The mean of the ranks of all units; one that stays dense counts with its full rank.
+    MeanRank(f64),
+}
+
+/// As it is typed.
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Rank(rank) => write!(f, "--rank {rank}"),
+            Budget::FullRank => write!(f, "--rank full"),
+            Budget::Ratio(ratio) => write!(f, "--ratio {ratio}"),
+            Budget::Parameters(total) => write!(f, "--parameters {total}"),
+            Budget::Bytes(total) => write!(f, "--bytes {total}"),
+            Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
+        }
+    }
+}
+
+/// What the caller asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// How slots are approximated.
+    pub method: Method,
+    /// How much may be kept.
+    pub budget: Budget,
+    /// How the budget is shared out, and within which bounds.
+    pub allocation: Allocation,
+    /// The slots to compress, without repetition, in the order of execution.
+    pub slots: Vec<Slot>,
+    /// How factors are stored.
+    pub factor_type: DType,
+    /// How weights are to be treated; a plan does not depend on it, and passes it on.
+    pub weighting: Asked,
+}
+
+/// As it is typed, without the slots.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Allocation {
+            allocator,
+            floor,
+            cap,
+        } = self.allocation;
+        let (method, factor_type) = (self.method.name(), self.factor_type);
+        write!(
+            f,
+            "--method {method} --factor-type {factor_type} {}",
+            self.budget
+        )?;
+        write!(f, " --allocator {allocator}")?;
+        if let Some(floor) = floor {
+            write!(f, " --rank-floor {floor}")?;
+        }
+        if let Some(cap) = cap {
+            write!(f, " --rank-cap {cap}")?;
+        }
+        if self.weighting != Asked::default() {
+            write!(f, " {}", self.weighting)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a budget is shared out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocator {
+    /// The same share of every slot, the same rank in every layer.
+    #[default]
+    Uniform,
+    /// More rank where layers mix or refine, less where they compress.
+    Phase,
+    /// Rank in proportion to the profile over the layers.
+    Curvature,
+    /// Where a step of rank adds most of the weight's energy for its cost.
+    Waterfill,
+    /// Where a step of rank adds most of the output's energy for its cost.
+    Whitened,
+    /// Levels of rank under a softmax, by gradient descent, with a price on energy.
+    DiffPlan,
+    /// The largest rank whose factors stay in the target's second-level cache.
+    CacheFit,
+}
+
+impl Allocator {
+    /// Every allocator.
+    pub const ALL: [Allocator; 7] = [
+        Allocator::Uniform,
+        Allocator::Phase,
+        Allocator::Curvature,
+        Allocator::Waterfill,
+        Allocator::Whitened,
+        Allocator::DiffPlan,
+        Allocator::CacheFit,
+    ];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Allocator::Uniform => "uniform",
+            Allocator::Phase => "phase",
+            Allocator::Curvature => "curvature",
+            Allocator::Waterfill => "waterfill",
+            Allocator::Whitened => "whitened",
+            Allocator::DiffPlan => "diffplan",
+            Allocator::CacheFit => "cachefit",
+        }
+    }
+}
+
+impl fmt::Display for Allocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Allocator {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Allocator::ALL.into_iter().find(|a| a.name() == text);
+        known.ok_or_else(|| {
+            let names: Vec<_> = Allocator::ALL.iter().map(|a| a.name()).collect();
+            format!("allocators are {}", names.join(", "))
+        })
+    }
+}
+
+/// The smallest rank that a factored unit may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Floor {
+    /// A rank.
+    Rank(usize),
+    /// A fraction of the model's width, rounded up.
+    Fraction(f64),
+}
+
+/// As it is typed: a whole number is a rank, a number with a point a fraction of the width.
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Floor::Rank(rank) => write!(f, "{rank}"),
+            Floor::Fraction(fraction) => write!(f, "{fraction:?}"),
+        }
+    }
+}
+
+impl FromStr for Floor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let floor = match text.parse::<usize>() {
+            Ok(rank) => Some(Floor::Rank(rank)).filter(|_| rank >= 1),
+            Err(_) => match text.parse::<f64>() {
+                Ok(f) if f > 0.0 && f <= 1.0 => Some(Floor::Fraction(f)),
+                _ => None,
+            },
+        };
+        floor.ok_or_else(|| {
+            "a floor is a rank of at least 1, or a fraction of the model's width such as 0.25"
+                .to_owned()
+        })
+    }
+}
+
+/// How the budget is shared out, and within which bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Allocation {
+    /// What decides.
+    pub allocator: Allocator,
+    /// The smallest rank of a factored unit. A unit whose factors of that rank would not be smaller
+    /// than the dense form stays dense.
+    pub floor: Option<Floor>,
+    /// The largest rank of a factored unit. Units that can be factorised within it are.
+    pub cap: Option<usize>,
+}
+
+impl Allocation {
+    /// The first option that is not left at its default.
+    pub(crate) fn option(&self) -> String {
+        match (self.allocator, self.floor, self.cap) {
+            (Allocator::Uniform, Some(floor), _) => format!("--rank-floor {floor}"),
+            (Allocator::Uniform, None, Some(cap)) => format!("--rank-cap {cap}"),
+            (allocator, ..) => format!("--allocator {allocator}"),
+        }
+    }
+}
+
+/// What the caller says of the machine that the artifact is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Target {
+    /// Bytes of its second-level cache.
+    pub cache: Option<u64>,
+    /// Tokens that the dense model writes there per joule.
+    pub tokens_per_joule: Option<f64>,
+}

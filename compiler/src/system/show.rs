@@ -1,0 +1,35 @@
+//! Names and quantities for people.
+
+use std::path::Path;
+
+/// The name of a file, without its folder.
+pub fn name_of(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
+}
+
+/// `12.3 MB`: decimal units, three digits.
+pub fn bytes_for_people(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 1000.0 {
+            let digits = if unit == "B" || value >= 100.0 { 0 } else { 1 };
+            return format!("{value:.digits$} {unit}");
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_for_people;
+
+    #[test]
+    fn bytes_have_three_digits_and_a_unit() {
+        assert_eq!(bytes_for_people(0), "0 B");
+        assert_eq!(bytes_for_people(999), "999 B");
+        assert_eq!(bytes_for_people(14_792_928), "14.8 MB");
+        assert_eq!(bytes_for_people(2_500_000_000), "2.5 GB");
+    }
+}
