@@ -37,6 +37,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         allocation: Allocation::default(),
         slots: method.default_slots().to_vec(),
         factor_type,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     }
 }

@@ -9,5 +9,5 @@ mod treatment;
 pub use calibration::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
-pub use planning::{Allocation, Allocator, Budget, Floor, Method, Request, Target};
+pub use planning::{Allocation, Allocator, Budget, DenseTypes, Floor, Method, Request, Target};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};

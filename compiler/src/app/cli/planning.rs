@@ -7,8 +7,7 @@ use htc_formats::{DType, block};
 
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Budget, Method, Request, gpu};
-use crate::request::Asked;
-use crate::request::Target;
+use crate::request::{Asked, DenseTypes, Target};
 
 /// Parameters after over before where no budget is given.
 const DEFAULT_RATIO: f64 = 0.9;
@@ -61,11 +60,17 @@ pub struct PlanningArgs {
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
+    /// Encode slots that stay dense in this type, where it takes less than the source
+    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    pub dense_type: Option<DType>,
+    /// The same for the embedding, and for the head where the model has its own
+    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    pub embedding_type: Option<DType>,
 }
 
 impl PlanningArgs {
     /// All of them, as clap calls them.
-    pub(super) const IDS: [&str; 13] = [
+    pub(super) const IDS: [&str; 15] = [
         "method",
         "rank",
         "ratio",
@@ -79,6 +84,8 @@ impl PlanningArgs {
         "tokens_per_joule",
         "slots",
         "factor_type",
+        "dense_type",
+        "embedding_type",
     ];
 
     /// The allocator asked for, or the default: with a calibration what measures best with the
@@ -117,6 +124,10 @@ impl PlanningArgs {
             },
             slots,
             factor_type: self.factor_type,
+            dense: DenseTypes {
+                slots: self.dense_type,
+                outside: self.embedding_type,
+            },
             weighting,
         }
     }
@@ -267,7 +278,10 @@ fn parse_factor_type(text: &str) -> Result<DType, String> {
         Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
         _ => {
             let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
-            Err(format!("factors are stored as one of {}", names.join(", ")))
+            Err(format!(
+                "matrices are stored as one of {}",
+                names.join(", ")
+            ))
         }
     }
 }

@@ -51,6 +51,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         allocation,
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     };
     let evidence = Evidence {

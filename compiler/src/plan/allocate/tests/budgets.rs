@@ -47,6 +47,7 @@ impl Case {
             },
             slots,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
+            dense: DenseTypes::default(),
             weighting: Asked::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {

@@ -51,6 +51,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         },
         slots: Slot::ALL.to_vec(),
         factor_type: DType::F16,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     }
 }
