@@ -9,8 +9,7 @@
 
 use std::time::Instant;
 
-use htc_kernels::Pool;
-use htc_kernels::cpu::{self, Attention, KvView, Scratch};
+use htc_kernels::cpu::{Attention, Cpu, KvView, Scratch};
 
 /// Name, query heads, kv heads, head size.
 const MODELS: [(&str, usize, usize, usize); 4] = [
@@ -32,8 +31,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(text) => text.parse()?,
         None => std::thread::available_parallelism()?.get(),
     };
-    let pool = Pool::new(threads)?;
-    println!("{} on {threads} threads", cpu::instruction_set());
+    let cpu = Cpu::with_threads(threads)?;
+    println!("{} on {threads} threads", cpu.instruction_set());
     let mut scratch = Scratch::new();
     for (name, heads, kv_heads, size) in MODELS {
         let capacity = 16 << 10;
@@ -58,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for positions in [128, 512, 4096, capacity] {
                 let (q, out) = (&q[..heads * size], &mut out[..heads * size]);
                 let time = best(|| {
-                    cpu::attention_decode(&pool, q, &kv, positions, &attention, &mut scratch, out)
+                    cpu.attention_decode(q, &kv, positions, &attention, &mut scratch, out)
                 })?;
                 let seen = positions.min(window.unwrap_or(usize::MAX));
                 let bytes = (seen * kv_heads * size * 4) as f64;
@@ -67,16 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             for start in [0, 3584] {
                 let time = best(|| {
-                    cpu::attention_prefill(
-                        &pool,
-                        &q,
-                        BATCH,
-                        start,
-                        &kv,
-                        &attention,
-                        &mut scratch,
-                        &mut out,
-                    )
+                    cpu.attention_prefill(&q, BATCH, start, &kv, &attention, &mut scratch, &mut out)
                 })?;
                 let seen: usize = (start..start + BATCH)
                     .map(|p| (p + 1).min(window.unwrap_or(usize::MAX)))

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use htc_formats::DType;
-use htc_kernels::cpu::{self, Scratch};
-use htc_kernels::{Matrix, Pool};
+use htc_kernels::Matrix;
+use htc_kernels::cpu::{Cpu, Scratch};
 
 /// Rounds of every measurement.
 const ROUNDS: usize = 7;
@@ -36,10 +36,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(&[rows, cols]) => (rows, cols),
         _ => (2048, 2048),
     };
-    let pool = Pool::new(threads)?;
+    let cpu = Cpu::with_threads(threads)?;
     println!(
         "{} on {threads} threads, {rows} rows of {cols}: GFLOP/s (ratio to f16)",
-        cpu::instruction_set()
+        cpu.instruction_set()
     );
     // Moderate numbers in every format: the byte 0x2c makes f16 near 0.06.
     let bytes = vec![0x2c_u8; DType::F16.matrix_bytes(rows, cols).ok_or("blocks")?];
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let size = dtype.matrix_bytes(rows, cols).ok_or("blocks")?;
                 let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
                 let begin = Instant::now();
-                cpu::matmul(&pool, w, n, &x, &mut y, &mut scratch)?;
+                cpu.matmul(w, n, &x, &mut y, &mut scratch)?;
                 *best = best.min(begin.elapsed().as_secs_f64());
             }
         }

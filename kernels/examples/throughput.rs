@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use htc_formats::DType;
-use htc_kernels::cpu::{self, Scratch};
+use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool};
 
 /// Bytes of weights of the three cases.
@@ -44,8 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(text) => text.parse()?,
         None => std::thread::available_parallelism()?.get(),
     };
-    let pool = Pool::new(threads)?;
-    println!("{} on {threads} threads", cpu::instruction_set());
+    let cpu = Cpu::with_threads(threads)?;
+    let pool = cpu.pool();
+    println!("{} on {threads} threads", cpu.instruction_set());
 
     let rounds = 20_000;
     let begin = Instant::now();
@@ -69,9 +70,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let repeats = ((4 << 20) / size).max(1);
                 let (mut reads, mut products) = (Vec::new(), Vec::new());
                 for _ in 0..ROUNDS {
-                    reads.push(seconds(repeats, || read(&pool, &bytes[..rows * row])));
+                    reads.push(seconds(repeats, || read(pool, &bytes[..rows * row])));
                     products.push(seconds(repeats, || {
-                        cpu::matvec(&pool, w, &x, &mut y, &mut scratch).is_ok()
+                        cpu.matvec(w, &x, &mut y, &mut scratch).is_ok()
                     }));
                 }
                 let (read, product) = (best(reads), best(products));
@@ -92,11 +93,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];
             let mut y = vec![0.0; n * rows];
-            let times = (0..ROUNDS).map(|_| {
-                seconds(1, || {
-                    cpu::matmul(&pool, w, n, &x, &mut y, &mut scratch).is_ok()
-                })
-            });
+            let times = (0..ROUNDS)
+                .map(|_| seconds(1, || cpu.matmul(w, n, &x, &mut y, &mut scratch).is_ok()));
             let flops = 2.0 * (n * rows * cols) as f64;
             line += &format!("  {dtype} {:.0}", flops / best(times.collect()) / 1e9);
         }

@@ -1,19 +1,39 @@
 //! Plain Rust with double-precision sums: the oracle of every other implementation.
 //!
 //! Nothing here is fast. Every function has the shapes of its namesake in [`cpu`](crate::cpu).
+//! Activations are `f32`, as they are there, or `f64`: then nothing of a forward pass is rounded to
+//! less than double precision.
 
 mod attention;
 mod elementwise;
 mod moments;
 mod quantised;
 
-pub use attention::attention;
+pub use attention::{Heads, attend, attention, nearest_f16};
 pub use elementwise::{gelu_mul, rope, softcap};
 pub use moments::add_cross_products;
 pub use quantised::{quantised_matmul, quantised_vector};
 
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
+
+/// A type that activations may have.
+pub trait Real: Copy + Into<f64> {
+    /// The number of this type that is nearest.
+    fn nearest(x: f64) -> Self;
+}
+
+impl Real for f32 {
+    fn nearest(x: f64) -> f32 {
+        x as f32
+    }
+}
+
+impl Real for f64 {
+    fn nearest(x: f64) -> f64 {
+        x
+    }
+}
 
 /// One stored row as numbers, `out` of length `w.cols()`.
 ///
@@ -34,7 +54,7 @@ pub fn embed(w: Matrix<'_>, row: usize, out: &mut [f32]) -> Result<(), ShapeErro
 ///
 /// # Errors
 /// When `x` is not `[cols]` or `y` not `[rows]`.
-pub fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
+pub fn matvec<T: Real>(w: Matrix<'_>, x: &[T], y: &mut [T]) -> Result<(), ShapeError> {
     matmul(w, 1, x, y)
 }
 
@@ -42,7 +62,7 @@ pub fn matvec(w: Matrix<'_>, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError>
 ///
 /// # Errors
 /// When `x` or `y` has another length.
-pub fn matmul(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
+pub fn matmul<T: Real>(w: Matrix<'_>, n: usize, x: &[T], y: &mut [T]) -> Result<(), ShapeError> {
     expect(
         "x (numbers)",
         product("x (numbers)", &[n, w.cols()])?,
@@ -58,7 +78,7 @@ pub fn matmul(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), S
         embed(w, i, &mut row)?;
         for t in 0..n {
             let x = &x[t * w.cols()..(t + 1) * w.cols()];
-            y[t * w.rows() + i] = dot(&row, x) as f32;
+            y[t * w.rows() + i] = T::nearest(dot(&row, x));
         }
     }
     Ok(())
@@ -69,7 +89,12 @@ pub fn matmul(w: Matrix<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), S
 ///
 /// # Errors
 /// When `x` is not a whole number of rows or `out` is not as long as `x`.
-pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> Result<(), ShapeError> {
+pub fn rms_norm<T: Real>(
+    x: &[T],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [T],
+) -> Result<(), ShapeError> {
     let width = weight.len();
     expect("out (numbers)", x.len(), out.len())?;
     crate::error::expect_rows("x (numbers, a multiple of the width)", width, x.len())?;
@@ -79,7 +104,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> Result<
     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
         let scale = 1.0 / (dot(x, x) / width as f64 + f64::from(eps)).sqrt();
         for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = (f64::from(x) * scale * f64::from(weight)) as f32;
+            *out = T::nearest(x.into() * scale * f64::from(weight));
         }
     }
     Ok(())
@@ -89,11 +114,11 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) -> Result<
 ///
 /// # Errors
 /// When the lengths differ.
-pub fn silu_mul(gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
+pub fn silu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
     expect("up (numbers)", gate.len(), up.len())?;
     for (gate, &up) in gate.iter_mut().zip(up) {
-        let g = f64::from(*gate);
-        *gate = (g / (1.0 + (-g).exp()) * f64::from(up)) as f32;
+        let g: f64 = (*gate).into();
+        *gate = T::nearest(g / (1.0 + (-g).exp()) * up.into());
     }
     Ok(())
 }
@@ -102,9 +127,11 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
 ///
 /// # Errors
 /// When the lengths differ.
-pub fn add_assign(x: &mut [f32], y: &[f32]) -> Result<(), ShapeError> {
+pub fn add_assign<T: Real>(x: &mut [T], y: &[T]) -> Result<(), ShapeError> {
     expect("y (numbers)", x.len(), y.len())?;
-    x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
+    for (x, &y) in x.iter_mut().zip(y) {
+        *x = T::nearest((*x).into() + y.into());
+    }
     Ok(())
 }
 
@@ -122,11 +149,9 @@ pub fn softmax_in_place(x: &mut [f32]) {
 }
 
 /// The scalar product in double precision.
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter()
-        .zip(b)
-        .map(|(&a, &b)| f64::from(a) * f64::from(b))
-        .sum()
+fn dot<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
+    let products = a.iter().zip(b).map(|(&a, &b)| a.into() * b.into());
+    products.sum()
 }
 
 #[cfg(test)]
@@ -146,13 +171,13 @@ mod tests {
     #[test]
     fn rms_norm_of_a_constant_row_is_the_weight() {
         let mut out = [0.0; 4];
-        rms_norm(&[3.0, 3.0, -5.0, 5.0], &[2.0, 4.0], 0.0, &mut out).unwrap();
+        rms_norm(&[3.0f32, 3.0, -5.0, 5.0], &[2.0, 4.0], 0.0, &mut out).unwrap();
         assert_eq!(out, [2.0, 4.0, -2.0, 4.0]);
     }
 
     #[test]
     fn rope_by_a_right_angle_swaps_the_pair() {
-        let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let mut x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
         rope(RopePairs::Adjacent, &mut x, 4, &[0.0], &[1.0]).unwrap();
         assert_eq!(x, [-2.0, 1.0, 3.0, 4.0, -6.0, 5.0, 7.0, 8.0]);
     }

@@ -1,5 +1,7 @@
 //! What can go wrong between a path and a token.
 
+use std::ops::Range;
+
 use htc_formats::block::BlockError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
@@ -8,6 +10,7 @@ use thiserror::Error;
 
 /// Why a model cannot be opened or bound.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum LoadError {
     /// The file is missing, damaged or of a kind that is not supported.
     #[error(transparent)]
@@ -15,6 +18,27 @@ pub enum LoadError {
     /// A tensor that the architecture needs is not there.
     #[error("tensor {0} is missing; the file is incomplete, make it again")]
     Missing(Role),
+    /// A tensor that does not fit the others.
+    #[error(
+        "tensor {tensor}: expected {} rows of {}, found {} of {}; the file is damaged, make it again",
+        expected[0], expected[1], found[0], found[1]
+    )]
+    Shape {
+        /// Name of the tensor.
+        tensor: String,
+        /// Rows and columns that the model's numbers and the other tensors ask for.
+        expected: [usize; 2],
+        /// Rows and columns that it has.
+        found: [usize; 2],
+    },
+    /// A backend cannot take a tensor.
+    #[error("tensor {tensor}: {source}")]
+    Backend {
+        /// Name of the tensor.
+        tensor: String,
+        /// What the backend says.
+        source: ExecError,
+    },
     /// The bytes of a tensor do not decode.
     #[error("tensor {tensor}: {source}")]
     Block {
@@ -27,6 +51,7 @@ pub enum LoadError {
 
 /// Why a forward pass fails.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
@@ -61,6 +86,25 @@ pub enum ExecError {
     /// A rank fraction outside (0, 1].
     #[error("rank fraction {0} is not above 0 and at most 1")]
     RankFraction(f32),
+    /// More positions kept than there are.
+    #[error("the sequence has {found} positions, the first {asked} of them cannot be kept")]
+    Truncate {
+        /// Positions that were to stay.
+        asked: usize,
+        /// Positions read so far.
+        found: usize,
+    },
+    /// A block that has not read the positions before.
+    #[error(
+        "blocks {}..{} asked for behind positions that only blocks {}..{} have read; reset the session first",
+        asked.start, asked.end, held.start, held.end
+    )]
+    Blocks {
+        /// Blocks that were to read more.
+        asked: Range<usize>,
+        /// Blocks that have read the positions so far.
+        held: Range<usize>,
+    },
     /// A block that the model does not have.
     #[error("block {layer} asked for, the model has {layers}")]
     Layer {
@@ -94,6 +138,9 @@ pub enum ExecError {
         /// The number.
         value: f32,
     },
+    /// What goes wrong on a device, in the words of its backend.
+    #[error(transparent)]
+    Device(Box<dyn std::error::Error + Send + Sync>),
     /// Infinity or NaN where a number is needed.
     #[error(
         "the logits at position {position} are not finite: a tensor of the model holds NaN or infinite \

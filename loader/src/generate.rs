@@ -1,16 +1,21 @@
 //! Reads a prompt and writes text, token by token.
+//!
+//! A [`Generator`] is moved by its caller, one token a [`step`](Generator::step) or as an iterator;
+//! [`generate`] is the loop for those who only want the text.
 
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::backend::{Backend, Cpu};
 use crate::error::ExecError;
 use crate::exec::Session;
 use crate::sampling::{Sampler, SamplingError};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// When to stop.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Limits {
     /// Tokens to write at most.
     pub tokens: Option<usize>,
@@ -18,8 +23,19 @@ pub struct Limits {
     pub ignore_end: bool,
 }
 
+impl Limits {
+    /// At most so many tokens.
+    pub fn tokens(limit: usize) -> Self {
+        Limits {
+            tokens: Some(limit),
+            ..Limits::default()
+        }
+    }
+}
+
 /// Why writing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stop {
     /// The number of tokens asked for was reached.
     Limit,
@@ -27,12 +43,13 @@ pub enum Stop {
     End,
     /// The positions the model was trained for are used up.
     Context,
-    /// The receiver of the text asked for it.
+    /// The receiver of the text asked for it, or did not ask for more.
     Receiver,
 }
 
 /// What was done and how long it took.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Summary {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -60,6 +77,7 @@ impl Summary {
 
 /// Why nothing more can be written.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum GenerateError {
     /// No token to start from.
     #[error("the prompt is empty and the model has no beginning-of-sequence token; give a prompt")]
@@ -80,75 +98,174 @@ pub enum GenerateError {
     Sampling(#[from] SamplingError),
 }
 
-/// Continues `prompt` (token ids, BOS included) in an empty session; `receive` gets the text as
-/// it becomes complete characters and returns whether to go on.
+/// A token that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Written {
+    /// The token.
+    pub token: u32,
+    /// The text that it completes; empty while a character is incomplete.
+    pub text: String,
+}
+
+/// Writes behind a prompt, one token whenever its caller wants one. As an iterator it ends with the
+/// text, or behind an error.
+pub struct Generator<'a, B: Backend = Cpu> {
+    session: &'a mut Session<B>,
+    tokenizer: &'a Tokenizer,
+    sampler: &'a mut Sampler,
+    decoder: StreamDecoder<'a>,
+    limits: Limits,
+    prompt_tokens: usize,
+    started: Instant,
+    /// When the first and the last token were chosen.
+    times: Option<[Instant; 2]>,
+    tokens: usize,
+    /// The last token, which the session has not read.
+    unread: Option<u32>,
+    stop: Option<Stop>,
+    failed: bool,
+}
+
+impl<'a, B: Backend> Generator<'a, B> {
+    /// Reads `prompt` (token ids, BOS included) behind what the session has read.
+    ///
+    /// # Errors
+    /// [`GenerateError`] where the prompt is empty or too long, or the forward pass fails.
+    pub fn new(
+        session: &'a mut Session<B>,
+        tokenizer: &'a Tokenizer,
+        sampler: &'a mut Sampler,
+        prompt: &[u32],
+        limits: Limits,
+    ) -> Result<Self, GenerateError> {
+        let limit = session.limit();
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        let found = session.position().saturating_add(prompt.len());
+        if found > limit {
+            return Err(GenerateError::PromptTooLong { found, limit });
+        }
+        let started = Instant::now();
+        for batch in prompt.chunks(session.batch()) {
+            session.forward(batch)?;
+        }
+        let mut decoder = tokenizer.decoder();
+        for &token in prompt {
+            // The decoder only follows: the text of the prompt is the caller's.
+            decoder.push(token);
+        }
+        Ok(Generator {
+            session,
+            tokenizer,
+            sampler,
+            decoder,
+            limits,
+            prompt_tokens: prompt.len(),
+            started,
+            times: None,
+            tokens: 0,
+            unread: None,
+            stop: None,
+            failed: false,
+        })
+    }
+
+    /// Writes the next token; `None` once writing has [stopped](Generator::stop).
+    ///
+    /// # Errors
+    /// [`GenerateError`] where the forward pass fails or no token can be chosen.
+    pub fn step(&mut self) -> Result<Option<Written>, GenerateError> {
+        if self.stop.is_none() {
+            self.stop = self.reached();
+        }
+        if self.stop.is_some() {
+            return Ok(None);
+        }
+        let logits = match self.unread.take() {
+            Some(token) => self.session.step(&[token])?,
+            None => self.session.last_logits()?,
+        };
+        let token = self.sampler.sample(logits)?;
+        if self.tokenizer.is_end(token) && !self.limits.ignore_end {
+            self.stop = Some(Stop::End);
+            return Ok(None);
+        }
+        let now = Instant::now();
+        let first = self.times.map_or(now, |[first, _]| first);
+        self.times = Some([first, now]);
+        self.tokens += 1;
+        self.unread = Some(token);
+        let text = self.decoder.push(token);
+        Ok(Some(Written { token, text }))
+    }
+
+    /// Why no token follows, before one is computed.
+    fn reached(&self) -> Option<Stop> {
+        let full = self.session.position() >= self.session.limit();
+        let limit = self.limits.tokens;
+        match (self.unread, limit) {
+            (Some(_), _) if full => Some(Stop::Context),
+            (_, Some(limit)) if self.tokens >= limit => Some(Stop::Limit),
+            _ => None,
+        }
+    }
+
+    /// Why writing stopped, if it has.
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// What an incomplete character at the end leaves as text, and what was done. The session has
+    /// read everything but the last token.
+    pub fn finish(self) -> (String, Summary) {
+        let [first, last] = self.times.unwrap_or_else(|| [Instant::now(); 2]);
+        let summary = Summary {
+            prompt_tokens: self.prompt_tokens,
+            prefill: first - self.started,
+            tokens: self.tokens,
+            decode: last - first,
+            stop: self.stop.unwrap_or(Stop::Receiver),
+        };
+        (self.decoder.finish(), summary)
+    }
+}
+
+impl<B: Backend> Iterator for Generator<'_, B> {
+    type Item = Result<Written, GenerateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let next = self.step().transpose();
+        self.failed = matches!(next, Some(Err(_)));
+        next
+    }
+}
+
+/// Continues `prompt` (token ids, BOS included) behind what the session has read; `receive` gets
+/// the text as it becomes complete characters and returns whether to go on.
 ///
 /// # Errors
 /// [`GenerateError`] where the prompt is empty or too long, or the forward pass fails.
-pub fn generate(
-    session: &mut Session,
+pub fn generate<B: Backend>(
+    session: &mut Session<B>,
     tokenizer: &Tokenizer,
     sampler: &mut Sampler,
     prompt: &[u32],
     limits: Limits,
     mut receive: impl FnMut(&str) -> bool,
 ) -> Result<Summary, GenerateError> {
-    let context = session.limit();
-    if prompt.is_empty() {
-        return Err(GenerateError::EmptyPrompt);
+    let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
+    let mut wanted = true;
+    while wanted && let Some(written) = generator.step()? {
+        wanted = written.text.is_empty() || receive(&written.text);
     }
-    if prompt.len() > context {
-        return Err(GenerateError::PromptTooLong {
-            found: prompt.len(),
-            limit: context,
-        });
+    let (rest, summary) = generator.finish();
+    if wanted && !rest.is_empty() {
+        receive(&rest);
     }
-    let started = Instant::now();
-    for batch in prompt.chunks(session.batch()) {
-        session.forward(batch)?;
-    }
-    let mut decoder = tokenizer.decoder();
-    for &token in prompt {
-        // The decoder only follows: the text of the prompt is the caller's.
-        decoder.push(token);
-    }
-    let mut tokens = 0;
-    let mut first = None;
-    let mut last = started;
-    let stop = loop {
-        if limits.tokens.is_some_and(|limit| tokens >= limit) {
-            break Stop::Limit;
-        }
-        let token = sampler.sample(session.last_logits()?)?;
-        if tokenizer.is_end(token) && !limits.ignore_end {
-            break Stop::End;
-        }
-        tokens += 1;
-        last = Instant::now();
-        first.get_or_insert(last);
-        let text = decoder.push(token);
-        if !text.is_empty() && !receive(&text) {
-            break Stop::Receiver;
-        }
-        if session.position() >= context {
-            break Stop::Context;
-        }
-        if limits.tokens.is_none_or(|limit| tokens < limit) {
-            session.forward(&[token])?;
-        }
-    };
-    if stop != Stop::Receiver {
-        let rest = decoder.finish();
-        if !rest.is_empty() {
-            receive(&rest);
-        }
-    }
-    let first = first.unwrap_or_else(Instant::now);
-    Ok(Summary {
-        prompt_tokens: prompt.len(),
-        prefill: first - started,
-        tokens,
-        decode: last.saturating_duration_since(first),
-        stop,
-    })
+    Ok(summary)
 }

@@ -2,7 +2,7 @@
 
 use htc_formats::model::HyperParameters;
 use htc_kernels::ShapeError;
-use htc_kernels::cpu::{self, F16Error, KvView};
+use htc_kernels::cpu::{Cpu, F16Error, KvView};
 
 use crate::error::ExecError;
 
@@ -11,6 +11,7 @@ const FIRST_CAPACITY: usize = 256;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KvType {
     /// float16.
     #[default]
@@ -20,6 +21,48 @@ pub enum KvType {
     F32,
 }
 
+/// The shapes of a model's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Blocks.
+    pub layers: usize,
+    /// Key and value heads of a block.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_size: usize,
+}
+
+impl From<&HyperParameters> for KvShape {
+    fn from(hyper: &HyperParameters) -> Self {
+        KvShape {
+            layers: hyper.layers,
+            kv_heads: hyper.kv_heads,
+            head_size: hyper.head_size,
+        }
+    }
+}
+
+/// Keys and values of the positions read so far, wherever a backend has them.
+pub trait Kv: Send {
+    /// Positions held.
+    fn len(&self) -> usize;
+
+    /// Whether no position is held.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes allocated.
+    fn bytes(&self) -> usize;
+
+    /// Counts `n` positions that every layer has appended.
+    fn advance(&mut self, n: usize);
+
+    /// Forgets every position from `length` on; the memory is kept for what follows.
+    fn truncate(&mut self, length: usize);
+}
+
+#[derive(Debug)]
 enum Buffer {
     F16(Vec<u16>),
     F32(Vec<f32>),
@@ -63,10 +106,11 @@ fn grown<T: Copy + Default>(
     larger
 }
 
-/// Keys (after rotation) and values of every position, in full.
+/// Keys (after rotation) and values of every position, in full, in the memory of the host.
 ///
 /// Per layer and per side one buffer `[kv_heads, capacity, head_size]`, which grows with the
 /// sequence: a long context costs memory only when it is used.
+#[derive(Debug)]
 pub struct KvCache {
     keys: Vec<Buffer>,
     values: Vec<Buffer>,
@@ -78,31 +122,21 @@ pub struct KvCache {
 
 impl KvCache {
     /// An empty cache for a model's shapes.
-    pub fn new(hyper: &HyperParameters, kv_type: KvType) -> Self {
-        let buffers = || (0..hyper.layers).map(|_| Buffer::new(kv_type)).collect();
+    pub(crate) fn new(shape: KvShape, kv_type: KvType) -> Self {
+        let buffers = || (0..shape.layers).map(|_| Buffer::new(kv_type)).collect();
         KvCache {
             keys: buffers(),
             values: buffers(),
-            kv_heads: hyper.kv_heads,
-            head_size: hyper.head_size,
+            kv_heads: shape.kv_heads,
+            head_size: shape.head_size,
             capacity: 0,
             length: 0,
         }
     }
 
-    /// Positions held.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether no position is held.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// Forgets every position from `length` on; the memory is kept for what follows.
-    pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
+    /// Numbers of the keys of one position in one layer, and of its values.
+    pub(crate) fn row(&self) -> usize {
+        self.kv_heads * self.head_size
     }
 
     /// Makes room for `n` more positions in every layer.
@@ -121,13 +155,14 @@ impl KvCache {
     }
 
     /// Writes rows `[n, kv_heads, head_size]` of one layer behind the positions held;
-    /// [`KvCache::advance`] counts them once all layers have theirs.
+    /// [`Kv::advance`] counts them once all layers have theirs.
     ///
     /// # Errors
     /// [`ExecError::KvRange`] for a number that the cache does not hold; the positions held are
     /// as before.
     pub(crate) fn append(
         &mut self,
+        cpu: &Cpu,
         layer: usize,
         keys: &[f32],
         values: &[f32],
@@ -150,7 +185,7 @@ impl KvCache {
                     match buffer {
                         Buffer::F16(buffer) => {
                             let stored = &mut buffer[at..][..size];
-                            cpu::to_f16(vector, stored).map_err(|error| match error {
+                            cpu.to_f16(vector, stored).map_err(|error| match error {
                                 F16Error::Shape(error) => error.into(),
                                 F16Error::Range { value, .. } => out_of_range(value),
                             })?;
@@ -168,11 +203,6 @@ impl KvCache {
         Ok(())
     }
 
-    /// Counts `n` positions that every layer has appended.
-    pub(crate) fn advance(&mut self, n: usize) {
-        self.length += n;
-    }
-
     /// What a layer holds, as attention reads it.
     pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
         let (heads, size, capacity) = (self.kv_heads, self.head_size, self.capacity);
@@ -187,11 +217,24 @@ impl KvCache {
             _ => KvView::new(&[0.0_f32; 0], &[], heads, size, capacity),
         }
     }
+}
 
-    /// Bytes allocated.
-    pub fn bytes(&self) -> usize {
+impl Kv for KvCache {
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    fn bytes(&self) -> usize {
         let buffers = self.keys.iter().chain(&self.values);
         buffers.map(Buffer::bytes).sum()
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.length += n;
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
     }
 }
 
@@ -202,24 +245,14 @@ mod tests {
 
     use super::*;
 
-    fn hyper() -> HyperParameters {
-        HyperParameters {
-            architecture: "llama".into(),
-            name: None,
-            vocabulary: 8,
-            context: 4096,
-            width: 8,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
-            head_size: 2,
-            ffn: 16,
-            norm_epsilon: 1e-5,
-            rope_theta: 10000.0,
-            rope_dimensions: 2,
-            rope_linear_scale: 1.0,
-            forward: Default::default(),
-        }
+    const SHAPE: KvShape = KvShape {
+        layers: 2,
+        kv_heads: 2,
+        head_size: 2,
+    };
+
+    fn cpu() -> Cpu {
+        Cpu::with_threads(1).unwrap()
     }
 
     /// A float16 whose bits name layer, side, position, head and dimension.
@@ -229,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_appended_stays_where_it_is_when_the_cache_grows() {
-        let mut cache = KvCache::new(&hyper(), KvType::F16);
+        let mut cache = KvCache::new(SHAPE, KvType::F16);
         for n in [1, 3, 250, 1, 10, 300] {
             cache.reserve(n);
             let start = cache.len();
@@ -243,7 +276,7 @@ mod tests {
                     htc_formats::block::decode(DType::F16, &bits, &mut numbers).unwrap();
                     numbers
                 };
-                cache.append(layer, &rows(0), &rows(1)).unwrap();
+                cache.append(&cpu(), layer, &rows(0), &rows(1)).unwrap();
             }
             cache.advance(n);
         }
@@ -267,13 +300,13 @@ mod tests {
 
     #[test]
     fn float32_is_kept_as_it_is() {
-        let mut cache = KvCache::new(&hyper(), KvType::F32);
+        let mut cache = KvCache::new(SHAPE, KvType::F32);
         let numbers = [1e9, f32::MIN_POSITIVE, 0.1, -3.0];
         for position in 0..300 {
             cache.reserve(1);
             for layer in 0..2 {
                 let keys = numbers.map(|x| x * (position + 1) as f32);
-                cache.append(layer, &keys, &numbers).unwrap();
+                cache.append(&cpu(), layer, &keys, &numbers).unwrap();
             }
             cache.advance(1);
         }
@@ -282,22 +315,24 @@ mod tests {
         };
         assert_eq!(keys[2 * 299..][..2], [0.1_f32 * 300.0, -900.0]);
         assert_eq!(cache.bytes(), 2 * 2 * 512 * 4 * 4);
-        let error = cache.append(0, &[f32::NAN; 4], &numbers).unwrap_err();
+        let error = cache
+            .append(&cpu(), 0, &[f32::NAN; 4], &numbers)
+            .unwrap_err();
         assert!(error.to_string().contains("NaN"), "{error}");
     }
 
     #[test]
     fn a_number_beyond_float16_is_refused_with_its_layer() {
-        let mut cache = KvCache::new(&hyper(), KvType::F16);
+        let mut cache = KvCache::new(SHAPE, KvType::F16);
         cache.reserve(3);
         let good = [65504.0, -65519.9, 1e-9, 0.0];
-        cache.append(0, &good, &good).unwrap();
+        cache.append(&cpu(), 0, &good, &good).unwrap();
         cache.advance(1);
         for bad in [65520.0, -1e9, f32::INFINITY, f32::NAN] {
             let rows = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, bad, bad];
             let zeros = [0.0; 8];
             for (side, keys, values) in [("key", rows, zeros), ("value", zeros, rows)] {
-                let error = cache.append(1, &keys, &values).unwrap_err();
+                let error = cache.append(&cpu(), 1, &keys, &values).unwrap_err();
                 let expected =
                     format!("layer 1: a number of the {side} at position 2 is {bad}, which");
                 assert!(error.to_string().starts_with(&expected), "{error}");

@@ -1,18 +1,83 @@
-//! Opens a `.htz` artifact or a GGUF, binds it to an architecture and executes it on the CPU.
+//! Opens a language model, binds it to its architecture and executes it. Models are `.htz`
+//! artifacts, GGUF files or folders with safetensors.
+//!
+//! From a file to text:
 //!
 //! ```no_run
-//! use htc_loader::{Model, Pool, Session};
+//! use htc_loader::{Cpu, Model, Session, generate::{Limits, generate}, sampling::Sampler, tokenizer::AddSpecial};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let model = Model::open("model.htz".as_ref())?;
-//! let pool = Pool::new(2)?;
-//! let mut session = Session::new(&model, &pool, 512);
-//! session.forward(&[1])?;
-//! let logits = session.last_logits()?;
-//! assert_eq!(logits.len(), model.hyper().vocabulary);
+//! let model = Model::open("model.htz")?;
+//! let tokenizer = model.tokenizer()?;
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, Limits::tokens(64), |text| {
+//!     print!("{text}");
+//!     true
+//! })?;
 //! # Ok(()) }
 //! ```
+//!
+//! # Token by token
+//!
+//! A [`Session`] is a sequence that a model reads. [`Session::step`] reads tokens behind those
+//! before, any number of them, and gives the logits behind the last; what is done with them is the
+//! caller's:
+//!
+//! ```no_run
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let model = Model::open("model.htz")?;
+//! # let tokenizer = model.tokenizer()?;
+//! # let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! # let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! # let mut sampler = Sampler::greedy();
+//! let mut decoder = tokenizer.decoder();
+//! let mut token = sampler.sample(session.step(&prompt)?)?;
+//! while !tokenizer.is_end(token) && session.position() < session.limit() {
+//!     print!("{}", decoder.push(token));
+//!     token = sampler.sample(session.step(&[token])?)?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! [`generate::Generator`] does that with limits and times, and leaves the loop to its caller.
+//! [`Session::truncate`] takes back what was read last.
+//!
+//! # Several sequences
+//!
+//! Sessions of one model share it, in an [`Arc`](std::sync::Arc), and may share the threads of a
+//! [`Pool`]. A session owns what it needs, so that it may move to another thread:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use htc_loader::{Cpu, Model, Pool, Session};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Arc::new(Model::open("model.htz")?);
+//! let pool = Arc::new(Pool::new(2)?);
+//! let mut first = Session::new(Arc::clone(&model), Cpu::new(&pool), 512)?;
+//! let mut second = Session::new(model, Cpu::new(&pool), 512)?;
+//! # first.step(&[1])?;
+//! # second.step(&[1])?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Less than the whole model
+//!
+//! * [`Session::set_rank_fraction`] uses the leading part of every factorised matrix, from one
+//!   token to the next: components are stored in decreasing order of importance.
+//! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
+//!   happens inside; [`Session::forward_from`] executes from a block to the end.
+//!
+//! # Where it executes
+//!
+//! A [`Backend`] owns activations, keys and values, and has the weights where it reads them. [`Cpu`]
+//! uses them in the mapped file, with the best instructions of the processor.
+//! [`backend::Reference`] computes everything in float64, slowly: what the others are held
+//! against. `Session` and `Model` without a parameter are those of the processor;
+//! [`Model::load`] opens a model for another backend.
 
+pub mod backend;
 pub mod error;
 pub mod exec;
 pub mod generate;
@@ -23,7 +88,8 @@ pub mod sampling;
 pub mod tensor;
 pub mod tokenizer;
 
+pub use backend::{Backend, Cpu};
 pub use error::{ExecError, LoadError};
 pub use exec::Session;
-pub use htc_kernels::Pool;
+pub use htc_kernels::{Pool, PoolError};
 pub use model::Model;

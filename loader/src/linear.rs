@@ -1,26 +1,34 @@
 //! A linear slot in any of its stored forms, usable at any rank up to its own.
 
-use htc_kernels::cpu::Factor;
+use htc_formats::DType;
 
 use crate::error::ExecError;
-use crate::tensor::Tensor;
+
+/// A matrix of the model where a backend has it.
+#[derive(Clone, Debug)]
+pub struct Placed<W> {
+    pub(crate) weight: W,
+    pub(crate) dtype: DType,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+}
 
 /// `y = W x` of one slot.
-#[derive(Clone)]
-pub enum Linear {
+#[derive(Clone, Debug)]
+pub enum Linear<W> {
     /// `W [out, in]` as it is.
-    Dense(Tensor),
+    Dense(Placed<W>),
     /// `W ≈ B A`.
     LowRank {
         /// `A [rank, in]`, components in decreasing order of importance.
-        a: Tensor,
+        a: Placed<W>,
         /// `B [out, rank]`.
-        b: Tensor,
+        b: Placed<W>,
     },
     /// `W ≈ W̃ Pᵀ` with the basis `Pᵀ` of the slot's group, applied once for the group.
     SharedBasis {
         /// `W̃ [out, rank]`.
-        projected: Tensor,
+        projected: Placed<W>,
     },
 }
 
@@ -46,21 +54,6 @@ impl RankFraction {
     pub fn of(self, rank: usize) -> usize {
         ((self.0 * rank as f32).round() as usize).clamp(1.min(rank), rank)
     }
-}
-
-/// The first factor of a slot, cut to the rank in use.
-///
-/// The second factor's rows are whole blocks, so the inner vector is computed up to the next
-/// block boundary; the components beyond the rank in use count as zero.
-pub(crate) fn first_factor<'a>(
-    first: &'a Tensor,
-    fraction: RankFraction,
-    second_block: usize,
-) -> Result<Factor<'a>, ExecError> {
-    let rank = fraction.of(first.rows());
-    let padded = rank.next_multiple_of(second_block).min(first.rows());
-    let w = first.matrix()?.first_rows(padded)?;
-    Ok(Factor { w, rank })
 }
 
 #[cfg(test)]

@@ -6,48 +6,54 @@ use htc_formats::model::{HyperParameters, InputGroup, Part, Role, Slot};
 use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Attention;
 
-use crate::error::LoadError;
-use crate::linear::Linear;
+use crate::backend::{Backend, Cpu};
+use crate::error::{ExecError, LoadError};
+use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// One transformer block.
-pub struct Layer {
-    pub(crate) attention_norm: Vec<f32>,
-    pub(crate) qkv_basis: Option<Tensor>,
-    pub(crate) q: Linear,
-    pub(crate) k: Linear,
-    pub(crate) v: Linear,
-    pub(crate) query_norm: Option<Vec<f32>>,
-    pub(crate) key_norm: Option<Vec<f32>>,
-    pub(crate) o: Linear,
-    pub(crate) post_attention_norm: Option<Vec<f32>>,
-    pub(crate) ffn_norm: Vec<f32>,
-    pub(crate) gate_up_basis: Option<Tensor>,
-    pub(crate) gate: Linear,
-    pub(crate) up: Linear,
-    pub(crate) down: Linear,
-    pub(crate) post_ffn_norm: Option<Vec<f32>>,
+pub(crate) struct Layer<B: Backend> {
+    pub attention_norm: B::Vector,
+    pub qkv_basis: Option<Placed<B::Weight>>,
+    pub q: Linear<B::Weight>,
+    pub k: Linear<B::Weight>,
+    pub v: Linear<B::Weight>,
+    pub query_norm: Option<B::Vector>,
+    pub key_norm: Option<B::Vector>,
+    pub o: Linear<B::Weight>,
+    pub post_attention_norm: Option<B::Vector>,
+    pub ffn_norm: B::Vector,
+    pub gate_up_basis: Option<Placed<B::Weight>>,
+    pub gate: Linear<B::Weight>,
+    pub up: Linear<B::Weight>,
+    pub down: Linear<B::Weight>,
+    pub post_ffn_norm: Option<B::Vector>,
     /// What is added to each slot's result, by the slot's index.
-    biases: [Option<Vec<f32>>; Slot::ALL.len()],
-    pub(crate) attention: Attention,
+    biases: [Option<B::Vector>; Slot::ALL.len()],
+    pub attention: Attention,
     /// Whether the rotary embedding is that of layers with a window.
-    pub(crate) local_rope: bool,
+    pub local_rope: bool,
 }
 
-impl Layer {
+impl<B: Backend> Layer<B> {
     /// What is added to a slot's result, `[out]`.
-    pub(crate) fn bias(&self, slot: Slot) -> Option<&[f32]> {
-        self.biases[slot as usize].as_deref()
+    pub fn bias(&self, slot: Slot) -> Option<&B::Vector> {
+        self.biases[slot as usize].as_ref()
     }
 }
 
-/// A model whose weights lie in a mapped file: opening reads no weight but the norms.
-pub struct Model {
+/// A model, its weights where a backend reads them. Sessions share it in an
+/// [`Arc`](std::sync::Arc).
+///
+/// On the processor they stay in the mapped file: opening reads no weight but the norms.
+pub struct Model<B: Backend = Cpu> {
     file: ModelFile,
-    pub(crate) layers: Vec<Layer>,
-    pub(crate) embedding: Tensor,
-    pub(crate) output_norm: Vec<f32>,
-    pub(crate) output: Tensor,
+    pub(crate) layers: Vec<Layer<B>>,
+    pub(crate) embedding: Placed<B::Weight>,
+    pub(crate) output_norm: B::Vector,
+    /// `None` where the embedding is the output matrix, too.
+    output: Option<Placed<B::Weight>>,
     pub(crate) rope: Rope,
 }
 
@@ -81,25 +87,46 @@ impl Rope {
 }
 
 impl Model {
-    /// Opens a GGUF, a `.htz` or a folder with safetensors.
+    /// Opens a GGUF, a `.htz` or a folder with safetensors for the processor.
     ///
     /// # Errors
     /// [`LoadError`] where the file is missing, damaged or not supported.
-    pub fn open(path: &Path) -> Result<Self, LoadError> {
-        Model::bind(ModelFile::open(path)?)
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        Model::bind(ModelFile::open(path.as_ref())?)
     }
 
-    /// Binds the tensors of an opened file.
+    /// Binds the tensors of an opened file for the processor.
     ///
     /// # Errors
-    /// [`LoadError`] where a tensor is missing or does not decode.
+    /// [`LoadError`] where a tensor is missing, does not fit or does not decode.
     pub fn bind(file: ModelFile) -> Result<Self, LoadError> {
-        let layers = (0..file.hyper.layers)
-            .map(|layer| bind_layer(&file, layer))
+        // Tensors are taken as they are: that needs no threads.
+        Model::placed(file, &mut InPlace)
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Binds the tensors of an opened file and brings them to where the sessions of a backend read
+    /// them: one of any session, which the model does not keep.
+    ///
+    /// # Errors
+    /// [`LoadError`] where a tensor is missing, does not fit, does not decode or finds no room.
+    pub fn load(file: ModelFile, backend: &mut B) -> Result<Self, LoadError> {
+        Model::placed(file, backend)
+    }
+
+    fn placed(file: ModelFile, place: &mut impl Place<B>) -> Result<Self, LoadError> {
+        let mut binder = Binder { file: &file, place };
+        let hyper = &file.hyper;
+        let layers = (0..hyper.layers)
+            .map(|layer| binder.layer(layer))
             .collect::<Result<Vec<_>, _>>()?;
+        let shape = [hyper.vocabulary, hyper.width];
         let embedding = require(&file, Role::TokenEmbedding)?;
-        let output = find(&file, Role::Output).unwrap_or_else(|| embedding.clone());
-        let output_norm = require(&file, Role::OutputNorm)?.to_f32()?;
+        let embedding = binder.place(&embedding, shape)?;
+        let output = find(&file, Role::Output).map(|output| binder.place(&output, shape));
+        let output = output.transpose()?;
+        let output_norm = binder.required_vector(Role::OutputNorm, hyper.width)?;
         let rope = rope(&file)?;
         Ok(Model {
             file,
@@ -120,6 +147,19 @@ impl Model {
     pub fn file(&self) -> &ModelFile {
         &self.file
     }
+
+    /// The tokenizer that lies in the file.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] where there is none, or one of a kind that is not supported.
+    pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::new(self.file.vocabulary.clone()?)
+    }
+
+    /// `[vocabulary, width]`: what makes logits of the residual stream.
+    pub(crate) fn output(&self) -> &Placed<B::Weight> {
+        self.output.as_ref().unwrap_or(&self.embedding)
+    }
 }
 
 fn find(file: &ModelFile, role: Role) -> Option<Tensor> {
@@ -130,65 +170,208 @@ fn require(file: &ModelFile, role: Role) -> Result<Tensor, LoadError> {
     find(file, role).ok_or(LoadError::Missing(role))
 }
 
-fn bind_layer(file: &ModelFile, layer: usize) -> Result<Layer, LoadError> {
-    let linear = |slot: Slot| -> Result<Linear, LoadError> {
+/// Brings what lies in a file to where a backend reads it.
+trait Place<B: Backend> {
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError>;
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError>;
+}
+
+impl<B: Backend> Place<B> for B {
+    fn weight(&mut self, tensor: &Tensor) -> Result<B::Weight, ExecError> {
+        Backend::weight(self, tensor)
+    }
+
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<B::Vector, ExecError> {
+        Backend::vector(self, numbers)
+    }
+}
+
+/// What the processor does, without a processor at hand.
+struct InPlace;
+
+impl Place<Cpu> for InPlace {
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+        Ok(tensor.clone())
+    }
+
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+        Ok(numbers)
+    }
+}
+
+/// Binds tensors. Here shapes are checked, once for all backends.
+struct Binder<'a, P> {
+    file: &'a ModelFile,
+    place: &'a mut P,
+}
+
+impl<P> Binder<'_, P> {
+    fn place<B: Backend>(
+        &mut self,
+        tensor: &Tensor,
+        expected: [usize; 2],
+    ) -> Result<Placed<B::Weight>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let [rows, cols] = check(tensor, expected)?;
+        let weight = self.place.weight(tensor);
+        let weight = weight.map_err(|source| LoadError::Backend {
+            tensor: tensor.name().to_owned(),
+            source,
+        })?;
+        Ok(Placed {
+            weight,
+            dtype: tensor.dtype(),
+            rows,
+            cols,
+        })
+    }
+
+    fn vector<B: Backend>(
+        &mut self,
+        role: Role,
+        length: usize,
+    ) -> Result<Option<B::Vector>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let Some(tensor) = find(self.file, role) else {
+            return Ok(None);
+        };
+        check(&tensor, [1, length])?;
+        let vector = self.place.vector(tensor.to_f32()?);
+        vector.map(Some).map_err(|source| LoadError::Backend {
+            tensor: tensor.name().to_owned(),
+            source,
+        })
+    }
+
+    fn required_vector<B: Backend>(
+        &mut self,
+        role: Role,
+        length: usize,
+    ) -> Result<B::Vector, LoadError>
+    where
+        P: Place<B>,
+    {
+        self.vector(role, length)?.ok_or(LoadError::Missing(role))
+    }
+
+    fn linear<B: Backend>(
+        &mut self,
+        layer: usize,
+        slot: Slot,
+        basis: Option<&Placed<B::Weight>>,
+    ) -> Result<Linear<B::Weight>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let (rows, cols) = self.file.hyper.slot_shape(slot);
         let part = |part: Part| Role::Linear { layer, slot, part };
-        if let Some(weight) = find(file, part(Part::Weight)) {
-            return Ok(Linear::Dense(weight));
+        if let Some(weight) = find(self.file, part(Part::Weight)) {
+            return Ok(Linear::Dense(self.place(&weight, [rows, cols])?));
         }
-        if let Some(projected) = find(file, part(Part::Projected)) {
+        if let Some(projected) = find(self.file, part(Part::Projected)) {
+            let missing = match slot.group() {
+                Some(group) => Role::Basis { layer, group },
+                None => part(Part::Weight),
+            };
+            let basis = basis.ok_or(LoadError::Missing(missing))?;
+            let projected = self.place(&projected, [rows, basis.rows])?;
             return Ok(Linear::SharedBasis { projected });
         }
-        match find(file, part(Part::A)) {
-            Some(a) => Ok(Linear::LowRank {
-                a,
-                b: require(file, part(Part::B))?,
-            }),
-            None => Err(LoadError::Missing(part(Part::Weight))),
-        }
-    };
-    let basis = |group: InputGroup| find(file, Role::Basis { layer, group });
-    let vector = |role: Role| find(file, role).map(|t| t.to_f32()).transpose();
-    let mut biases = [const { None }; Slot::ALL.len()];
-    for slot in Slot::ALL {
-        let part = Part::Bias;
-        biases[slot as usize] = vector(Role::Linear { layer, slot, part })?;
+        let Some(a) = find(self.file, part(Part::A)) else {
+            return Err(LoadError::Missing(part(Part::Weight)));
+        };
+        let b = require(self.file, part(Part::B))?;
+        Ok(Linear::LowRank {
+            b: self.place(&b, [rows, a.rows()])?,
+            a: self.place(&a, [a.rows(), cols])?,
+        })
     }
-    let hyper = &file.hyper;
-    let window = hyper.window(layer);
-    Ok(Layer {
-        attention_norm: require(file, Role::AttentionNorm { layer })?.to_f32()?,
-        qkv_basis: basis(InputGroup::Qkv),
-        q: linear(Slot::Q)?,
-        k: linear(Slot::K)?,
-        v: linear(Slot::V)?,
-        query_norm: vector(Role::QueryNorm { layer })?,
-        key_norm: vector(Role::KeyNorm { layer })?,
-        o: linear(Slot::O)?,
-        post_attention_norm: vector(Role::PostAttentionNorm { layer })?,
-        ffn_norm: require(file, Role::FfnNorm { layer })?.to_f32()?,
-        gate_up_basis: basis(InputGroup::GateUp),
-        gate: linear(Slot::Gate)?,
-        up: linear(Slot::Up)?,
-        down: linear(Slot::Down)?,
-        post_ffn_norm: vector(Role::PostFfnNorm { layer })?,
-        biases,
-        attention: Attention {
-            scale: hyper
-                .forward
-                .attention_scale
-                .unwrap_or_else(|| 1.0 / (hyper.head_size as f32).sqrt()),
-            softcap: hyper.forward.attention_softcap,
-            window: window.map(|window| window.positions),
-        },
-        local_rope: window.is_some_and(|window| window.rope_theta.is_some()),
+
+    fn basis<B: Backend>(
+        &mut self,
+        layer: usize,
+        group: InputGroup,
+    ) -> Result<Option<Placed<B::Weight>>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let width = self.file.hyper.width;
+        let tensor = find(self.file, Role::Basis { layer, group });
+        let place = tensor.map(|basis| self.place(&basis, [basis.rows(), width]));
+        place.transpose()
+    }
+
+    fn layer<B: Backend>(&mut self, layer: usize) -> Result<Layer<B>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let hyper = &self.file.hyper;
+        let (width, head_size) = (hyper.width, hyper.head_size);
+        let mut biases = [const { None }; Slot::ALL.len()];
+        for slot in Slot::ALL {
+            let part = Part::Bias;
+            let (rows, _) = hyper.slot_shape(slot);
+            biases[slot as usize] = self.vector(Role::Linear { layer, slot, part }, rows)?;
+        }
+        let window = hyper.window(layer);
+        let qkv_basis = self.basis(layer, InputGroup::Qkv)?;
+        let gate_up_basis = self.basis(layer, InputGroup::GateUp)?;
+        let (qkv, gate_up) = (qkv_basis.as_ref(), gate_up_basis.as_ref());
+        Ok(Layer {
+            attention_norm: self.required_vector(Role::AttentionNorm { layer }, width)?,
+            q: self.linear(layer, Slot::Q, qkv)?,
+            k: self.linear(layer, Slot::K, qkv)?,
+            v: self.linear(layer, Slot::V, qkv)?,
+            query_norm: self.vector(Role::QueryNorm { layer }, head_size)?,
+            key_norm: self.vector(Role::KeyNorm { layer }, head_size)?,
+            o: self.linear(layer, Slot::O, None)?,
+            post_attention_norm: self.vector(Role::PostAttentionNorm { layer }, width)?,
+            ffn_norm: self.required_vector(Role::FfnNorm { layer }, width)?,
+            gate: self.linear(layer, Slot::Gate, gate_up)?,
+            up: self.linear(layer, Slot::Up, gate_up)?,
+            down: self.linear(layer, Slot::Down, None)?,
+            post_ffn_norm: self.vector(Role::PostFfnNorm { layer }, width)?,
+            qkv_basis,
+            gate_up_basis,
+            biases,
+            attention: Attention {
+                scale: hyper
+                    .forward
+                    .attention_scale
+                    .unwrap_or_else(|| 1.0 / (hyper.head_size as f32).sqrt()),
+                softcap: hyper.forward.attention_softcap,
+                window: window.map(|window| window.positions),
+            },
+            local_rope: window.is_some_and(|window| window.rope_theta.is_some()),
+        })
+    }
+}
+
+/// The shape of a tensor, if it is the one expected.
+fn check(tensor: &Tensor, expected: [usize; 2]) -> Result<[usize; 2], LoadError> {
+    let found = [tensor.rows(), tensor.cols()];
+    if found == expected {
+        return Ok(found);
+    }
+    Err(LoadError::Shape {
+        tensor: tensor.name().to_owned(),
+        expected,
+        found,
     })
 }
 
+/// The rotary embedding of a file.
 fn rope(file: &ModelFile) -> Result<Rope, LoadError> {
     let hyper = &file.hyper;
-    let factors = |role| find(file, role).map(|t| t.to_f32()).transpose();
-    let short = factors(Role::RopeFactors)?;
+    let factors = |tensor: Tensor| -> Result<Vec<f32>, LoadError> {
+        check(&tensor, [1, hyper.rope_dimensions / 2])?;
+        tensor.to_f32()
+    };
+    let short = find(file, Role::RopeFactors).map(factors).transpose()?;
     let frequencies = |factors: Option<&[f32]>| {
         let scale = hyper.rope_linear_scale;
         rope_frequencies(hyper.rope_theta, scale, hyper.rope_dimensions, factors)
@@ -196,7 +379,7 @@ fn rope(file: &ModelFile) -> Result<Rope, LoadError> {
     let long = match hyper.forward.long_rope {
         None => None,
         Some(long) => {
-            let factors = require(file, Role::LongRopeFactors)?.to_f32()?;
+            let factors = factors(require(file, Role::LongRopeFactors)?)?;
             Some((long.original_context, frequencies(Some(&factors))))
         }
     };

@@ -11,7 +11,9 @@ use rand_pcg::Pcg64Mcg;
 use thiserror::Error;
 
 /// How to sample.
+/// The default takes the most probable token.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SamplingOptions {
     /// Divides the logits; 0 takes the most probable token.
     pub temperature: f32,
@@ -23,8 +25,20 @@ pub struct SamplingOptions {
     pub seed: u64,
 }
 
+impl Default for SamplingOptions {
+    fn default() -> Self {
+        SamplingOptions {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+        }
+    }
+}
+
 /// Why there is no sample.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[non_exhaustive]
 pub enum SamplingError {
     /// A temperature that makes no distribution.
     #[error("temperature is {found}, expected a finite number of at least 0; 0 is greedy")]
@@ -89,12 +103,21 @@ impl Sampler {
                 found: options.top_p,
             });
         }
-        let generator = Pcg64Mcg::seed_from_u64(options.seed);
-        Ok(Self {
+        Ok(Self::of(options))
+    }
+
+    /// Always the most probable token.
+    pub fn greedy() -> Self {
+        Self::of(SamplingOptions::default())
+    }
+
+    /// The options have been checked.
+    fn of(options: SamplingOptions) -> Self {
+        Self {
             options,
-            generator,
+            generator: Pcg64Mcg::seed_from_u64(options.seed),
             candidates: Vec::new(),
-        })
+        }
     }
 
     /// The next token, given one logit per token of the vocabulary.

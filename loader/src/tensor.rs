@@ -44,6 +44,27 @@ impl Tensor {
         }
     }
 
+    /// A matrix that lies in no file.
+    ///
+    /// # Errors
+    /// [`ExecError::Shape`] where the bytes are not those of so many rows and columns.
+    pub fn computed(
+        name: impl Into<String>,
+        dtype: DType,
+        [rows, cols]: [usize; 2],
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Result<Self, ExecError> {
+        let tensor = Tensor {
+            data: Data::Computed(bytes.into()),
+            name: name.into(),
+            dtype,
+            rows,
+            cols,
+        };
+        tensor.matrix()?;
+        Ok(tensor)
+    }
+
     /// Name in the file.
     pub fn name(&self) -> &str {
         &self.name
@@ -75,7 +96,7 @@ impl Tensor {
     /// The view that kernels work on.
     ///
     /// # Errors
-    /// Never for a tensor of a [`ModelFile`], whose shapes were validated.
+    /// Never: shapes were validated when the tensor was made.
     pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }

@@ -1,7 +1,9 @@
 //! Logits of a model, and how far they are from others.
 
+use std::sync::Arc;
+
 use htc_loader::kv::KvType;
-use htc_loader::{Model, Pool, Session};
+use htc_loader::{Cpu, Model, Pool, Session};
 
 /// Logits at some positions, the prompt read in one batch and one token at a time, with a KV cache
 /// of float32.
@@ -9,7 +11,7 @@ use htc_loader::{Model, Pool, Session};
 /// # Panics
 /// Where the model cannot be executed.
 pub fn at_positions(
-    model: &Model,
+    model: &Arc<Model>,
     tokens: &[u32],
     positions: &[usize],
     threads: usize,
@@ -22,20 +24,24 @@ pub fn at_positions(
 /// # Panics
 /// Where the model cannot be executed.
 pub fn with_kv_type(
-    model: &Model,
+    model: &Arc<Model>,
     tokens: &[u32],
     positions: &[usize],
     threads: usize,
     kv_type: KvType,
 ) -> [Vec<f32>; 2] {
-    let pool = Pool::new(threads).unwrap();
-    let mut prefill = Session::with_kv_type(model, &pool, tokens.len(), kv_type);
+    let pool = Arc::new(Pool::new(threads).unwrap());
+    let session = || {
+        let (model, cpu) = (Arc::clone(model), Cpu::new(&pool));
+        Session::with_kv_type(model, cpu, tokens.len(), kv_type).unwrap()
+    };
+    let mut prefill = session();
     prefill.forward(tokens).unwrap();
     let mut batched = Vec::new();
     for &position in positions {
         batched.extend_from_slice(prefill.logits(position, position + 1).unwrap());
     }
-    let mut decode = Session::with_kv_type(model, &pool, tokens.len(), kv_type);
+    let mut decode = session();
     let mut single = Vec::new();
     for (position, &token) in tokens.iter().enumerate() {
         decode.forward(&[token]).unwrap();

@@ -9,6 +9,7 @@
 )]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use htc_loader::Model;
 use htc_loader::kv::KvType;
@@ -54,7 +55,7 @@ impl Fixture {
     /// The largest difference of a model's logits from those expected, over both ways to read a
     /// prompt.
     fn difference(&self, model: &Path, kv_type: KvType, threads: usize) -> f64 {
-        let model = Model::open(model).unwrap();
+        let model = Arc::new(Model::open(model).unwrap());
         with_kv_type(&model, &self.tokens, &self.positions, threads, kv_type)
             .iter()
             .map(|found| largest_difference(found, &self.expected))

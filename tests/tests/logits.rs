@@ -9,17 +9,18 @@
 )]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use htc_loader::linear::RankFraction;
-use htc_loader::{Model, Pool, Session};
+use htc_loader::{Cpu, Model, Session};
 use htc_tests::logits::{at_positions as logits, largest_difference};
 use htc_tests::{Scratch, TinyModel, htc};
 
-fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Model {
+fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Arc<Model> {
     let output = scratch.path(name);
     let run = htc!["compile", model, "-o", &output, "--factor-type", "f32"].args(options);
     run.run().ok();
-    Model::open(&output).unwrap()
+    Arc::new(Model::open(&output).unwrap())
 }
 
 const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
@@ -58,7 +59,7 @@ fn logits_equal_float64() {
         },
     ] {
         let path = scratch.file("model.gguf", tiny.bytes());
-        let model = Model::open(&path).unwrap();
+        let model = Arc::new(Model::open(&path).unwrap());
         let tokens: Vec<u32> = (0..3).flat_map(|_| TOKENS).collect();
         let expected: Vec<f32> = htc_tests::reference::logits(&tiny, &tokens)
             .into_iter()
@@ -83,7 +84,12 @@ fn full_rank_gives_the_logits_of_the_source() {
     };
     let path = scratch.file("model.gguf", tiny.bytes());
     let positions: Vec<usize> = (0..TOKENS.len()).collect();
-    let [expected, _] = logits(&Model::open(&path).unwrap(), &TOKENS, &positions, 2);
+    let [expected, _] = logits(
+        &Arc::new(Model::open(&path).unwrap()),
+        &TOKENS,
+        &positions,
+        2,
+    );
     for options in [
         &["--method", "gp", "--rank", "full"][..],
         &[
@@ -115,12 +121,11 @@ fn a_share_of_the_rank_is_a_smaller_artifact() {
             compiled(&scratch, &path, &format!("{method}-{rank}.htz"), &options)
         };
         let (large, small) = (model("16"), model("8"));
-        let pool = Pool::new(2).unwrap();
-        let last = |model: &Model, fraction: f32| {
-            let mut session = Session::new(model, &pool, model.hyper().context);
+        let last = |model: &Arc<Model>, fraction: f32| {
+            let (model, cpu) = (Arc::clone(model), Cpu::with_threads(2).unwrap());
+            let mut session = Session::new(model, cpu, TOKENS.len()).unwrap();
             session.set_rank_fraction(RankFraction::new(fraction).unwrap());
-            session.forward(&TOKENS).unwrap();
-            session.last_logits().unwrap().to_vec()
+            session.step(&TOKENS).unwrap().to_vec()
         };
         let expected = last(&small, 1.0);
         let half = largest_difference(&last(&large, 0.5), &expected);

@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
-use htc_kernels::{Pool, PoolError};
+use htc_kernels::PoolError;
+use htc_kernels::cpu::Cpu;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model, Session};
@@ -218,7 +219,7 @@ pub struct Calibration {
 /// # Errors
 /// [`CalibrateError`].
 pub fn calibrate(
-    model: &Model,
+    model: &Arc<Model>,
     source: Digest,
     options: &CalibrationOptions,
     threads: usize,
@@ -323,11 +324,17 @@ pub fn calibrate(
         layers: hyper.layers,
         found,
     });
-    let pool = Pool::new(threads)?;
-    let mut session = Session::with_kv_type(model, &pool, options.context, KvType::F32);
+    let cpu = Cpu::with_threads(threads)?;
+    let (model, context) = (Arc::clone(model), options.context);
+    let session = Session::with_kv_type(model, cpu.clone().into(), context, KvType::F32);
+    let mut session = session.map_err(|error| CalibrateError::Exec {
+        path: path.clone(),
+        layer: found,
+        error,
+    })?;
     let (mut x, mut bytes) = (Vec::new(), Vec::new());
     for layer in found..hyper.layers {
-        let mut sums = LayerSums::new(&pool, hyper, extent);
+        let mut sums = LayerSums::new(&cpu, hyper, extent);
         let exec = |error| CalibrateError::Exec {
             path: path.clone(),
             layer,

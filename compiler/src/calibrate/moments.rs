@@ -1,7 +1,6 @@
 //! Mean and second moment of a stream of vectors.
 
-use htc_kernels::Pool;
-use htc_kernels::cpu::{self, COLUMN_STEP, MOST_COLUMNS};
+use htc_kernels::cpu::{COLUMN_STEP, Cpu, MOST_COLUMNS};
 
 /// Side of the tiles of a second moment. A tile is summed by one thread and in the order of the
 /// vectors, so that the sums do not depend on the number of threads.
@@ -84,21 +83,23 @@ impl Moments {
     }
 
     /// Adds the rows of `x [n, order]`.
-    pub fn add(&mut self, pool: &Pool, x: &[f32]) {
-        let order = self.order.max(1);
+    pub fn add(&mut self, cpu: &Cpu, x: &[f32]) {
+        let (order, pool) = (self.order.max(1), cpu.pool());
         for rows in x.chunks(ROWS * order) {
             let rows = rows.chunks_exact(order);
             self.count += rows.len() as u64;
-            pool.chunks_mut(&mut self.strips, 1, |_, strip| strip[0].take(rows.clone()));
+            pool.chunks_mut(&mut self.strips, 1, |_, strip| {
+                strip[0].take(cpu, rows.clone())
+            });
             let strips = &self.strips;
             pool.chunks_mut(&mut self.tiles, TILES_PER_TASK, |_, tiles| {
-                tiles.iter_mut().for_each(|tile| tile.add(strips));
+                tiles.iter_mut().for_each(|tile| tile.add(cpu, strips));
             });
         }
     }
 
     /// Adds vectors of `order` numbers on the calling thread.
-    pub fn add_here<'x>(&mut self, mut vectors: impl Iterator<Item = &'x [f32]>) {
+    pub fn add_here<'x>(&mut self, cpu: &Cpu, mut vectors: impl Iterator<Item = &'x [f32]>) {
         let mut rows = Vec::with_capacity(ROWS);
         loop {
             rows.clear();
@@ -108,9 +109,9 @@ impl Moments {
             }
             self.count += rows.len() as u64;
             let strips = self.strips.iter_mut();
-            strips.for_each(|strip| strip.take(rows.iter().copied()));
+            strips.for_each(|strip| strip.take(cpu, rows.iter().copied()));
             let tiles = self.tiles.iter_mut();
-            tiles.for_each(|tile| tile.add(&self.strips));
+            tiles.for_each(|tile| tile.add(cpu, &self.strips));
         }
     }
 
@@ -159,7 +160,7 @@ impl Moments {
 
 impl Strip {
     /// Takes its components of vectors, and adds them to their sums.
-    fn take<'x>(&mut self, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
+    fn take<'x>(&mut self, cpu: &Cpu, vectors: impl ExactSizeIterator<Item = &'x [f32]>) {
         let count = vectors.len() * self.padded;
         self.numbers.resize(count + LINE, 0.0);
         let padding = self.numbers.as_ptr().align_offset(size_of::<f32>() * LINE);
@@ -170,7 +171,7 @@ impl Strip {
             to.copy_from_slice(&vector[self.first..][..self.width]);
             zeros.fill(0.0);
         }
-        let added = cpu::add_rows(numbers, &mut self.sum);
+        let added = cpu.add_rows(numbers, &mut self.sum);
         debug_assert!(added.is_ok(), "rows are as long as their sum");
     }
 
@@ -181,11 +182,11 @@ impl Strip {
 }
 
 impl Tile {
-    fn add(&mut self, strips: &[Strip]) {
+    fn add(&mut self, cpu: &Cpu, strips: &[Strip]) {
         let (a, b) = (&strips[self.row], &strips[self.col]);
         let n = a.numbers().len() / a.padded;
         let shape = [a.padded, b.padded];
-        let added = cpu::add_cross_products(n, a.numbers(), b.numbers(), shape, &mut self.values);
+        let added = cpu.add_cross_products(n, a.numbers(), b.numbers(), shape, &mut self.values);
         debug_assert!(added.is_ok(), "a tile is made for its strips");
     }
 }
@@ -218,12 +219,12 @@ mod tests {
             }
             let mut first = None;
             for threads in [1, 3] {
-                let pool = Pool::new(threads).unwrap();
+                let cpu = Cpu::with_threads(threads).unwrap();
                 let mut moments = Moments::new(order);
                 // In two parts, neither a whole number of batches.
                 let (a, b) = x.split_at(n / 3 * order);
-                moments.add(&pool, a);
-                moments.add(&pool, b);
+                moments.add(&cpu, a);
+                moments.add(&cpu, b);
                 assert_eq!(moments.count(), n as u64);
                 let (mean, second) = (moments.mean(), moments.second_moment());
                 for (found, expected) in mean.iter().zip(&expected_mean) {

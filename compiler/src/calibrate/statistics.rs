@@ -1,7 +1,7 @@
 //! What is kept of the activations of one layer.
 
 use htc_formats::model::{HyperParameters, Site};
-use htc_kernels::Pool;
+use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
 use super::moments::Moments;
@@ -45,7 +45,7 @@ fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
 
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
-    pool: &'a Pool,
+    cpu: &'a Cpu,
     /// By [`Site`], in its order: what the slots read.
     pub sites: [Moments; 4],
     /// The residual stream behind the layer, at all positions but the first of a window, where
@@ -100,10 +100,10 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
 
 impl<'a> LayerSums<'a> {
     /// Those of no text yet, of the windows that are to come.
-    pub fn new(pool: &'a Pool, hyper: &HyperParameters, extent: Extent) -> Self {
+    pub fn new(cpu: &'a Cpu, hyper: &HyperParameters, extent: Extent) -> Self {
         let head = || Moments::new(hyper.head_size);
         LayerSums {
-            pool,
+            cpu,
             sites: Site::ALL.map(|site| Moments::new(site_width(hyper, site))),
             stream: Moments::new(hyper.width),
             sink: Moments::new(hyper.width),
@@ -141,7 +141,7 @@ impl<'a> LayerSums<'a> {
             *norm += squared_norm(row).sqrt();
         }
         let (first, rest) = self.without_first(x);
-        self.stream.add(self.pool, rest);
+        self.stream.add(self.cpu, rest);
         let (kept, of) = (sample_count(self.extent), later_positions(self.extent));
         for row in rest.chunks_exact(width) {
             let next = self.sample.len() / width;
@@ -158,7 +158,7 @@ impl<'a> LayerSums<'a> {
 
     /// Takes in what was put off; after the last window.
     pub fn finish(&mut self) {
-        self.sink.add(self.pool, &self.first_rows);
+        self.sink.add(self.cpu, &self.first_rows);
         self.first_rows.clear();
     }
 
@@ -186,10 +186,10 @@ impl<'a> LayerSums<'a> {
 
 impl Tap for LayerSums<'_> {
     fn see(&mut self, _: usize, point: Point, x: &[f32]) {
-        let (pool, size) = (self.pool, self.head_size);
+        let (cpu, size) = (self.cpu, self.head_size);
         match point {
             Point::Input(site) => {
-                self.sites[site as usize].add(pool, x);
+                self.sites[site as usize].add(cpu, x);
                 if let Some(index) = FIRST_SITES.iter().position(|of| *of == site) {
                     let (first, _) = self.without_first(x);
                     let sums = self.first_inputs[index].iter_mut();
@@ -205,17 +205,18 @@ impl Tap for LayerSums<'_> {
                     Point::Queries => self.query_heads * size,
                     _ => size,
                 };
-                pool.chunks_mut(&mut self.heads, 1, |index, head| {
+                cpu.pool().chunks_mut(&mut self.heads, 1, |index, head| {
                     let rows = x.chunks_exact((width * heads).max(1));
                     let parts = rows.map(|row| &row[index * width..][..width]);
                     let vectors = parts.flat_map(|part| part.chunks_exact(size.max(1)));
                     match point {
-                        Point::Queries => head[0].queries.add_here(vectors),
-                        Point::Keys => head[0].keys.add_here(vectors),
-                        _ => head[0].values.add_here(vectors),
+                        Point::Queries => head[0].queries.add_here(cpu, vectors),
+                        Point::Keys => head[0].keys.add_here(cpu, vectors),
+                        _ => head[0].values.add_here(cpu, vectors),
                     }
                 });
             }
+            _ => {}
         }
     }
 }

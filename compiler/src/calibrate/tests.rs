@@ -73,8 +73,8 @@ fn later(x: &[f32], width: usize) -> Vec<f32> {
 #[test]
 fn statistics_are_those_of_the_vectors_that_were_seen() {
     let hyper = hyper();
-    let pool = Pool::new(2).unwrap();
-    let mut sums = LayerSums::new(&pool, &hyper, EXTENT);
+    let cpu = Cpu::with_threads(2).unwrap();
+    let mut sums = LayerSums::new(&cpu, &hyper, EXTENT);
     let widths = [
         (Point::Input(Site::Attention), 12),
         (Point::Queries, 12),
@@ -219,9 +219,9 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
 
 #[test]
 fn what_float32_does_not_hold_is_not_stored() {
-    let pool = Pool::new(1).unwrap();
+    let cpu = Cpu::with_threads(1).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e30] {
-        let mut sums = LayerSums::new(&pool, &hyper(), EXTENT);
+        let mut sums = LayerSums::new(&cpu, &hyper(), EXTENT);
         let mut x = vec![0.0; 20];
         x[7] = bad;
         sums.see(0, Point::Input(Site::FfnHidden), &x);
@@ -233,13 +233,13 @@ fn what_float32_does_not_hold_is_not_stored() {
 /// Of more positions than are kept those that are spread evenly, whatever the batches are.
 #[test]
 fn the_sample_is_spread_evenly_over_the_later_positions() {
-    let pool = Pool::new(1).unwrap();
+    let cpu = Cpu::with_threads(1).unwrap();
     let extent = Extent {
         context: 100,
         windows: 9,
     };
     for batch in [100, 7] {
-        let mut sums = LayerSums::new(&pool, &hyper(), extent);
+        let mut sums = LayerSums::new(&cpu, &hyper(), extent);
         let mut row = 0;
         for _ in 0..extent.windows {
             let positions: Vec<usize> = (0..extent.context).collect();

@@ -10,6 +10,7 @@ mod show;
 use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use htc_formats::htz::{Digest, HtzError};
 use htc_kernels::{Pool, PoolError};
@@ -258,8 +259,8 @@ pub fn choose(
         work,
         windows,
         digest: windows.digest(),
-        model,
-        pool: Pool::new(inputs.threads)?,
+        model: Arc::new(model),
+        pool: Arc::new(Pool::new(inputs.threads)?),
         watch,
         trials: RefCell::default(),
         clock,
@@ -340,8 +341,8 @@ struct Bench<'a> {
     work: &'a Work,
     windows: &'a Windows,
     digest: Digest,
-    model: Model,
-    pool: Pool,
+    model: Arc<Model>,
+    pool: Arc<Pool>,
     watch: Watch<'a>,
     trials: RefCell<Vec<Trial>>,
     clock: &'a StageClock,
@@ -394,6 +395,7 @@ impl Bench<'_> {
             path: artifact.to_owned(),
             error,
         })?;
+        let model = Arc::new(model);
         let found = measure::on_windows(
             &self.pool,
             &model,

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
-use htc_kernels::cpu::{self, Scratch};
-use htc_kernels::{Matrix, Pool};
+use htc_kernels::Matrix;
+use htc_kernels::cpu::{Cpu, Scratch};
 
 use crate::math::{Path, Weight, low_rank, low_rank_error};
 use crate::plan::{Form, UnitPlan};
@@ -143,14 +143,14 @@ pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Opt
         source.bytes(largest),
     );
     let w = w.ok()?;
-    let pool = Pool::new(threads).ok()?;
+    let cpu = Cpu::with_threads(threads).ok()?;
     let x = vec![0.5; ROWS * largest.cols];
     let mut y = vec![0.0; ROWS * largest.rows];
     let mut scratch = Scratch::new();
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         let begun = Instant::now();
-        cpu::matmul(&pool, w, ROWS, &x, &mut y, &mut scratch).ok()?;
+        cpu.matmul(w, ROWS, &x, &mut y, &mut scratch).ok()?;
         best = best.min(begun.elapsed().as_secs_f64());
     }
     Some(best * (tokens as f64 / ROWS as f64) * all / size(largest))

@@ -7,10 +7,12 @@
 
 mod statistics;
 
+use std::sync::Arc;
+
 use htc_loader::exec::BATCH;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{ExecError, Model, Pool, Session};
+use htc_loader::{Cpu, ExecError, Model, Pool, Session};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -109,10 +111,10 @@ pub enum EvaluateError {
 /// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
 /// model's output is not finite.
 pub fn evaluate(
-    pool: &Pool,
-    model: &Model,
+    pool: &Arc<Pool>,
+    model: &Arc<Model>,
     tokenizer: &Tokenizer,
-    reference: Option<(&Model, &Tokenizer)>,
+    reference: Option<(&Arc<Model>, &Tokenizer)>,
     text: &str,
     protocol: Protocol,
     progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
@@ -131,17 +133,20 @@ pub fn evaluate(
 /// # Errors
 /// [`EvaluateError`] where the output of a model is not finite.
 pub fn on_windows(
-    pool: &Pool,
-    model: &Model,
-    reference: Option<&Model>,
+    pool: &Arc<Pool>,
+    model: &Arc<Model>,
+    reference: Option<&Arc<Model>>,
     windows: &Windows,
     kv_type: KvType,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
-    let session = |model| Session::with_kv_type(model, pool, context, kv_type);
-    let mut other = reference.map(session);
-    let mut session = session(model);
+    let session = |model: &Arc<Model>| {
+        Session::with_kv_type(Arc::clone(model), Cpu::new(pool), context, kv_type)
+    };
+    let other = reference.map(session).transpose();
+    let mut other = other.map_err(EvaluateError::Reference)?;
+    let mut session = session(model)?;
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {
         session.reset();

@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::source::{Container, ModelFile};
@@ -268,7 +269,7 @@ pub fn calibrate(
         error,
     })?;
     Ok(calibrate::calibrate(
-        &model, digest, options, threads, watch,
+        &Arc::new(model), digest, options, threads, watch,
     )?)
 }
 

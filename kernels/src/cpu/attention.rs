@@ -1,12 +1,12 @@
 //! Causal attention with grouped heads, over all earlier positions or a window of them.
 
+use super::Cpu;
 use super::gemm::for_each_block;
 use super::heads::Columns;
-use super::kernels::{self, Kernels};
+use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
 use super::scratch::Scratch;
 use crate::error::ShapeError;
-use crate::pool::Pool;
 
 /// What models differ in.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,121 +47,110 @@ const SPLIT: usize = 256;
 /// Heads whose scores a task of a decoding step holds at a time.
 const TOGETHER: usize = 4;
 
-/// Attention of the queries of one position, `q [heads, head_size]`, the last of the first
-/// `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads kv head
-/// `h / (heads / kv_heads)`.
-///
-/// The positions are cut into stretches, so that few heads and a long context still occupy every
-/// thread; each stretch gives a maximum, a sum and a weighted sum of values, which are combined
-/// in order. The heads of a group read a key or value together.
-///
-/// # Errors
-/// When a shape does not fit, `positions` or the window is 0, or `kv` holds fewer than
-/// `positions`.
-#[allow(clippy::too_many_arguments)] // the operands of attention
-pub fn attention_decode(
-    pool: &Pool,
-    q: &[f32],
-    kv: &KvView<'_>,
-    positions: usize,
-    attention: &Attention,
-    scratch: &mut Scratch,
-    out: &mut [f32],
-) -> Result<(), ShapeError> {
-    let kernels = kernels::detected();
-    attention_decode_with(kernels, pool, q, kv, positions, attention, scratch, out)
-}
-
-#[allow(clippy::too_many_arguments)] // the operands of attention
-pub(super) fn attention_decode_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    q: &[f32],
-    kv: &KvView<'_>,
-    positions: usize,
-    attention: &Attention,
-    scratch: &mut Scratch,
-    out: &mut [f32],
-) -> Result<(), ShapeError> {
-    attention.check()?;
-    let Some(position) = positions.checked_sub(1) else {
-        return Err(ShapeError {
-            what: "positions (at least)",
-            expected: 1,
-            found: 0,
-        });
-    };
-    let Some((all_keys, all_values)) = kv.halves() else {
-        // Which is not for speed.
-        return attention_prefill_with(kernels, pool, q, 1, position, kv, attention, scratch, out);
-    };
-    let heads = kv.check_queries(q.len(), 1, position, out.len())?;
-    if heads == 0 {
-        return Ok(());
-    }
-    let size = kv.head_size();
-    let group = heads / kv.kv_heads();
-    let begin = attention.first_visible(position);
-    let splits = (positions - begin).div_ceil(SPLIT);
-    let Kernels {
-        loops,
-        heads: products,
-        ..
-    } = kernels;
-    // Of every head and stretch: the weighted sum, the maximum, the sum; the heads of a group
-    // follow each other.
-    let part = size + 2;
-    let parts = scratch.take(kv.kv_heads() * splits * group * part);
-    pool.chunks_mut(parts, group * part, |task, parts| {
-        let (kv_head, split) = (task / splits, task % splits);
-        let first = begin + split * SPLIT;
-        let count = SPLIT.min(positions - first);
-        let start = (kv_head * kv.capacity() + first) * size;
-        let range = start..start + count * size;
-        let (keys, values) = (&all_keys[range.clone()], &all_values[range]);
-        let q = &q[kv_head * group * size..][..group * size];
-        let (sums, ends) = parts.split_at_mut(group * size);
-        sums.fill(0.0);
-        let mut buffer = [0.0; TOGETHER * SPLIT];
-        let together = q
-            .chunks(TOGETHER * size)
-            .zip(sums.chunks_mut(TOGETHER * size));
-        for ((q, sums), ends) in together.zip(ends.chunks_mut(TOGETHER * 2)) {
-            let scores = &mut buffer[..q.len() / size * count];
-            (products.scores)(q, keys, size, attention.scale, scores);
-            if let Some(cap) = attention.softcap {
-                (loops.softcap)(scores, cap);
-            }
-            for (scores, end) in scores.chunks_exact_mut(count).zip(ends.as_chunks_mut().0) {
-                let max = (loops.max)(scores);
-                *end = [max, (loops.exp_sum)(scores, max)];
-            }
-            (products.weighted_sum)(scores, values, size, sums);
-        }
-    });
-    for (head, out) in out.chunks_exact_mut(size).enumerate() {
-        let (kv_head, g) = (head / group, head % group);
-        let of_split = |split: usize| {
-            let (sums, ends) = parts[(kv_head * splits + split) * group * part..][..group * part]
-                .split_at(group * size);
-            (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
+impl Cpu {
+    /// Attention of the queries of one position, `q [heads, head_size]`, the last of the first
+    /// `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads kv head
+    /// `h / (heads / kv_heads)`.
+    ///
+    /// The positions are cut into stretches, so that few heads and a long context still occupy every
+    /// thread; each stretch gives a maximum, a sum and a weighted sum of values, which are combined
+    /// in order. The heads of a group read a key or value together.
+    ///
+    /// # Errors
+    /// When a shape does not fit, `positions` or the window is 0, or `kv` holds fewer than
+    /// `positions`.
+    #[allow(clippy::too_many_arguments)] // the operands of attention
+    pub fn attention_decode(
+        &self,
+        q: &[f32],
+        kv: &KvView<'_>,
+        positions: usize,
+        attention: &Attention,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) -> Result<(), ShapeError> {
+        let (kernels, pool) = (self.kernels, &*self.pool);
+        attention.check()?;
+        let Some(position) = positions.checked_sub(1) else {
+            return Err(ShapeError {
+                what: "positions (at least)",
+                expected: 1,
+                found: 0,
+            });
         };
-        let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
-            max.max(of_split(split).1[0])
-        });
-        let mut total = 0.0;
-        out.fill(0.0);
-        for split in 0..splits {
-            let (sums, [split_max, sum]) = of_split(split);
-            let weight = (split_max - max).exp();
-            total += weight * sum;
-            for (out, sum) in out.iter_mut().zip(sums) {
-                *out += weight * sum;
-            }
+        let Some((all_keys, all_values)) = kv.halves() else {
+            // Which is not for speed.
+            return self.attention_prefill(q, 1, position, kv, attention, scratch, out);
+        };
+        let heads = kv.check_queries(q.len(), 1, position, out.len())?;
+        if heads == 0 {
+            return Ok(());
         }
-        (loops.scale)(out, 1.0 / total);
+        let size = kv.head_size();
+        let group = heads / kv.kv_heads();
+        let begin = attention.first_visible(position);
+        let splits = (positions - begin).div_ceil(SPLIT);
+        let Kernels {
+            loops,
+            heads: products,
+            ..
+        } = kernels;
+        // Of every head and stretch: the weighted sum, the maximum, the sum; the heads of a group
+        // follow each other.
+        let part = size + 2;
+        let parts = scratch.take(kv.kv_heads() * splits * group * part);
+        pool.chunks_mut(parts, group * part, |task, parts| {
+            let (kv_head, split) = (task / splits, task % splits);
+            let first = begin + split * SPLIT;
+            let count = SPLIT.min(positions - first);
+            let start = (kv_head * kv.capacity() + first) * size;
+            let range = start..start + count * size;
+            let (keys, values) = (&all_keys[range.clone()], &all_values[range]);
+            let q = &q[kv_head * group * size..][..group * size];
+            let (sums, ends) = parts.split_at_mut(group * size);
+            sums.fill(0.0);
+            let mut buffer = [0.0; TOGETHER * SPLIT];
+            let together = q
+                .chunks(TOGETHER * size)
+                .zip(sums.chunks_mut(TOGETHER * size));
+            for ((q, sums), ends) in together.zip(ends.chunks_mut(TOGETHER * 2)) {
+                let scores = &mut buffer[..q.len() / size * count];
+                (products.scores)(q, keys, size, attention.scale, scores);
+                if let Some(cap) = attention.softcap {
+                    (loops.softcap)(scores, cap);
+                }
+                for (scores, end) in scores.chunks_exact_mut(count).zip(ends.as_chunks_mut().0) {
+                    let max = (loops.max)(scores);
+                    *end = [max, (loops.exp_sum)(scores, max)];
+                }
+                (products.weighted_sum)(scores, values, size, sums);
+            }
+        });
+        for (head, out) in out.chunks_exact_mut(size).enumerate() {
+            let (kv_head, g) = (head / group, head % group);
+            let of_split = |split: usize| {
+                let (sums, ends) = parts[(kv_head * splits + split) * group * part..]
+                    [..group * part]
+                    .split_at(group * size);
+                (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
+            };
+            let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
+                max.max(of_split(split).1[0])
+            });
+            let mut total = 0.0;
+            out.fill(0.0);
+            for split in 0..splits {
+                let (sums, [split_max, sum]) = of_split(split);
+                let weight = (split_max - max).exp();
+                total += weight * sum;
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    *out += weight * sum;
+                }
+            }
+            (loops.scale)(out, 1.0 / total);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Positions whose scores a task of a prefill holds at a time.
@@ -173,102 +162,90 @@ const WIDEST: usize = 64;
 /// Numbers that lie on a cache line.
 const LINE: usize = 16;
 
-/// Causal attention of `n` positions, `q [n, heads, head_size]` at positions `start ..`, over
-/// `kv`, which holds their keys and values too; `out` has the shape of `q`. Heads as in
-/// [`attention_decode`].
-///
-/// A task is a block of queries that read the same kv head. It goes through the positions in
-/// tiles and keeps a running maximum and sum (online softmax), so that its working memory does
-/// not grow with the context. A query is a column: keys and values are used in the order in which
-/// they are stored, and a maximum over positions needs nothing from the neighbouring lanes.
-///
-/// # Errors
-/// When a shape does not fit, the window is 0 or `kv` holds fewer than `start + n` positions.
-#[allow(clippy::too_many_arguments)] // the operands of attention
-pub fn attention_prefill(
-    pool: &Pool,
-    q: &[f32],
-    n: usize,
-    start: usize,
-    kv: &KvView<'_>,
-    attention: &Attention,
-    scratch: &mut Scratch,
-    out: &mut [f32],
-) -> Result<(), ShapeError> {
-    let kernels = kernels::detected();
-    attention_prefill_with(kernels, pool, q, n, start, kv, attention, scratch, out)
-}
-
-#[allow(clippy::too_many_arguments)] // the operands of attention
-pub(super) fn attention_prefill_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    q: &[f32],
-    n: usize,
-    start: usize,
-    kv: &KvView<'_>,
-    attention: &Attention,
-    scratch: &mut Scratch,
-    out: &mut [f32],
-) -> Result<(), ShapeError> {
-    attention.check()?;
-    let heads = kv.check_queries(q.len(), n, start, out.len())?;
-    if heads == 0 {
-        return Ok(());
-    }
-    let size = kv.head_size();
-    let group = heads / kv.kv_heads();
-    // Queries of a task: the whole group at some positions, or one head at more of them.
-    let together = if 2 * group <= WIDEST { group } else { 1 };
-    let height = WIDEST / together;
-    let task_scratch = Task::numbers(size, WIDEST);
-    let scratch = scratch.take(task_scratch * pool.threads());
-    // `out` seen as [n, heads * size] is cut into blocks of some positions of some heads.
-    for_each_block(
-        pool,
-        out,
-        [n, heads * size],
-        [height, together * size],
-        scratch,
-        |[row, column], mut out, scratch| {
-            let (keys, values) = kv.head(column / size / group);
-            let rows = height.min(n - row);
-            let columns = rows * together;
-            let width = columns.next_multiple_of(kernels.heads.lanes);
-            let mut task = Task::new(scratch, size, width);
-            // The last position stands in for columns that are not used.
-            let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
-            task.set_queries(
-                (0..columns).map(|c| {
-                    let at = (row + c / together) * heads * size + column + c % together * size;
-                    &q[at..][..size]
-                }),
-                attention.scale,
-            );
-            let (seen_by_all, end) = (start + row + 1, start + row + rows);
-            let begin = attention.first_visible(start + row);
-            let begin_of_last = attention.first_visible(end - 1);
-            for tile in (begin..end).step_by(KEYS) {
-                let count = KEYS.min(end - tile);
-                let range = tile * size..(tile + count) * size;
-                task.score(kernels, keys.slice(range.clone()), attention.softcap);
-                if tile + count > seen_by_all || tile < begin_of_last {
-                    task.mask(
-                        kernels,
-                        count,
-                        positions.clone().map(|p| {
-                            [attention.first_visible(p), p + 1].map(|p| p.saturating_sub(tile))
-                        }),
-                    );
+impl Cpu {
+    /// Causal attention of `n` positions, `q [n, heads, head_size]` at positions `start ..`, over
+    /// `kv`, which holds their keys and values too; `out` has the shape of `q`. Heads as in
+    /// [`Cpu::attention_decode`].
+    ///
+    /// A task is a block of queries that read the same kv head. It goes through the positions in
+    /// tiles and keeps a running maximum and sum (online softmax), so that its working memory does
+    /// not grow with the context. A query is a column: keys and values are used in the order in which
+    /// they are stored, and a maximum over positions needs nothing from the neighbouring lanes.
+    ///
+    /// # Errors
+    /// When a shape does not fit, the window is 0 or `kv` holds fewer than `start + n` positions.
+    #[allow(clippy::too_many_arguments)] // the operands of attention
+    pub fn attention_prefill(
+        &self,
+        q: &[f32],
+        n: usize,
+        start: usize,
+        kv: &KvView<'_>,
+        attention: &Attention,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) -> Result<(), ShapeError> {
+        let (kernels, pool) = (self.kernels, &*self.pool);
+        attention.check()?;
+        let heads = kv.check_queries(q.len(), n, start, out.len())?;
+        if heads == 0 {
+            return Ok(());
+        }
+        let size = kv.head_size();
+        let group = heads / kv.kv_heads();
+        // Queries of a task: the whole group at some positions, or one head at more of them.
+        let together = if 2 * group <= WIDEST { group } else { 1 };
+        let height = WIDEST / together;
+        let task_scratch = Task::numbers(size, WIDEST);
+        let scratch = scratch.take(task_scratch * pool.threads());
+        // `out` seen as [n, heads * size] is cut into blocks of some positions of some heads.
+        for_each_block(
+            pool,
+            out,
+            [n, heads * size],
+            [height, together * size],
+            scratch,
+            |[row, column], mut out, scratch| {
+                let (keys, values) = kv.head(column / size / group);
+                let rows = height.min(n - row);
+                let columns = rows * together;
+                let width = columns.next_multiple_of(kernels.heads.lanes);
+                let mut task = Task::new(scratch, size, width);
+                // The last position stands in for columns that are not used.
+                let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
+                task.set_queries(
+                    (0..columns).map(|c| {
+                        let at = (row + c / together) * heads * size + column + c % together * size;
+                        &q[at..][..size]
+                    }),
+                    attention.scale,
+                );
+                let (seen_by_all, end) = (start + row + 1, start + row + rows);
+                let begin = attention.first_visible(start + row);
+                let begin_of_last = attention.first_visible(end - 1);
+                for tile in (begin..end).step_by(KEYS) {
+                    let count = KEYS.min(end - tile);
+                    let range = tile * size..(tile + count) * size;
+                    task.score(kernels, keys.slice(range.clone()), attention.softcap);
+                    if tile + count > seen_by_all || tile < begin_of_last {
+                        task.mask(
+                            kernels,
+                            count,
+                            positions.clone().map(|p| {
+                                [attention.first_visible(p), p + 1].map(|p| p.saturating_sub(tile))
+                            }),
+                        );
+                    }
+                    task.add(kernels, values.slice(range));
                 }
-                task.add(kernels, values.slice(range));
-            }
-            for (c, attended) in task.finish(columns).enumerate() {
-                out.row_mut(c / together)[c % together * size..][..size].copy_from_slice(attended);
-            }
-        },
-    );
-    Ok(())
+                for (c, attended) in task.finish(columns).enumerate() {
+                    out.row_mut(c / together)[c % together * size..][..size]
+                        .copy_from_slice(attended);
+                }
+            },
+        );
+        Ok(())
+    }
 }
 
 /// `to [cols, rows]` from `[rows, cols]`, in blocks that the compiler turns in registers.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::kernels::{self, Kernels};
+use super::Cpu;
 use crate::error::{ShapeError, expect, product};
 
 /// Numbers of keys or values.
@@ -163,37 +163,35 @@ pub enum F16Error {
     },
 }
 
-/// `out = x` as the bits of float16, rounded to nearest with ties to even: keys and values as a
-/// [`KvView`] holds them.
-///
-/// An infinite key would give every query a weight of 1 or 0 whatever the rest of it says, and
-/// nothing would tell; so a number that is not finite after rounding is an error.
-///
-/// # Errors
-/// [`F16Error::Shape`] when the lengths differ; [`F16Error::Range`] for the first number that
-/// float16 does not hold. What is in `out` then is unspecified.
-pub fn to_f16(x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
-    to_f16_with(kernels::detected(), x, out)
-}
-
-pub(super) fn to_f16_with(kernels: &Kernels, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
-    const INFINITE: u16 = 0x7C00;
-    expect("out (numbers)", x.len(), out.len())?;
-    (kernels.heads.narrow)(x, out);
-    let largest = out
-        .iter()
-        .fold(0, |largest, half| largest.max(half & 0x7FFF));
-    if largest < INFINITE {
-        return Ok(());
+impl Cpu {
+    /// `out = x` as the bits of float16, rounded to nearest with ties to even: keys and values as a
+    /// [`KvView`] holds them.
+    ///
+    /// An infinite key would give every query a weight of 1 or 0 whatever the rest of it says, and
+    /// nothing would tell; so a number that is not finite after rounding is an error.
+    ///
+    /// # Errors
+    /// [`F16Error::Shape`] when the lengths differ; [`F16Error::Range`] for the first number that
+    /// float16 does not hold. What is in `out` then is unspecified.
+    pub fn to_f16(&self, x: &[f32], out: &mut [u16]) -> Result<(), F16Error> {
+        const INFINITE: u16 = 0x7C00;
+        expect("out (numbers)", x.len(), out.len())?;
+        (self.kernels.heads.narrow)(x, out);
+        let largest = out
+            .iter()
+            .fold(0, |largest, half| largest.max(half & 0x7FFF));
+        if largest < INFINITE {
+            return Ok(());
+        }
+        let index = out
+            .iter()
+            .position(|half| half & 0x7FFF >= INFINITE)
+            .unwrap_or(0);
+        Err(F16Error::Range {
+            index,
+            value: x[index],
+        })
     }
-    let index = out
-        .iter()
-        .position(|half| half & 0x7FFF >= INFINITE)
-        .unwrap_or(0);
-    Err(F16Error::Range {
-        index,
-        value: x[index],
-    })
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! Products of a stored matrix and many vectors.
 
+use super::Cpu;
 use super::gemm::{View, for_each_block};
-use super::kernels::{self, Kernels};
-use super::matvec::{matvec_with, rows_per_task};
+use super::matvec::rows_per_task;
 use super::scratch::Scratch;
 use super::{dot, int_gemm};
 use crate::error::{ShapeError, expect, product};
 use crate::matrix::Matrix;
-use crate::pool::Pool;
 
 /// Rows of `W` that one task decodes and multiplies.
 const PANEL_ROWS: usize = 96;
@@ -29,95 +28,86 @@ const PANEL_COLS: usize = 512;
 /// | dense | 6 | 19 | 30 | 44 | 59 | 69 | 71 |
 const FEW: usize = 96;
 
-/// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
-///
-/// # Errors
-/// When `x` or `y` has another length.
-pub fn matmul(
-    pool: &Pool,
-    w: Matrix<'_>,
-    n: usize,
-    x: &[f32],
-    y: &mut [f32],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    matmul_with(kernels::detected(), pool, w, n, x, y, scratch)
-}
-
-pub(super) fn matmul_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    w: Matrix<'_>,
-    n: usize,
-    x: &[f32],
-    y: &mut [f32],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    expect(
-        "x (numbers)",
-        product("x (numbers)", &[n, w.cols()])?,
-        x.len(),
-    )?;
-    expect(
-        "y (numbers)",
-        product("y (numbers)", &[n, w.rows()])?,
-        y.len(),
-    )?;
-    if n == 0 {
-        return Ok(());
-    }
-    if n == 1 {
-        return matvec_with(kernels, pool, w, x, y, scratch);
-    }
-    if let Some(tiles) = kernels.tiles
-        && dot::is_integer(w.dtype())
-    {
-        int_gemm::multiply(kernels, tiles, pool, w, n, x, y, scratch);
-        return Ok(());
-    }
-    if n <= FEW {
-        return few(kernels, pool, w, n, x, y, scratch);
-    }
-    let cols = w.cols();
-    let dtype = w.dtype();
-    let scratch = scratch.take(PANEL_ROWS * PANEL_COLS * pool.threads());
-    for_each_block(
-        pool,
-        y,
-        [n, w.rows()],
-        [n, PANEL_ROWS],
-        scratch,
-        |[_, first], mut panel, scratch| {
-            if cols == 0 {
-                (0..n).for_each(|t| panel.row_mut(t).fill(0.0));
-            }
-            let rows = PANEL_ROWS.min(w.rows() - first);
-            for start in (0..cols).step_by(PANEL_COLS) {
-                let count = PANEL_COLS.min(cols - start);
-                let at = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
-                for (i, out) in scratch.chunks_exact_mut(count).take(rows).enumerate() {
-                    let bytes = &w.row(first + i)[at(start)..at(start + count)];
-                    (kernels.decode)(dtype, bytes, out);
+impl Cpu {
+    /// `y = x Wᵀ` for `x [n, cols]`, `y [n, rows]`.
+    ///
+    /// # Errors
+    /// When `x` or `y` has another length.
+    pub fn matmul(
+        &self,
+        w: Matrix<'_>,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        expect(
+            "x (numbers)",
+            product("x (numbers)", &[n, w.cols()])?,
+            x.len(),
+        )?;
+        expect(
+            "y (numbers)",
+            product("y (numbers)", &[n, w.rows()])?,
+            y.len(),
+        )?;
+        let (kernels, pool) = (self.kernels, &*self.pool);
+        if n == 0 {
+            return Ok(());
+        }
+        if n == 1 {
+            return self.matvec(w, x, y, scratch);
+        }
+        if let Some(tiles) = kernels.tiles
+            && dot::is_integer(w.dtype())
+        {
+            int_gemm::multiply(self, tiles, w, n, x, y, scratch);
+            return Ok(());
+        }
+        if n <= FEW {
+            return few(self, w, n, x, y, scratch);
+        }
+        let cols = w.cols();
+        let dtype = w.dtype();
+        let scratch = scratch.take(PANEL_ROWS * PANEL_COLS * pool.threads());
+        for_each_block(
+            pool,
+            y,
+            [n, w.rows()],
+            [n, PANEL_ROWS],
+            scratch,
+            |[_, first], mut panel, scratch| {
+                if cols == 0 {
+                    (0..n).for_each(|t| panel.row_mut(t).fill(0.0));
                 }
-                let x = View::new(&x[start..], n, count, cols);
-                let w = View::new(scratch, rows, count, count);
-                panel.multiply(x, w.transposed(), 1.0, start > 0);
-            }
-        },
-    );
-    Ok(())
+                let rows = PANEL_ROWS.min(w.rows() - first);
+                for start in (0..cols).step_by(PANEL_COLS) {
+                    let count = PANEL_COLS.min(cols - start);
+                    let at = |cols: usize| cols / dtype.block_len() * dtype.block_bytes();
+                    for (i, out) in scratch.chunks_exact_mut(count).take(rows).enumerate() {
+                        let bytes = &w.row(first + i)[at(start)..at(start + count)];
+                        (kernels.decode)(dtype, bytes, out);
+                    }
+                    let x = View::new(&x[start..], n, count, cols);
+                    let w = View::new(scratch, rows, count, count);
+                    panel.multiply(x, w.transposed(), 1.0, start > 0);
+                }
+            },
+        );
+        Ok(())
+    }
 }
 
-/// [`matmul`] for few vectors; the shapes have been checked.
+/// [`Cpu::matmul`] for few vectors; the shapes have been checked.
 fn few(
-    kernels: &Kernels,
-    pool: &Pool,
+    cpu: &Cpu,
     w: Matrix<'_>,
     n: usize,
     x: &[f32],
     y: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), ShapeError> {
+    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
     let width = rows_per_task(&w, pool.threads());
     let scratch = scratch.take(width * n * pool.threads());
     for_each_block(

@@ -2,47 +2,30 @@
 
 use htc_formats::DType;
 
+use super::Cpu;
 use super::activations::{self, Strip};
-use super::kernels::{self, Kernels};
-use super::project::{Input, Slot, project_with};
+use super::kernels::Kernels;
+use super::project::{Input, Slot};
 use super::scratch::Scratch;
 use super::{dot, lanes, plain};
 use crate::error::{ShapeError, expect};
 use crate::matrix::Matrix;
-use crate::pool::Pool;
 
-/// `y = W x`. Where the weights are quantised so is `x`, to eight bits in blocks of 32.
-///
-/// # Errors
-/// When `x` is not `[cols]` or `y` not `[rows]`.
-pub fn matvec(
-    pool: &Pool,
-    w: Matrix<'_>,
-    x: &[f32],
-    y: &mut [f32],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    matvec_with(kernels::detected(), pool, w, x, y, scratch)
-}
-
-pub(super) fn matvec_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    w: Matrix<'_>,
-    x: &[f32],
-    y: &mut [f32],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    let input = Input::Vector;
-    project_with(
-        kernels,
-        pool,
-        1,
-        x,
-        &[],
-        &mut [Slot { w, input, y }],
-        scratch,
-    )
+impl Cpu {
+    /// `y = W x`. Where the weights are quantised so is `x`, to eight bits in blocks of 32.
+    ///
+    /// # Errors
+    /// When `x` is not `[cols]` or `y` not `[rows]`.
+    pub fn matvec(
+        &self,
+        w: Matrix<'_>,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        let input = Input::Vector;
+        self.project(1, x, &[], &mut [Slot { w, input, y }], scratch)
+    }
 }
 
 /// A vector in the forms that products read.
@@ -109,13 +92,15 @@ pub(super) fn decoded_matvec<const FMA: bool>(w: Matrix<'_>, x: &[f32], y: &mut 
     }
 }
 
-/// One stored row as numbers: the embedding of `token`, `out [cols]`.
-///
-/// # Errors
-/// When there is no such row or `out` has another length.
-pub fn embed(w: Matrix<'_>, token: usize, out: &mut [f32]) -> Result<(), ShapeError> {
-    expect("out (numbers)", w.cols(), out.len())?;
-    let row = w.row_range(token, 1)?;
-    (kernels::detected().decode)(w.dtype(), row.row(0), out);
-    Ok(())
+impl Cpu {
+    /// One stored row as numbers: the embedding of `token`, `out [cols]`.
+    ///
+    /// # Errors
+    /// When there is no such row or `out` has another length.
+    pub fn embed(&self, w: Matrix<'_>, token: usize, out: &mut [f32]) -> Result<(), ShapeError> {
+        expect("out (numbers)", w.cols(), out.len())?;
+        let row = w.row_range(token, 1)?;
+        (self.kernels.decode)(w.dtype(), row.row(0), out);
+        Ok(())
+    }
 }

@@ -1,12 +1,12 @@
 //! Products of columns summed over rows, for second moments of activations.
 
+use super::Cpu;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::blocks::prefetch;
 use super::heads::Columns;
-use super::kernels::{self, Kernels};
 use crate::error::{ShapeError, expect, product};
 
-/// Columns that [`add_cross_products`] multiplies at most: their sums in float64 and a piece of
+/// Columns that [`Cpu::add_cross_products`] multiplies at most: their sums in float64 and a piece of
 /// the numbers fit the first cache levels.
 pub const MOST_COLUMNS: usize = 64;
 
@@ -17,63 +17,55 @@ pub const COLUMN_STEP: usize = 16;
 /// sides stay in the first-level cache while every pair of columns is formed.
 const DEPTH: usize = 64;
 
-/// `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`, on the calling
-/// thread. The products are added in float32 in the order of the `n` rows, and the result is
-/// added to `sums` in float64. It is faster where `a` and `b` begin on a cache line.
-///
-/// # Errors
-/// When a length does not fit, or `rows` or `cols` is no multiple of [`COLUMN_STEP`] or above
-/// [`MOST_COLUMNS`]; nothing is written then.
-pub fn add_cross_products(
-    n: usize,
-    a: &[f32],
-    b: &[f32],
-    [rows, cols]: [usize; 2],
-    sums: &mut [f64],
-) -> Result<(), ShapeError> {
-    add_cross_products_with(kernels::detected(), n, a, b, [rows, cols], sums)
-}
-
-pub(super) fn add_cross_products_with(
-    kernels: &Kernels,
-    n: usize,
-    a: &[f32],
-    b: &[f32],
-    [rows, cols]: [usize; 2],
-    sums: &mut [f64],
-) -> Result<(), ShapeError> {
-    for (what, found) in [("rows", rows), ("cols", cols)] {
-        let expected = found.next_multiple_of(COLUMN_STEP).min(MOST_COLUMNS);
-        expect(what, expected, found)?;
-    }
-    expect("a (numbers)", product("a (numbers)", &[n, rows])?, a.len())?;
-    expect("b (numbers)", product("b (numbers)", &[n, cols])?, b.len())?;
-    expect("sums (numbers)", rows * cols, sums.len())?;
-    if sums.is_empty() || n == 0 {
-        return Ok(());
-    }
-    let mut products = Lines([0.0; MOST_COLUMNS * MOST_COLUMNS]);
-    let products = &mut products.0[..rows * cols];
-    let ones = [1.0; MOST_COLUMNS];
-    let pieces = a.chunks(DEPTH * rows).zip(b.chunks(DEPTH * cols));
-    // The sums come from memory while the products are formed.
-    let mut ahead = sums.chunks(sums.len().div_ceil(n.div_ceil(DEPTH)));
-    for (piece, (a, b)) in pieces.enumerate() {
-        if let Some(sums) = ahead.next() {
-            fetch(sums);
+impl Cpu {
+    /// `sums += aᵀ b` for `a [n, rows]`, `b [n, cols]` and `sums [rows, cols]`, on the calling
+    /// thread. The products are added in float32 in the order of the `n` rows, and the result is
+    /// added to `sums` in float64. It is faster where `a` and `b` begin on a cache line.
+    ///
+    /// # Errors
+    /// When a length does not fit, or `rows` or `cols` is no multiple of [`COLUMN_STEP`] or above
+    /// [`MOST_COLUMNS`]; nothing is written then.
+    pub fn add_cross_products(
+        &self,
+        n: usize,
+        a: &[f32],
+        b: &[f32],
+        [rows, cols]: [usize; 2],
+        sums: &mut [f64],
+    ) -> Result<(), ShapeError> {
+        for (what, found) in [("rows", rows), ("cols", cols)] {
+            let expected = found.next_multiple_of(COLUMN_STEP).min(MOST_COLUMNS);
+            expect(what, expected, found)?;
         }
-        let operands = Columns {
-            a,
-            strides: [1, rows],
-            rows,
-            b,
-            width: cols,
-            keep: (piece > 0).then_some(&ones[..cols]),
-        };
-        (kernels.heads.columns)(operands, products);
+        expect("a (numbers)", product("a (numbers)", &[n, rows])?, a.len())?;
+        expect("b (numbers)", product("b (numbers)", &[n, cols])?, b.len())?;
+        expect("sums (numbers)", rows * cols, sums.len())?;
+        if sums.is_empty() || n == 0 {
+            return Ok(());
+        }
+        let mut products = Lines([0.0; MOST_COLUMNS * MOST_COLUMNS]);
+        let products = &mut products.0[..rows * cols];
+        let ones = [1.0; MOST_COLUMNS];
+        let pieces = a.chunks(DEPTH * rows).zip(b.chunks(DEPTH * cols));
+        // The sums come from memory while the products are formed.
+        let mut ahead = sums.chunks(sums.len().div_ceil(n.div_ceil(DEPTH)));
+        for (piece, (a, b)) in pieces.enumerate() {
+            if let Some(sums) = ahead.next() {
+                fetch(sums);
+            }
+            let operands = Columns {
+                a,
+                strides: [1, rows],
+                rows,
+                b,
+                width: cols,
+                keep: (piece > 0).then_some(&ones[..cols]),
+            };
+            (self.kernels.heads.columns)(operands, products);
+        }
+        (self.kernels.loops.add_to_doubles)(sums, products);
+        Ok(())
     }
-    (kernels.loops.add_to_doubles)(sums, products);
-    Ok(())
 }
 
 /// Numbers that begin on a cache line.
@@ -90,23 +82,17 @@ fn fetch(numbers: &[f64]) {
     let _ = numbers;
 }
 
-/// `sums += Σ x` over the rows of `x [n, sums.len()]` in float64, in the order of the rows, on
-/// the calling thread.
-///
-/// # Errors
-/// When `x` is no whole number of rows.
-pub fn add_rows(x: &[f32], sums: &mut [f64]) -> Result<(), ShapeError> {
-    add_rows_with(kernels::detected(), x, sums)
-}
-
-pub(super) fn add_rows_with(
-    kernels: &Kernels,
-    x: &[f32],
-    sums: &mut [f64],
-) -> Result<(), ShapeError> {
-    crate::error::expect_rows("x (numbers, a multiple of the sums)", sums.len(), x.len())?;
-    for row in x.chunks_exact(sums.len().max(1)) {
-        (kernels.loops.add_to_doubles)(sums, row);
+impl Cpu {
+    /// `sums += Σ x` over the rows of `x [n, sums.len()]` in float64, in the order of the rows, on
+    /// the calling thread.
+    ///
+    /// # Errors
+    /// When `x` is no whole number of rows.
+    pub fn add_rows(&self, x: &[f32], sums: &mut [f64]) -> Result<(), ShapeError> {
+        crate::error::expect_rows("x (numbers, a multiple of the sums)", sums.len(), x.len())?;
+        for row in x.chunks_exact(sums.len().max(1)) {
+            (self.kernels.loops.add_to_doubles)(sums, row);
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -2,9 +2,8 @@
 
 use std::marker::PhantomData;
 
+use super::Cpu;
 use super::activations::quantise_rows;
-use super::kernels::{self, Kernels};
-use super::matmul::matmul_with;
 use super::matvec::{Vector, multiply, rows_per_task, strips};
 use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
@@ -41,55 +40,45 @@ pub struct Slot<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Applies every slot to every row of `x [n, cols]`.
-///
-/// One row takes a single fork-join: first all factors and all slots that read the input, then
-/// the slots that read an inner vector. Vectors that quantised weights read are quantised once.
-/// Several rows go through both stages a tile at a time, so that inner vectors stay in the cache.
-///
-/// # Errors
-/// When a shape does not fit or an input names no factor; nothing is written then.
-pub fn project(
-    pool: &Pool,
-    n: usize,
-    x: &[f32],
-    factors: &[Factor<'_>],
-    slots: &mut [Slot<'_>],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    project_with(kernels::detected(), pool, n, x, factors, slots, scratch)
-}
-
-pub(super) fn project_with(
-    kernels: &Kernels,
-    pool: &Pool,
-    n: usize,
-    x: &[f32],
-    factors: &[Factor<'_>],
-    slots: &mut [Slot<'_>],
-    scratch: &mut Scratch,
-) -> Result<(), ShapeError> {
-    check(n, x, factors, slots)?;
-    if n == 1 {
-        one_row(kernels, pool, x, factors, slots, scratch);
-        return Ok(());
-    }
-    for slot in slots.iter_mut() {
-        if slot.input == Input::Vector {
-            matmul_with(kernels, pool, slot.w, n, x, slot.y, scratch)?;
+impl Cpu {
+    /// Applies every slot to every row of `x [n, cols]`.
+    ///
+    /// One row takes a single fork-join: first all factors and all slots that read the input, then
+    /// the slots that read an inner vector. Vectors that quantised weights read are quantised once.
+    /// Several rows go through both stages a tile at a time, so that inner vectors stay in the cache.
+    ///
+    /// # Errors
+    /// When a shape does not fit or an input names no factor; nothing is written then.
+    pub fn project(
+        &self,
+        n: usize,
+        x: &[f32],
+        factors: &[Factor<'_>],
+        slots: &mut [Slot<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        check(n, x, factors, slots)?;
+        if n == 1 {
+            one_row(self, x, factors, slots, scratch);
+            return Ok(());
         }
+        for slot in slots.iter_mut() {
+            if slot.input == Input::Vector {
+                self.matmul(slot.w, n, x, slot.y, scratch)?;
+            }
+        }
+        let mut inner = std::mem::take(&mut scratch.inner);
+        let mut outcome = Ok(());
+        for (f, factor) in factors.iter().enumerate() {
+            let slots = slots
+                .iter_mut()
+                .filter(|slot| slot.input == Input::Inner(f));
+            let all = two_stages(self, n, x, factor, slots, &mut inner, scratch);
+            outcome = outcome.and(all);
+        }
+        scratch.inner = inner;
+        outcome
     }
-    let mut inner = std::mem::take(&mut scratch.inner);
-    let mut outcome = Ok(());
-    for (f, factor) in factors.iter().enumerate() {
-        let slots = slots
-            .iter_mut()
-            .filter(|slot| slot.input == Input::Inner(f));
-        let all = two_stages(kernels, pool, n, x, factor, slots, &mut inner, scratch);
-        outcome = outcome.and(all);
-    }
-    scratch.inner = inner;
-    outcome
 }
 
 fn check(
@@ -136,10 +125,8 @@ const TILE: usize = 1 << 17;
 const TILE_ROWS: usize = 64;
 
 /// Several rows through one factor; the shapes have been checked.
-#[expect(clippy::too_many_arguments, reason = "one call, all of them plain")]
 fn two_stages<'s, 'y: 's>(
-    kernels: &Kernels,
-    pool: &Pool,
+    cpu: &Cpu,
     n: usize,
     x: &[f32],
     factor: &Factor<'_>,
@@ -157,12 +144,12 @@ fn two_stages<'s, 'y: 's>(
         let count = tile.min(n - start);
         let x = &x[start * cols..][..count * cols];
         let inner = &mut inner[..count * rank];
-        matmul_with(kernels, pool, factor.w, count, x, inner, scratch)?;
+        cpu.matmul(factor.w, count, x, inner, scratch)?;
         clear_tails(inner, rank, factor.rank);
         for slot in &mut slots {
             let rows = slot.w.rows();
             let y = &mut slot.y[start * rows..][..count * rows];
-            matmul_with(kernels, pool, slot.w, count, inner, y, scratch)?;
+            cpu.matmul(slot.w, count, inner, y, scratch)?;
         }
     }
     Ok(())
@@ -249,13 +236,13 @@ struct Inner {
 
 /// One row; the shapes have been checked.
 fn one_row(
-    kernels: &Kernels,
-    pool: &Pool,
+    cpu: &Cpu,
     x: &[f32],
     factors: &[Factor<'_>],
     slots: &mut [Slot<'_>],
     scratch: &mut Scratch,
 ) {
+    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
     // Strips are made where a product reads them.
     let read = |input| {
         let slots = slots.iter().filter(|slot| slot.input == input);

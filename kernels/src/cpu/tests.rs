@@ -3,7 +3,7 @@
 use htc_formats::DType;
 use htc_formats::model::RopePairs;
 
-use super::kernels::available;
+use super::kernels::{Kernels, available};
 use super::*;
 use crate::matrix::Matrix;
 use crate::pool::Pool;
@@ -14,6 +14,29 @@ mod elementwise_tests;
 mod matmul_tests;
 mod moments_tests;
 mod product_tests;
+
+/// The kernels of a table on some threads.
+fn on(kernels: &'static Kernels, pool: &Arc<Pool>) -> Cpu {
+    let pool = Arc::clone(pool);
+    Cpu { kernels, pool }
+}
+
+/// A pool of each of these numbers of threads.
+fn pools<const N: usize>(threads: [usize; N]) -> [Arc<Pool>; N] {
+    threads.map(|threads| Arc::new(Pool::new(threads).unwrap()))
+}
+
+#[test]
+fn every_instruction_set_has_a_name_of_its_own_and_the_best_is_taken() {
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let each = Cpu::each(&pool);
+    assert_eq!(each.len(), available().len());
+    assert_eq!(each[0].instruction_set(), instruction_set());
+    assert_eq!(Cpu::new(pool).instruction_set(), instruction_set());
+    let mut names: Vec<_> = each.iter().map(Cpu::instruction_set).collect();
+    names.dedup();
+    assert_eq!(names.len(), each.len());
+}
 
 /// The formats that [`Random::matrix`] makes.
 const TYPES: [DType; 8] = [
@@ -182,7 +205,7 @@ const PRODUCT_ERROR: f64 = 2e-6;
 #[test]
 fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(3);
-    let pools = [1, 2, 3].map(|threads| Pool::new(threads).unwrap());
+    let pools = pools([1, 2, 3]);
     let mut scratch = Scratch::new();
     for dtype in TYPES {
         for cols in [0, 1, 3, 4, 11].map(|blocks| blocks * dtype.block_len().max(19)) {
@@ -207,7 +230,7 @@ fn matmul_agrees_with_the_reference_on_any_number_of_threads() {
                     }
                     let results = pools.each_ref().map(|pool| {
                         let mut y = vec![f32::NAN; n * rows];
-                        matmul::matmul_with(k, pool, w, n, &x, &mut y, &mut scratch).unwrap();
+                        on(k, pool).matmul(w, n, &x, &mut y, &mut scratch).unwrap();
                         y
                     });
                     for t in 0..n {
@@ -248,7 +271,7 @@ fn assert_close(
 
 #[test]
 fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
-    let pool = Pool::new(1).unwrap();
+    let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let bytes = [0; 4 * 6];
     let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
@@ -261,53 +284,72 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
         })
     };
     assert_eq!(
-        matvec(&pool, w, &[0.0; 4], &mut y[..2], &mut scratch),
+        cpu.matvec(w, &[0.0; 4], &mut y[..2], &mut scratch),
         error("x (numbers)", 3, 4)
     );
     assert_eq!(
-        matvec(&pool, w, &[0.0; 3], &mut y, &mut scratch),
+        cpu.matvec(w, &[0.0; 3], &mut y, &mut scratch),
         error("y (numbers)", 2, 6)
     );
-    assert!(matmul(&pool, w, 2, &[0.0; 5], &mut y[..4], &mut scratch).is_err());
-    assert!(matmul(&pool, w, 2, &[0.0; 6], &mut y[..5], &mut scratch).is_err());
-    assert!(matmul(&pool, w, usize::MAX, &[0.0; 6], &mut y[..4], &mut scratch).is_err());
-    assert!(embed(w, 2, &mut y[..3]).is_err());
-    assert!(embed(w, 0, &mut y).is_err());
-    assert!(rms_norm(&pool, &[0.0; 6], &[1.0; 4], 0.0, &mut y).is_err());
-    assert!(rms_norm(&pool, &[0.0; 6], &[], 0.0, &mut y).is_err());
-    assert!(rms_norm(&pool, &[0.0; 4], &[1.0; 2], 0.0, &mut y).is_err());
-    assert!(rope(RopePairs::Adjacent, &mut y, 4, &[1.0], &[0.0]).is_err());
-    assert!(rope(RopePairs::Adjacent, &mut y, 3, &[1.0; 2], &[0.0; 2]).is_err());
-    assert!(rope(RopePairs::Adjacent, &mut y, 3, &[1.0], &[]).is_err());
-    assert!(silu_mul(&pool, &mut y, &[0.0; 5]).is_err());
-    assert!(add_assign(&pool, &mut y, &[0.0; 5]).is_err());
+    assert!(
+        cpu.matmul(w, 2, &[0.0; 5], &mut y[..4], &mut scratch)
+            .is_err()
+    );
+    assert!(
+        cpu.matmul(w, 2, &[0.0; 6], &mut y[..5], &mut scratch)
+            .is_err()
+    );
+    assert!(
+        cpu.matmul(w, usize::MAX, &[0.0; 6], &mut y[..4], &mut scratch)
+            .is_err()
+    );
+    assert!(cpu.embed(w, 2, &mut y[..3]).is_err());
+    assert!(cpu.embed(w, 0, &mut y).is_err());
+    assert!(cpu.rms_norm(&[0.0; 6], &[1.0; 4], 0.0, &mut y).is_err());
+    assert!(cpu.rms_norm(&[0.0; 6], &[], 0.0, &mut y).is_err());
+    assert!(cpu.rms_norm(&[0.0; 4], &[1.0; 2], 0.0, &mut y).is_err());
+    assert!(
+        cpu.rope(RopePairs::Adjacent, &mut y, 4, &[1.0], &[0.0])
+            .is_err()
+    );
+    assert!(
+        cpu.rope(RopePairs::Adjacent, &mut y, 3, &[1.0; 2], &[0.0; 2])
+            .is_err()
+    );
+    assert!(
+        cpu.rope(RopePairs::Adjacent, &mut y, 3, &[1.0], &[])
+            .is_err()
+    );
+    assert!(cpu.silu_mul(&mut y, &[0.0; 5]).is_err());
+    assert!(cpu.add_assign(&mut y, &[0.0; 5]).is_err());
     assert_eq!(y, [7.0; 6]);
 }
 
 #[test]
 fn empty_shapes_are_no_error() {
-    let pool = Pool::new(2).unwrap();
+    let cpu = Cpu::with_threads(2).unwrap();
     let mut scratch = Scratch::new();
     let none = Matrix::new(DType::F16, 3, 0, &[]).unwrap();
     for n in [1, 2, 500] {
         let mut y = vec![7.0; 3 * n];
-        matmul(&pool, none, n, &[], &mut y, &mut scratch).unwrap();
+        cpu.matmul(none, n, &[], &mut y, &mut scratch).unwrap();
         assert_eq!(y, vec![0.0; 3 * n]);
     }
-    matmul(&pool, none, 0, &[], &mut [], &mut scratch).unwrap();
-    rms_norm(&pool, &[], &[], 0.0, &mut []).unwrap();
-    rope(RopePairs::Adjacent, &mut [], 0, &[], &[]).unwrap();
+    cpu.matmul(none, 0, &[], &mut [], &mut scratch).unwrap();
+    cpu.rms_norm(&[], &[], 0.0, &mut []).unwrap();
+    cpu.rope(RopePairs::Adjacent, &mut [], 0, &[], &[]).unwrap();
 }
 
 #[test]
 fn embed_reads_one_row() {
+    let cpu = Cpu::with_threads(1).unwrap();
     let mut random = Random(8);
     for dtype in TYPES {
         let cols = 2 * dtype.block_len();
         let bytes = random.matrix(dtype, 3, cols);
         let w = Matrix::new(dtype, 3, cols, &bytes).unwrap();
         let (mut found, mut expected) = (vec![0.0; cols], vec![0.0; cols]);
-        embed(w, 2, &mut found).unwrap();
+        cpu.embed(w, 2, &mut found).unwrap();
         htc_formats::block::decode(dtype, w.row(2), &mut expected).unwrap();
         assert_eq!(found, expected);
     }

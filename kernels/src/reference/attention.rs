@@ -2,8 +2,25 @@
 
 use half::f16;
 
+use super::Real;
 use crate::cpu::{Attention, KvNumbers, KvView};
 use crate::error::ShapeError;
+
+/// The float16 that is nearest to a number, ties to even; infinite beyond the largest.
+pub fn nearest_f16(x: f64) -> f64 {
+    f16::from_f64(x).to_f64()
+}
+
+/// The shapes of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads, a divisor of the query heads.
+    pub kv_heads: usize,
+    /// Numbers of one head.
+    pub size: usize,
+}
 
 /// Causal attention of `n` queries `q [n, heads, head_size]` at positions `position ..` over the
 /// keys and values of the positions that each sees; `out` has the shape of `q`. Query head `h`
@@ -20,42 +37,69 @@ pub fn attention(
     out: &mut [f32],
 ) -> Result<(), ShapeError> {
     attention.check()?;
-    let heads = kv.check_queries(q.len(), n, position, out.len())?;
-    let size = kv.head_size();
+    let heads = Heads {
+        heads: kv.check_queries(q.len(), n, position, out.len())?,
+        kv_heads: kv.kv_heads(),
+        size: kv.head_size(),
+    };
     let number = |numbers: KvNumbers<'_>, i: usize| match numbers {
         KvNumbers::F16(halves) => f16::from_bits(halves[i]).to_f64(),
         KvNumbers::F32(numbers) => f64::from(numbers[i]),
     };
-    for t in 0..n {
+    let stored = |[head, p, d]: [usize; 3]| {
+        let (keys, values) = kv.head(head);
+        let at = p * heads.size + d;
+        [number(keys, at), number(values, at)]
+    };
+    attend(q, position, heads, attention, stored, out);
+    Ok(())
+}
+
+/// [`attention`] over keys and values that lie anywhere: `stored` gives those of a kv head, a
+/// position and a dimension.
+///
+/// # Panics
+/// When `out` is shorter than `q`.
+pub fn attend<T: Real>(
+    q: &[T],
+    position: usize,
+    Heads {
+        heads,
+        kv_heads,
+        size,
+    }: Heads,
+    attention: &Attention,
+    stored: impl Fn([usize; 3]) -> [f64; 2],
+    out: &mut [T],
+) {
+    let queries = q.chunks_exact((heads * size).max(1)).enumerate();
+    for (t, h) in queries.flat_map(|(t, _)| (0..heads).map(move |h| (t, h))) {
         let p = position + t;
         let first = attention.window.map_or(0, |w| (p + 1).saturating_sub(w));
-        for h in 0..heads {
-            let at = (t * heads + h) * size;
-            let q = &q[at..at + size];
-            let (keys, values) = kv.head(h / (heads / kv.kv_heads()));
-            let score = |p: usize| {
-                let products = q.iter().enumerate();
-                let products = products.map(|(d, &q)| f64::from(q) * number(keys, p * size + d));
-                let score = products.sum::<f64>() * f64::from(attention.scale);
-                match attention.softcap.map(f64::from) {
-                    Some(cap) => cap * (score / cap).tanh(),
-                    None => score,
-                }
-            };
-            let scores: Vec<f64> = (first..=p).map(score).collect();
-            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            for d in 0..size {
-                let terms = weights.iter().enumerate();
-                let value: f64 = terms
-                    .map(|(i, weight)| weight * number(values, (first + i) * size + d))
-                    .sum();
-                out[at + d] = (value / sum) as f32;
+        let at = (t * heads + h) * size;
+        let q = &q[at..at + size];
+        let kv_head = h / (heads / kv_heads);
+        let score = |p: usize| {
+            let products = q.iter().enumerate();
+            let products = products.map(|(d, &q)| q.into() * stored([kv_head, p, d])[0]);
+            let score = products.sum::<f64>() * f64::from(attention.scale);
+            match attention.softcap.map(f64::from) {
+                Some(cap) => cap * (score / cap).tanh(),
+                None => score,
             }
+        };
+        let scores: Vec<f64> = (first..=p).map(score).collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        for d in 0..size {
+            let terms = weights.iter().enumerate();
+            let value: f64 = terms
+                .map(|(i, weight)| weight * stored([kv_head, first + i, d])[1])
+                .sum();
+            out[at + d] = T::nearest(value / sum);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use htc_formats::model::RopePairs;
 
+use super::Real;
 use crate::error::{ShapeError, expect, expect_rope};
 
 /// Turns the pairs of numbers of every head of `x [heads, head_size]` by the angles whose cosines
@@ -10,12 +11,12 @@ use crate::error::{ShapeError, expect, expect_rope};
 /// # Errors
 /// When `x` is not a whole number of heads, `sin` is not as long as `cos`, or the pairs do not
 /// fit in a head.
-pub fn rope(
+pub fn rope<T: Real>(
     pairs: RopePairs,
-    x: &mut [f32],
+    x: &mut [T],
     head_size: usize,
-    cos: &[f32],
-    sin: &[f32],
+    cos: &[T],
+    sin: &[T],
 ) -> Result<(), ShapeError> {
     expect_rope(x.len(), head_size, cos.len(), sin.len())?;
     for head in x.chunks_exact_mut(head_size.max(1)) {
@@ -24,10 +25,9 @@ pub fn rope(
                 RopePairs::Adjacent => (2 * i, 2 * i + 1),
                 RopePairs::Halves => (i, i + cos.len()),
             };
-            let [a, b] = [head[first], head[second]].map(f64::from);
-            let (c, s) = (f64::from(cos[i]), f64::from(sin[i]));
-            head[first] = (a * c - b * s) as f32;
-            head[second] = (a * s + b * c) as f32;
+            let [a, b, c, s]: [f64; 4] = [head[first], head[second], cos[i], sin[i]].map(T::into);
+            head[first] = T::nearest(a * c - b * s);
+            head[second] = T::nearest(a * s + b * c);
         }
     }
     Ok(())
@@ -37,21 +37,21 @@ pub fn rope(
 ///
 /// # Errors
 /// When the lengths differ.
-pub fn gelu_mul(gate: &mut [f32], up: &[f32]) -> Result<(), ShapeError> {
+pub fn gelu_mul<T: Real>(gate: &mut [T], up: &[T]) -> Result<(), ShapeError> {
     expect("up (numbers)", gate.len(), up.len())?;
     for (gate, &up) in gate.iter_mut().zip(up) {
-        let x = f64::from(*gate);
+        let x: f64 = (*gate).into();
         let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-        *gate = (x * (1.0 + u.tanh()) / 2.0 * f64::from(up)) as f32;
+        *gate = T::nearest(x * (1.0 + u.tanh()) / 2.0 * up.into());
     }
     Ok(())
 }
 
 /// `x = cap * tanh(x / cap)`.
-pub fn softcap(x: &mut [f32], cap: f32) {
+pub fn softcap<T: Real>(x: &mut [T], cap: f32) {
     let cap = f64::from(cap);
     for x in x {
-        *x = (cap * (f64::from(*x) / cap).tanh()) as f32;
+        *x = T::nearest(cap * ((*x).into() / cap).tanh());
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn rope_by_a_right_angle_swaps_the_halves() {
-        let mut x = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0];
+        let mut x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0];
         rope(RopePairs::Halves, &mut x, 5, &[0.0, 1.0], &[1.0, 0.0]).unwrap();
         assert_eq!(x, [-3.0, 2.0, 1.0, 4.0, 5.0, -8.0, 7.0, 6.0, 9.0, 10.0]);
     }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn gelu_has_the_values_of_pytorch() {
         // torch.nn.functional.gelu(x, approximate="tanh") in float64.
-        let mut gate = [-3.0, -1.0, 0.0, 0.5, 1.0, 3.0];
+        let mut gate = [-3.0f32, -1.0, 0.0, 0.5, 1.0, 3.0];
         gelu_mul(&mut gate, &[1.0; 6]).unwrap();
         let expected = [
             -0.003_637_392,
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_cap_is_approached_and_small_numbers_stay() {
-        let mut x = [1e-3, 1e9, -1e9, 30.0];
+        let mut x = [1e-3f32, 1e9, -1e9, 30.0];
         softcap(&mut x, 30.0);
         assert!((x[0] - 1e-3).abs() < 1e-9);
         assert_eq!(x[1..3], [30.0, -30.0]);

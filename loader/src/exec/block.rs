@@ -1,14 +1,27 @@
 //! One block of the transformer.
 
-use htc_formats::model::{Activation, Site, Slot};
-use htc_kernels::cpu;
+use htc_formats::model::{HyperParameters, Site, Slot};
 
-use super::Session;
 use super::project::{Output, project};
-use super::tap::{Point, Tap};
+use super::tap::{Look, Point, Tap};
+use super::{Buffers, Session};
+use crate::backend::{Backend, HeadShape};
 use crate::error::ExecError;
+use crate::linear::RankFraction;
+use crate::model::Layer;
 
-impl Session<'_> {
+/// A block in execution: what its parts have in common.
+struct Block<'a, B: Backend> {
+    backend: &'a mut B,
+    hyper: &'a HyperParameters,
+    layer: &'a Layer<B>,
+    /// Rows of the batch.
+    n: usize,
+    rank: RankFraction,
+    look: Look<'a>,
+}
+
+impl<B: Backend> Session<B> {
     /// Block `index` on the `n` rows of the batch, which follow the positions read so far;
     /// the batch's rotations are filled in.
     pub(super) fn block_of_batch(
@@ -17,110 +30,152 @@ impl Session<'_> {
         n: usize,
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
-        let (model, pool, hyper) = (self.model, self.pool, self.model.hyper());
-        let start = self.kv.len();
+        let mut block = Block {
+            backend: &mut self.backend,
+            hyper: self.model.hyper(),
+            layer: &self.model.layers[index],
+            n,
+            rank: self.rank,
+            look: Look {
+                tap,
+                layer: index,
+                n,
+                room: &mut self.room,
+            },
+        };
+        block.attention(&mut self.kv, index, &mut self.buffers)?;
+        block.feed_forward(&mut self.buffers)
+    }
+}
+
+impl<B: Backend> Block<'_, B> {
+    fn attention(
+        &mut self,
+        kv: &mut B::Kv,
+        index: usize,
+        b: &mut Buffers<B>,
+    ) -> Result<(), ExecError> {
+        let (hyper, layer, n) = (self.hyper, self.layer, self.n);
+        let heads = |heads| HeadShape {
+            rows: n,
+            heads,
+            size: hyper.head_size,
+        };
+        let (queries, keys) = (heads(hyper.heads), heads(hyper.kv_heads));
         let q_width = hyper.heads * hyper.head_size;
         let kv_width = hyper.kv_heads * hyper.head_size;
-        let layer = &model.layers[index];
-        let b = &mut self.buffers;
-        let norm = |x: &[f32], weight: &[f32], out: &mut [f32]| {
-            cpu::rms_norm(pool, x, weight, hyper.norm_epsilon, out)
-        };
-        let norm_in_place = |x: &mut [f32], weight: Option<&Vec<f32>>| match weight {
-            Some(weight) => cpu::rms_norm_in_place(pool, x, weight, hyper.norm_epsilon),
-            None => Ok(()),
-        };
-        let add_bias = |slot: Slot, y: &mut [f32]| match layer.bias(slot) {
-            Some(bias) => cpu::add_bias(pool, y, bias),
-            None => Ok(()),
-        };
-        norm(&b.x, &layer.attention_norm, &mut b.normed)?;
-        tap.see(index, Point::Input(Site::Attention), &b.normed);
+        let epsilon = hyper.norm_epsilon;
+        let norm = &layer.attention_norm;
+        self.backend
+            .rms_norm(n, &b.x, norm, epsilon, &mut b.normed)?;
+        let site = Point::Input(Site::Attention);
+        self.look.at(self.backend, site, hyper.width, &b.normed)?;
+        let outputs = [
+            (&layer.q, &mut b.q),
+            (&layer.k, &mut b.k),
+            (&layer.v, &mut b.v),
+        ];
         project(
-            pool,
+            self.backend,
             n,
             &b.normed,
             layer.qkv_basis.as_ref(),
             self.rank,
-            &mut [
-                Output::new(&layer.q, &mut b.q),
-                Output::new(&layer.k, &mut b.k),
-                Output::new(&layer.v, &mut b.v),
-            ],
-            &mut b.workspace,
+            outputs.map(|(linear, y)| Output { linear, y }),
         )?;
-        add_bias(Slot::Q, &mut b.q)?;
-        add_bias(Slot::K, &mut b.k)?;
-        add_bias(Slot::V, &mut b.v)?;
-        norm_in_place(&mut b.q, layer.query_norm.as_ref())?;
-        norm_in_place(&mut b.k, layer.key_norm.as_ref())?;
+        self.add_bias(Slot::Q, &mut b.q)?;
+        self.add_bias(Slot::K, &mut b.k)?;
+        self.add_bias(Slot::V, &mut b.v)?;
+        self.norm_in_place(n * hyper.heads, &mut b.q, layer.query_norm.as_ref())?;
+        self.norm_in_place(n * hyper.kv_heads, &mut b.k, layer.key_norm.as_ref())?;
         let rotation = match layer.local_rope {
             true => &b.local_rotation,
             false => &b.rotation,
         };
         let pairs = hyper.forward.rope_pairs;
-        rotation.apply(pairs, &mut b.q, q_width, hyper.head_size)?;
-        rotation.apply(pairs, &mut b.k, kv_width, hyper.head_size)?;
-        tap.see(index, Point::Queries, &b.q);
-        tap.see(index, Point::Keys, &b.k);
-        tap.see(index, Point::Values, &b.v);
-        self.kv.append(index, &b.k, &b.v)?;
-        let (kv, scratch) = (self.kv.view(index)?, &mut b.workspace.scratch);
+        self.backend.rope(pairs, rotation, queries, &mut b.q)?;
+        self.backend.rope(pairs, rotation, keys, &mut b.k)?;
+        let look = &mut self.look;
+        look.at(self.backend, Point::Queries, q_width, &b.q)?;
+        look.at(self.backend, Point::Keys, kv_width, &b.k)?;
+        look.at(self.backend, Point::Values, kv_width, &b.v)?;
+        self.backend.append(kv, index, n, &b.k, &b.v)?;
         let (attention, out) = (&layer.attention, &mut b.attended);
-        if n == 1 {
-            cpu::attention_decode(pool, &b.q, &kv, start + 1, attention, scratch, out)?;
-        } else {
-            cpu::attention_prefill(pool, &b.q, n, start, &kv, attention, scratch, out)?;
-        }
-        tap.see(index, Point::Input(Site::AttentionOutput), &b.attended);
-        project(
-            pool,
-            n,
-            &b.attended,
-            None,
-            self.rank,
-            &mut [Output::new(&layer.o, &mut b.delta)],
-            &mut b.workspace,
-        )?;
-        add_bias(Slot::O, &mut b.delta)?;
-        norm_in_place(&mut b.delta, layer.post_attention_norm.as_ref())?;
-        tap.see(index, Point::AttentionBranch, &b.delta);
-        cpu::add_assign(pool, &mut b.x, &b.delta)?;
+        self.backend
+            .attention(queries, &b.q, kv, index, attention, out)?;
+        let site = Point::Input(Site::AttentionOutput);
+        look.at(self.backend, site, q_width, &b.attended)?;
+        self.project_back(Slot::O, &b.attended, &mut b.delta)?;
+        self.norm_in_place(n, &mut b.delta, layer.post_attention_norm.as_ref())?;
+        let branch = Point::AttentionBranch;
+        self.look.at(self.backend, branch, hyper.width, &b.delta)?;
+        self.backend.add(n * hyper.width, &mut b.x, &b.delta)
+    }
 
-        norm(&b.x, &layer.ffn_norm, &mut b.normed)?;
-        tap.see(index, Point::Input(Site::Ffn), &b.normed);
+    fn feed_forward(&mut self, b: &mut Buffers<B>) -> Result<(), ExecError> {
+        let (hyper, layer, n) = (self.hyper, self.layer, self.n);
+        let (norm, epsilon) = (&layer.ffn_norm, hyper.norm_epsilon);
+        self.backend
+            .rms_norm(n, &b.x, norm, epsilon, &mut b.normed)?;
+        let site = Point::Input(Site::Ffn);
+        self.look.at(self.backend, site, hyper.width, &b.normed)?;
+        let outputs = [(&layer.gate, &mut b.gate), (&layer.up, &mut b.up)];
         project(
-            pool,
+            self.backend,
             n,
             &b.normed,
             layer.gate_up_basis.as_ref(),
             self.rank,
-            &mut [
-                Output::new(&layer.gate, &mut b.gate),
-                Output::new(&layer.up, &mut b.up),
-            ],
-            &mut b.workspace,
+            outputs.map(|(linear, y)| Output { linear, y }),
         )?;
-        add_bias(Slot::Gate, &mut b.gate)?;
-        add_bias(Slot::Up, &mut b.up)?;
-        match hyper.forward.activation {
-            Activation::Silu => cpu::silu_mul(pool, &mut b.gate, &b.up)?,
-            Activation::GeluTanh => cpu::gelu_mul(pool, &mut b.gate, &b.up)?,
+        self.add_bias(Slot::Gate, &mut b.gate)?;
+        self.add_bias(Slot::Up, &mut b.up)?;
+        let (activation, numbers) = (hyper.forward.activation, n * hyper.ffn);
+        self.backend
+            .activate(activation, numbers, &mut b.gate, &b.up)?;
+        let site = Point::Input(Site::FfnHidden);
+        self.look.at(self.backend, site, hyper.ffn, &b.gate)?;
+        self.project_back(Slot::Down, &b.gate, &mut b.delta)?;
+        self.norm_in_place(n, &mut b.delta, layer.post_ffn_norm.as_ref())?;
+        let branch = Point::FfnBranch;
+        self.look.at(self.backend, branch, hyper.width, &b.delta)?;
+        self.backend.add(n * hyper.width, &mut b.x, &b.delta)
+    }
+
+    /// The slot that writes to the residual stream, O or down, with its bias.
+    fn project_back(
+        &mut self,
+        slot: Slot,
+        x: &B::Buffer,
+        y: &mut B::Buffer,
+    ) -> Result<(), ExecError> {
+        let linear = match slot {
+            Slot::O => &self.layer.o,
+            _ => &self.layer.down,
+        };
+        let output = Output { linear, y };
+        project(self.backend, self.n, x, None, self.rank, [output])?;
+        self.add_bias(slot, y)
+    }
+
+    fn add_bias(&mut self, slot: Slot, y: &mut B::Buffer) -> Result<(), ExecError> {
+        match self.layer.bias(slot) {
+            Some(bias) => self.backend.add_bias(self.n, y, bias),
+            None => Ok(()),
         }
-        tap.see(index, Point::Input(Site::FfnHidden), &b.gate);
-        project(
-            pool,
-            n,
-            &b.gate,
-            None,
-            self.rank,
-            &mut [Output::new(&layer.down, &mut b.delta)],
-            &mut b.workspace,
-        )?;
-        add_bias(Slot::Down, &mut b.delta)?;
-        norm_in_place(&mut b.delta, layer.post_ffn_norm.as_ref())?;
-        tap.see(index, Point::FfnBranch, &b.delta);
-        cpu::add_assign(pool, &mut b.x, &b.delta)?;
-        Ok(())
+    }
+
+    /// The norm of `rows` rows, where there is one.
+    fn norm_in_place(
+        &mut self,
+        rows: usize,
+        x: &mut B::Buffer,
+        weight: Option<&B::Vector>,
+    ) -> Result<(), ExecError> {
+        let epsilon = self.hyper.norm_epsilon;
+        match weight {
+            Some(weight) => self.backend.rms_norm_in_place(rows, x, weight, epsilon),
+            None => Ok(()),
+        }
     }
 }

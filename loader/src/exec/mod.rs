@@ -1,18 +1,20 @@
-//! The forward pass: one for prefill (many positions at once) and decode (one position).
+//! The forward pass: one for prefill (many positions at once) and decode (one position), on any
+//! [`Backend`].
 
 mod block;
 mod project;
-mod rotation;
 mod tap;
 
-use htc_kernels::{Pool, ShapeError, cpu};
+use std::ops::Range;
+use std::sync::Arc;
 
+use htc_kernels::ShapeError;
+
+use crate::backend::{Backend, Cpu};
 use crate::error::ExecError;
-use crate::kv::{KvCache, KvType};
+use crate::kv::{Kv, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
-use project::Workspace;
-use rotation::Rotation;
 
 pub use tap::{Point, Tap};
 
@@ -24,62 +26,91 @@ pub const BATCH: usize = 512;
 const BUFFER: usize = 1 << 24;
 
 /// A sequence being read or written by a model.
-pub struct Session<'m> {
-    model: &'m Model,
-    pool: &'m Pool,
-    kv: KvCache,
+///
+/// [`Session::step`] is all that reading and writing need. [`Session::forward`] and
+/// [`Session::logits`] are its halves, for whoever wants logits of more than the last position;
+/// [`Session::embed`], [`Session::block`] and [`Session::forward_from`] execute a part of the model.
+///
+/// A session owns what it needs and may move to another thread.
+pub struct Session<B: Backend = Cpu> {
+    model: Arc<Model<B>>,
+    backend: B,
+    kv: B::Kv,
+    /// Blocks whose keys and values of all positions the KV cache holds.
+    held: Range<usize>,
     /// Positions that were announced.
     context: usize,
     rank: RankFraction,
-    buffers: Buffers,
+    buffers: Buffers<B>,
+    /// Where numbers of a device are copied to.
+    room: Vec<f32>,
     /// Rows of the last batch.
     rows: usize,
 }
 
 /// Activations of one batch, row by row; their memory is kept from batch to batch.
-#[derive(Default)]
-struct Buffers {
+struct Buffers<B: Backend> {
     /// Residual stream `[n, width]`; after the forward pass, normed for the output.
-    x: Vec<f32>,
-    normed: Vec<f32>,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    attended: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
+    x: B::Buffer,
+    normed: B::Buffer,
+    q: B::Buffer,
+    k: B::Buffer,
+    v: B::Buffer,
+    attended: B::Buffer,
+    gate: B::Buffer,
+    up: B::Buffer,
     /// What a block adds to the residual stream.
-    delta: Vec<f32>,
-    rotation: Rotation,
+    delta: B::Buffer,
+    rotation: B::Rotation,
     /// That of layers with a window, where it is another.
-    local_rotation: Rotation,
-    logits: Vec<f32>,
-    workspace: Workspace,
+    local_rotation: B::Rotation,
+    logits: B::Buffer,
 }
 
-impl<'m> Session<'m> {
+impl<B: Backend> Session<B> {
     /// An empty sequence that will have at most `context` positions. Models with LongRoPE
     /// rotate by it, and refuse more; to others it means nothing.
-    pub fn new(model: &'m Model, pool: &'m Pool, context: usize) -> Self {
-        Session::with_kv_type(model, pool, context, KvType::default())
+    ///
+    /// The backend is one of the device that the model was [loaded](Model::load) to.
+    ///
+    /// # Errors
+    /// [`ExecError`] where the backend has no room.
+    pub fn new(
+        model: impl Into<Arc<Model<B>>>,
+        backend: B,
+        context: usize,
+    ) -> Result<Self, ExecError> {
+        Session::with_kv_type(model, backend, context, KvType::default())
     }
 
     /// An empty sequence whose keys and values are stored as `kv_type`.
-    pub fn with_kv_type(model: &'m Model, pool: &'m Pool, context: usize, kv_type: KvType) -> Self {
-        Session {
+    ///
+    /// # Errors
+    /// [`ExecError`] where the backend has no room.
+    pub fn with_kv_type(
+        model: impl Into<Arc<Model<B>>>,
+        mut backend: B,
+        context: usize,
+        kv_type: KvType,
+    ) -> Result<Self, ExecError> {
+        let model = model.into();
+        let kv = backend.kv(model.hyper().into(), kv_type)?;
+        Ok(Session {
+            kv,
             model,
-            pool,
+            backend,
+            held: 0..0,
             context,
-            kv: KvCache::new(model.hyper(), kv_type),
             rank: RankFraction::FULL,
-            buffers: Buffers::default(),
+            buffers: Buffers::new(),
+            room: Vec::new(),
             rows: 0,
-        }
+        })
     }
 
     /// The model that is executed.
-    pub fn model(&self) -> &'m Model {
-        self.model
+    pub fn model(&self) -> &Arc<Model<B>> {
+        &self.model
     }
 
     /// Positions that [`Session::forward`] takes at most: [`BATCH`], or fewer where the model is
@@ -102,8 +133,8 @@ impl<'m> Session<'m> {
         self.kv.len()
     }
 
-    /// The KV cache.
-    pub fn kv(&self) -> &KvCache {
+    /// The keys and values of the positions read so far.
+    pub fn kv(&self) -> &B::Kv {
         &self.kv
     }
 
@@ -118,50 +149,91 @@ impl<'m> Session<'m> {
         self.rows = 0;
     }
 
+    /// Keeps the first `positions` positions and forgets those behind them, logits of the last
+    /// batch included: what is read next follows there, as if nothing else had ever been read.
+    ///
+    /// # Errors
+    /// [`ExecError::Truncate`] where fewer were read; the sequence is then as before.
+    pub fn truncate(&mut self, positions: usize) -> Result<(), ExecError> {
+        let found = self.kv.len();
+        if positions > found {
+            let asked = positions;
+            return Err(ExecError::Truncate { asked, found });
+        }
+        self.kv.truncate(positions);
+        self.rows = 0;
+        Ok(())
+    }
+
+    /// Reads `tokens`, any number of them, after what was read before: the logits `[vocabulary]`
+    /// behind the last.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a token outside the vocabulary, no token at all, or more positions than
+    /// the session may have; the sequence is then as before.
+    pub fn step(&mut self, tokens: &[u32]) -> Result<&[f32], ExecError> {
+        self.check_tokens(tokens)?;
+        self.check_context(tokens.len())?;
+        self.rows = 0;
+        for batch in tokens.chunks(self.batch()) {
+            self.forward(batch)?;
+        }
+        self.last_logits()
+    }
+
     /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
     ///
     /// # Errors
     /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
     /// then as before.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        let (model, hyper) = (self.model, self.model.hyper());
         let n = tokens.len();
         self.check_tokens(tokens)?;
-        self.prepare(n)?;
+        self.prepare(n, 0..self.model.layers.len())?;
         if n == 0 {
             return Ok(());
         }
-        let mut x = std::mem::take(&mut self.buffers.x);
-        let embedded = self.embed(tokens, &mut x);
-        self.buffers.x = x;
-        embedded?;
-        for layer in 0..model.layers.len() {
-            self.block_of_batch(layer, n, &mut ())?;
-        }
-        let b = &mut self.buffers;
-        std::mem::swap(&mut b.x, &mut b.normed);
-        let (x, out) = (&b.normed, &mut b.x);
-        cpu::rms_norm(self.pool, x, &model.output_norm, hyper.norm_epsilon, out)?;
-        self.kv.advance(n);
-        self.rows = n;
-        Ok(())
+        self.embed_batch(tokens)?;
+        self.blocks_and_norm(0, n)
     }
 
-    /// The residual stream `out [n, width]` that `tokens` begin with.
+    /// The rest of a forward pass: reads the `n` positions that come next (at most
+    /// [`Session::batch`]) as what they are in front of block `layer`, the residual stream
+    /// `x [n, width]`, through that block and all behind it. Logits are then those that
+    /// [`Session::forward`] gives.
+    ///
+    /// The blocks in front of `layer` know nothing of these positions, so that they cannot be used
+    /// before [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError`] for a token outside the vocabulary or an `out` of another length.
-    pub fn embed(&self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError> {
-        let hyper = self.model.hyper();
-        expect_length(tokens.len() * hyper.width, out.len())?;
+    /// [`ExecError`] for a block that does not exist or was not used for the positions before, an
+    /// `x` of another width, or too many positions.
+    pub fn forward_from(&mut self, layer: usize, x: &[f32]) -> Result<(), ExecError> {
+        let n = self.upload(layer..self.model.layers.len(), x)?;
+        match n {
+            0 => Ok(()),
+            n => self.blocks_and_norm(layer, n),
+        }
+    }
+
+    /// The residual stream `out [n, width]` that `tokens` (at most [`Session::batch`]) begin with.
+    /// Nothing is read; logits of the last batch are forgotten.
+    ///
+    /// # Errors
+    /// [`ExecError`] for a token outside the vocabulary, too many tokens, or an `out` of another
+    /// length.
+    pub fn embed(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<(), ExecError> {
+        let numbers = tokens.len() * self.model.hyper().width;
+        expect_length(numbers, out.len())?;
         self.check_tokens(tokens)?;
-        let embedding = self.model.embedding.matrix()?;
-        for (row, &token) in out.chunks_exact_mut(hyper.width).zip(tokens) {
-            cpu::embed(embedding, token as usize, row)?;
-        }
-        if let Some(factor) = hyper.forward.embedding_scale {
-            cpu::scale(self.pool, out, factor);
-        }
+        self.check_batch(tokens.len())?;
+        self.rows = 0;
+        self.backend.resize(&mut self.buffers.x, numbers)?;
+        self.embed_batch(tokens)?;
+        let x = self
+            .backend
+            .read(&self.buffers.x, numbers, &mut self.room)?;
+        out.copy_from_slice(x);
         Ok(())
     }
 
@@ -170,25 +242,61 @@ impl<'m> Session<'m> {
     /// through another block.
     ///
     /// # Errors
-    /// [`ExecError`] for a block that does not exist, an `x` of another width, or too many
-    /// positions.
+    /// [`ExecError`] for a block that does not exist or was not used for the positions before, an
+    /// `x` of another width, or too many positions.
     pub fn block(
         &mut self,
         layer: usize,
         x: &mut [f32],
         tap: &mut dyn Tap,
     ) -> Result<(), ExecError> {
-        let hyper = self.model.hyper();
-        let (n, layers) = (x.len() / hyper.width.max(1), self.model.layers.len());
-        if layer >= layers {
+        let n = self.upload(layer..layer.saturating_add(1), x)?;
+        if n == 0 {
+            return Ok(());
+        }
+        self.block_of_batch(layer, n, tap)?;
+        let stream = &self.buffers.x;
+        x.copy_from_slice(self.backend.read(stream, x.len(), &mut self.room)?);
+        self.kv.advance(n);
+        self.held = layer..layer + 1;
+        Ok(())
+    }
+
+    /// Embeds the tokens of a batch, for which there is room.
+    fn embed_batch(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        let scale = self.model.hyper().forward.embedding_scale;
+        let (embedding, x) = (&self.model.embedding.weight, &mut self.buffers.x);
+        self.backend.embed(embedding, tokens, scale, x)
+    }
+
+    /// Makes room for the next positions in front of some blocks and puts `x` there; the number of
+    /// positions.
+    fn upload(&mut self, blocks: Range<usize>, x: &[f32]) -> Result<usize, ExecError> {
+        let (width, layers) = (self.model.hyper().width, self.model.layers.len());
+        let n = x.len() / width.max(1);
+        if blocks.start >= layers {
+            let layer = blocks.start;
             return Err(ExecError::Layer { layer, layers });
         }
-        expect_length(n * hyper.width, x.len())?;
-        self.prepare(n)?;
-        self.buffers.x.copy_from_slice(x);
-        self.block_of_batch(layer, n, tap)?;
-        x.copy_from_slice(&self.buffers.x);
+        expect_length(n * width, x.len())?;
+        self.prepare(n, blocks)?;
+        self.backend.upload(x, &mut self.buffers.x)?;
+        Ok(n)
+    }
+
+    /// The blocks from `first` on, the norm behind the last, and the count of the positions.
+    fn blocks_and_norm(&mut self, first: usize, n: usize) -> Result<(), ExecError> {
+        for layer in first..self.model.layers.len() {
+            self.block_of_batch(layer, n, &mut ())?;
+        }
+        let (model, b) = (&self.model, &mut self.buffers);
+        std::mem::swap(&mut b.x, &mut b.normed);
+        let (x, out, epsilon) = (&b.normed, &mut b.x, model.hyper().norm_epsilon);
+        self.backend
+            .rms_norm(n, x, &model.output_norm, epsilon, out)?;
         self.kv.advance(n);
+        self.held = first..self.model.layers.len();
+        self.rows = n;
         Ok(())
     }
 
@@ -201,28 +309,56 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Makes room for `n` positions more.
-    fn prepare(&mut self, n: usize) -> Result<(), ExecError> {
-        let hyper = self.model.hyper();
+    fn check_batch(&self, n: usize) -> Result<(), ExecError> {
         let limit = self.batch();
-        if n > limit {
-            return Err(ExecError::Batch { found: n, limit });
+        match n > limit {
+            true => Err(ExecError::Batch { found: n, limit }),
+            false => Ok(()),
         }
-        let start = self.kv.len();
-        let (frequencies, limit) = self.model.rope.global(self.context);
-        if start + n > limit {
-            let found = start + n;
-            return Err(ExecError::Context { found, limit });
+    }
+
+    /// Whether `n` positions more are rotated as those before.
+    fn check_context(&self, n: usize) -> Result<(), ExecError> {
+        let (_, limit) = self.model.rope.global(self.context);
+        let found = self.kv.len().saturating_add(n);
+        match found > limit {
+            true => Err(ExecError::Context { found, limit }),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes room for `n` positions more, to be read by some blocks.
+    fn prepare(&mut self, n: usize, blocks: Range<usize>) -> Result<(), ExecError> {
+        self.check_batch(n)?;
+        self.check_context(n)?;
+        let (start, held) = (self.kv.len(), &self.held);
+        if start > 0 && (blocks.start < held.start || blocks.end > held.end) {
+            let (asked, held) = (blocks, held.clone());
+            return Err(ExecError::Blocks { asked, held });
         }
         self.rows = 0;
-        self.kv.reserve(n);
-        let (buffers, factor) = (&mut self.buffers, self.model.rope.factor);
-        let q_width = hyper.heads * hyper.head_size;
-        let kv_width = hyper.kv_heads * hyper.head_size;
-        buffers.resize(n, hyper.width, q_width, kv_width, hyper.ffn);
-        buffers.rotation.fill(start, n, frequencies, factor);
-        if let Some(frequencies) = self.model.rope.local() {
-            buffers.local_rotation.fill(start, n, frequencies, factor);
+        let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
+        backend.reserve(&mut self.kv, n)?;
+        let h = model.hyper();
+        let (q_width, kv_width) = (h.heads * h.head_size, h.kv_heads * h.head_size);
+        for (buffer, row) in [
+            (&mut b.x, h.width),
+            (&mut b.normed, h.width),
+            (&mut b.delta, h.width),
+            (&mut b.q, q_width),
+            (&mut b.attended, q_width),
+            (&mut b.k, kv_width),
+            (&mut b.v, kv_width),
+            (&mut b.gate, h.ffn),
+            (&mut b.up, h.ffn),
+        ] {
+            backend.resize(buffer, n * row)?;
+        }
+        let (frequencies, _) = model.rope.global(self.context);
+        let factor = model.rope.factor;
+        backend.rotate_to(&mut b.rotation, start, n, frequencies, factor)?;
+        if let Some(frequencies) = model.rope.local() {
+            backend.rotate_to(&mut b.local_rotation, start, n, frequencies, factor)?;
         }
         Ok(())
     }
@@ -232,7 +368,6 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`ExecError::Rows`] where the last batch does not have them.
     pub fn logits(&mut self, start: usize, end: usize) -> Result<&[f32], ExecError> {
-        let hyper = self.model.hyper();
         if start > end || end > self.rows {
             return Err(ExecError::Rows {
                 start,
@@ -240,20 +375,13 @@ impl<'m> Session<'m> {
                 rows: self.rows,
             });
         }
-        let n = end - start;
-        let Buffers {
-            x,
-            logits,
-            workspace,
-            ..
-        } = &mut self.buffers;
-        logits.resize(n * hyper.vocabulary, 0.0);
-        let x = &x[start * hyper.width..end * hyper.width];
-        workspace.multiply(self.pool, self.model.output.matrix()?, n, x, logits)?;
-        if let Some(cap) = hyper.forward.logit_softcap {
-            cpu::softcap(self.pool, logits, cap);
-        }
-        Ok(logits)
+        let hyper = self.model.hyper();
+        let numbers = (end - start) * hyper.vocabulary;
+        let (backend, b) = (&mut self.backend, &mut self.buffers);
+        backend.resize(&mut b.logits, numbers)?;
+        let (output, cap) = (&self.model.output().weight, hyper.forward.logit_softcap);
+        backend.logits(output, start..end, &b.x, cap, &mut b.logits)?;
+        backend.read(&b.logits, numbers, &mut self.room)
     }
 
     /// Logits `[vocabulary]` after the last token read.
@@ -272,20 +400,21 @@ impl<'m> Session<'m> {
     }
 }
 
-impl Buffers {
-    fn resize(&mut self, n: usize, width: usize, q_width: usize, kv_width: usize, ffn: usize) {
-        for (buffer, row) in [
-            (&mut self.x, width),
-            (&mut self.normed, width),
-            (&mut self.delta, width),
-            (&mut self.q, q_width),
-            (&mut self.attended, q_width),
-            (&mut self.k, kv_width),
-            (&mut self.v, kv_width),
-            (&mut self.gate, ffn),
-            (&mut self.up, ffn),
-        ] {
-            buffer.resize(n * row, 0.0);
+impl<B: Backend> Buffers<B> {
+    fn new() -> Self {
+        Buffers {
+            x: Default::default(),
+            normed: Default::default(),
+            q: Default::default(),
+            k: Default::default(),
+            v: Default::default(),
+            attended: Default::default(),
+            gate: Default::default(),
+            up: Default::default(),
+            delta: Default::default(),
+            rotation: Default::default(),
+            local_rotation: Default::default(),
+            logits: Default::default(),
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use htc_loader::kv::KvType;
-use htc_loader::{Model, Pool, Session};
+use htc_loader::{Cpu, Model, Session};
 use htc_tests::material::{demo, shared, words};
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -67,9 +68,10 @@ struct Scored {
     distribution: Vec<f64>,
 }
 
-fn score(model: &Model, window: &[u32]) -> Vec<Scored> {
-    let pool = Pool::new(1).unwrap();
-    let mut session = Session::with_kv_type(model, &pool, window.len(), KvType::F32);
+fn score(model: &Arc<Model>, window: &[u32]) -> Vec<Scored> {
+    let (model, cpu) = (Arc::clone(model), Cpu::with_threads(1).unwrap());
+    let session = Session::with_kv_type(model, cpu, window.len(), KvType::F32);
+    let mut session = session.unwrap();
     let targets = window[1..].iter();
     targets
         .zip(window)
@@ -124,7 +126,7 @@ fn follows_the_definitions(add_bos: bool) {
     let (context, chunks) = (48, 3);
     assert!(tokens.len() > 4 * context, "{}", tokens.len());
     assert_eq!(tokens[0] == 1, add_bos);
-    let open = |path: &Path| Model::open(path).unwrap();
+    let open = |path: &Path| Arc::new(Model::open(path).unwrap());
     let (source, artifact) = (open(&model), open(&other));
     let (mut all, mut half, mut divergence, mut same) = (vec![], vec![], vec![], vec![]);
     for window in tokens.chunks_exact(context).take(chunks) {

@@ -269,14 +269,11 @@ fn the_end_of_sequence_ends_the_text() {
 }
 
 fn first_token(model: &Path) -> u32 {
-    use htc_loader::{Model, Pool, Session};
+    use htc_loader::{Cpu, Model, Session};
     let model = Model::open(model).unwrap();
-    let pool = Pool::new(1).unwrap();
-    let mut session = Session::new(&model, &pool, model.hyper().context);
-    session
-        .forward(&[1, htc_tests::model::token("▁the")])
-        .unwrap();
-    let logits = session.last_logits().unwrap();
+    let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 2).unwrap();
+    let prompt = [1, htc_tests::model::token("▁the")];
+    let logits = session.step(&prompt).unwrap();
     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
     best.unwrap() as u32
 }

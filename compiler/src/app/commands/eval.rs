@@ -1,6 +1,7 @@
 //! `htc eval`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,7 +33,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             args.model.display(),
         );
     }
-    let pool = Pool::new(args.threads.count())?;
+    let pool = Arc::new(Pool::new(args.threads.count())?);
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

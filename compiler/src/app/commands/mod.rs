@@ -16,6 +16,7 @@ mod verify;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use htc_formats::gguf::{Gguf, OpenError};
 use htc_formats::htz::{Htz, HtzError};
@@ -283,14 +284,16 @@ pub fn bounded(message: &str) -> String {
     head.chain(" … ".chars()).chain(tail).collect()
 }
 
-fn open_model(path: &Path) -> Result<Model, Failure> {
-    Model::open(path).map_err(|error| match error {
-        LoadError::Source(error) => Failure::Source(error),
-        error => Failure::Load {
-            path: path.into(),
-            error,
-        },
-    })
+fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
+    Model::open(path)
+        .map(Arc::new)
+        .map_err(|error| match error {
+            LoadError::Source(error) => Failure::Source(error),
+            error => Failure::Load {
+                path: path.into(),
+                error,
+            },
+        })
 }
 
 fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {

@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use htc_loader::generate::{self, Limits, Stop, Summary};
+use htc_loader::kv::Kv;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
-use htc_loader::{Pool, Session};
+use htc_loader::{Cpu, Session};
 
 use super::{Failure, ignore_closed_pipe, open_model, tokenizer_of};
 use crate::app::chat::{self, ChatError, Conversation, Message};
@@ -16,12 +17,12 @@ use crate::system::show::bytes_for_people;
 use crate::system::text;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
-    let mut sampler = Sampler::new(SamplingOptions {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        seed: args.seed,
-    })?;
+    let mut options = SamplingOptions::default();
+    options.temperature = args.temp;
+    options.top_k = args.top_k;
+    options.top_p = args.top_p;
+    options.seed = args.seed;
+    let mut sampler = Sampler::new(options)?;
     let model = open_model(&args.model)?;
     let tokenizer = tokenizer_of(&args.model, &model)?;
     let prompt = prompt(args)?;
@@ -32,7 +33,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             tokenizer.encode_with_special(&text, AddSpecial::Prompt)
         }
     };
-    let pool = Pool::new(args.threads.count())?;
+    let cpu = Cpu::with_threads(args.threads.count())?;
     let full = model.hyper().context;
     let context = match args.tokens {
         Some(n) => tokens.len().saturating_add(n).min(full),
@@ -42,11 +43,15 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             _ => full,
         },
     };
-    let mut session = Session::with_kv_type(&model, &pool, context, args.kv.kv_type);
-    let limits = Limits {
-        tokens: args.tokens,
-        ignore_end: args.ignore_eos,
+    let failed = |error| Failure::Generate {
+        path: args.model.clone(),
+        error,
     };
+    let session = Session::with_kv_type(model, cpu, context, args.kv.kv_type);
+    let mut session = session.map_err(|error| failed(error.into()))?;
+    let mut limits = Limits::default();
+    limits.tokens = args.tokens;
+    limits.ignore_end = args.ignore_eos;
     let mut out = io::stdout().lock();
     let mut broken = None;
     let summary = generate::generate(
@@ -63,10 +68,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
             }
         },
     )
-    .map_err(|error| Failure::Generate {
-        path: args.model.clone(),
-        error,
-    })?;
+    .map_err(failed)?;
     let ended = match broken {
         Some(error) => Err(error),
         None => writeln!(out),
@@ -153,6 +155,7 @@ fn in_words(summary: &Summary) -> String {
         Stop::End => "end of sequence",
         Stop::Context => "context full",
         Stop::Receiver => "output closed",
+        _ => "stopped",
     };
     format!(
         "prompt: {} tokens, {:.2} tokens/s; written: {} tokens, {decode} ({stop})",

@@ -23,6 +23,7 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
+use super::Cpu;
 use super::activations::{self, Strip};
 use super::gemm::{Target, for_each_block};
 use super::kernels::Kernels;
@@ -50,20 +51,16 @@ const PANELS: usize = 8;
 const PART: usize = 48;
 
 /// `y [n, rows] = x Wᵀ` as [`Tiles`], on all threads; the shapes have been checked.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "as `matmul`, with what it has chosen"
-)]
 pub(super) fn multiply(
-    kernels: &Kernels,
+    cpu: &Cpu,
     tiles: Tiles,
-    pool: &Pool,
     w: Matrix<'_>,
     n: usize,
     x: &[f32],
     y: &mut [f32],
     scratch: &mut Scratch,
 ) {
+    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
     let cols = w.cols();
     let strips = activations::strips(cols);
     let (vectors, panels) = scratch.integers(strips * n, pool.threads());

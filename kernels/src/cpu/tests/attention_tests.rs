@@ -2,9 +2,6 @@
 
 use half::f16;
 
-use super::super::attention::{attention_decode_with, attention_prefill_with};
-use super::super::kernels::Kernels;
-use super::super::kv::to_f16_with;
 use super::*;
 
 /// Numbers as they are stored.
@@ -37,10 +34,11 @@ fn float16_is_rounded_to_nearest_and_read_back_exactly() {
         .chain([1e-30, -1e-45, 65519.996])
         .collect();
     let expected = halves(&numbers);
+    let [pool] = pools([1]);
     for k in available() {
         for len in [0, 1, 3, 4, 7, 8, 15, 16, 17, 33, numbers.len()] {
             let mut found = vec![7; len];
-            to_f16_with(k, &numbers[..len], &mut found).unwrap();
+            on(k, &pool).to_f16(&numbers[..len], &mut found).unwrap();
             assert_eq!(found, expected[..len], "{}", k.name);
             let mut wide = vec![f32::NAN; len.min(every.len())];
             (k.heads.widen)(&every[..wide.len()], &mut wide);
@@ -53,6 +51,7 @@ fn float16_is_rounded_to_nearest_and_read_back_exactly() {
 
 #[test]
 fn what_float16_does_not_hold_is_named() {
+    let [pool] = pools([1]);
     for k in available() {
         for bad in [
             65520.0,
@@ -65,7 +64,7 @@ fn what_float16_does_not_hold_is_named() {
             for at in [0, 5, 16, 36] {
                 let mut x = [1.5; 37];
                 x[at] = bad;
-                match to_f16_with(k, &x, &mut [0; 37]) {
+                match on(k, &pool).to_f16(&x, &mut [0; 37]) {
                     Err(F16Error::Range { index, value }) => {
                         assert_eq!((index, value.to_bits()), (at, bad.to_bits()));
                     }
@@ -74,7 +73,7 @@ fn what_float16_does_not_hold_is_named() {
             }
         }
         assert!(matches!(
-            to_f16_with(k, &[0.0; 3], &mut [0; 2]),
+            on(k, &pool).to_f16(&[0.0; 3], &mut [0; 2]),
             Err(F16Error::Shape(_))
         ));
     }
@@ -143,7 +142,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn attention_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(6);
-    let pools = [1, 2, 3, 4].map(|threads| Pool::new(threads).unwrap());
+    let pools = pools([1, 2, 3, 4]);
     let mut scratch = Scratch::new();
     for case in cases() {
         let Case {
@@ -173,13 +172,14 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
         let mut expected = vec![0.0; q.len()];
         reference::attention(&q, n, start, &kv, &attention, &mut expected).unwrap();
         for k in available() {
-            let mut decode = |pool: &Pool| {
+            let mut decode = |pool: &Arc<Pool>| {
                 let mut out = vec![f32::NAN; q.len()];
                 // Position by position; the last ones of a long prefill will do.
                 for t in n.saturating_sub(5)..n {
                     let (q, out) = (&q[t * width..][..width], &mut out[t * width..][..width]);
                     let s = &mut scratch;
-                    attention_decode_with(k, pool, q, &kv, start + t + 1, &attention, s, out)
+                    on(k, pool)
+                        .attention_decode(q, &kv, start + t + 1, &attention, s, out)
                         .unwrap();
                 }
                 out.split_off(n.saturating_sub(5) * width)
@@ -197,10 +197,11 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
                 "{what}"
             );
 
-            let mut prefill = |pool: &Pool| {
+            let mut prefill = |pool: &Arc<Pool>| {
                 let mut out = vec![f32::NAN; q.len()];
                 let s = &mut scratch;
-                attention_prefill_with(k, pool, &q, n, start, &kv, &attention, s, &mut out)
+                on(k, pool)
+                    .attention_prefill(&q, n, start, &kv, &attention, s, &mut out)
                     .unwrap();
                 out
             };
@@ -216,16 +217,24 @@ fn attention_agrees_with_the_reference_on_any_number_of_threads() {
 }
 
 /// Attention of one query to `positions`, of one head of size 1, both ways.
-fn both_ways(k: &Kernels, q: f32, keys: &[f32], values: &[f32], attention: &Attention) -> [f32; 2] {
-    let pool = Pool::new(1).unwrap();
+fn both_ways(
+    k: &'static Kernels,
+    q: f32,
+    keys: &[f32],
+    values: &[f32],
+    attention: &Attention,
+) -> [f32; 2] {
+    let cpu = on(k, &pools([1])[0]);
     let mut scratch = Scratch::new();
     let (keys, values) = (halves(keys), halves(values));
     let positions = keys.len();
     let kv = KvView::new(&keys, &values, 1, 1, positions).unwrap();
     let (mut a, mut b) = ([f32::NAN], [f32::NAN]);
     let s = &mut scratch;
-    attention_decode_with(k, &pool, &[q], &kv, positions, attention, s, &mut a).unwrap();
-    attention_prefill_with(k, &pool, &[q], 1, positions - 1, &kv, attention, s, &mut b).unwrap();
+    cpu.attention_decode(&[q], &kv, positions, attention, s, &mut a)
+        .unwrap();
+    cpu.attention_prefill(&[q], 1, positions - 1, &kv, attention, s, &mut b)
+        .unwrap();
     [a[0], b[0]]
 }
 
@@ -317,7 +326,7 @@ fn a_nan_is_not_lost() {
 
 #[test]
 fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
-    let pool = Pool::new(1).unwrap();
+    let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let kv = KvView::new(&[0_u16; 6], &[0; 6], 1, 2, 3).unwrap();
     let q = [0.0; 6];
@@ -328,7 +337,7 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
         window: None,
     };
     let mut decode = |positions, attention: &Attention| {
-        attention_decode(&pool, &q, &kv, positions, attention, &mut scratch, &mut y)
+        cpu.attention_decode(&q, &kv, positions, attention, &mut scratch, &mut y)
     };
     assert!(decode(0, &good).is_err());
     assert!(decode(4, &good).is_err());
@@ -338,12 +347,13 @@ fn shapes_that_do_not_fit_are_refused_before_anything_is_written() {
     };
     assert!(decode(3, &nothing).is_err());
     let mut prefill = |q: &[f32], n, start, attention: &Attention| {
-        attention_prefill(&pool, q, n, start, &kv, attention, &mut scratch, &mut y)
+        cpu.attention_prefill(q, n, start, &kv, attention, &mut scratch, &mut y)
     };
     assert!(prefill(&q, 3, 1, &good).is_err());
     assert!(prefill(&q, 3, 0, &nothing).is_err());
     assert!(prefill(&q[..5], 3, 0, &good).is_err());
     assert_eq!(y, [7.0; 6]);
     let none = KvView::new(&[0_u16; 0], &[], 1, 2, 0).unwrap();
-    attention_prefill(&pool, &[], 0, 0, &none, &good, &mut scratch, &mut []).unwrap();
+    cpu.attention_prefill(&[], 0, 0, &none, &good, &mut scratch, &mut [])
+        .unwrap();
 }

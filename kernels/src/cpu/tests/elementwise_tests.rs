@@ -26,7 +26,7 @@ fn the_exponential_is_within_its_bound() {
 #[test]
 fn elementwise_kernels_agree_with_the_reference() {
     let mut random = Random(4);
-    let pools = [1, 3].map(|threads| Pool::new(threads).unwrap());
+    let pools = pools([1, 3]);
     for width in [1, 2, 7, 15, 16, 17, 64, 255, 256, 1000] {
         for n in [1, 2, 5, 100] {
             let x = random.numbers(n * width);
@@ -40,14 +40,15 @@ fn elementwise_kernels_agree_with_the_reference() {
             reference::add_assign(&mut summed, &x).unwrap();
             for k in available() {
                 for pool in &pools {
+                    let cpu = on(k, pool);
                     let mut found = vec![f32::NAN; x.len()];
-                    elementwise::rms_norm_with(k, pool, &x, &weight, 1e-5, &mut found).unwrap();
+                    cpu.rms_norm(&x, &weight, 1e-5, &mut found).unwrap();
                     assert_close(&found, &expected, |i| expected[i].abs(), 1e-6, "rms_norm");
                     let mut found = gate.clone();
-                    elementwise::silu_mul_with(k, pool, &mut found, &x).unwrap();
+                    cpu.silu_mul(&mut found, &x).unwrap();
                     assert_close(&found, &gated, |i| gated[i].abs(), 1e-6, "silu_mul");
                     let mut found = gate.clone();
-                    elementwise::add_assign_with(k, pool, &mut found, &x).unwrap();
+                    cpu.add_assign(&mut found, &x).unwrap();
                     assert_eq!(found, summed);
                 }
             }
@@ -57,7 +58,7 @@ fn elementwise_kernels_agree_with_the_reference() {
         reference::softmax_in_place(&mut expected);
         for k in available() {
             let mut found = x.clone();
-            elementwise::softmax_with(k, &mut found);
+            on(k, &pools[0]).softmax_in_place(&mut found);
             // The error of an exponential's argument is relative to the argument.
             assert_close(&found, &expected, |i| expected[i], 5e-6, "softmax");
         }
@@ -66,6 +67,7 @@ fn elementwise_kernels_agree_with_the_reference() {
 
 #[test]
 fn rope_agrees_with_the_reference() {
+    let [pool] = pools([1]);
     let mut random = Random(5);
     for (heads, head_size, pairs) in [
         (1, 2, 1),
@@ -84,7 +86,9 @@ fn rope_agrees_with_the_reference() {
             reference::rope(pairs, &mut expected, head_size, &cos, &sin).unwrap();
             for k in available() {
                 let mut found = x.clone();
-                elementwise::rope_with(k, pairs, &mut found, head_size, &cos, &sin).unwrap();
+                on(k, &pool)
+                    .rope(pairs, &mut found, head_size, &cos, &sin)
+                    .unwrap();
                 assert_close(&found, &expected, |_| 1.0, 2e-7, "rope");
             }
         }

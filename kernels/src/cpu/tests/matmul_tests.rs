@@ -1,7 +1,5 @@
 //! Products of quantised weights and several vectors in integers.
 
-use super::super::kernels::Kernels;
-use super::super::matmul::matmul_with;
 use super::product_tests::{INTEGER, check};
 use super::*;
 
@@ -10,11 +8,13 @@ fn tables() -> impl Iterator<Item = &'static Kernels> {
     available().into_iter().filter(|k| k.tiles.is_some())
 }
 
-fn product(k: &Kernels, threads: usize, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+fn product(k: &'static Kernels, threads: usize, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     let n = x.len() / w.cols();
     let mut y = vec![f32::NAN; n * w.rows()];
-    let pool = Pool::new(threads).unwrap();
-    matmul_with(k, &pool, w, n, x, &mut y, &mut Scratch::new()).unwrap();
+    let [pool] = pools([threads]);
+    on(k, &pool)
+        .matmul(w, n, x, &mut y, &mut Scratch::new())
+        .unwrap();
     y
 }
 

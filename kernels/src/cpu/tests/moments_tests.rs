@@ -4,6 +4,7 @@ use super::*;
 
 #[test]
 fn sums_of_products_agree_with_the_reference() {
+    let [pool] = pools([1]);
     let mut random = Random(11);
     for n in [0, 1, 63, 64, 65, 200] {
         for shape in [[16, 16], [16, 64], [48, 32], [64, 48], [64, 64]] {
@@ -14,7 +15,9 @@ fn sums_of_products_agree_with_the_reference() {
             reference::add_cross_products(n, &a, &b, shape, &mut expected).unwrap();
             for k in available() {
                 let mut found = before.clone();
-                moments::add_cross_products_with(k, n, &a, &b, shape, &mut found).unwrap();
+                on(k, &pool)
+                    .add_cross_products(n, &a, &b, shape, &mut found)
+                    .unwrap();
                 let bound = 1e-7 * n as f64;
                 for (found, expected) in found.iter().zip(&expected) {
                     assert!(
@@ -30,6 +33,7 @@ fn sums_of_products_agree_with_the_reference() {
 
 #[test]
 fn rows_are_added_in_float64() {
+    let [pool] = pools([1]);
     let mut random = Random(12);
     for width in [1, 15, 64, 100] {
         let x = random.numbers(7 * width);
@@ -42,7 +46,7 @@ fn rows_are_added_in_float64() {
         }
         for k in available() {
             let mut found = before.clone();
-            moments::add_rows_with(k, &x, &mut found).unwrap();
+            on(k, &pool).add_rows(&x, &mut found).unwrap();
             assert_eq!(found, expected, "{}", k.name);
         }
     }
@@ -50,9 +54,11 @@ fn rows_are_added_in_float64() {
 
 #[test]
 fn shapes_of_sums_of_products_are_checked() {
+    let cpu = Cpu::with_threads(1).unwrap();
     let refused = |n, a, b, shape, sums| {
         let (a, b) = (vec![0.0; a], vec![0.0; b]);
-        add_cross_products(n, &a, &b, shape, &mut vec![0.0; sums]).is_err()
+        cpu.add_cross_products(n, &a, &b, shape, &mut vec![0.0; sums])
+            .is_err()
     };
     assert!(!refused(2, 32, 64, [16, 32], 512));
     assert!(refused(2, 31, 64, [16, 32], 512));
@@ -60,5 +66,5 @@ fn shapes_of_sums_of_products_are_checked() {
     assert!(refused(2, 32, 64, [16, 32], 511));
     assert!(refused(2, 30, 64, [15, 32], 480));
     assert!(refused(1, 80, 64, [80, 64], 5120));
-    assert!(add_rows(&[0.0; 5], &mut [0.0; 2]).is_err());
+    assert!(cpu.add_rows(&[0.0; 5], &mut [0.0; 2]).is_err());
 }

@@ -1,8 +1,6 @@
 //! Products with one vector and projections.
 
 use super::super::kernels::Kernels;
-use super::super::matvec::matvec_with;
-use super::super::project::project_with;
 use super::*;
 
 /// The types whose products are sums of integers.
@@ -108,16 +106,18 @@ pub(super) fn check(w: Matrix<'_>, x: &[f32], y: &[f32], what: &str) {
     }
 }
 
-fn product(kernels: &Kernels, pool: &Pool, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+fn product(kernels: &'static Kernels, pool: &Arc<Pool>, w: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     let mut y = vec![f32::NAN; w.rows()];
-    matvec_with(kernels, pool, w, x, &mut y, &mut Scratch::new()).unwrap();
+    on(kernels, pool)
+        .matvec(w, x, &mut y, &mut Scratch::new())
+        .unwrap();
     y
 }
 
 #[test]
 fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(2);
-    let pools = [1, 2, 3, 4].map(|threads| Pool::new(threads).unwrap());
+    let pools = pools([1, 2, 3, 4]);
     for dtype in all() {
         let block = dtype.block_len();
         let widths: &[usize] = match block {
@@ -153,7 +153,7 @@ fn few_long_rows_agree_with_the_reference() {
         let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
         let x = random.numbers(cols);
         for k in available() {
-            let y = product(k, &Pool::new(2).unwrap(), w, &x);
+            let y = product(k, &pools([2])[0], w, &x);
             check(w, &x, &y, &format!("{} {dtype}", k.name));
         }
     }
@@ -169,7 +169,7 @@ fn extreme_codes_do_not_overflow() {
             let w = Matrix::new(dtype, 1, cols, &bytes).unwrap();
             for x in [[1.0; 512], [-1.0; 512]] {
                 for k in available() {
-                    let y = product(k, &Pool::new(1).unwrap(), w, &x);
+                    let y = product(k, &pools([1])[0], w, &x);
                     check(w, &x, &y, &format!("{} {dtype} {fill:#x}", k.name));
                 }
             }
@@ -180,7 +180,7 @@ fn extreme_codes_do_not_overflow() {
 #[test]
 fn a_number_that_is_not_finite_makes_products_nan() {
     let mut random = Random(25);
-    let pool = Pool::new(1).unwrap();
+    let [pool] = pools([1]);
     for dtype in all() {
         let cols = 512;
         let bytes = random.matrix(dtype, 5, cols);
@@ -199,8 +199,8 @@ fn a_number_that_is_not_finite_makes_products_nan() {
 
 /// Every slot by itself, in two products.
 fn one_by_one(
-    k: &Kernels,
-    pool: &Pool,
+    k: &'static Kernels,
+    pool: &Arc<Pool>,
     x: &[f32],
     factors: &[Factor<'_>],
     (w, input): (Matrix<'_>, Input),
@@ -257,7 +257,7 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
             (Matrix::new(dtype, rows, cols, bytes).unwrap(), input)
         })
         .collect();
-    let pools = [1, 2, 3, 4].map(|threads| Pool::new(threads).unwrap());
+    let pools = pools([1, 2, 3, 4]);
     let mut scratch = Scratch::new();
     for (factors, slots) in [
         (&factors[..], &slots[..]),
@@ -270,7 +270,7 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
         for n in [1, 2, 130] {
             let x = random.numbers(n * cols);
             for k in available() {
-                let mut run = |pool: &Pool| {
+                let mut run = |pool: &Arc<Pool>| {
                     let mut y: Vec<_> = slots
                         .iter()
                         .map(|(w, _)| vec![f32::NAN; n * w.rows()])
@@ -280,7 +280,9 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
                         .zip(&mut y)
                         .map(|(&(w, input), y)| Slot { w, input, y })
                         .collect();
-                    project_with(k, pool, n, &x, factors, &mut slots, &mut scratch).unwrap();
+                    on(k, pool)
+                        .project(n, &x, factors, &mut slots, &mut scratch)
+                        .unwrap();
                     y
                 };
                 let results = pools.each_ref().map(&mut run);
@@ -315,7 +317,7 @@ fn a_projection_is_its_slots_one_by_one_on_any_number_of_threads() {
 
 #[test]
 fn projections_that_do_not_fit_are_refused_before_anything_is_written() {
-    let pool = Pool::new(1).unwrap();
+    let cpu = Cpu::with_threads(1).unwrap();
     let mut scratch = Scratch::new();
     let bytes = [0; 4 * 6];
     let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
@@ -325,14 +327,7 @@ fn projections_that_do_not_fit_are_refused_before_anything_is_written() {
     let mut run = |n: usize, x: &[f32], factors: &[Factor<'_>], w, input, y: usize| {
         let mut numbers = [7.0; 9];
         let y = &mut numbers[..y];
-        let outcome = project(
-            &pool,
-            n,
-            x,
-            factors,
-            &mut [Slot { w, input, y }],
-            &mut scratch,
-        );
+        let outcome = cpu.project(n, x, factors, &mut [Slot { w, input, y }], &mut scratch);
         if outcome.is_err() {
             assert_eq!(numbers, [7.0; 9]);
         }

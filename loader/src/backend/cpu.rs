@@ -1,0 +1,311 @@
+//! The processor, over [`htc_kernels::cpu`]: the bytes of weights are used where they lie in the
+//! mapped file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use htc_formats::model::{Activation, RopePairs};
+use htc_kernels::cpu::{self, Scratch};
+use htc_kernels::{Pool, PoolError};
+
+use super::{Attention, Backend, Factor, HeadShape, Slot};
+use crate::error::ExecError;
+use crate::kv::{Kv, KvCache, KvShape, KvType};
+use crate::tensor::Tensor;
+
+/// Executes on the processor. Any number of sessions may share one [`Pool`] of threads; sessions
+/// that compute at the same time should not, for a pool does one piece of work at a time and the
+/// others then have a single thread each.
+#[derive(Debug)]
+pub struct Cpu {
+    cpu: cpu::Cpu,
+    /// Kept from operation to operation, so that a step allocates nothing.
+    scratch: Scratch,
+}
+
+impl Cpu {
+    /// The best kernels that the processor has, on the threads of `pool`.
+    pub fn new(pool: &Arc<Pool>) -> Self {
+        cpu::Cpu::new(Arc::clone(pool)).into()
+    }
+
+    /// As [`Cpu::new`], on so many threads of its own.
+    ///
+    /// # Errors
+    /// Where the number is 0 or absurd, or the system refuses a thread.
+    pub fn with_threads(threads: usize) -> Result<Self, PoolError> {
+        Ok(cpu::Cpu::with_threads(threads)?.into())
+    }
+}
+
+impl Cpu {
+    /// One for each instruction set that the processor has kernels for, the best first: for
+    /// comparisons.
+    pub fn each(pool: &Arc<Pool>) -> Vec<Self> {
+        cpu::Cpu::each(pool).into_iter().map(Cpu::from).collect()
+    }
+
+    /// The instruction set of the kernels.
+    pub fn instruction_set(&self) -> &'static str {
+        self.cpu.instruction_set()
+    }
+}
+
+impl From<cpu::Cpu> for Cpu {
+    fn from(cpu: cpu::Cpu) -> Self {
+        let scratch = Scratch::new();
+        Cpu { cpu, scratch }
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer = Vec<f32>;
+    type Weight = Tensor;
+    type Vector = Vec<f32>;
+    type Rotation = CpuRotation;
+    type Kv = KvCache;
+
+    fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
+        Ok(tensor.clone())
+    }
+
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+        Ok(numbers)
+    }
+
+    fn kv(&mut self, shape: KvShape, kv_type: KvType) -> Result<KvCache, ExecError> {
+        Ok(KvCache::new(shape, kv_type))
+    }
+
+    fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<(), ExecError> {
+        kv.reserve(n);
+        Ok(())
+    }
+
+    fn resize(&mut self, buffer: &mut Vec<f32>, numbers: usize) -> Result<(), ExecError> {
+        buffer.resize(numbers, 0.0);
+        Ok(())
+    }
+
+    fn upload(&mut self, from: &[f32], to: &mut Vec<f32>) -> Result<(), ExecError> {
+        to[..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn read<'a>(
+        &mut self,
+        from: &'a Vec<f32>,
+        numbers: usize,
+        _: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], ExecError> {
+        Ok(&from[..numbers])
+    }
+
+    fn embed(
+        &mut self,
+        embedding: &Tensor,
+        tokens: &[u32],
+        scale: Option<f32>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let (matrix, width) = (embedding.matrix()?, embedding.cols());
+        let out = &mut out[..tokens.len() * width];
+        for (row, &token) in out.chunks_exact_mut(width).zip(tokens) {
+            self.cpu.embed(matrix, token as usize, row)?;
+        }
+        if let Some(factor) = scale {
+            self.cpu.scale(out, factor);
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        n: usize,
+        x: &Vec<f32>,
+        weight: &Vec<f32>,
+        epsilon: f32,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let numbers = n * weight.len();
+        let (x, out) = (&x[..numbers], &mut out[..numbers]);
+        Ok(self.cpu.rms_norm(x, weight, epsilon, out)?)
+    }
+
+    fn rms_norm_in_place(
+        &mut self,
+        n: usize,
+        x: &mut Vec<f32>,
+        weight: &Vec<f32>,
+        epsilon: f32,
+    ) -> Result<(), ExecError> {
+        let x = &mut x[..n * weight.len()];
+        Ok(self.cpu.rms_norm_in_place(x, weight, epsilon)?)
+    }
+
+    fn project(
+        &mut self,
+        n: usize,
+        x: &Vec<f32>,
+        factors: &[Factor<'_, Tensor>],
+        slots: &mut [Slot<'_, Self>],
+    ) -> Result<(), ExecError> {
+        let mut width = None;
+        let mut first = Vec::with_capacity(factors.len());
+        for factor in factors {
+            let w = factor.weight.matrix()?.first_rows(factor.rows)?;
+            width = Some(w.cols());
+            let rank = factor.rank;
+            first.push(cpu::Factor { w, rank });
+        }
+        let mut second = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let w = slot.weight.matrix()?.first_cols(slot.cols)?;
+            if slot.input == cpu::Input::Vector {
+                width = Some(w.cols());
+            }
+            let (input, y) = (slot.input, &mut slot.y[..n * slot.rows]);
+            second.push(cpu::Slot { w, input, y });
+        }
+        let x = &x[..n * width.unwrap_or(0)];
+        let scratch = &mut self.scratch;
+        Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
+    }
+
+    fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), ExecError> {
+        let x = &mut x[..n * bias.len()];
+        Ok(self.cpu.add_bias(x, bias)?)
+    }
+
+    fn rotate_to(
+        &mut self,
+        rotation: &mut CpuRotation,
+        start: usize,
+        n: usize,
+        frequencies: &[f64],
+        factor: f32,
+    ) -> Result<(), ExecError> {
+        rotation.fill(start, n, frequencies, factor);
+        Ok(())
+    }
+
+    fn rope(
+        &mut self,
+        pairs: RopePairs,
+        rotation: &CpuRotation,
+        shape: HeadShape,
+        x: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let row = shape.heads * shape.size;
+        let rows = x[..shape.rows * row].chunks_exact_mut(row);
+        let cos = rotation.cos.chunks_exact(rotation.pairs);
+        let sin = rotation.sin.chunks_exact(rotation.pairs);
+        for ((row, cos), sin) in rows.zip(cos).zip(sin) {
+            self.cpu.rope(pairs, row, shape.size, cos, sin)?;
+        }
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        kv: &mut KvCache,
+        layer: usize,
+        n: usize,
+        keys: &Vec<f32>,
+        values: &Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let numbers = n * kv.row();
+        kv.append(&self.cpu, layer, &keys[..numbers], &values[..numbers])
+    }
+
+    fn attention(
+        &mut self,
+        shape: HeadShape,
+        q: &Vec<f32>,
+        kv: &KvCache,
+        layer: usize,
+        attention: &Attention,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let (n, start) = (shape.rows, kv.len());
+        let numbers = n * shape.heads * shape.size;
+        let (q, out) = (&q[..numbers], &mut out[..numbers]);
+        let (kv, scratch) = (kv.view(layer)?, &mut self.scratch);
+        if n == 1 {
+            self.cpu
+                .attention_decode(q, &kv, start + 1, attention, scratch, out)?;
+        } else {
+            self.cpu
+                .attention_prefill(q, n, start, &kv, attention, scratch, out)?;
+        }
+        Ok(())
+    }
+
+    fn activate(
+        &mut self,
+        activation: Activation,
+        numbers: usize,
+        gate: &mut Vec<f32>,
+        up: &Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let (gate, up) = (&mut gate[..numbers], &up[..numbers]);
+        match activation {
+            Activation::Silu => self.cpu.silu_mul(gate, up)?,
+            Activation::GeluTanh => self.cpu.gelu_mul(gate, up)?,
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, numbers: usize, x: &mut Vec<f32>, y: &Vec<f32>) -> Result<(), ExecError> {
+        Ok(self.cpu.add_assign(&mut x[..numbers], &y[..numbers])?)
+    }
+
+    fn logits(
+        &mut self,
+        output: &Tensor,
+        rows: Range<usize>,
+        x: &Vec<f32>,
+        cap: Option<f32>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let (n, width) = (rows.len(), output.cols());
+        let x = &x[rows.start * width..rows.end * width];
+        let out = &mut out[..n * output.rows()];
+        let scratch = &mut self.scratch;
+        self.cpu.matmul(output.matrix()?, n, x, out, scratch)?;
+        if let Some(cap) = cap {
+            self.cpu.softcap(out, cap);
+        }
+        Ok(())
+    }
+}
+
+/// Cosines and sines `[n, rotated pairs]` of the positions of a batch.
+#[derive(Debug, Default)]
+pub struct CpuRotation {
+    pairs: usize,
+    /// The first position.
+    start: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl CpuRotation {
+    fn fill(&mut self, start: usize, n: usize, frequencies: &[f64], factor: f32) {
+        // Where blocks are executed one by one, the same positions come again.
+        let filled = (self.start, self.cos.len(), self.pairs);
+        if filled == (start, n * frequencies.len(), frequencies.len()) {
+            return;
+        }
+        (self.start, self.pairs) = (start, frequencies.len());
+        self.cos.clear();
+        self.sin.clear();
+        for position in start..start + n {
+            for &frequency in frequencies {
+                let (sin, cos) = (position as f64 * frequency).sin_cos();
+                self.cos.push(cos as f32 * factor);
+                self.sin.push(sin as f32 * factor);
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The oracle: a whole forward pass in float64, as plainly as it can be written.
+
+use std::ops::Range;
+
+use htc_formats::model::{Activation, RopePairs};
+use htc_kernels::reference::{self, Heads};
+
+use super::{Attention, Backend, Factor, HeadShape, Input, Slot};
+use crate::error::ExecError;
+use crate::kv::{Kv, KvShape, KvType};
+use crate::tensor::Tensor;
+
+/// Executes in float64 on one thread, for comparisons: activations are float64 from the embedding
+/// to the logits, weights are the numbers that their blocks decode to, and nothing is rounded but
+/// keys and values that are to be float16. It shares no arithmetic with the other backends.
+///
+/// It is slow, and keeps every weight as float32.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+/// A matrix `[rows, cols]`, decoded.
+#[derive(Clone, Debug)]
+pub struct ReferenceWeight {
+    rows: usize,
+    cols: usize,
+    numbers: Vec<f32>,
+}
+
+impl ReferenceWeight {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.numbers[row * self.cols..][..self.cols]
+    }
+
+    /// The product of the first `rows` rows and the first `x.len()` columns with a vector.
+    fn product(&self, rows: usize, x: &[f64]) -> Vec<f64> {
+        let rows = (0..rows).map(|row| &self.row(row)[..x.len()]);
+        let dot = |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum();
+        rows.map(dot).collect()
+    }
+}
+
+/// Cosines and sines `[n, rotated pairs]` of the positions of a batch.
+#[derive(Clone, Debug, Default)]
+pub struct ReferenceRotation {
+    pairs: usize,
+    cos: Vec<f64>,
+    sin: Vec<f64>,
+}
+
+/// Keys and values of each layer, `[positions, kv_heads, head_size]`.
+#[derive(Clone, Debug)]
+pub struct ReferenceKv {
+    shape: KvShape,
+    kv_type: KvType,
+    length: usize,
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
+}
+
+impl Kv for ReferenceKv {
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.keys.iter().chain(&self.values);
+        layers.map(|numbers| size_of_val(&numbers[..])).sum()
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.length += n;
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+}
+
+impl Backend for Reference {
+    type Buffer = Vec<f64>;
+    type Weight = ReferenceWeight;
+    type Vector = Vec<f32>;
+    type Rotation = ReferenceRotation;
+    type Kv = ReferenceKv;
+
+    fn weight(&mut self, tensor: &Tensor) -> Result<ReferenceWeight, ExecError> {
+        let (rows, cols) = (tensor.rows(), tensor.cols());
+        let mut numbers = vec![0.0; rows * cols];
+        let matrix = tensor.matrix()?;
+        for (row, numbers) in numbers.chunks_exact_mut(cols.max(1)).enumerate() {
+            reference::embed(matrix, row, numbers)?;
+        }
+        Ok(ReferenceWeight {
+            rows,
+            cols,
+            numbers,
+        })
+    }
+
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
+        Ok(numbers)
+    }
+
+    fn kv(&mut self, shape: KvShape, kv_type: KvType) -> Result<ReferenceKv, ExecError> {
+        Ok(ReferenceKv {
+            shape,
+            kv_type,
+            length: 0,
+            keys: vec![Vec::new(); shape.layers],
+            values: vec![Vec::new(); shape.layers],
+        })
+    }
+
+    fn reserve(&mut self, _: &mut ReferenceKv, _: usize) -> Result<(), ExecError> {
+        Ok(())
+    }
+
+    fn resize(&mut self, buffer: &mut Vec<f64>, numbers: usize) -> Result<(), ExecError> {
+        buffer.resize(numbers, 0.0);
+        Ok(())
+    }
+
+    fn upload(&mut self, from: &[f32], to: &mut Vec<f64>) -> Result<(), ExecError> {
+        for (to, &from) in to[..from.len()].iter_mut().zip(from) {
+            *to = from.into();
+        }
+        Ok(())
+    }
+
+    fn read<'a>(
+        &mut self,
+        from: &'a Vec<f64>,
+        numbers: usize,
+        room: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], ExecError> {
+        room.clear();
+        room.extend(from[..numbers].iter().map(|&x| x as f32));
+        Ok(room)
+    }
+
+    fn embed(
+        &mut self,
+        embedding: &ReferenceWeight,
+        tokens: &[u32],
+        scale: Option<f32>,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let scale = f64::from(scale.unwrap_or(1.0));
+        for (out, &token) in out.chunks_exact_mut(embedding.cols).zip(tokens) {
+            for (out, &number) in out.iter_mut().zip(embedding.row(token as usize)) {
+                *out = f64::from(number) * scale;
+            }
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        n: usize,
+        x: &Vec<f64>,
+        weight: &Vec<f32>,
+        epsilon: f32,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let numbers = n * weight.len();
+        let (x, out) = (&x[..numbers], &mut out[..numbers]);
+        Ok(reference::rms_norm(x, weight, epsilon, out)?)
+    }
+
+    fn rms_norm_in_place(
+        &mut self,
+        n: usize,
+        x: &mut Vec<f64>,
+        weight: &Vec<f32>,
+        epsilon: f32,
+    ) -> Result<(), ExecError> {
+        let before = x.clone();
+        self.rms_norm(n, &before, weight, epsilon, x)
+    }
+
+    fn project(
+        &mut self,
+        n: usize,
+        x: &Vec<f64>,
+        factors: &[Factor<'_, ReferenceWeight>],
+        slots: &mut [Slot<'_, Self>],
+    ) -> Result<(), ExecError> {
+        for t in 0..n {
+            let row = |cols: usize| &x[t * cols..][..cols];
+            let inner = |factor: &Factor<'_, ReferenceWeight>| {
+                let mut inner = factor.weight.product(factor.rank, row(factor.weight.cols));
+                inner.resize(factor.rows, 0.0);
+                inner
+            };
+            let inners: Vec<Vec<f64>> = factors.iter().map(inner).collect();
+            for slot in &mut *slots {
+                let x = match slot.input {
+                    Input::Vector => row(slot.cols),
+                    Input::Inner(index) => &inners[index],
+                };
+                let y = slot.weight.product(slot.rows, x);
+                slot.y[t * slot.rows..][..slot.rows].copy_from_slice(&y);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_bias(&mut self, n: usize, x: &mut Vec<f64>, bias: &Vec<f32>) -> Result<(), ExecError> {
+        for row in x.chunks_exact_mut(bias.len().max(1)).take(n) {
+            for (x, &bias) in row.iter_mut().zip(bias) {
+                *x += f64::from(bias);
+            }
+        }
+        Ok(())
+    }
+
+    fn rotate_to(
+        &mut self,
+        rotation: &mut ReferenceRotation,
+        start: usize,
+        n: usize,
+        frequencies: &[f64],
+        factor: f32,
+    ) -> Result<(), ExecError> {
+        let positions = start..start + n;
+        let angles = positions.flat_map(|p| frequencies.iter().map(move |f| p as f64 * f));
+        let factor = f64::from(factor);
+        rotation.pairs = frequencies.len();
+        rotation.cos = angles.clone().map(|angle| angle.cos() * factor).collect();
+        rotation.sin = angles.map(|angle| angle.sin() * factor).collect();
+        Ok(())
+    }
+
+    fn rope(
+        &mut self,
+        pairs: RopePairs,
+        rotation: &ReferenceRotation,
+        shape: HeadShape,
+        x: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let row = shape.heads * shape.size;
+        for t in 0..shape.rows {
+            let angles = t * rotation.pairs..(t + 1) * rotation.pairs;
+            let (cos, sin) = (&rotation.cos[angles.clone()], &rotation.sin[angles]);
+            reference::rope(pairs, &mut x[t * row..][..row], shape.size, cos, sin)?;
+        }
+        Ok(())
+    }
+
+    fn append(
+        &mut self,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        n: usize,
+        keys: &Vec<f64>,
+        values: &Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let row = kv.shape.kv_heads * kv.shape.head_size;
+        for (side, rows, held) in [
+            ("key", keys, &mut kv.keys[layer]),
+            ("value", values, &mut kv.values[layer]),
+        ] {
+            // What was appended and not counted is appended again.
+            held.truncate(kv.length * row);
+            for (index, &number) in rows[..n * row].iter().enumerate() {
+                let stored = match kv.kv_type {
+                    KvType::F16 => reference::nearest_f16(number),
+                    KvType::F32 => number,
+                };
+                if !stored.is_finite() {
+                    return Err(ExecError::KvRange {
+                        layer,
+                        side,
+                        position: kv.length + index / row,
+                        value: number as f32,
+                    });
+                }
+                held.push(stored);
+            }
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        shape: HeadShape,
+        q: &Vec<f64>,
+        kv: &ReferenceKv,
+        layer: usize,
+        attention: &Attention,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let HeadShape { rows, heads, size } = shape;
+        let kv_heads = kv.shape.kv_heads;
+        let stored = |[head, position, dimension]: [usize; 3]| {
+            let at = (position * kv_heads + head) * size + dimension;
+            [kv.keys[layer][at], kv.values[layer][at]]
+        };
+        let heads = Heads {
+            heads,
+            kv_heads,
+            size,
+        };
+        let q = &q[..rows * shape.heads * size];
+        reference::attend(q, kv.length, heads, attention, stored, out);
+        Ok(())
+    }
+
+    fn activate(
+        &mut self,
+        activation: Activation,
+        numbers: usize,
+        gate: &mut Vec<f64>,
+        up: &Vec<f64>,
+    ) -> Result<(), ExecError> {
+        let (gate, up) = (&mut gate[..numbers], &up[..numbers]);
+        match activation {
+            Activation::Silu => reference::silu_mul(gate, up)?,
+            Activation::GeluTanh => reference::gelu_mul(gate, up)?,
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, numbers: usize, x: &mut Vec<f64>, y: &Vec<f64>) -> Result<(), ExecError> {
+        Ok(reference::add_assign(&mut x[..numbers], &y[..numbers])?)
+    }
+
+    fn logits(
+        &mut self,
+        output: &ReferenceWeight,
+        rows: Range<usize>,
+        x: &Vec<f64>,
+        cap: Option<f32>,
+        out: &mut Vec<f64>,
+    ) -> Result<(), ExecError> {
+        for (out, t) in out.chunks_exact_mut(output.rows).zip(rows) {
+            let x = &x[t * output.cols..][..output.cols];
+            out.copy_from_slice(&output.product(output.rows, x));
+            if let Some(cap) = cap {
+                reference::softcap(out, cap);
+            }
+        }
+        Ok(())
+    }
+}

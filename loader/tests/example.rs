@@ -1,0 +1,69 @@
+//! The example is run on the demo model, as a user runs it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this crate is test code"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use htc_loader::sampling::Sampler;
+use htc_loader::tokenizer::AddSpecial;
+use htc_loader::{Cpu, Model, Session};
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo/reference-7m-f16.gguf")
+}
+
+/// What Cargo has built beside the tests: target/PROFILE/deps/TEST, target/PROFILE/examples/NAME.
+fn example(arguments: &[&str]) -> Output {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let program = profile.join("examples/generate");
+    assert!(
+        program.is_file(),
+        "{} does not exist: build it with `cargo build --examples`",
+        program.display()
+    );
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+#[test]
+fn the_example_writes_what_the_library_says() {
+    let model = Model::open(demo()).unwrap();
+    let tokenizer = model.tokenizer().unwrap();
+    let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 64).unwrap();
+    let mut sampler = Sampler::greedy();
+    let prompt = tokenizer.encode("Alice was beginning", AddSpecial::Prompt);
+    let mut tokens = prompt.clone();
+    let mut token = sampler.sample(session.step(&prompt).unwrap()).unwrap();
+    for _ in 0..12 {
+        tokens.push(token);
+        token = sampler.sample(session.step(&[token]).unwrap()).unwrap();
+    }
+    let (before, all) = (tokenizer.decode(&prompt), tokenizer.decode(&tokens));
+    let expected = all.strip_prefix(&before).unwrap();
+    assert!(expected.trim().len() > 10, "{expected:?}");
+
+    let path = demo();
+    let path = path.to_str().unwrap();
+    let output = example(&[path, "Alice was beginning", "12"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("{expected}\n")
+    );
+    assert_eq!(said, "12 tokens, Limit\n");
+}
+
+#[test]
+fn what_goes_wrong_is_told() {
+    let output = example(&["/nowhere/model.htz", "the"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/nowhere/model.htz"), "{said}");
+}

@@ -1,0 +1,93 @@
+//! Every backend against the oracle, which computes in float64: every operation, and whole models.
+//!
+//! Each operation says how far a backend may be from the oracle. A further backend is a line in
+//! [`suite`].
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this crate is test code"
+)]
+
+mod models;
+mod operations;
+mod products;
+mod sessions;
+
+use std::sync::Arc;
+
+use htc_loader::backend::Reference;
+use htc_loader::{Backend, Cpu, Pool};
+
+/// A backend by name.
+type Named<B> = (String, B);
+
+/// The processor: every instruction set it has, on one thread and on several.
+fn cpu() -> Vec<Named<Cpu>> {
+    let pools = [1, 3].map(|threads| Arc::new(Pool::new(threads).unwrap()));
+    let named = |cpu: Cpu, pool: &Pool| {
+        let threads = pool.threads();
+        (format!("{}, {threads} threads", cpu.instruction_set()), cpu)
+    };
+    let of = |pool: &Arc<Pool>| {
+        let each = Cpu::each(pool).into_iter();
+        each.map(|cpu| named(cpu, pool)).collect::<Vec<_>>()
+    };
+    pools.iter().flat_map(of).collect()
+}
+
+/// The oracle, which the suite then holds against itself: a session of it is to behave, too.
+fn reference() -> Vec<Named<Reference>> {
+    vec![("reference".into(), Reference)]
+}
+
+/// The tests of each backend.
+macro_rules! suite {
+    ($($backend:ident;)*) => {
+        $(
+            mod $backend {
+                use super::super::*;
+                suite!(@tests $backend: operations::{
+                    numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
+                    rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
+                });
+                suite!(@tests $backend: products::{projections, logits});
+                suite!(@tests $backend: models::{architectures, demo, factorised});
+                suite!(@tests $backend: sessions::{
+                    a_step_is_a_forward_pass_and_its_logits, what_is_cut_off_was_never_read,
+                    the_rest_of_a_pass_is_that_of_the_whole, blocks_know_only_what_they_read,
+                    a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
+                });
+            }
+        )*
+    };
+    (@tests $backend:ident: $module:ident::{$($test:ident),*}) => {
+        $(
+            #[test]
+            fn $test() {
+                $module::$test($backend);
+            }
+        )*
+    };
+}
+
+mod on {
+    suite! {
+        cpu;
+        reference;
+    }
+}
+
+/// A session may be made on one thread and used on another, and its model by several.
+#[test]
+fn sessions_move_between_threads_and_models_are_shared() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    fn of<B: Backend>() {
+        moves::<htc_loader::Session<B>>();
+        is_shared::<htc_loader::Model<B>>();
+    }
+    of::<Cpu>();
+    of::<Reference>();
+}

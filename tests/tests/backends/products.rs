@@ -1,0 +1,278 @@
+//! Projections through every stored form, and logits.
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_loader::Backend;
+use htc_loader::backend::{Factor, Input, Slot};
+use htc_loader::tensor::Tensor;
+use htc_tests::model::Random;
+
+use super::Named;
+use super::operations::{Operation, agrees, get, numbers, put, room, tensor};
+
+/// Error of a product of float numbers relative to `Σ |w x|`: a rounding for each term of a partial
+/// sum, of which there are several.
+const PRODUCT: f64 = 2e-6;
+
+/// Numbers with a bound on their errors.
+#[derive(Clone)]
+struct Uncertain {
+    x: Vec<f64>,
+    error: Vec<f64>,
+}
+
+impl Uncertain {
+    fn exact(x: &[f32]) -> Self {
+        Uncertain {
+            x: x.iter().map(|&x| f64::from(x)).collect(),
+            error: vec![0.0; x.len()],
+        }
+    }
+
+    /// As a backend may see the numbers that a matrix of this type is multiplied with: where the
+    /// weights are in blocks, rounded to a 127th of the largest of 32.
+    fn seen_by(&self, dtype: DType) -> Self {
+        let mut seen = self.clone();
+        if dtype.block_len() == 1 {
+            return seen;
+        }
+        let blocks = self.x.chunks(32).zip(self.error.chunks(32));
+        for ((x, error), out) in blocks.zip(seen.error.chunks_mut(32)) {
+            let reach = |(x, e): (&f64, &f64)| x.abs() + e;
+            let largest = x.iter().zip(error).map(reach).fold(0.0, f64::max);
+            out.iter_mut()
+                .for_each(|out| *out += largest / 254.0 * 1.000_01);
+        }
+        seen
+    }
+
+    /// The product with the first rows and columns of a matrix.
+    fn times(&self, w: &Tensor, rows: usize) -> Self {
+        let seen = self.seen_by(w.dtype());
+        let values = w.to_f32().unwrap();
+        let mut y = Uncertain {
+            x: Vec::new(),
+            error: Vec::new(),
+        };
+        for row in values.chunks_exact(w.cols()).take(rows) {
+            let (mut sum, mut error) = (0.0, 0.0);
+            for ((&w, x), e) in row.iter().zip(&seen.x).zip(&seen.error) {
+                let w = f64::from(w);
+                sum += w * x;
+                error += w.abs() * (e + PRODUCT * (x.abs() + e));
+            }
+            y.x.push(sum);
+            y.error.push(error);
+        }
+        y
+    }
+}
+
+/// A slot of a projection.
+enum Form {
+    Dense(Tensor),
+    /// A factor of the projection by its index, and the matrix behind it.
+    Factored(usize, Tensor),
+}
+
+struct Projection {
+    n: usize,
+    width: usize,
+    x: Vec<f32>,
+    /// Matrix, rows computed, rank in use.
+    factors: Vec<(Tensor, usize, usize)>,
+    slots: Vec<Form>,
+}
+
+impl Operation for Projection {
+    fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
+        let x = put(backend, &self.x);
+        let weights: Vec<_> = self
+            .factors
+            .iter()
+            .map(|(w, _, _)| backend.weight(w).unwrap())
+            .collect();
+        let factors: Vec<_> = weights
+            .iter()
+            .zip(&self.factors)
+            .map(|(weight, &(_, rows, rank))| Factor { weight, rows, rank })
+            .collect();
+        let mut seconds = Vec::new();
+        for slot in &self.slots {
+            let (w, input, cols) = match slot {
+                Form::Dense(w) => (w, Input::Vector, self.width),
+                Form::Factored(index, w) => (w, Input::Inner(*index), self.factors[*index].1),
+            };
+            let y = room(backend, self.n * w.rows());
+            seconds.push((backend.weight(w).unwrap(), w.rows(), cols, input, y));
+        }
+        let mut slots: Vec<_> = seconds
+            .iter_mut()
+            .map(|(weight, rows, cols, input, y)| Slot::<B> {
+                weight,
+                rows: *rows,
+                cols: *cols,
+                input: *input,
+                y,
+            })
+            .collect();
+        backend.project(self.n, &x, &factors, &mut slots).unwrap();
+        let results = seconds.iter();
+        let mut found = Vec::new();
+        for (_, rows, _, _, y) in results {
+            found.extend(get(backend, y, self.n * rows));
+        }
+        found
+    }
+
+    fn bounds(&self, _: &[f32]) -> Vec<f64> {
+        let rows: Vec<_> = self.x.chunks_exact(self.width).collect();
+        let of_slot = |slot: &Form| {
+            let bounds = rows.iter().map(|x| {
+                let x = Uncertain::exact(x);
+                match slot {
+                    Form::Dense(w) => x.times(w, w.rows()),
+                    Form::Factored(index, w) => {
+                        let (a, rows, rank) = &self.factors[*index];
+                        let mut inner = x.times(a, *rank);
+                        inner.x.resize(*rows, 0.0);
+                        inner.error.resize(*rows, 0.0);
+                        inner.times(w, w.rows())
+                    }
+                }
+            });
+            bounds.flat_map(|y| y.error).collect::<Vec<_>>()
+        };
+        self.slots.iter().flat_map(of_slot).collect()
+    }
+
+    fn name(&self) -> String {
+        let slots = self.slots.iter().map(|slot| match slot {
+            Form::Dense(w) => format!("{}", w.dtype()),
+            Form::Factored(index, w) => {
+                let (a, rows, rank) = &self.factors[*index];
+                format!("{} of {} at {rank} in {rows}", w.dtype(), a.dtype())
+            }
+        });
+        format!("{} rows through {:?}", self.n, slots.collect::<Vec<_>>())
+    }
+}
+
+/// Dense, low rank and shared basis in every type, at the whole rank and at leading parts of it,
+/// whole blocks and not.
+pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let mut random = Random::new(11);
+    let backends = &mut backends();
+    let width = 512;
+    for &dtype in block::writable() {
+        let block = dtype.block_len();
+        let full = block.next_multiple_of(96);
+        let mut made = |shape| tensor(&mut random, dtype, shape);
+        let first = [full, width];
+        let (a, basis) = (made(first), made(first));
+        let dense = made([70, width]);
+        let behind = [41, 5, 33].map(|rows| made([rows, full]));
+        let [b, k, v] = behind;
+        for rank in [full, full / 2 + 1, 1] {
+            let rows = rank.next_multiple_of(block).min(full);
+            for n in [1, 2, 100] {
+                agrees(
+                    backends,
+                    &Projection {
+                        n,
+                        width,
+                        x: numbers(&mut random, n * width),
+                        factors: vec![(a.clone(), rows, rank), (basis.clone(), rows, rank)],
+                        slots: vec![
+                            Form::Dense(dense.clone()),
+                            Form::Factored(0, b.clone()),
+                            Form::Factored(1, k.clone()),
+                            Form::Factored(1, v.clone()),
+                        ],
+                    },
+                );
+            }
+        }
+        // Alone, as the slots behind attention and the feed-forward network are.
+        for slots in [vec![Form::Dense(dense.clone())], vec![Form::Factored(0, b)]] {
+            let factors = match slots[0] {
+                Form::Dense(_) => Vec::new(),
+                Form::Factored(..) => vec![(a.clone(), full, full)],
+            };
+            let x = numbers(&mut random, 3 * width);
+            agrees(
+                backends,
+                &Projection {
+                    n: 3,
+                    width,
+                    x,
+                    factors,
+                    slots,
+                },
+            );
+        }
+    }
+}
+
+struct Logits {
+    output: Tensor,
+    rows: std::ops::Range<usize>,
+    cap: Option<f32>,
+    x: Vec<f32>,
+}
+
+impl Operation for Logits {
+    fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
+        let output = backend.weight(&self.output).unwrap();
+        let x = put(backend, &self.x);
+        let count = self.rows.len() * self.output.rows();
+        let mut out = room(backend, count);
+        let rows = self.rows.clone();
+        let done = backend.logits(&output, rows, &x, self.cap, &mut out);
+        done.unwrap();
+        get(backend, &out, count)
+    }
+
+    /// That of the product, for the tangent is nowhere steeper than 1, and the tangent's own.
+    fn bounds(&self, _: &[f32]) -> Vec<f64> {
+        let width = self.output.cols();
+        let of_row = |t: usize| {
+            let x = Uncertain::exact(&self.x[t * width..][..width]);
+            x.times(&self.output, self.output.rows()).error
+        };
+        let tangent = 3e-7 * f64::from(self.cap.unwrap_or(0.0));
+        let errors = self.rows.clone().flat_map(of_row);
+        errors.map(|error| error + tangent).collect()
+    }
+
+    fn name(&self) -> String {
+        let (dtype, rows, cap) = (self.output.dtype(), &self.rows, self.cap);
+        format!("logits of {rows:?} by {dtype}, cap {cap:?}")
+    }
+}
+
+pub fn logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let mut random = Random::new(12);
+    let backends = &mut backends();
+    for &dtype in block::writable() {
+        let width = 2 * dtype.block_len().max(20);
+        let output = tensor(&mut random, dtype, [150, width]);
+        for (rows, cap) in [
+            (0..1, None),
+            (2..3, Some(5.0)),
+            (1..4, Some(30.0)),
+            (2..2, None),
+        ] {
+            let (output, x) = (output.clone(), numbers(&mut random, 4 * width));
+            agrees(
+                backends,
+                &Logits {
+                    output,
+                    rows,
+                    cap,
+                    x,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What a session promises, on any backend.
+
+use std::sync::Arc;
+
+use htc_formats::source::ModelFile;
+use htc_loader::exec::BATCH;
+use htc_loader::generate::{Generator, Limits, Stop, Written, generate};
+use htc_loader::kv::KvType;
+use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::tokenizer::AddSpecial;
+use htc_loader::{Backend, ExecError, Model, Session};
+use htc_tests::logits::largest_difference;
+use htc_tests::{Scratch, TinyModel, material};
+
+use super::Named;
+use super::models::fixture;
+
+/// A model with grouped heads and three blocks.
+fn tiny() -> ModelFile {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 3,
+        context: 2048,
+        ..TinyModel::default()
+    };
+    ModelFile::open(&scratch.file("model.gguf", tiny.bytes())).unwrap()
+}
+
+/// Two sessions of one model.
+fn two<B: Backend>(
+    backends: fn() -> Vec<Named<B>>,
+    file: &ModelFile,
+    context: usize,
+    kv_type: KvType,
+) -> Vec<(String, [Session<B>; 2])> {
+    let pairs = backends().into_iter().zip(backends());
+    let sessions = |((name, mut first), (_, second)): (Named<B>, Named<B>)| {
+        let model = Arc::new(Model::load(file.clone(), &mut first).unwrap());
+        let sessions = [first, second].map(|backend| {
+            let session = Session::with_kv_type(Arc::clone(&model), backend, context, kv_type);
+            session.unwrap()
+        });
+        (name, sessions)
+    };
+    pairs.map(sessions).collect()
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u32).map(|i| 3 + i * 37 % 290).collect()
+}
+
+pub fn a_step_is_a_forward_pass_and_its_logits<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let tokens = tokens(BATCH + 40);
+    for (name, [mut steps, mut forward]) in two(backends, &tiny(), 2048, KvType::F16) {
+        let found = steps.step(&tokens).unwrap().to_vec();
+        forward.forward(&tokens[..BATCH]).unwrap();
+        forward.forward(&tokens[BATCH..]).unwrap();
+        assert_eq!(found, forward.last_logits().unwrap(), "{name}");
+        assert_eq!(found, forward.logits(39, 40).unwrap(), "{name}");
+        assert_eq!(steps.position(), tokens.len());
+        let found = steps.step(&[5]).unwrap().to_vec();
+        forward.forward(&[5]).unwrap();
+        assert_eq!(found, forward.last_logits().unwrap(), "{name}");
+    }
+}
+
+pub fn what_is_cut_off_was_never_read<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let tokens = tokens(400);
+    let other = [250, 251, 252];
+    for kv_type in [KvType::F16, KvType::F32] {
+        for (name, [mut cut, mut fresh]) in two(backends, &tiny(), 2048, kv_type) {
+            for kept in [300, 299, 1, 0] {
+                cut.reset();
+                fresh.reset();
+                // To the end of the prompt, or into it.
+                cut.step(&tokens[..300]).unwrap();
+                cut.step(&tokens[300..]).unwrap();
+                for token in other {
+                    cut.step(&[token]).unwrap();
+                }
+                cut.truncate(kept).unwrap();
+                assert_eq!(cut.position(), kept);
+                let before = cut.last_logits().map(<[f32]>::to_vec);
+                assert!(matches!(before, Err(ExecError::Rows { .. })), "{name}");
+                if kept == 300 {
+                    fresh.step(&tokens[..300]).unwrap();
+                } else if kept > 0 {
+                    cut.truncate(0).unwrap();
+                    cut.step(&tokens[..kept]).unwrap();
+                    cut.step(&other).unwrap();
+                    cut.truncate(kept).unwrap();
+                    fresh.step(&tokens[..kept]).unwrap();
+                }
+                for part in [&tokens[3..50], &other, &other[..1]] {
+                    let found = cut.step(part).unwrap();
+                    assert_eq!(found, fresh.step(part).unwrap(), "{name}, {kept} kept");
+                }
+            }
+            let (position, held) = (cut.position(), cut.last_logits().unwrap().to_vec());
+            let error = cut.truncate(position + 1).unwrap_err();
+            assert!(matches!(error, ExecError::Truncate { .. }), "{error}");
+            assert_eq!(cut.position(), position);
+            assert_eq!(cut.last_logits().unwrap(), held, "{name}");
+        }
+    }
+}
+
+/// The residual stream in front of a block, by the blocks before it, one after the other.
+fn stream<B: Backend>(session: &mut Session<B>, tokens: &[u32], layer: usize) -> Vec<f32> {
+    let mut x = vec![0.0; tokens.len() * session.model().hyper().width];
+    session.embed(tokens, &mut x).unwrap();
+    for layer in 0..layer {
+        session.reset();
+        session.block(layer, &mut x, &mut ()).unwrap();
+    }
+    session.reset();
+    x
+}
+
+pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let tokens = tokens(20);
+    let mut seen = 0;
+    let gemma = ModelFile::open(&fixture("gemma2").join("model.gguf")).unwrap();
+    for file in [tiny(), gemma] {
+        let vocabulary = file.hyper.vocabulary as u32;
+        let tokens: Vec<u32> = tokens.iter().map(|token| token % vocabulary).collect();
+        let width = file.hyper.width;
+        for (name, [mut part, mut whole]) in two(backends, &file, 64, KvType::F32) {
+            whole.forward(&tokens[..18]).unwrap();
+            let expected = whole.logits(0, 18).unwrap().to_vec();
+            let next = whole.step(&tokens[18..]).unwrap().to_vec();
+            for layer in 0..file.hyper.layers {
+                let x = stream(&mut part, &tokens, layer);
+                part.forward_from(layer, &x[..18 * width]).unwrap();
+                let found = part.logits(0, 18).unwrap().to_vec();
+                part.forward_from(layer, &x[18 * width..]).unwrap();
+                let then = part.last_logits().unwrap();
+                for (found, expected) in [(&found[..], &expected[..]), (then, &next)] {
+                    // The oracle's stream is float64, and was float32 on the way.
+                    let difference = largest_difference(found, expected);
+                    let bound = if name == "reference" { 1e-5 } else { 0.0 };
+                    assert!(difference <= bound, "{name}, {layer}: {difference:.2e}");
+                    seen += 1;
+                }
+                part.reset();
+            }
+        }
+    }
+    assert!(seen > 8);
+}
+
+pub fn blocks_know_only_what_they_read<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let file = tiny();
+    let row = vec![0.1; file.hyper.width];
+    for (name, [mut session, _]) in two(backends, &file, 64, KvType::F16) {
+        session.step(&[1, 2]).unwrap();
+        // All blocks have read two positions; from now on only the last two of them.
+        session.forward_from(1, &row).unwrap();
+        assert_eq!(session.position(), 3);
+        let refused = |error: ExecError| match error {
+            ExecError::Blocks { asked, held } => (asked, held),
+            other => panic!("{name}: {other}"),
+        };
+        let error = session.step(&[1]).map(<[f32]>::to_vec).unwrap_err();
+        assert_eq!(refused(error), (0..3, 1..3));
+        let error = session.block(0, &mut row.clone(), &mut ()).unwrap_err();
+        assert_eq!(refused(error), (0..1, 1..3));
+        session.block(2, &mut row.clone(), &mut ()).unwrap();
+        let error = session.forward_from(1, &row).unwrap_err();
+        assert_eq!(refused(error), (1..3, 2..3));
+        assert_eq!(session.position(), 4);
+        session.reset();
+        session.step(&[1, 2]).unwrap();
+        for layer in [3, usize::MAX] {
+            let error = session.forward_from(layer, &row).unwrap_err();
+            assert!(
+                matches!(error, ExecError::Layer { layers: 3, .. }),
+                "{error}"
+            );
+        }
+        let error = session.forward_from(0, &row[1..]).unwrap_err();
+        assert!(matches!(error, ExecError::Shape(_)), "{error}");
+        assert_eq!(session.position(), 2);
+    }
+}
+
+fn sampler() -> Sampler {
+    let mut options = SamplingOptions::default();
+    options.temperature = 0.8;
+    options.seed = 7;
+    Sampler::new(options).unwrap()
+}
+
+pub fn a_generator_writes_what_generate_writes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let file = ModelFile::open(&material::demo("reference-7m-f16.gguf")).unwrap();
+    let tokenizer = Model::bind(file.clone()).unwrap().tokenizer().unwrap();
+    let prompt = tokenizer.encode("Alice was", AddSpecial::Prompt);
+    let mut limits = Limits::tokens(9);
+    limits.ignore_end = true;
+    for (name, [mut first, mut second]) in two(backends, &file, 64, KvType::F16) {
+        let mut text = String::new();
+        let receive = |part: &str| {
+            text += part;
+            true
+        };
+        let summary = generate(
+            &mut first,
+            &tokenizer,
+            &mut sampler(),
+            &prompt,
+            limits,
+            receive,
+        );
+        let summary = summary.unwrap();
+        assert_eq!((summary.tokens, summary.stop), (9, Stop::Limit), "{name}");
+
+        let mut chosen = sampler();
+        let new = Generator::new(&mut second, &tokenizer, &mut chosen, &prompt, limits);
+        let mut generator = new.unwrap();
+        let one = generator.step().unwrap().unwrap();
+        let rest: Vec<Written> = generator.by_ref().map(Result::unwrap).collect();
+        assert_eq!(rest.len(), 8);
+        assert_eq!(generator.stop(), Some(Stop::Limit));
+        assert_eq!(generator.step().unwrap(), None);
+        let written = [one].into_iter().chain(rest).map(|written| written.text);
+        let written: String = written.collect();
+        let (end, summary) = generator.finish();
+        assert_eq!(written + &end, text, "{name}");
+        assert_eq!((summary.tokens, summary.stop), (9, Stop::Limit));
+        assert_eq!(summary.prompt_tokens, prompt.len());
+
+        // Whoever stops early has a session that goes on: the last token is the one not read.
+        second.reset();
+        let mut chosen = sampler();
+        let new = Generator::new(&mut second, &tokenizer, &mut chosen, &prompt, limits);
+        let mut generator = new.unwrap();
+        let three: Vec<u32> = (0..3)
+            .map(|_| generator.step().unwrap().unwrap().token)
+            .collect();
+        assert_eq!(generator.finish().1.stop, Stop::Receiver);
+        assert_eq!(second.position(), prompt.len() + 2);
+        let logits = second.step(&three[2..]).unwrap();
+        first.truncate(prompt.len()).unwrap();
+        for token in &three[..2] {
+            first.step(&[*token]).unwrap();
+        }
+        assert_eq!(first.step(&three[2..]).unwrap(), logits, "{name}");
+    }
+}
+
+pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    // LongRoPE: 32 positions are a short sequence.
+    let file = ModelFile::open(&fixture("phi3").join("model.gguf")).unwrap();
+    let vocabulary = file.hyper.vocabulary as u32;
+    let tokens: Vec<u32> = tokens(40).iter().map(|token| token % vocabulary).collect();
+    for (name, [mut session, mut fresh]) in two(backends, &file, 20, KvType::F16) {
+        assert_eq!(session.limit(), 32);
+        session.step(&tokens[..10]).unwrap();
+        let fails = |session: &mut Session<B>, tokens: &[u32]| {
+            let error = session.step(tokens).map(<[f32]>::to_vec).unwrap_err();
+            assert_eq!(session.position(), 10, "{name}");
+            error
+        };
+        let error = fails(&mut session, &[1, vocabulary]);
+        assert!(matches!(error, ExecError::Token { token, .. } if token == vocabulary));
+        let error = fails(&mut session, &tokens[..23]);
+        assert!(matches!(
+            error,
+            ExecError::Context {
+                found: 33,
+                limit: 32
+            }
+        ));
+        let error = fails(&mut session, &[]);
+        assert!(matches!(error, ExecError::Rows { .. }));
+        fresh.step(&tokens[..10]).unwrap();
+        let found = session.step(&tokens[10..32]).unwrap();
+        assert_eq!(found, fresh.step(&tokens[10..32]).unwrap(), "{name}");
+        // A position that was taken back may be read again.
+        session.truncate(31).unwrap();
+        session.step(&[1]).unwrap();
+    }
+}
