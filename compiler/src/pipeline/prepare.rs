@@ -269,7 +269,11 @@ pub fn calibrate(
         error,
     })?;
     Ok(calibrate::calibrate(
-        &Arc::new(model), digest, options, threads, watch,
+        &Arc::new(model),
+        digest,
+        options,
+        threads,
+        watch,
     )?)
 }
 

@@ -186,7 +186,8 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     let squares: f64 = errors.iter().map(|e| e * e).sum();
     let dense = |s: &&&SlotRecord| s.form == Form::Dense;
     // What is as in the source has no error.
-    let encoded = |s: &&&SlotRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
+    let encoded =
+        |s: &&&SlotRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
     let encoded = records.iter().filter(encoded).count();
     let dense = records.iter().filter(dense).count();
     SlotSummary {

@@ -4,7 +4,7 @@ mod allocators;
 mod budgets;
 mod published;
 
-use crate::request::Asked;
+use crate::request::{Asked, DenseTypes};
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, Slot};
 
