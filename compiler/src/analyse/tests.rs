@@ -35,7 +35,7 @@ fn a_record_reads_back_as_it_was_written() {
         cache: Some(cache.path().to_owned()),
         held_out: None,
     };
-    let model = Model::bind(source.clone()).unwrap();
+    let model = std::sync::Arc::new(Model::bind(source.clone()).unwrap());
     let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();
     for calibration in [None, Some((options.text.as_path(), &found))] {
         let subject = Subject {

@@ -304,7 +304,7 @@ impl Plan {
             .find(|unit| unit.members.iter().any(|member| member.matrix == matrix))
     }
 
-    /// Parameters after over parameters before, on the selected slots.
+    /// Parameters after over parameters before, on the selected slots; one where none is selected.
     pub fn ratio(&self) -> f64 {
         let selected = |unit: &&UnitPlan| {
             let mut slots = unit.members.iter().filter_map(Member::slot);
@@ -313,7 +313,10 @@ impl Plan {
         let units = || self.units.iter().filter(selected);
         let before: u64 = units().map(UnitPlan::parameters_before).sum();
         let after: u64 = units().map(UnitPlan::parameters_after).sum();
-        after as f64 / before as f64
+        match before {
+            0 => 1.0,
+            before => after as f64 / before as f64,
+        }
     }
 }
 

@@ -152,7 +152,10 @@ impl Summary {
         parameters.after += biases.parameters - own;
         let selected = &plan.request().slots;
         let selected_parameters = counted(selected, 0);
-        let ratio = selected_parameters.after as f64 / selected_parameters.before as f64;
+        let ratio = match selected_parameters.before {
+            0 => 1.0,
+            before => selected_parameters.after as f64 / before as f64,
+        };
         Summary {
             request: RequestRecord::from(plan.request()),
             asked: plan.request().to_string(),

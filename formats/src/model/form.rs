@@ -324,10 +324,12 @@ impl StoredTensor {
         self.rows as u64 * self.cols as u64
     }
 
-    /// Bytes that type and shape call for; zero where a row is no whole number of blocks, which no
-    /// checked plan has.
+    /// Bytes that type and shape call for, of the whole blocks of each row: in a plan that was checked
+    /// and in a file that was, there is nothing behind them.
     pub fn bytes(&self) -> u64 {
-        self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
+        let blocks = (self.cols / self.dtype.block_len()) as u64;
+        let row = blocks.saturating_mul(self.dtype.block_bytes() as u64);
+        row.saturating_mul(self.rows as u64)
     }
 }
 

@@ -126,7 +126,7 @@ fn published_spectra_are_told_as_published() {
                 let member = member(slot, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
-                let found = spectrum_of(layer.parse().unwrap(), &member, &values);
+                let found = spectrum_of((layer.parse().unwrap(), slot), &member, &values);
                 // The norm was summed over the weight's numbers in float32.
                 for (found, told, tolerance) in [
                     (found.norm, &told["frob_norm"], 1e-3),

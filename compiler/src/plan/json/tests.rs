@@ -173,6 +173,19 @@ fn every_form_is_read_and_written() {
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
 }
 
+/// A plan may leave all slots as they are.
+#[test]
+fn a_plan_of_the_embedding_alone_is_a_plan() {
+    let alone: String = FORMS
+        .lines()
+        .filter(|line| !line.contains("\"layer\"") && !line.contains("\"head\""))
+        .collect();
+    let plan = parsed(&alone).unwrap();
+    assert_eq!((plan.units.len(), plan.request.slots.len()), (1, 0));
+    assert_eq!(plan.request.budget, Budget::Ratio(1.0));
+    assert_eq!(parsed(&write(&plan, None).unwrap()).unwrap(), plan);
+}
+
 #[test]
 fn a_model_that_ties_its_head_has_none_to_decide_about() {
     struct Tied;
@@ -329,7 +342,7 @@ fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
     };
     let from = |text: &str| {
         let path = Path::new("plan.json");
-        parse(path, text.as_bytes(), &hyper(), digest, source_type)
+        parse(path, text.as_bytes(), &hyper(), digest, Source)
     };
     assert!(from(GOOD).is_ok() && asked.get() == 0);
     let named = |digest: Digest| {

@@ -243,7 +243,7 @@ fn water_flows_where_the_energy_is() {
     let spectrum = |u: &Unit| -> Vec<f64> {
         let steep = |i: usize| if i < 16 { 1.0 } else { 1e-6 };
         let value = |i| {
-            if u.layer().unwrap().is_multiple_of(2) {
+            if u.layer.is_multiple_of(2) {
                 steep(i)
             } else {
                 1.0

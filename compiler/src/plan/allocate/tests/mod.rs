@@ -6,7 +6,7 @@ mod published;
 
 use crate::request::{Asked, DenseTypes};
 use htc_formats::DType;
-use htc_formats::model::{Forward, HyperParameters, Slot};
+use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
 
 use super::*;
 use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};

@@ -116,11 +116,8 @@ fn published_spectra_are_allocated_fast() {
     let units = units(&hyper, &asked, |_, _| DType::F16).unwrap();
     assert_eq!(units.len(), 224);
     let spectrum = |u: &Unit| {
-        let nearest = LAYERS
-            .iter()
-            .min_by_key(|l| l.abs_diff(u.layer().unwrap()))
-            .unwrap();
-        published.spectra[&format!("layer{nearest}.{}", name(u.members[0].slot))].clone()
+        let nearest = LAYERS.iter().min_by_key(|l| l.abs_diff(u.layer)).unwrap();
+        published.spectra[&format!("layer{nearest}.{}", name(u.members[0].slot().unwrap()))].clone()
     };
     let spectra: Vec<Vec<f64>> = units.iter().map(spectrum).collect();
     let evidence = Evidence {
