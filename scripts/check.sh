@@ -11,8 +11,8 @@ cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 if pkg-config --exists openblas 2>/dev/null; then
   echo "== feature openblas"
-  cargo clippy --release --locked -p htc --all-targets --features openblas -- -D warnings
-  cargo test --release --locked -p htc --features openblas --lib math
+  cargo clippy --release --locked -p htc -p htc-math --all-targets --features htc/openblas -- -D warnings
+  cargo test --release --locked -p htc-math --features openblas --lib
 else
   echo "== feature openblas: skipped, no libopenblas with pkg-config here"
 fi
@@ -23,7 +23,7 @@ scripts/test_aarch64.sh
 echo "== documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --quiet
 
-echo "== direction of dependencies: formats <- kernels <- loader <- compiler"
+echo "== direction of dependencies: formats <- kernels <- loader <- compiler, formats <- math <- compiler"
 must_not_depend() {
   local crate=$1 tree
   shift
@@ -35,9 +35,10 @@ must_not_depend() {
     fi
   done
 }
-must_not_depend htc-formats htc-kernels htc-loader htc faer
-must_not_depend htc-kernels htc-loader htc faer
-must_not_depend htc-loader htc faer ndarray ndarray-linalg openblas-src clap indicatif
+must_not_depend htc-formats htc-kernels htc-loader htc-math htc faer
+must_not_depend htc-kernels htc-loader htc-math htc faer
+must_not_depend htc-loader htc-math htc faer ndarray ndarray-linalg openblas-src clap indicatif
+must_not_depend htc-math htc-kernels htc-loader htc clap indicatif
 
 echo "== direction of layers in the compiler"
 python3 scripts/check_layers.py

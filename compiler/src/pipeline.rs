@@ -14,6 +14,7 @@
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
 //! same source and the same request give the same bytes on the same instruction set.
 
+mod builder;
 mod error;
 mod prepare;
 
@@ -35,6 +36,7 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::memory::Peak;
 use crate::system::show::name_of;
 
+pub use builder::Compiler;
 pub use error::CompileError;
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};

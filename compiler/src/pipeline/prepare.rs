@@ -289,6 +289,15 @@ pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     }
 }
 
+/// The files that a source consists of, and those in its folder that its vocabulary may be read from.
+pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
+    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
+    let files = source.files.iter().map(|file| file.path().to_owned());
+    files
+        .chain(vocabulary.into_iter().filter(|path| path.exists()))
+        .collect()
+}
+
 /// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
 /// that its vocabulary may be read from.
 pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {

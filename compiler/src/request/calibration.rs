@@ -26,9 +26,26 @@ pub const DEFAULT_TOKENS: usize = 65_536;
 pub const DEFAULT_CONTEXT: usize = 512;
 
 impl CalibrationOptions {
+    /// A text, with defaults for the rest.
+    pub fn new(text: PathBuf) -> Self {
+        CalibrationOptions {
+            text,
+            tokens: DEFAULT_TOKENS,
+            context: DEFAULT_CONTEXT,
+            cache: None,
+            held_out: None,
+        }
+    }
+
+    /// The texts that are read.
+    pub fn texts(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&self.text)
+            .chain(&self.held_out)
+            .map(PathBuf::as_path)
+    }
+
     /// Whether a path leads to one of the texts.
     pub fn reads(&self, path: &Path) -> bool {
-        let mut texts = std::iter::once(&self.text).chain(&self.held_out);
-        texts.any(|text| disk::same_place(text, path))
+        self.texts().any(|text| disk::same_place(text, path))
     }
 }

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod disk;
 pub mod memory;
 pub mod ordered;
-pub(crate) mod random;
 pub mod show;
 pub mod text;
+
+pub(crate) use htc_math::random;

@@ -5,12 +5,10 @@ use clap::{Args, ValueEnum};
 use htc_formats::model::Slot;
 use htc_formats::{DType, block};
 
-use crate::plan::allocate::{Allocation, Allocator, Floor};
-use crate::plan::{Budget, Method, Request, gpu};
-use crate::request::{Asked, DenseTypes, Target};
-
-/// Parameters after over before where no budget is given.
-const DEFAULT_RATIO: f64 = 0.9;
+use crate::plan::gpu;
+use crate::request::{
+    Allocator, Asked, Budget, DenseTypes, Floor, Method, Request, Target, Wishes,
+};
 
 /// What a plan is made from.
 #[derive(Clone, Debug, Args)]
@@ -88,42 +86,31 @@ impl PlanningArgs {
         "embedding_type",
     ];
 
-    /// The allocator asked for, or the default: with a calibration what measures best with the
-    /// method.
+    /// The allocator asked for, or the default.
     pub fn allocator(&self, calibrated: bool) -> Allocator {
-        let default = match (calibrated && self.rank.is_none(), self.method) {
-            (false, _) => Allocator::Uniform,
-            (true, MethodArg::Gp) => Allocator::Whitened,
-            (true, MethodArg::Grc) => Allocator::Waterfill,
-        };
-        self.allocator.unwrap_or(default)
+        self.wishes(Asked::default()).allocator(calibrated)
     }
 
     /// What is asked for, with a calibration or without; `weighting` is what the other options ask
     /// for.
     pub fn request(&self, calibrated: bool, weighting: Asked) -> Request {
-        let method = Method::from(self.method);
-        let mut slots = self.slots.clone();
-        if slots.is_empty() {
-            slots = method.default_slots().to_vec();
-        }
-        slots.sort();
-        slots.dedup();
+        self.wishes(weighting).request(calibrated)
+    }
+
+    fn wishes(&self, weighting: Asked) -> Wishes {
         let budget = self.rank.map(Budget::from);
         let budget = budget.or(self.ratio.map(Budget::Ratio));
         let budget = budget.or(self.parameters.map(Budget::Parameters));
         let budget = budget.or(self.bytes.map(Budget::Bytes));
         let budget = budget.or(self.mean_rank.map(Budget::MeanRank));
-        Request {
-            method,
-            budget: budget.unwrap_or(Budget::Ratio(DEFAULT_RATIO)),
-            allocation: Allocation {
-                allocator: self.allocator(calibrated),
-                floor: self.rank_floor,
-                cap: self.rank_cap,
-            },
-            slots,
-            factor_type: self.factor_type,
+        Wishes {
+            method: Some(self.method.into()),
+            budget,
+            allocator: self.allocator,
+            floor: self.rank_floor,
+            cap: self.rank_cap,
+            slots: self.slots.clone(),
+            factor_type: Some(self.factor_type),
             dense: DenseTypes {
                 slots: self.dense_type,
                 outside: self.embedding_type,

@@ -15,7 +15,7 @@ mod symmetric;
 use faer::Mat;
 
 use super::Weight;
-use crate::system::random::Rng;
+use crate::random::Rng;
 
 /// A dense matrix, row-major, in both precisions.
 struct Dense {

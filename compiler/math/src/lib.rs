@@ -33,6 +33,7 @@ mod measure;
 #[cfg(feature = "openblas")]
 mod openblas;
 mod panels;
+pub mod random;
 mod sink;
 mod symmetric;
 #[cfg(test)]
@@ -85,7 +86,10 @@ pub struct Weight<'a> {
 
 impl Weight<'_> {
     /// Checks the length and that every number is finite; `index` names the weight in an error.
-    pub(crate) fn check(&self, index: usize) -> Result<(), FactoriseError> {
+    ///
+    /// # Errors
+    /// [`FactoriseError`], which names the weight by `index`.
+    pub fn check(&self, index: usize) -> Result<(), FactoriseError> {
         if self.rows == 0 || self.cols == 0 {
             return Err(FactoriseError::Empty {
                 index,

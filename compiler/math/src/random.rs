@@ -1,10 +1,13 @@
 //! Pseudo-random numbers that are the same on every machine.
 
 /// SplitMix64.
-pub(crate) struct Rng(pub(crate) u64);
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
 
 impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,24 +16,24 @@ impl Rng {
     }
 
     /// Below `n`, which is above zero.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
     /// Uniform in `[0, 1)`.
     #[cfg(test)]
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     #[cfg(test)]
-    pub(crate) fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
     /// Standard normal (Box and Muller).
     #[cfg(test)]
-    pub(crate) fn normal(&mut self) -> f64 {
+    pub fn normal(&mut self) -> f64 {
         let unit = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         let (u, v) = (unit(self.next()), unit(self.next()));
         (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()

@@ -1,0 +1,283 @@
+//! Compiling from another program: what the command line offers, with its defaults.
+
+use std::path::{Path, PathBuf};
+
+use htc_formats::DType;
+use htc_formats::model::Slot;
+
+use super::{CompileError, compile, forecast, open};
+use crate::event::{Cancel, Event, Watch};
+use crate::report::{Forecast, Report};
+use crate::request::{
+    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, DenseTypes, Floor, GaugeKind,
+    Goal, Method, Planning, SinkProtection, Target, Wishes,
+};
+
+/// A compilation that is about to be described and run. What is not said has the command line's
+/// defaults.
+///
+/// ```no_run
+/// # fn main() -> Result<(), htc::CompileError> {
+/// let report = htc::Compiler::new("model.gguf", "model.htz")
+///     .calibration("text.txt")
+///     .ratio(0.8)
+///     .run()?;
+/// println!("{} of {} bytes", report.bytes.after, report.bytes.before);
+/// # Ok(()) }
+/// ```
+///
+/// A build script says what its artifact depends on:
+///
+/// ```no_run
+/// # fn main() -> Result<(), htc::CompileError> {
+/// let compiler = htc::Compiler::new("model.gguf", "out/model.htz").overwrite(true);
+/// for file in compiler.inputs()? {
+///     println!("cargo::rerun-if-changed={}", file.display());
+/// }
+/// compiler.run()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is compiled before run()"]
+pub struct Compiler {
+    input: PathBuf,
+    output: PathBuf,
+    plan: Option<PathBuf>,
+    wishes: Wishes,
+    target: Target,
+    calibration: CalibrationOptions,
+    calibrated: bool,
+    goal: Goal,
+    threads: Option<usize>,
+    overwrite: bool,
+    cancel: Cancel,
+}
+
+impl Compiler {
+    /// A model, and the artifact that is to be made of it.
+    pub fn new(input: impl Into<PathBuf>, output: impl Into<PathBuf>) -> Self {
+        Compiler {
+            input: input.into(),
+            output: output.into(),
+            plan: None,
+            wishes: Wishes::default(),
+            target: Target::default(),
+            calibration: CalibrationOptions::new(PathBuf::new()),
+            calibrated: false,
+            goal: Goal::default(),
+            threads: None,
+            overwrite: false,
+            cancel: Cancel::default(),
+        }
+    }
+
+    /// The text to calibrate on: what the model is to be good at.
+    pub fn calibration(mut self, text: impl Into<PathBuf>) -> Self {
+        self.calibration.text = text.into();
+        self.calibrated = true;
+        self
+    }
+
+    /// Tokens of the calibration text at most.
+    pub fn calibration_tokens(mut self, tokens: usize) -> Self {
+        self.calibration.tokens = tokens;
+        self
+    }
+
+    /// Tokens in a window of the calibration.
+    pub fn context(mut self, tokens: usize) -> Self {
+        self.calibration.context = tokens;
+        self
+    }
+
+    /// The folder where statistics are kept and found again; that of the user by default.
+    pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.calibration.cache = Some(folder.into());
+        self
+    }
+
+    /// Text to measure on what is decided; by default the end of the calibration text.
+    pub fn held_out(mut self, text: impl Into<PathBuf>) -> Self {
+        self.calibration.held_out = Some(text.into());
+        self
+    }
+
+    /// How slots are approximated.
+    pub fn method(mut self, method: Method) -> Self {
+        self.wishes.method = Some(method);
+        self
+    }
+
+    /// Parameters after over before, on the selected slots.
+    pub fn ratio(self, ratio: f64) -> Self {
+        self.budget(Budget::Ratio(ratio))
+    }
+
+    /// How much may be kept.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.wishes.budget = Some(budget);
+        self
+    }
+
+    /// How the budget is shared out.
+    pub fn allocator(mut self, allocator: Allocator) -> Self {
+        self.wishes.allocator = Some(allocator);
+        self
+    }
+
+    /// The smallest rank of a factorised slot.
+    pub fn rank_floor(mut self, floor: Floor) -> Self {
+        self.wishes.floor = Some(floor);
+        self
+    }
+
+    /// The largest rank of a factorised slot.
+    pub fn rank_cap(mut self, cap: usize) -> Self {
+        self.wishes.cap = Some(cap);
+        self
+    }
+
+    /// The slots to compress.
+    pub fn slots(mut self, slots: impl IntoIterator<Item = Slot>) -> Self {
+        self.wishes.slots = slots.into_iter().collect();
+        self
+    }
+
+    /// How factors are stored.
+    pub fn factor_type(mut self, dtype: DType) -> Self {
+        self.wishes.factor_type = Some(dtype);
+        self
+    }
+
+    /// How slots that stay dense, the embedding and the head are stored, where they are not to stay as in
+    /// the source.
+    pub fn dense_types(mut self, types: DenseTypes) -> Self {
+        self.wishes.dense = types;
+        self
+    }
+
+    /// The machine that the artifact is for.
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = target;
+        self
+    }
+
+    /// Which errors count.
+    pub fn gauge(mut self, gauge: GaugeKind) -> Self {
+        self.wishes.weighting.gauge = Some(gauge);
+        self
+    }
+
+    /// What factors must not lose.
+    pub fn sink(mut self, sink: SinkProtection) -> Self {
+        self.wishes.weighting.sink = Some(sink);
+        self
+    }
+
+    /// Whether biases correct.
+    pub fn bias(mut self, bias: BiasArg) -> Self {
+        self.wishes.weighting.bias = Some(bias);
+        self
+    }
+
+    /// Finds the smallest artifact whose perplexity is at most so much above the source's: 0.01 is
+    /// one percent.
+    pub fn max_perplexity_increase(mut self, increase: f64) -> Self {
+        self.goal.limit.perplexity_increase = Some(increase);
+        self
+    }
+
+    /// Finds the smallest artifact whose KL divergence from the source is at most so many nats.
+    pub fn max_kl(mut self, nats: f64) -> Self {
+        self.goal.limit.kl = Some(nats);
+        self
+    }
+
+    /// Takes the plan from a file instead of making one.
+    pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
+        self.plan = Some(file.into());
+        self
+    }
+
+    /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Replaces an artifact that exists.
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Ends the work when `cancel` asks for it; what is finished is kept, and the same compilation
+    /// goes on with it.
+    pub fn cancelled_by(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
+    /// Every file that the artifact is made from: those of the model, the texts, the plan.
+    ///
+    /// # Errors
+    /// [`CompileError::Source`] where the model does not open.
+    pub fn inputs(&self) -> Result<Vec<PathBuf>, CompileError> {
+        let source = open(&self.input)?;
+        let mut inputs = super::prepare::files_of(&source);
+        inputs.extend(self.plan.clone());
+        if self.calibrated {
+            inputs.extend(self.calibration.texts().map(Path::to_owned));
+        }
+        Ok(inputs)
+    }
+
+    /// What is asked for, as every stage reads it.
+    pub fn options(&self) -> CompileOptions {
+        let calibrated = self.calibrated;
+        CompileOptions {
+            input: self.input.clone(),
+            output: self.output.clone(),
+            planning: match &self.plan {
+                Some(plan) => Planning::File(plan.clone()),
+                None => Planning::Make {
+                    request: self.wishes.request(calibrated),
+                    target: self.target,
+                },
+            },
+            calibration: calibrated.then(|| self.calibration.clone()),
+            weighting: self.wishes.weighting,
+            goal: self.goal,
+            threads: self.threads.unwrap_or_else(all_cores),
+            overwrite: self.overwrite,
+        }
+    }
+
+    /// Compiles.
+    ///
+    /// # Errors
+    /// [`CompileError`]; nothing is left under the output's name then.
+    pub fn run(&self) -> Result<Report, CompileError> {
+        self.run_with(|_| {})
+    }
+
+    /// Compiles and tells of it; `tell` is called from several threads.
+    ///
+    /// # Errors
+    /// [`CompileError`]; nothing is left under the output's name then.
+    pub fn run_with(&self, tell: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
+        compile(&self.options(), Watch::new(&tell, &self.cancel))
+    }
+
+    /// What a compilation will take; nothing is written but the cache of a calibration.
+    ///
+    /// # Errors
+    /// [`CompileError`] for whatever can be refused before the work.
+    pub fn forecast(&self) -> Result<Forecast, CompileError> {
+        forecast(&self.options(), Watch::new(&|_| {}, &self.cancel))
+    }
+}
+
+fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
