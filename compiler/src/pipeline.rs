@@ -188,7 +188,7 @@ pub fn search(
         threads,
     };
     let wanted = Wanted {
-        weighting: planned.plan.request.weighting,
+        weighting: planned.plan.request().weighting,
         goal,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
@@ -202,10 +202,10 @@ pub fn search(
     watch.tell(Event::Keeping(None));
     // Compiled, it is to be what was measured.
     let Treatment { gauge, sink, bias } = chosen.treatment;
-    chosen.plan.request.weighting = Asked {
+    chosen.plan.set_weighting(Asked {
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
-    };
+    });
     Ok(chosen)
 }

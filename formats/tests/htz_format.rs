@@ -12,17 +12,20 @@ mod htz_common;
 use std::path::{Path, PathBuf};
 
 use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
-use htc_formats::model::{Role, Slot};
+use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
-use htz_common::{Choice, Model, data_offset, forged, hyper, json, mixed, model, probed, varied};
+use htz_common::{
+    Choice, Model, data_offset, forged, formed, hyper, json, mixed, model, probed, varied,
+};
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 4] {
+fn golden() -> [(u16, Model, usize); 5] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
         (2, allocated(), 17 + 1 + 1),
         (3, treated(), 17 + 1 + 1),
+        (4, formed(), 19 + 1 + 1),
     ]
 }
 
@@ -137,6 +140,47 @@ fn the_allocation_is_read_back_and_may_be_absent() {
     let short = Htz::parse(&short).unwrap();
     let record = short.manifest().plan.allocation.clone().unwrap();
     assert_eq!((record.rank_cap, record.notes.len()), (None, 0));
+}
+
+/// What 1.4 added must be known to a reader, but for the records.
+#[test]
+fn forms_are_announced_and_read_back() {
+    let model = formed();
+    let file = model.bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 4));
+    assert_eq!(htz.manifest().requires, ["roles", "forms"]);
+    assert_eq!(
+        htz.manifest().plan.matrices,
+        model.manifest.plan.matrices,
+        "{}",
+        json(&file)["plan"]["matrices"]
+    );
+    assert_eq!(json(&file)["plan"]["matrices"][1]["matrix"], "head");
+    assert_eq!(htz.manifest().plan.slots[3].form, Form::Residual);
+    let without = forged(&file, |json| {
+        json["plan"].as_object_mut().unwrap().remove("matrices");
+    });
+    let without = Htz::parse(&without).unwrap();
+    assert!(without.manifest().plan.matrices.is_empty());
+    let silent = forged(&file, |json| {
+        json["requires"] = serde_json::json!(["roles"]);
+    });
+    let error = Htz::parse(&silent).unwrap_err().to_string();
+    assert!(error.contains("\"forms\""), "{error}");
+    // A record alone makes 1.4, and no reader must know it.
+    let mut told = mixed();
+    let mut record = model.manifest.plan.matrices[0].clone();
+    record.matrix = MatrixId::Head;
+    record.bytes_after = told
+        .manifest
+        .tensor(Role::Output)
+        .unwrap()
+        .stored_bytes()
+        .unwrap();
+    told.manifest.plan.matrices = vec![record];
+    let told = Htz::parse(Box::new(told.bytes())).unwrap();
+    assert_eq!((told.format(), told.manifest().requires.len()), ((1, 4), 0));
 }
 
 fn golden_path(minor: u16) -> PathBuf {

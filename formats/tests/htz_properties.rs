@@ -84,10 +84,14 @@ fn any_json() -> impl Strategy<Value = Value> {
             "zstd",
             "full",
             "low_rank",
+            "residual",
             "dense",
+            "head",
             "up",
             "output",
             "layers.0.q.weight",
+            "layers.0.q.residual_a",
+            "output.a",
             "tokenizer",
         ])
         .prop_map(Value::from),
@@ -114,9 +118,12 @@ fn any_choice(slot: Slot) -> impl Strategy<Value = Choice> {
         Some(_) => Choice::Shared(dtype),
         None => Choice::Dense(dtype),
     });
+    let residual = (prop::sample::select(dense.clone()), 1_usize..=16)
+        .prop_map(|(base, rank)| Choice::Residual(base, rank));
     prop_oneof![
         prop::sample::select(dense).prop_map(Choice::Dense),
         low_rank,
+        residual,
         shared
     ]
 }

@@ -283,8 +283,14 @@ pub trait Backend: Send + Sized {
         y: &Self::Buffer,
     ) -> Result<(), ExecError>;
 
-    /// The product of `output [vocabulary, width]` with some rows of `x [n, width]`: `out
-    /// [rows.len(), vocabulary]`. With a `cap` a logit `l` becomes `cap * tanh(l / cap)`.
+    /// A number `l` becomes `cap * tanh(l / cap)`.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn softcap(&mut self, numbers: usize, x: &mut Self::Buffer, cap: f32) -> Result<(), ExecError>;
+
+    /// The product of `output [vocabulary, width]`, or of a factor of it, with some rows of
+    /// `x [n, width]`: `out [rows.len(), vocabulary]`. With a `cap` a logit `l` becomes `cap * tanh(l / cap)`.
     ///
     /// # Errors
     /// [`ExecError`] of the device.

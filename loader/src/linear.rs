@@ -1,4 +1,4 @@
-//! A linear slot in any of its stored forms, usable at any rank up to its own.
+//! A linear map in any of its stored forms, usable at any rank up to its own.
 
 use htc_formats::DType;
 
@@ -13,7 +13,7 @@ pub struct Placed<W> {
     pub(crate) cols: usize,
 }
 
-/// `y = W x` of one slot.
+/// `y = W x` of one slot, or of the head.
 #[derive(Clone, Debug)]
 pub enum Linear<W> {
     /// `W [out, in]` as it is.
@@ -29,6 +29,15 @@ pub enum Linear<W> {
     SharedBasis {
         /// `W̃ [out, rank]`.
         projected: Placed<W>,
+    },
+    /// `W ≈ W₀ + B A`: a dense base, and what it lacks.
+    Residual {
+        /// `W₀ [out, in]`.
+        base: Placed<W>,
+        /// `A [rank, in]`, components in decreasing order of importance.
+        a: Placed<W>,
+        /// `B [out, rank]`.
+        b: Placed<W>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use htc_formats::model::{HyperParameters, InputGroup, Part, Role, Slot};
+use htc_formats::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot};
 use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Attention;
 
@@ -52,8 +52,8 @@ pub struct Model<B: Backend = Cpu> {
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) embedding: Placed<B::Weight>,
     pub(crate) output_norm: B::Vector,
-    /// `None` where the embedding is the output matrix, too.
-    output: Option<Placed<B::Weight>>,
+    /// From the normed residual stream to the logits; where the model ties it to the embedding, that.
+    head: Linear<B::Weight>,
     pub(crate) rope: Rope,
 }
 
@@ -122,10 +122,12 @@ impl<B: Backend> Model<B> {
             .map(|layer| binder.layer(layer))
             .collect::<Result<Vec<_>, _>>()?;
         let shape = [hyper.vocabulary, hyper.width];
-        let embedding = require(&file, Role::TokenEmbedding)?;
-        let embedding = binder.place(&embedding, shape)?;
-        let output = find(&file, Role::Output).map(|output| binder.place(&output, shape));
-        let output = output.transpose()?;
+        let tensor = require(&file, Role::TokenEmbedding)?;
+        let embedding = binder.place(&tensor, shape)?;
+        let head = match binder.form(MatrixId::Head) {
+            Some(form) => binder.linear(MatrixId::Head, form, None)?,
+            None => Linear::Dense(binder.place(&tensor, shape)?),
+        };
         let output_norm = binder.required_vector(Role::OutputNorm, hyper.width)?;
         let rope = rope(&file)?;
         Ok(Model {
@@ -133,7 +135,7 @@ impl<B: Backend> Model<B> {
             layers,
             embedding,
             output_norm,
-            output,
+            head,
             rope,
         })
     }
@@ -156,9 +158,9 @@ impl<B: Backend> Model<B> {
         Tokenizer::new(self.file.vocabulary.clone()?)
     }
 
-    /// `[vocabulary, width]`: what makes logits of the residual stream.
-    pub(crate) fn output(&self) -> &Placed<B::Weight> {
-        self.output.as_ref().unwrap_or(&self.embedding)
+    /// What makes logits of the normed residual stream.
+    pub(crate) fn head(&self) -> &Linear<B::Weight> {
+        &self.head
     }
 }
 
@@ -258,7 +260,62 @@ impl<P> Binder<'_, P> {
         self.vector(role, length)?.ok_or(LoadError::Missing(role))
     }
 
+    /// The form that a matrix is stored in; `None` where nothing of it is there.
+    fn form(&self, matrix: MatrixId) -> Option<Form> {
+        Form::of(|part| {
+            let role = matrix.role(part);
+            role.is_some_and(|role| self.file.tensor(role).is_some())
+        })
+    }
+
+    /// A matrix in its form, of the tensors that the form says it has.
     fn linear<B: Backend>(
+        &mut self,
+        matrix: MatrixId,
+        form: Form,
+        basis: Option<&Placed<B::Weight>>,
+    ) -> Result<Linear<B::Weight>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let (rows, cols) = matrix.shape(&self.file.hyper);
+        let file = self.file;
+        let part = |part: Part| {
+            let missing = LoadError::Missing(matrix.weight());
+            require(file, matrix.role(part).ok_or(missing)?)
+        };
+        Ok(match form {
+            Form::Dense => Linear::Dense(self.place(&part(Part::Weight)?, [rows, cols])?),
+            Form::LowRank => {
+                let (a, b) = (part(Part::A)?, part(Part::B)?);
+                Linear::LowRank {
+                    b: self.place(&b, [rows, a.rows()])?,
+                    a: self.place(&a, [a.rows(), cols])?,
+                }
+            }
+            Form::SharedBasis => {
+                let group = matrix.layer().zip(matrix.slot().and_then(Slot::group));
+                let missing = group.map_or(matrix.weight(), |(layer, group)| Role::Basis {
+                    layer,
+                    group,
+                });
+                let basis = basis.ok_or(LoadError::Missing(missing))?;
+                let projected = self.place(&part(Part::Projected)?, [rows, basis.rows])?;
+                Linear::SharedBasis { projected }
+            }
+            Form::Residual => {
+                let base = part(Part::Weight)?;
+                let (a, b) = (part(Part::ResidualA)?, part(Part::ResidualB)?);
+                Linear::Residual {
+                    base: self.place(&base, [rows, cols])?,
+                    b: self.place(&b, [rows, a.rows()])?,
+                    a: self.place(&a, [a.rows(), cols])?,
+                }
+            }
+        })
+    }
+
+    fn slot<B: Backend>(
         &mut self,
         layer: usize,
         slot: Slot,
@@ -267,28 +324,10 @@ impl<P> Binder<'_, P> {
     where
         P: Place<B>,
     {
-        let (rows, cols) = self.file.hyper.slot_shape(slot);
-        let part = |part: Part| Role::Linear { layer, slot, part };
-        if let Some(weight) = find(self.file, part(Part::Weight)) {
-            return Ok(Linear::Dense(self.place(&weight, [rows, cols])?));
-        }
-        if let Some(projected) = find(self.file, part(Part::Projected)) {
-            let missing = match slot.group() {
-                Some(group) => Role::Basis { layer, group },
-                None => part(Part::Weight),
-            };
-            let basis = basis.ok_or(LoadError::Missing(missing))?;
-            let projected = self.place(&projected, [rows, basis.rows])?;
-            return Ok(Linear::SharedBasis { projected });
-        }
-        let Some(a) = find(self.file, part(Part::A)) else {
-            return Err(LoadError::Missing(part(Part::Weight)));
-        };
-        let b = require(self.file, part(Part::B))?;
-        Ok(Linear::LowRank {
-            b: self.place(&b, [rows, a.rows()])?,
-            a: self.place(&a, [a.rows(), cols])?,
-        })
+        let matrix = MatrixId::Slot { layer, slot };
+        let form = self.form(matrix);
+        let form = form.ok_or(LoadError::Missing(matrix.weight()))?;
+        self.linear(matrix, form, basis)
     }
 
     fn basis<B: Backend>(
@@ -323,17 +362,17 @@ impl<P> Binder<'_, P> {
         let (qkv, gate_up) = (qkv_basis.as_ref(), gate_up_basis.as_ref());
         Ok(Layer {
             attention_norm: self.required_vector(Role::AttentionNorm { layer }, width)?,
-            q: self.linear(layer, Slot::Q, qkv)?,
-            k: self.linear(layer, Slot::K, qkv)?,
-            v: self.linear(layer, Slot::V, qkv)?,
+            q: self.slot(layer, Slot::Q, qkv)?,
+            k: self.slot(layer, Slot::K, qkv)?,
+            v: self.slot(layer, Slot::V, qkv)?,
             query_norm: self.vector(Role::QueryNorm { layer }, head_size)?,
             key_norm: self.vector(Role::KeyNorm { layer }, head_size)?,
-            o: self.linear(layer, Slot::O, None)?,
+            o: self.slot(layer, Slot::O, None)?,
             post_attention_norm: self.vector(Role::PostAttentionNorm { layer }, width)?,
             ffn_norm: self.required_vector(Role::FfnNorm { layer }, width)?,
-            gate: self.linear(layer, Slot::Gate, gate_up)?,
-            up: self.linear(layer, Slot::Up, gate_up)?,
-            down: self.linear(layer, Slot::Down, None)?,
+            gate: self.slot(layer, Slot::Gate, gate_up)?,
+            up: self.slot(layer, Slot::Up, gate_up)?,
+            down: self.slot(layer, Slot::Down, None)?,
             post_ffn_norm: self.vector(Role::PostFfnNorm { layer }, width)?,
             qkv_basis,
             gate_up_basis,

@@ -78,7 +78,7 @@ impl Artifact {
     /// The dense matrix that a slot's stored form stands for.
     ///
     /// # Panics
-    /// When the slot is in none of the three forms.
+    /// When the slot is in none of the forms.
     #[track_caller]
     pub fn product(&self, layer: usize, slot: &str) -> Matrix {
         let part = |part: &str| format!("layers.{layer}.{slot}.{part}");
@@ -93,7 +93,32 @@ impl Artifact {
             let basis = self.matrix(&format!("layers.{layer}.{group}.basis"));
             return self.matrix(&part("projected")).times(&basis);
         }
-        self.matrix(&part("weight"))
+        self.with_residual(
+            self.matrix(&part("weight")),
+            &format!("layers.{layer}.{slot}"),
+        )
+    }
+
+    /// The dense matrix that the head's stored form stands for, where the model has its own.
+    ///
+    /// # Panics
+    /// When the head is in none of the forms.
+    #[track_caller]
+    pub fn head(&self) -> Matrix {
+        if self.has("output.a") {
+            return self.matrix("output.b").times(&self.matrix("output.a"));
+        }
+        self.with_residual(self.matrix("output"), "output")
+    }
+
+    /// A base and what it lacks, if anything is stored for that.
+    fn with_residual(&self, mut base: Matrix, name: &str) -> Matrix {
+        let part = |part: &str| format!("{name}.residual_{part}");
+        if self.has(&part("a")) {
+            let lacking = self.matrix(&part("b")).times(&self.matrix(&part("a")));
+            base.add(1.0, &lacking);
+        }
+        base
     }
 
     /// Where the manifest is.

@@ -55,7 +55,10 @@ pub use bias::bias_correction;
 pub use error::FactoriseError;
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
 pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
-pub use measure::{low_rank_error, shared_error, tail, weighted_error};
+pub use measure::{
+    Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
+    weighted_error,
+};
 pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
     largest_moments,

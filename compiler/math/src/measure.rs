@@ -142,6 +142,89 @@ pub fn weighted_error(
     }
 }
 
+/// What another matrix in a weight's place loses, and what there is: sums that add up over parts of the
+/// rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Energies {
+    /// Of what is missing.
+    pub missing: f64,
+    /// Of the weight.
+    pub whole: f64,
+}
+
+impl Energies {
+    /// `(missing / whole)^½`; zero where nothing is missing.
+    pub fn error(self) -> f64 {
+        if self.missing <= 0.0 {
+            0.0
+        } else {
+            (self.missing / self.whole.max(0.0)).sqrt()
+        }
+    }
+}
+
+impl std::ops::AddAssign for Energies {
+    fn add_assign(&mut self, other: Energies) {
+        self.missing += other.missing;
+        self.whole += other.whole;
+    }
+}
+
+/// `‖W − W′‖_F²` and `‖W‖_F²` in float64, of a dense `W′` as it is stored.
+pub fn dense_energies(weight: Weight<'_>, stored: &[f32]) -> Energies {
+    let mut energies = Energies::default();
+    for (&w, &approximation) in weight.values.iter().zip(stored) {
+        let (w, e) = (f64::from(w), f64::from(w) - f64::from(approximation));
+        energies.missing += e * e;
+        energies.whole += w * w;
+    }
+    energies
+}
+
+/// `E‖(W − W′) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, in float64, of a dense
+/// `W′` as it is stored; not numbers when a length does not fit its shape. Takes about `2 out in²`
+/// operations.
+pub fn weighted_dense_energies(
+    weight: Weight<'_>,
+    stored: &[f32],
+    moment: SecondMoment<'_>,
+) -> Energies {
+    let (m, n) = (weight.rows, weight.cols);
+    let numbers = m.checked_mul(n);
+    if numbers != Some(weight.values.len())
+        || numbers != Some(stored.len())
+        || moment.order != n
+        || moment.check().is_err()
+    {
+        return Energies {
+            missing: f64::NAN,
+            whole: f64::NAN,
+        };
+    }
+    let mut energies = Energies::default();
+    // Rows as columns.
+    let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
+    let mut missing = exact.clone();
+    for row in (0..m).step_by(TILE) {
+        let p = TILE.min(m - row);
+        for i in 0..p {
+            let at = (row + i) * n..(row + i + 1) * n;
+            let pairs = weight.values[at.clone()].iter().zip(&stored[at]);
+            let columns = exact.as_mut().col_mut(i).iter_mut();
+            let columns = columns.zip(missing.as_mut().col_mut(i).iter_mut());
+            for ((whole, lost), (&w, &approximation)) in columns.zip(pairs) {
+                *whole = f64::from(w);
+                *lost = f64::from(w) - f64::from(approximation);
+            }
+        }
+        energies += Energies {
+            missing: energy(missing.as_ref().subcols(0, p), moment),
+            whole: energy(exact.as_ref().subcols(0, p), moment),
+        };
+    }
+    energies
+}
+
 /// `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;

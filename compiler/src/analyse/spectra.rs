@@ -1,14 +1,13 @@
 //! The singular values of every slot, with and without a gauge, and what sharing a basis costs.
 
-use htc_formats::DType;
-use htc_formats::model::{InputGroup, Part, Role, Slot};
+use htc_formats::model::{InputGroup, MatrixId, Slot};
 use htc_formats::source::ModelFile;
 
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
 use crate::math::{Components, FactoriseError, coverage, tail};
 use crate::plan::allocate::lost_energy;
-use crate::plan::{Member, Unit};
+use crate::plan::{Member, OfSource, Unit};
 use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
 use crate::unit::{Weighting, spectrum};
@@ -53,25 +52,21 @@ pub(super) fn units(source: &ModelFile) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for layer in 0..source.hyper.layers {
         for slot in Slot::ALL {
-            let (rows, cols) = source.hyper.slot_shape(slot);
-            let part = Part::Weight;
-            let tensor = source.tensor(Role::Linear { layer, slot, part });
-            let member = Member {
-                slot,
-                rows,
-                cols,
-                source_type: tensor.map_or(DType::F32, |tensor| tensor.dtype),
+            let matrix = MatrixId::Slot { layer, slot };
+            let Some(member) = Member::new(matrix, &source.hyper, &OfSource(source)) else {
+                continue;
             };
             match units.last_mut() {
                 Some(unit)
                     if unit.layer == layer
                         && unit.members.iter().all(|m| {
-                            m.slot.group().is_some() && m.slot.group() == slot.group()
+                            let group = m.slot().and_then(Slot::group);
+                            group.is_some() && group == slot.group()
                         }) =>
                 {
                     unit.members.push(member);
-                    unit.outs += rows;
-                    unit.limit = unit.outs.min(cols);
+                    unit.outs += member.rows;
+                    unit.limit = unit.outs.min(member.cols);
                 }
                 _ => units.push(alone(layer, member)),
             }
@@ -127,10 +122,13 @@ pub(super) fn of_unit(
     let mut values = Vec::with_capacity(unit.members.len());
     let mut slots = Vec::with_capacity(unit.members.len());
     for member in &unit.members {
+        let Some(slot) = member.slot() else {
+            continue;
+        };
         let single = alone(unit.layer, *member);
         let of = |weighting| spectrum::of_unit(source, &single, false, weighting);
         let own = of(&gauges.none)?;
-        let mut found = spectrum_of(unit.layer, member, &own);
+        let mut found = spectrum_of((unit.layer, slot), member, &own);
         if let Some([activation, whiten]) = &gauges.calibrated {
             found.tails.activation = Some(tails(&of(activation)?));
             found.tails.whiten = Some(tails(&of(whiten)?));
@@ -138,7 +136,10 @@ pub(super) fn of_unit(
         slots.push(found);
         values.push(own);
     }
-    let group = unit.members.first().and_then(|member| member.slot.group());
+    let group = unit
+        .members
+        .first()
+        .and_then(|member| member.slot()?.group());
     let Some(group) = group else {
         return Ok(UnitSpectra {
             slots,
@@ -169,7 +170,7 @@ pub(super) fn rank_at(fraction: f64, full: usize) -> usize {
 }
 
 /// What is said of a slot with these singular values, which are decreasing.
-fn spectrum_of(layer: usize, member: &Member, values: &[f64]) -> Spectrum {
+fn spectrum_of((layer, slot): (usize, Slot), member: &Member, values: &[f64]) -> Spectrum {
     let lost = lost_energy(values);
     let largest = values.first().copied().unwrap_or_default();
     let relative: f64 = match largest > 0.0 {
@@ -181,7 +182,7 @@ fn spectrum_of(layer: usize, member: &Member, values: &[f64]) -> Spectrum {
     let at = |step: usize| step * full / points;
     Spectrum {
         layer,
-        slot: member.slot,
+        slot,
         rows: member.rows,
         cols: member.cols,
         norm: rounded(largest * relative.sqrt()),
@@ -211,7 +212,7 @@ fn tails(values: &[f64]) -> Vec<f64> {
 fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec<f64>]) -> Shared {
     let ranks: Vec<usize> = FRACTIONS.map(|f| rank_at(f, unit.cols)).to_vec();
     let energies = unit.members.iter().zip(&components.energies).zip(values);
-    let members = energies.map(|((member, energies), values)| {
+    let members = energies.filter_map(|((member, energies), values)| {
         let from = |k: usize| energies[k.min(energies.len())..].iter().rev().sum::<f64>();
         let own = |k: usize| -> f64 {
             let left = values[k.min(values.len())..].iter().rev();
@@ -226,11 +227,11 @@ fn shared(unit: &Unit, group: InputGroup, components: &Components, values: &[Vec
             let own = own(k);
             (own > ROUNDING * total).then(|| rounded(from(k) / own))
         };
-        SharedMember {
-            slot: member.slot,
+        Some(SharedMember {
+            slot: member.slot()?,
             errors: ranks.iter().map(error).collect(),
             excess: ranks.iter().map(excess).collect(),
-        }
+        })
     });
     Shared {
         layer: unit.layer,

@@ -316,7 +316,7 @@ fn unmeasured(
         ));
     }
     let plan = planner(None)?;
-    let allocator = plan.request.allocation.allocator;
+    let allocator = plan.request().allocation.allocator;
     if !wanted.calibrated && reads_activations(allocator) {
         notes.push(format!(
             "the plan shares rank out by activations (allocator {allocator}), and the factors do not \
@@ -498,7 +498,7 @@ impl Bench<'_> {
                 Err(error) => Err(error.into()),
             }
         };
-        let started = match start.plan.request.budget {
+        let started = match start.plan.request().budget {
             Budget::Ratio(ratio) => (100.0 * ratio).round() as u32,
             _ => 100,
         };

@@ -15,6 +15,10 @@ use crate::plan::{Form, UnitPlan};
 /// small enough for a fraction of a second.
 const ORDER: usize = 384;
 
+/// Multiplications in matrix products that take as long as encoding a number, of the types that search
+/// for their scales, and measuring the error.
+const ENCODING: f64 = 2000.0;
+
 /// What a unit takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Work {
@@ -92,8 +96,19 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
     let cols = unit.members.first().map_or(0.0, |m| m.cols as f64);
     let order = match unit.form {
-        Form::Dense => return Work::default(),
-        Form::LowRank { .. } => rows.min(cols),
+        Form::Kept => return Work::default(),
+        Form::Dense { .. } => {
+            let moments = if calibrated {
+                2.0 * rows * cols * cols
+            } else {
+                0.0
+            };
+            return Work {
+                products: ENCODING * rows * cols + moments,
+                cubes: 0.0,
+            };
+        }
+        Form::LowRank { .. } | Form::Residual { .. } => rows.min(cols),
         Form::SharedBasis { .. } => cols,
     };
     let (moments, root) = match calibrated {
@@ -146,13 +161,15 @@ mod tests {
     use super::*;
     use crate::plan::Member;
     use htc_formats::DType;
-    use htc_formats::model::Slot;
+    use htc_formats::model::{MatrixId, Slot};
 
     fn unit(rows: usize, cols: usize, rank: usize) -> UnitPlan {
         UnitPlan {
-            layer: 0,
             members: vec![Member {
-                slot: Slot::Up,
+                matrix: MatrixId::Slot {
+                    layer: 0,
+                    slot: Slot::Up,
+                },
                 rows,
                 cols,
                 source_type: DType::F32,
@@ -178,7 +195,7 @@ mod tests {
         assert_eq!(speed.seconds(units.iter(), 8, false), one / 2.0);
         assert!(speed.seconds(units.iter(), 1, true) > one);
         let mut dense = unit(512, 512, 64);
-        dense.form = Form::Dense;
+        dense.form = Form::Kept;
         assert_eq!(speed.seconds([dense].iter(), 1, true), 0.0);
     }
 

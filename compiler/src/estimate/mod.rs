@@ -11,7 +11,6 @@ use crate::estimate::duration::{Speed, forward_seconds};
 use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
-use crate::unit::stored_shapes;
 use crate::unit::truncated;
 use crate::{make, profile};
 
@@ -65,8 +64,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         }
         Planning::File(_) => false,
     };
-    let measured = if measures { &plan.units[..] } else { &[] };
-    let spectra = measured.iter().map(|u| spectrum(u, plan.request.method));
+    let measured = if measures { plan.units() } else { &[] };
+    let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
     let stages_before = match treatment.gauge {
         GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
@@ -78,7 +77,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
-    let once = Speed::measure().seconds(plan.units.iter(), threads, calibrated > 0);
+    let once = Speed::measure().seconds(plan.units().iter(), threads, calibrated > 0);
     let evaluation = held_out.map_or(0.0, |windows| {
         // The source and the candidate.
         2.0 * forward_seconds(source, windows.tokens(), threads).unwrap_or(0.0)
@@ -172,7 +171,7 @@ fn peak_memory(
 ) -> u64 {
     let threads_used = threads.min(jobs.len()) as u64;
     let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64| match job {
-        Job::Factorise(unit) => what(unit),
+        Job::Make(unit) => what(unit),
         Job::PassThrough(_) => 0,
     };
     let largest = jobs.iter().map(|job| of(job, &working)).max().unwrap_or(0);
@@ -206,26 +205,34 @@ fn working(unit: &UnitPlan) -> u64 {
     let svd = unit
         .members
         .iter()
-        .any(|m| m.slot == htc_formats::model::Slot::Down);
+        .any(|m| m.slot() == Some(htc_formats::model::Slot::Down));
     let decomposition = match unit.form {
-        Form::Dense => 0,
-        Form::LowRank { .. } if svd => 8 * (2 * rows * cols + 8 * rows.min(cols).pow(2)),
-        Form::LowRank { .. } => 8 * 6 * rows.min(cols).pow(2),
+        Form::Kept => return 0,
+        // Some rows at a time; the result is counted where it waits.
+        Form::Dense { .. } => return ENCODED + results(unit),
+        Form::LowRank { .. } | Form::Residual { .. } if svd => {
+            8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
+        }
+        Form::LowRank { .. } | Form::Residual { .. } => 8 * 6 * rows.min(cols).pow(2),
         Form::SharedBasis { .. } => 8 * 6 * cols * cols,
     };
     let factors = rank * (rows + cols) * 4 * 8;
-    4 * rows * cols + decomposition + factors + panels(rows, cols)
+    // The base as it will be read, its bytes, and what it lacks.
+    let base = match unit.form {
+        Form::Residual { .. } => 3 * 4 * rows * cols,
+        _ => 0,
+    };
+    4 * rows * cols + base + decomposition + factors + panels(rows, cols)
 }
 
 fn panels(rows: u64, cols: u64) -> u64 {
     2 * 8 * 512 * rows.max(cols).min(rows.min(cols).max(512))
 }
 
+/// What the numbers of some rows take while they are encoded anew, as they are and as they will be read.
+const ENCODED: u64 = 16 << 20;
+
 /// Bytes of the tensors that a unit stores.
 fn results(unit: &UnitPlan) -> u64 {
-    let bytes = |s: crate::unit::StoredShape| s.dtype.matrix_bytes(s.rows, s.cols);
-    stored_shapes(unit)
-        .into_iter()
-        .filter_map(bytes)
-        .sum::<usize>() as u64
+    unit.bytes_after()
 }

@@ -3,7 +3,8 @@
 //!
 //! The weight of component `j` is `|a_j| |b_j|` where factors are stored (row `j` of `A`, column `j`
 //! of `B`), `|p_j| |w_j|` where a slot shares a basis (row `j` of the basis, column `j` of what the
-//! slot stores), and the norm of row `j` of a dense slot. Factors that were made without a gauge are
+//! slot stores), and the norm of row `j` of a dense slot; of a base with a residual both, the rows
+//! first. Factors that were made without a gauge are
 //! singular vectors between which the singular value is shared out, so that their weights are the
 //! singular values to the rounding of what is stored. Norms are blind to signs and to the order of
 //! the numbers inside a vector: a probe finds what changes them, and no more.
@@ -54,11 +55,12 @@ pub fn draft(
         .collect();
     let spectrum = |layer: usize, slot: Slot| {
         let rank = |part| ranks.get(&Role::Linear { layer, slot, part }).copied();
-        let rank = rank(Part::B).or_else(|| rank(Part::Projected));
+        let factors = rank(Part::B).or_else(|| rank(Part::Projected));
+        let rows = hyper.slot_shape(slot).0 as u64;
         SpectrumRecord {
             layer,
             slot,
-            components: rank.unwrap_or(hyper.slot_shape(slot).0 as u64),
+            components: factors.unwrap_or(rows + rank(Part::ResidualB).unwrap_or(0)),
             largest: 0.0,
             energy: 0.0,
         }
@@ -141,10 +143,15 @@ pub fn spectra<'a>(
         let basis = |group| squared(Role::Basis { layer, group });
         let factors = part(Part::A).zip(part(Part::B));
         let shared = || slot.group().and_then(basis).zip(part(Part::Projected));
-        let energies: Vec<f64> = match factors.or_else(shared) {
-            Some((a, b)) => a.iter().zip(b).map(|(a, b)| a * b).collect(),
+        let product = |(a, b): (&[f64], &[f64])| -> Vec<f64> {
+            a.iter().zip(b).map(|(a, b)| a * b).collect()
+        };
+        let residual = part(Part::ResidualA).zip(part(Part::ResidualB));
+        let mut energies = match factors.or_else(shared) {
+            Some(factors) => product(factors),
             None => part(Part::Weight).unwrap_or_default().to_vec(),
         };
+        energies.extend(residual.map(product).unwrap_or_default());
         SpectrumRecord {
             layer,
             slot,
@@ -176,8 +183,8 @@ fn axis(role: Role) -> Option<Axis> {
     match role {
         Role::Basis { .. } => Some(Axis::Rows),
         Role::Linear { part, .. } => match part {
-            Part::A | Part::Weight => Some(Axis::Rows),
-            Part::B | Part::Projected => Some(Axis::Columns),
+            Part::A | Part::ResidualA | Part::Weight => Some(Axis::Rows),
+            Part::B | Part::ResidualB | Part::Projected => Some(Axis::Columns),
             Part::Bias => None,
         },
         _ => None,

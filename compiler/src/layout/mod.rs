@@ -1,12 +1,13 @@
 //! From the plan to the artifact's draft: which tensors it holds, in which order, and what is
 //! said of every slot.
 
+use htc_formats::DType;
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
-    Digest, Form as FormRecord, Manifest, PlanRecord, Provenance, SlotRecord, TensorEntry,
+    Digest, Manifest, MatrixRecord, PlanRecord, Provenance, SlotRecord, TensorEntry,
     TreatmentRecord,
 };
-use htc_formats::model::{Part, Role, Slot};
+use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
 use htc_formats::vocab::Vocabulary;
 
@@ -16,15 +17,15 @@ use crate::math::BACKEND;
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
-use crate::unit::{stored_shapes, stored_tensors};
+use crate::unit::stored_tensors;
 
 /// A step of writing the artifact; the steps are in the order of execution.
 #[derive(Clone, Copy, Debug)]
 pub enum Job<'a> {
     /// A tensor goes through in its source format.
     PassThrough(&'a ModelTensor),
-    /// A unit is factorised.
-    Factorise(&'a UnitPlan),
+    /// What a unit stores is made: its factors, or its numbers in another type.
+    Make(&'a UnitPlan),
 }
 
 /// The steps for a source and a plan; with `biases` every factorised slot gets one, which its own goes
@@ -34,41 +35,30 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<
         .tensors
         .iter()
         .filter(|tensor| !(biases && is_corrected(plan, tensor.role)))
-        .filter_map(|tensor| match factorised(plan, tensor.role) {
+        .filter_map(|tensor| match replaced(plan, tensor.role) {
             // The first member of a unit stands for all of them.
-            Some((unit, slot)) => (unit.members[0].slot == slot).then_some(Job::Factorise(unit)),
+            Some((unit, matrix)) => (unit.members[0].matrix == matrix).then_some(Job::Make(unit)),
             None => Some(Job::PassThrough(tensor)),
         })
         .collect()
 }
 
-/// The unit that replaces a tensor of the source, and the tensor's slot; `None` for what passes
+/// The unit that replaces a tensor of the source, and the tensor's matrix; `None` for what passes
 /// through.
-fn factorised(plan: &Plan, role: Role) -> Option<(&UnitPlan, Slot)> {
-    let Role::Linear {
-        layer,
-        slot,
-        part: Part::Weight,
-    } = role
-    else {
+fn replaced(plan: &Plan, role: Role) -> Option<(&UnitPlan, MatrixId)> {
+    let (matrix, Part::Weight) = MatrixId::of(role)? else {
         return None;
     };
-    let unit = plan.unit_of(layer, slot)?;
-    (unit.form != Form::Dense).then_some((unit, slot))
+    let unit = plan.unit_of(matrix)?;
+    (unit.form != Form::Kept).then_some((unit, matrix))
 }
 
 /// Whether a tensor is the bias of a factorised slot.
 fn is_corrected(plan: &Plan, role: Role) -> bool {
-    let Role::Linear {
-        layer,
-        slot,
-        part: Part::Bias,
-    } = role
-    else {
-        return false;
-    };
-    let unit = plan.unit_of(layer, slot);
-    unit.is_some_and(|unit| unit.form != Form::Dense)
+    match MatrixId::of(role) {
+        Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(|u| u.rank().is_some()),
+        _ => false,
+    }
 }
 
 /// The tensors of the artifact in the order of execution. A unit's tensors may have others
@@ -77,7 +67,7 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let mut entries = Vec::new();
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
     for tensor in source.tensors.iter().filter(kept) {
-        match factorised(plan, tensor.role) {
+        match replaced(plan, tensor.role) {
             None => entries.push(TensorEntry::new(
                 &tensor.name,
                 tensor.role,
@@ -85,15 +75,15 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
                 tensor.rows,
                 tensor.cols,
             )),
-            Some((unit, slot)) => {
-                let first = unit.members[0].slot == slot;
-                let mine = |role: Role| match role {
-                    Role::Linear { slot: own, .. } => own == slot,
-                    _ => first,
+            Some((unit, matrix)) => {
+                let first = unit.members[0].matrix == matrix;
+                let mine = |role: Role| match MatrixId::of(role) {
+                    Some((own, _)) => own == matrix,
+                    None => first,
                 };
-                let shapes = stored_tensors(unit, biases);
-                let shapes = shapes.into_iter().filter(|s| mine(s.role));
-                entries.extend(shapes.map(|s| {
+                let stored = stored_tensors(unit, biases);
+                let stored = stored.into_iter().filter(|s| mine(s.role));
+                entries.extend(stored.map(|s| {
                     let name = factor_name(source, s.role);
                     TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
                 }));
@@ -106,22 +96,15 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
 /// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; a basis has no tensor of its own in the
 /// source and is called by its role.
 fn factor_name(source: &ModelFile, role: Role) -> String {
-    let Role::Linear { layer, slot, .. } = role else {
-        return role.to_string();
-    };
-    let weight = Role::Linear {
-        layer,
-        slot,
-        part: Part::Weight,
-    };
-    let text = role.to_string();
-    let part = text.rsplit('.').next().unwrap_or_default();
-    match source.tensor(weight) {
-        Some(t) => format!(
-            "{}.{part}",
-            t.name.strip_suffix(".weight").unwrap_or(&t.name)
-        ),
-        None => text,
+    let found = MatrixId::of(role);
+    let found = found.and_then(|(m, part)| Some((source.tensor(m.weight())?, part)));
+    match found {
+        Some((t, Part::Weight)) => t.name.clone(),
+        Some((t, part)) => {
+            let own = t.name.strip_suffix(".weight").unwrap_or(&t.name);
+            format!("{own}.{}", part.name())
+        }
+        None => role.to_string(),
     }
 }
 
@@ -203,25 +186,25 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             slots.push(slot_record(source, plan, layer, slot));
         }
     }
-    for unit in &plan.units {
-        for shape in stored_shapes(unit) {
-            if let Role::Basis { layer, group } = shape.role {
+    for unit in plan.units() {
+        for stored in unit.tensors() {
+            if let Role::Basis { layer, group } = stored.role {
                 bases.push(BasisRecord {
                     layer,
                     group,
-                    rank: shape.rows,
-                    parameters: shape.rows as u64 * shape.cols as u64,
-                    bytes: shape
-                        .dtype
-                        .matrix_bytes(shape.rows, shape.cols)
-                        .unwrap_or(0) as u64,
+                    rank: stored.rows,
+                    parameters: stored.parameters(),
+                    bytes: stored.bytes(),
                 });
             }
         }
     }
+    let outside = plan.units().iter().filter(|unit| unit.layer().is_none());
+    let decided = outside.filter(|unit| unit.form != Form::Kept || !unit.notes.is_empty());
+    let matrices = decided.flat_map(|unit| &unit.members);
     PlanRecord {
-        method: plan.request.method.name().into(),
-        budget: match plan.request.budget {
+        method: plan.request().method.name().into(),
+        budget: match plan.request().budget {
             Budget::Rank(n) => BudgetRecord::Rank(n),
             Budget::FullRank => BudgetRecord::Full,
             Budget::Ratio(r) => BudgetRecord::Ratio(r),
@@ -230,9 +213,12 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
                 BudgetRecord::Ratio(plan.ratio())
             }
         },
-        factor_type: plan.request.factor_type,
+        factor_type: plan.request().factor_type,
         slots,
         bases,
+        matrices: matrices
+            .map(|m| matrix_record(source, plan, m.matrix))
+            .collect(),
         allocation: allocation(plan),
     }
 }
@@ -241,66 +227,78 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
 fn allocation(plan: &Plan) -> Option<AllocationRecord> {
     let Request {
         budget, allocation, ..
-    } = plan.request;
+    } = *plan.request();
     let told = matches!(
         budget,
         Budget::Rank(_) | Budget::FullRank | Budget::Ratio(_)
     );
     let plain = allocation == Allocation::default();
-    (!plain || !told || !plan.notes.is_empty()).then(|| AllocationRecord {
+    (!plain || !told || !plan.notes().is_empty()).then(|| AllocationRecord {
         allocator: allocation.allocator.name().to_owned(),
         budget: (!told).then(|| budget.to_string().trim_start_matches('-').to_owned()),
         rank_floor: allocation.floor.map(|floor| floor.to_string()),
         rank_cap: allocation.cap.map(|cap| cap as u64),
-        notes: plan.notes.clone(),
+        notes: plan.notes().to_vec(),
     })
 }
 
-/// The record of a slot; [`draft`] makes one for each slot of each layer, in order.
-pub fn record_of(plan: &mut PlanRecord, layer: usize, slot: Slot) -> Option<&mut SlotRecord> {
-    let found = plan.slots.get_mut(layer * Slot::ALL.len() + slot as usize);
-    found.filter(|record| (record.layer, record.slot) == (layer, slot))
+/// Where the error of a matrix is written down; [`draft`] makes a record for each slot of each layer, in
+/// order.
+pub fn error_of(plan: &mut PlanRecord, matrix: MatrixId) -> Option<&mut Option<f64>> {
+    match matrix {
+        MatrixId::Slot { layer, slot } => {
+            let found = plan.slots.get_mut(layer * Slot::ALL.len() + slot as usize);
+            let found = found.filter(|record| (record.layer, record.slot) == (layer, slot));
+            found.map(|record| &mut record.error)
+        }
+        MatrixId::Embedding | MatrixId::Head => {
+            let mut records = plan.matrices.iter_mut();
+            let found = records.find(|record| record.matrix == matrix);
+            found.map(|record| &mut record.error)
+        }
+    }
 }
 
 fn slot_record(source: &ModelFile, plan: &Plan, layer: usize, slot: Slot) -> SlotRecord {
-    let (rows, cols) = source.hyper.slot_shape(slot);
-    let weight = Role::Linear {
-        layer,
-        slot,
-        part: Part::Weight,
-    };
-    let parameters = rows as u64 * cols as u64;
-    let bytes = source.tensor(weight).map_or(0, |t| t.place.len() as u64);
-    let unit = plan.unit_of(layer, slot);
-    let form = match unit.map(|u| u.form) {
-        None | Some(Form::Dense) => FormRecord::Dense,
-        Some(Form::LowRank { .. }) => FormRecord::LowRank,
-        Some(Form::SharedBasis { .. }) => FormRecord::SharedBasis,
-    };
-    let note = unit.and_then(|u| (!u.notes.is_empty()).then(|| u.notes.join("; ")));
-    // What the slot stores of its own; a shared basis is counted apart.
-    let (parameters_after, bytes_after) = match unit {
-        Some(unit) if unit.form != Form::Dense => stored_shapes(unit)
-            .iter()
-            .filter(|s| matches!(s.role, Role::Linear { slot: own, .. } if own == slot))
-            .fold((0, 0), |(p, b), s| {
-                let bytes = s.dtype.matrix_bytes(s.rows, s.cols).unwrap_or(0);
-                (p + s.rows as u64 * s.cols as u64, b + bytes as u64)
-            }),
-        _ => (parameters, bytes),
-    };
+    let found = matrix_record(source, plan, MatrixId::Slot { layer, slot });
     SlotRecord {
         layer,
         slot,
-        form,
-        rank: unit.and_then(UnitPlan::rank),
+        form: found.form,
+        rank: found.rank,
+        rows: found.rows,
+        cols: found.cols,
+        parameters_before: found.parameters_before,
+        parameters_after: found.parameters_after,
+        bytes_before: found.bytes_before,
+        bytes_after: found.bytes_after,
+        error: found.error,
+        note: found.note,
+    }
+}
+
+fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRecord {
+    let (rows, cols) = matrix.shape(&source.hyper);
+    let weight = source.tensor(matrix.weight());
+    let parameters = rows as u64 * cols as u64;
+    let bytes = weight.map_or(0, |t| t.place.len() as u64);
+    let unit = plan.unit_of(matrix);
+    let form = unit.map_or(Form::Kept, |unit| unit.form);
+    let stored = form.stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
+    // What the matrix stores of its own; a shared basis is counted apart.
+    let own = stored.tensors(matrix, (rows, cols));
+    let sum = |of: fn(&StoredTensor) -> u64| own.iter().map(of).sum();
+    MatrixRecord {
+        matrix,
+        form: stored.form(),
+        rank: stored.rank(),
         rows: rows as u64,
         cols: cols as u64,
         parameters_before: parameters,
-        parameters_after,
+        parameters_after: sum(StoredTensor::parameters),
         bytes_before: bytes,
-        bytes_after,
+        bytes_after: sum(StoredTensor::bytes),
         error: None,
-        note,
+        note: unit.and_then(|u| (!u.notes.is_empty()).then(|| u.notes.join("; "))),
     }
 }

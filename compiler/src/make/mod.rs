@@ -108,7 +108,7 @@ impl Inputs<'_> {
         let sections = vec![self.tokenizer.clone()];
         let bytes = HtzWriter::length_of(draft.clone(), &sections)?;
         let factorised = |index: usize| match jobs[index] {
-            Job::Factorise(unit) => Some(unit),
+            Job::Make(unit) => Some(unit),
             Job::PassThrough(_) => None,
         };
         let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
@@ -135,7 +135,7 @@ impl Inputs<'_> {
                 let units = (0..jobs.len())
                     .filter(|&index| !done[index])
                     .filter_map(factorised);
-                units.into_iter().any(|unit| unit.layer == layer)
+                units.into_iter().any(|unit| unit.layer() == Some(layer))
             };
             search_axioms(&weighting, source, self.threads, open, watch)?;
             watch.tell(Event::Planned(jobs.len()));
@@ -152,13 +152,13 @@ impl Inputs<'_> {
                         unit::check_finite(source, tensor).map_err(of_source)?;
                         Ok(None)
                     }
-                    Job::Factorise(unit) => unit::factorise(source, unit, &weighting)
+                    Job::Make(unit) => unit::factorise(source, unit, &weighting)
                         .map(Some)
                         .map_err(of_source),
                 },
                 |index, factors| {
                     match (jobs[index], factors) {
-                        (Job::Factorise(unit), Some(factors)) => {
+                        (Job::Make(unit), Some(factors)) => {
                             let tensors = factors.tensors.into_iter().map(Cow::Owned);
                             ready.extend(
                                 roles(jobs[index], treatment.bias).into_iter().zip(tensors),
@@ -167,7 +167,7 @@ impl Inputs<'_> {
                             found_now.push((index, factors.found));
                             watch.done(&unit.label())?;
                         }
-                        (Job::Factorise(unit), None) => watch.done(&unit.label())?,
+                        (Job::Make(unit), None) => watch.done(&unit.label())?,
                         (Job::PassThrough(tensor), _) => {
                             if !done[index] {
                                 let bytes = Cow::Borrowed(source.bytes(tensor));
@@ -269,12 +269,12 @@ fn stored_spectra(
 /// Enters the errors of the units' members.
 fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>) {
     for (&index, found) in found {
-        let Some(Job::Factorise(unit)) = jobs.get(index) else {
+        let Some(Job::Make(unit)) = jobs.get(index) else {
             continue;
         };
         for (member, error) in unit.members.iter().zip(&found.errors) {
-            if let Some(slot) = layout::record_of(record, unit.layer, member.slot) {
-                slot.error = Some(*error);
+            if let Some(found) = layout::error_of(record, member.matrix) {
+                *found = Some(*error);
             }
         }
     }
@@ -284,7 +284,7 @@ fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>
 fn roles(job: Job, biases: bool) -> Vec<Role> {
     match job {
         Job::PassThrough(tensor) => vec![tensor.role],
-        Job::Factorise(unit) => {
+        Job::Make(unit) => {
             let shapes = unit::stored_tensors(unit, biases);
             shapes.into_iter().map(|shape| shape.role).collect()
         }
@@ -294,7 +294,7 @@ fn roles(job: Job, biases: bool) -> Vec<Role> {
 /// Results that may wait: those of one layer, or more where so many threads would not find work
 /// within one.
 pub fn window(jobs: &[Job], layers: usize, threads: usize) -> usize {
-    let units = jobs.iter().filter(|j| matches!(j, Job::Factorise(_)));
+    let units = jobs.iter().filter(|j| matches!(j, Job::Make(_)));
     let distance = jobs.len().div_ceil(units.count().max(1));
     jobs.len()
         .div_ceil(layers)

@@ -4,7 +4,7 @@ use htc_formats::model::Slot;
 use serde::Serialize;
 
 use crate::math::DEFAULT_COVERAGE;
-use crate::plan::UnitPlan;
+use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
 /// A slot that was factorised.
@@ -86,8 +86,11 @@ pub struct Treated {
 impl Treated {
     /// Takes in a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
-        let layer = unit.layer;
-        let slots: Vec<Slot> = unit.members.iter().map(|member| member.slot).collect();
+        // What becomes of matrices outside of blocks is in their records.
+        let Some(layer) = unit.layer() else {
+            return;
+        };
+        let slots: Vec<Slot> = unit.members.iter().filter_map(Member::slot).collect();
         let members = slots.iter().zip(&factors.errors).enumerate();
         self.measured
             .extend(members.map(|(index, (&slot, &error))| MeasuredSlot {

@@ -453,6 +453,7 @@ fn check(plan: &PlanRecord) -> Result<(), String> {
     let layers = plan.slots.iter().map(|s| s.layer);
     in_order(layers.chain(plan.bases.iter().map(|b| b.layer)))?;
     at_most("plan.slots", plan.slots.len(), Slot::ALL.len())?;
+    at_most("plan.matrices", plan.matrices.len(), 1)?;
     at_most("plan.bases", plan.bases.len(), Slot::ALL.len())
 }
 

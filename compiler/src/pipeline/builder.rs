@@ -9,8 +9,8 @@ use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, Floor, GaugeKind, Goal, Method,
-    Planning, SinkProtection, Target, Wishes,
+    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, DenseTypes, Floor, GaugeKind,
+    Goal, Method, Planning, SinkProtection, Target, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -146,6 +146,13 @@ impl Compiler {
     /// How factors are stored.
     pub fn factor_type(mut self, dtype: DType) -> Self {
         self.wishes.factor_type = Some(dtype);
+        self
+    }
+
+    /// How slots that stay dense, the embedding and the head are stored, where they are not to stay as in
+    /// the source.
+    pub fn dense_types(mut self, types: DenseTypes) -> Self {
+        self.wishes.dense = types;
         self
     }
 

@@ -5,9 +5,7 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::DType;
 use htc_formats::htz::{Digest, HtzWriter, Section};
-use htc_formats::model::{Part, Role, Slot};
 use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
@@ -19,7 +17,7 @@ use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::make::work::Work;
-use crate::plan::{self, Budget, Evidence, Plan, PlanError, Request};
+use crate::plan::{self, Budget, Evidence, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{CalibrationOptions, CompileOptions, Planning, Treatment};
 use crate::system::clock::{Stage, StageClock};
@@ -111,7 +109,7 @@ pub(super) fn prepare(
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let wanted = Wanted {
-        weighting: options.weighting.or(plan.request.weighting),
+        weighting: options.weighting.or(plan.request().weighting),
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
@@ -195,7 +193,7 @@ pub fn plan(
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Planned, CompileError> {
-    let source_type = source_type(source);
+    let source_type = OfSource(source);
     // Reads the whole source, which not every plan needs.
     let read = OnceCell::new();
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
@@ -246,16 +244,7 @@ pub fn plan(
 }
 
 fn make(source: &ModelFile, request: Request, evidence: &Evidence) -> Result<Plan, PlanError> {
-    plan::make(&source.hyper, request, evidence, source_type(source))
-}
-
-/// How the source stores a slot of a layer.
-fn source_type(source: &ModelFile) -> impl Fn(usize, Slot) -> DType + Copy + '_ {
-    |layer, slot| {
-        let part = Part::Weight;
-        let weight = source.tensor(Role::Linear { layer, slot, part });
-        weight.map_or(DType::F32, |tensor| tensor.dtype)
-    }
+    plan::make(&source.hyper, request, evidence, OfSource(source))
 }
 
 /// The digest of the source.

@@ -163,4 +163,7 @@ pub enum PlanError {
         /// The share of the cache.
         limit: u64,
     },
+    /// What was decided does not fit the model; a fault of the program.
+    #[error("the plan that was made does not fit the model: {}; report this, or give a plan with --plan", .0.as_deref().unwrap_or("unknown"))]
+    Inconsistent(Option<String>),
 }

@@ -1,8 +1,8 @@
 //! The slots that a request selects, grouped into what is decided together.
 
-use htc_formats::DType;
-use htc_formats::model::{HyperParameters, InputGroup, Slot};
+use htc_formats::model::{HyperParameters, InputGroup, MatrixId, Slot};
 
+use super::sources::SourceTypes;
 use super::unit::{Member, Unit};
 use super::{Method, PlanError, Request};
 
@@ -98,19 +98,13 @@ pub(super) const MAX_ASPECT: usize = 16;
 pub(super) fn units(
     hyper: &HyperParameters,
     kinds: &[Kind],
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: &impl SourceTypes,
 ) -> Vec<Unit> {
     let mut units = Vec::with_capacity(hyper.layers * kinds.len());
     for layer in 0..hyper.layers {
         for kind in kinds {
-            let members = kind.members.iter().map(|&slot| {
-                let (rows, cols) = hyper.slot_shape(slot);
-                Member {
-                    slot,
-                    rows,
-                    cols,
-                    source_type: source_type(layer, slot),
-                }
+            let members = kind.members.iter().filter_map(|&slot| {
+                Member::new(MatrixId::Slot { layer, slot }, hyper, source_type)
             });
             units.push(Unit {
                 layer,

@@ -1,63 +1,68 @@
-//! Decides, before any arithmetic, what becomes of every slot: its method, its rank and the
-//! element type of its factors.
+//! Decides, before any arithmetic, what becomes of every matrix: its form, its rank and the element
+//! types that it is stored in.
 //!
 //! A [`Plan`] is made from the model's shapes, the caller's [`Budget`] and, where the
 //! [`allocate::Allocator`] looks at more than shapes, from [`Evidence`]. It never changes what was
 //! asked without saying so: whatever differs from the request carries a note. [`json`] writes a
-//! plan for people to read and edit, and takes it back.
+//! plan for people to read and edit, and takes it back. A plan is checked when it comes to be, by one
+//! check whether it was made or read; [`Form`] knows what is stored for it.
 
 pub mod allocate;
+mod check;
 mod error;
 mod evidence;
+mod form;
 pub mod gpu;
 pub mod json;
 mod kind;
 pub mod phases;
+mod sources;
 mod uniform;
 mod unit;
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
 use allocate::{Choice, Decision};
+use form::factor_type_for;
 use kind::Kind;
 
-use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError};
+use crate::request::{Allocation, Asked, SinkProtection, Treatment, TreatmentError};
 
 pub use crate::request::{Budget, Method, Request};
+pub use check::Fault;
 pub use error::PlanError;
 pub use evidence::{Branches, Evidence};
-pub use unit::{Form, Member, Unit, UnitPlan};
+pub use form::{Form, StoredForm};
+pub use sources::{OfSource, SourceTypes};
+pub use unit::{Member, Unit, UnitPlan};
 
-/// The whole decision, in the order of execution; slots that no unit names stay dense.
+/// The whole decision, in the order of execution; matrices that no unit names stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What was asked.
-    pub request: Request,
-    /// The selected slots.
-    pub units: Vec<UnitPlan>,
-    /// What is to be said of the plan as a whole.
-    pub notes: Vec<String>,
+    request: Request,
+    units: Vec<UnitPlan>,
+    notes: Vec<String>,
 }
 
 /// The units that a plan decides about, in the order of [`Plan::units`]: what [`Evidence`] is
-/// measured on. `source_type` tells how the source stores a slot of a layer.
+/// measured on. `source_type` tells how the source stores a matrix.
 ///
 /// # Errors
 /// [`PlanError::NoSlots`], [`PlanError::NoSharedInput`], [`PlanError::InputTooWide`].
 pub fn units(
     hyper: &HyperParameters,
     request: &Request,
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: impl SourceTypes,
 ) -> Result<Vec<Unit>, PlanError> {
     Ok(kind::units(
         hyper,
         &kind::kinds(hyper, request)?,
-        source_type,
+        &source_type,
     ))
 }
 
-/// Makes a plan. `source_type` tells how the source stores a slot of a layer.
+/// Makes a plan. `source_type` tells how the source stores a matrix.
 ///
 /// # Errors
 /// [`PlanError`] where no plan satisfies the request.
@@ -65,10 +70,10 @@ pub fn make(
     hyper: &HyperParameters,
     request: Request,
     evidence: &Evidence,
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: impl SourceTypes,
 ) -> Result<Plan, PlanError> {
     let kinds = kind::kinds(hyper, &request)?;
-    let units = kind::units(hyper, &kinds, source_type);
+    let units = kind::units(hyper, &kinds, &source_type);
     let (decisions, notes) = match fixed(&kinds, &request)? {
         Some(ranks) => {
             let ranks = ranks.iter().cycle().take(units.len());
@@ -79,13 +84,70 @@ pub fn make(
             (allocated.decisions, allocated.notes)
         }
     };
-    let units = units.into_iter().zip(decisions);
-    let units = units.map(|(unit, decision)| settle(unit, decision, &request));
-    Ok(Plan {
-        units: units.collect(),
-        notes,
-        request,
-    })
+    let decided = units.into_iter().zip(decisions);
+    let mut units: Vec<UnitPlan> = decided
+        .map(|(unit, decision)| settle(unit, decision, &request))
+        .collect();
+    units.extend(unselected(hyper, &request, &source_type));
+    Plan::new(hyper, request, units, notes, &source_type)
+        .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
+}
+
+/// The matrices that are outside of the request's budget and that are to be dense in another type.
+fn unselected(
+    hyper: &HyperParameters,
+    request: &Request,
+    source_type: &impl SourceTypes,
+) -> Vec<UnitPlan> {
+    let slots = (0..hyper.layers).flat_map(|layer| {
+        let others = Slot::ALL.into_iter();
+        let others = others.filter(|slot| !request.slots.contains(slot));
+        others.map(move |slot| MatrixId::Slot { layer, slot })
+    });
+    let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
+    let of_type = |asked: Option<DType>| move |matrix| Some((matrix, asked?));
+    let wanted = outside.filter_map(of_type(request.dense.outside));
+    let wanted = wanted.chain(slots.filter_map(of_type(request.dense.slots)));
+    let units = wanted.filter_map(|(matrix, asked)| {
+        let members = vec![Member::new(matrix, hyper, source_type)?];
+        let (form, notes) = dense_form(&members, Some(asked));
+        Some(UnitPlan {
+            members,
+            form,
+            notes,
+        })
+    });
+    units.collect()
+}
+
+/// The dense form of matrices that read the same input: as in the source, or where a type is asked for
+/// that takes less than the source does, in that; with what differs from it.
+fn dense_form(members: &[Member], asked: Option<DType>) -> (Form, Vec<String>) {
+    let Some(asked) = asked else {
+        return (Form::Kept, Vec::new());
+    };
+    let cols = members.first().map_or(0, |member| member.cols);
+    let weight = factor_type_for(asked, cols);
+    let form = Form::Dense { weight };
+    let (before, after) = (Form::Kept.bytes(members), form.bytes(members));
+    if members.iter().all(|member| member.source_type == asked) {
+        return (Form::Kept, Vec::new());
+    }
+    if after >= before {
+        let said =
+            format!("kept as in the source: {weight} needs {after} bytes, the source {before}");
+        return (Form::Kept, vec![said]);
+    }
+    let instead = (weight != asked).then(|| instead("weight", weight, asked, cols));
+    (form, instead.into_iter().collect())
+}
+
+/// A type that is not the one asked for.
+fn instead(what: &str, dtype: DType, asked: DType, cols: usize) -> String {
+    format!(
+        "{what} in {dtype} instead of {asked}: rows of {cols} numbers are not whole blocks of {}",
+        asked.block_len()
+    )
 }
 
 /// The rank of every kind where it does not depend on the layer; `None` where it is to be
@@ -126,12 +188,12 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
 fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
+    let (dense, of_dense) = dense_form(&unit.members, request.dense.slots);
     let form = match decision.choice {
-        Choice::Dense => Form::Dense,
+        Choice::Dense => dense,
         Choice::Rank(rank) => unit.factored(request.method, rank, asked),
     };
     let factors = match form {
-        Form::Dense => Vec::new(),
         Form::LowRank { rank, a, b } => vec![("A", unit.cols, a), ("B", rank, b)],
         Form::SharedBasis {
             rank,
@@ -141,18 +203,18 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
             ("basis", unit.cols, basis),
             ("projected weights", rank, projected),
         ],
+        _ => {
+            notes.extend(of_dense.clone());
+            Vec::new()
+        }
     };
     for (what, cols, dtype) in factors {
         if dtype != asked {
-            notes.push(format!(
-                "{what} in {dtype} instead of {asked}: rows of {cols} numbers are not whole blocks of {}",
-                asked.block_len()
-            ));
+            notes.push(instead(what, dtype, asked, cols));
         }
     }
-    let (before, after) = (unit.bytes(), form.bytes(&unit.members));
+    let (before, after) = (dense.bytes(&unit.members), form.bytes(&unit.members));
     let mut plan = UnitPlan {
-        layer: unit.layer,
         members: unit.members,
         form,
         notes,
@@ -164,29 +226,97 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
         if request.budget == Budget::FullRank {
             plan.notes.push(format!("grows: {growth}"));
         } else {
-            plan.form = Form::Dense;
+            plan.form = dense;
             plan.notes = vec![format!("kept dense: {growth}")];
+            plan.notes.extend(of_dense);
         }
     }
     plan
 }
 
 impl Plan {
-    /// The unit that holds a slot of a layer.
-    pub fn unit_of(&self, layer: usize, slot: Slot) -> Option<&UnitPlan> {
-        // Units are in the order of the layers.
-        let first = self.units.partition_point(|u| u.layer < layer);
-        self.units[first..]
-            .iter()
-            .take_while(|u| u.layer == layer)
-            .find(|u| u.members.iter().any(|m| m.slot == slot))
+    /// A plan of these units for a model, once they were found to fit it and each other.
+    ///
+    /// # Errors
+    /// Everything that does not fit.
+    pub fn new(
+        hyper: &HyperParameters,
+        request: Request,
+        mut units: Vec<UnitPlan>,
+        notes: Vec<String>,
+        source_type: &impl SourceTypes,
+    ) -> Result<Plan, Vec<Fault>> {
+        units.sort_by_key(|unit| unit.members.first().map(|member| member.matrix));
+        let plan = Plan {
+            request,
+            units,
+            notes,
+        };
+        let faults = plan.check(hyper, source_type);
+        if faults.is_empty() {
+            Ok(plan)
+        } else {
+            Err(faults)
+        }
     }
 
-    /// Parameters after over parameters before, on the selected slots.
+    /// Everything in the plan that does not fit a model, or does not fit together.
+    pub fn check(&self, hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Fault> {
+        let mut check = check::Check::new(hyper, self.request.method, source_type);
+        let units = self.units.iter();
+        units.flat_map(|unit| check.unit(unit)).collect()
+    }
+
+    /// What was asked.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Says how weights are to be treated when the plan is carried out.
+    pub fn set_weighting(&mut self, weighting: Asked) {
+        self.request.weighting = weighting;
+    }
+
+    /// The matrices that are decided about, in the order of execution.
+    pub fn units(&self) -> &[UnitPlan] {
+        &self.units
+    }
+
+    /// What is to be said of the plan as a whole.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The unit that holds a matrix.
+    pub fn unit_of(&self, matrix: MatrixId) -> Option<&UnitPlan> {
+        // Units are in the order of the layers, in which members of one are not.
+        let block = |matrix: MatrixId| match matrix {
+            MatrixId::Embedding => (0, 0),
+            MatrixId::Slot { layer, .. } => (1, layer),
+            MatrixId::Head => (2, 0),
+        };
+        let of = |unit: &UnitPlan| unit.members.first().map(|member| block(member.matrix));
+        let wanted = Some(block(matrix));
+        let first = self.units.partition_point(|unit| of(unit) < wanted);
+        self.units[first..]
+            .iter()
+            .take_while(|unit| of(unit) == wanted)
+            .find(|unit| unit.members.iter().any(|member| member.matrix == matrix))
+    }
+
+    /// Parameters after over parameters before, on the selected slots; one where none is selected.
     pub fn ratio(&self) -> f64 {
-        let before: u64 = self.units.iter().map(UnitPlan::parameters_before).sum();
-        let after: u64 = self.units.iter().map(UnitPlan::parameters_after).sum();
-        after as f64 / before as f64
+        let selected = |unit: &&UnitPlan| {
+            let mut slots = unit.members.iter().filter_map(Member::slot);
+            slots.any(|slot| self.request.slots.contains(&slot))
+        };
+        let units = || self.units.iter().filter(selected);
+        let before: u64 = units().map(UnitPlan::parameters_before).sum();
+        let after: u64 = units().map(UnitPlan::parameters_after).sum();
+        match before {
+            0 => 1.0,
+            before => after as f64 / before as f64,
+        }
     }
 }
 
@@ -200,8 +330,8 @@ impl Treatment {
             return Ok(());
         };
         let reads = plan.units.iter().filter(|unit| {
-            let first = unit.members.first();
-            unit.form != Form::Dense && first.is_some_and(|member| member.slot.group().is_some())
+            let slot = unit.members.first().and_then(Member::slot);
+            slot.is_some_and(|slot| slot.group().is_some())
         });
         let small = reads.filter_map(|unit| Some((unit.rank()?, unit)));
         match small.min_by_key(|(rank, _)| *rank) {

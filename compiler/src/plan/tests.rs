@@ -1,6 +1,7 @@
 use super::kind::kinds;
 use super::*;
-use crate::request::Asked;
+use crate::request::{Asked, DenseTypes};
+use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
     HyperParameters {
@@ -37,6 +38,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         allocation: Allocation::default(),
         slots: method.default_slots().to_vec(),
         factor_type,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     }
 }
@@ -77,7 +79,7 @@ fn every_layer_gets_the_same_rank() {
     .unwrap();
     for slot in Slot::ALL {
         let ranks: Vec<_> = (0..3)
-            .map(|layer| plan.unit_of(layer, slot).unwrap().rank())
+            .map(|layer| plan.unit_of(MatrixId::Slot { layer, slot }).unwrap().rank())
             .collect();
         assert!(ranks.windows(2).all(|w| w[0] == w[1]) && ranks[0].is_some());
     }
@@ -137,7 +139,7 @@ fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
     )
     .unwrap();
     for unit in &plan.units {
-        assert_eq!(unit.form, Form::Dense);
+        assert_eq!(unit.form, Form::Kept);
         assert!(
             unit.notes[0].starts_with("kept dense: rank "),
             "{:?}",
@@ -155,7 +157,7 @@ fn full_rank_is_stored_as_factors_and_the_growth_is_noted() {
         let request = request(method, Budget::FullRank, DType::F32);
         let plan = make(&hyper, request, |_, _| DType::F32).unwrap();
         for unit in &plan.units {
-            assert_ne!(unit.form, Form::Dense);
+            assert_ne!(unit.form, Form::Kept);
             assert!(unit.notes[0].starts_with("grows: "), "{:?}", unit.notes);
         }
     }
@@ -170,7 +172,12 @@ fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
         |_, _| DType::F32,
     )
     .unwrap();
-    let down = plan.unit_of(0, Slot::Down).unwrap();
+    let down = plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::Down,
+        })
+        .unwrap();
     assert_eq!(
         down.form,
         Form::LowRank {
@@ -180,7 +187,12 @@ fn a_factor_whose_rows_are_not_whole_blocks_is_stored_in_f16_and_says_so() {
         }
     );
     assert_eq!(down.notes.len(), 2);
-    let q = plan.unit_of(0, Slot::Q).unwrap();
+    let q = plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::Q,
+        })
+        .unwrap();
     assert_eq!(
         q.form,
         Form::LowRank {
@@ -198,11 +210,21 @@ fn the_long_blocks_of_k_quants_give_way_to_q8_0_where_they_do_not_fit() {
     let wide = hyper(1024, 16, 4, 3072);
     let ratio = request(Method::PerSlot, Budget::Ratio(0.6), DType::Q4K);
     let plan = make(&wide, ratio, |_, _| DType::F16).unwrap();
-    let gate = plan.unit_of(0, Slot::Gate).unwrap();
+    let gate = plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::Gate,
+        })
+        .unwrap();
     let (a, b) = (DType::Q4K, DType::Q4K);
     assert_eq!(gate.form, Form::LowRank { rank: 512, a, b });
     assert!(gate.notes.is_empty(), "{:?}", gate.notes);
-    let k = plan.unit_of(0, Slot::K).unwrap();
+    let k = plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::K,
+        })
+        .unwrap();
     let Form::LowRank { rank, a, b } = k.form else {
         panic!("{:?}", k.form);
     };
@@ -213,7 +235,13 @@ fn the_long_blocks_of_k_quants_give_way_to_q8_0_where_they_do_not_fit() {
     let rank = request(Method::PerSlot, Budget::Rank(20), DType::Q6K);
     let plan = make(&wide, rank, |_, _| DType::F16).unwrap();
     let (rank, a, b) = (20, DType::Q6K, DType::F16);
-    let form = &plan.unit_of(0, Slot::Up).unwrap().form;
+    let form = &plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::Up,
+        })
+        .unwrap()
+        .form;
     assert_eq!(*form, Form::LowRank { rank, a, b });
 }
 
@@ -226,10 +254,21 @@ fn a_shared_basis_counts_its_parameters_once() {
         |_, _| DType::F32,
     )
     .unwrap();
-    let unit = plan.unit_of(0, Slot::V).unwrap();
+    let unit = plan
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::V,
+        })
+        .unwrap();
     assert_eq!(unit.parameters_after(), 64 * (256 + 256 + 128 + 128));
     assert_eq!(unit.parameters_before(), 256 * 512);
-    assert!(plan.unit_of(0, Slot::O).is_none());
+    assert!(
+        plan.unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::O
+        })
+        .is_none()
+    );
 }
 
 #[test]
@@ -273,4 +312,235 @@ fn a_ratio_between_two_possible_ones_is_possible() {
         let plan = make(&hyper, request, |_, _| DType::F32);
         assert!(plan.is_ok(), "{thousandth}: {plan:?}");
     }
+}
+
+/// A source with an embedding and a head of its own.
+struct Whole(DType);
+
+impl SourceTypes for Whole {
+    fn of(&self, _: MatrixId) -> Option<DType> {
+        Some(self.0)
+    }
+}
+
+/// The same without a head.
+struct Tied;
+
+impl SourceTypes for Tied {
+    fn of(&self, matrix: MatrixId) -> Option<DType> {
+        (matrix != MatrixId::Head).then_some(DType::F16)
+    }
+}
+
+/// What `form` stores of a matrix, as the tensors' sizes say.
+fn sizes(unit: &UnitPlan) -> (u64, u64) {
+    let tensors = unit.tensors();
+    let bytes = |t: &StoredTensor| t.dtype.matrix_bytes(t.rows, t.cols).unwrap() as u64;
+    let numbers = tensors.iter().map(|t| (t.rows * t.cols) as u64).sum();
+    (numbers, tensors.iter().map(bytes).sum())
+}
+
+#[test]
+fn dense_types_reach_every_matrix_that_is_not_factorised() {
+    let hyper = hyper(256, 8, 4, 768);
+    let mut asked = request(Method::SharedBasis, Budget::Rank(64), DType::F16);
+    let plain = super::make(
+        &hyper,
+        asked.clone(),
+        &Evidence::default(),
+        Whole(DType::F16),
+    );
+    let plain = plain.unwrap();
+    asked.dense = DenseTypes {
+        slots: Some(DType::Q8_0),
+        outside: Some(DType::Q4K),
+    };
+    let plan = super::make(
+        &hyper,
+        asked.clone(),
+        &Evidence::default(),
+        Whole(DType::F16),
+    );
+    let plan = plan.unwrap();
+    // The selected slots, their ratio and their form are as before; four slots and two matrices more.
+    assert_eq!(plan.ratio(), plain.ratio());
+    assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
+    let form = |matrix| plan.unit_of(matrix).unwrap().form;
+    let slot = |layer, slot| MatrixId::Slot { layer, slot };
+    assert_eq!(form(slot(1, Slot::Q)), plain.units[1].form);
+    for dense in [Slot::O, Slot::Gate, Slot::Up, Slot::Down] {
+        let weight = DType::Q8_0;
+        assert_eq!(form(slot(2, dense)), Form::Dense { weight });
+    }
+    for matrix in [MatrixId::Embedding, MatrixId::Head] {
+        let weight = DType::Q4K;
+        assert_eq!(form(matrix), Form::Dense { weight });
+        assert_eq!(plan.unit_of(matrix).unwrap().bytes_after(), 512 * 144);
+    }
+    assert_eq!(plan.units[0].label(), "embedding");
+    assert_eq!(plan.units.last().unwrap().label(), "head");
+    for unit in &plan.units {
+        let stored = (unit.parameters_after(), unit.bytes_after());
+        assert_eq!(stored, sizes(unit), "{}", unit.label());
+    }
+    // One matrix where the head is tied; it serves as both.
+    let tied = super::make(&hyper, asked, &Evidence::default(), Tied).unwrap();
+    assert!(tied.unit_of(MatrixId::Head).is_none());
+    assert!(tied.unit_of(MatrixId::Embedding).is_some());
+}
+
+#[test]
+fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
+    let hyper = hyper(256, 8, 4, 768);
+    let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F32);
+    asked.slots = vec![Slot::Q];
+    asked.dense.slots = Some(DType::Q8_0);
+    let made = |source| super::make(&hyper, asked.clone(), &Evidence::default(), Whole(source));
+    let short = made(DType::Q4_0).unwrap();
+    for unit in &short.units {
+        assert_eq!(unit.form, Form::Kept);
+        assert!(
+            unit.notes.iter().any(|note| note.starts_with("kept")),
+            "{:?}",
+            unit.notes
+        );
+    }
+    // Of the type already: there is nothing to say.
+    let same = made(DType::Q8_0).unwrap();
+    let o = same.unit_of(MatrixId::Slot {
+        layer: 0,
+        slot: Slot::O,
+    });
+    assert_eq!(
+        o.map(|unit| (unit.form, unit.notes.len())),
+        Some((Form::Kept, 0))
+    );
+    // A slot that would grow as factors is dense in the type.
+    let long = made(DType::F32).unwrap();
+    let q = long
+        .unit_of(MatrixId::Slot {
+            layer: 0,
+            slot: Slot::Q,
+        })
+        .unwrap();
+    let weight = DType::Q8_0;
+    assert_eq!(q.form, Form::Dense { weight });
+    assert!(
+        q.notes[0].starts_with("kept dense: rank 256 needs"),
+        "{:?}",
+        q.notes
+    );
+}
+
+#[test]
+fn rows_that_are_no_blocks_of_a_dense_type_have_another_and_say_so() {
+    let hyper = hyper(64, 8, 4, 172);
+    let mut asked = request(Method::PerSlot, Budget::Rank(8), DType::F16);
+    asked.slots = vec![Slot::Q];
+    asked.dense.slots = Some(DType::Q4K);
+    let plan = super::make(&hyper, asked, &Evidence::default(), Whole(DType::F32)).unwrap();
+    let of = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
+    let form = |weight| Form::Dense { weight };
+    assert_eq!(of(Slot::K).form, form(DType::Q8_0));
+    assert_eq!(of(Slot::Down).form, form(DType::F16));
+    assert!(of(Slot::Down).notes[0].contains("instead of q4_k"));
+}
+
+#[test]
+fn one_check_finds_whatever_does_not_fit() {
+    let hyper = hyper(256, 8, 4, 768);
+    let asked = request(Method::PerSlot, Budget::Rank(64), DType::F16);
+    let source = Whole(DType::F16);
+    let good = super::make(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
+    let faults = |change: &dyn Fn(&mut Vec<UnitPlan>)| {
+        let mut units = good.units.clone();
+        change(&mut units);
+        Plan::new(&hyper, good.request.clone(), units, Vec::new(), &source)
+    };
+    assert_eq!(faults(&|_| {}).unwrap().units, good.units);
+    let (a, b) = (DType::Q8_0, DType::Q8_0);
+    let head = |form| UnitPlan {
+        members: vec![Member::new(MatrixId::Head, &hyper, &source).unwrap()],
+        form,
+        notes: Vec::new(),
+    };
+    let low_rank = |rank| Form::LowRank { rank, a, b };
+    assert!(faults(&|units| units.push(head(low_rank(32)))).is_ok());
+    let residual = Form::Residual {
+        base: DType::Q4K,
+        rank: 64,
+        a,
+        b,
+    };
+    assert!(faults(&|units| units[3].form = residual).is_ok());
+    type Change<'a> = &'a dyn Fn(&mut Vec<UnitPlan>);
+    let changes: [(Change, &str); 10] = [
+        (
+            &|units| units[0].members.clear(),
+            "slots: expected at least one",
+        ),
+        (
+            &|units| units[0].members[0].rows += 1,
+            "expected 256 x 256, found 257 x 256",
+        ),
+        (
+            &|units| units.push(units[0].clone()),
+            "belongs to two units",
+        ),
+        (
+            &|units| units[0].form = low_rank(257),
+            "rank: expected a whole number from 1 to 256",
+        ),
+        (&|units| units[0].form = low_rank(0), "rank: expected"),
+        (&|units| units[0].form = low_rank(33), "types.b: rows of 33"),
+        (
+            &|units| units[0].form = Form::Dense { weight: DType::Q2K },
+            "types.weight: expected a type that is written, found q2_k",
+        ),
+        (
+            &|units| {
+                let (rank, basis, projected) = (32, a, b);
+                units[0].form = Form::SharedBasis {
+                    rank,
+                    basis,
+                    projected,
+                };
+            },
+            "form: expected dense or low_rank or residual with the method gp, found shared_basis",
+        ),
+        (
+            &|units| {
+                let mut embedding = head(low_rank(32));
+                embedding.members[0].matrix = MatrixId::Embedding;
+                units.push(embedding);
+            },
+            "form: expected dense, since rows of an embedding are looked up, found low_rank",
+        ),
+        (
+            &|units| {
+                let layer = 3;
+                let slot = Slot::Q;
+                units[0].members[0].matrix = MatrixId::Slot { layer, slot };
+            },
+            "layers.3.q: the model has none",
+        ),
+    ];
+    for (change, said) in changes {
+        let found = faults(change).unwrap_err();
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts.len(), 1, "{texts:?}");
+        assert!(
+            texts[0].contains(said) && !texts[0].contains('\n'),
+            "{texts:?}: {said}"
+        );
+    }
+    let error = Plan::new(
+        &hyper,
+        good.request.clone(),
+        vec![head(Form::Kept)],
+        Vec::new(),
+        &Tied,
+    );
+    let said = error.unwrap_err()[0].to_string();
+    assert!(said.contains("uses the embedding as head"), "{said}");
 }

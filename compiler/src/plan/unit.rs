@@ -1,9 +1,11 @@
 //! What is decided about: a slot, or the slots that share a basis; and what was decided.
 
 use htc_formats::DType;
-use htc_formats::model::Slot;
+use htc_formats::model::{HyperParameters, MatrixId, Site, Slot, StoredTensor};
 
-use super::Method;
+use super::form::{Form, factor_type_for};
+use super::sources::SourceTypes;
+use crate::request::Method;
 
 /// A slot, or the slots that share a basis, before anything is decided about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +42,7 @@ impl Unit {
 
     /// `layer 3: q+k+v`, for people.
     pub fn label(&self) -> String {
-        label(self.layer, &self.members)
+        label(&self.members)
     }
 
     /// The factored form of a rank, with the types its factors are stored in when `asked` was
@@ -54,18 +56,20 @@ impl Unit {
     }
 }
 
-fn label(layer: usize, members: &[Member]) -> String {
-    let names: Vec<_> = members.iter().map(|m| m.slot.name()).collect();
-    format!("layer {layer}: {}", names.join("+"))
+/// `layer 3: q+k+v`, `embedding`.
+fn label(members: &[Member]) -> String {
+    let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
+    let names = names.join("+");
+    match members.first().and_then(|member| member.matrix.layer()) {
+        Some(layer) => format!("layer {layer}: {names}"),
+        None => names,
+    }
 }
 
-/// What becomes of one slot, or of one group of slots that share a basis.
+/// What becomes of one matrix, or of the slots of a layer that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitPlan {
-    /// Index of the block.
-    pub layer: usize,
-    /// One slot for [`Method::PerSlot`], the selected slots of a group for
-    /// [`Method::SharedBasis`].
+    /// One matrix, or the selected slots of a group for [`Method::SharedBasis`].
     pub members: Vec<Member>,
     /// Form in which the unit is stored.
     pub form: Form,
@@ -73,11 +77,11 @@ pub struct UnitPlan {
     pub notes: Vec<String>,
 }
 
-/// A slot of a unit.
+/// A matrix of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
-    /// Which of the seven.
-    pub slot: Slot,
+    /// Which one.
+    pub matrix: MatrixId,
     /// Rows of the dense matrix.
     pub rows: usize,
     /// Columns of the dense matrix.
@@ -87,6 +91,26 @@ pub struct Member {
 }
 
 impl Member {
+    /// A matrix as a model has it; `None` where it has none of its own.
+    pub fn new(
+        matrix: MatrixId,
+        hyper: &HyperParameters,
+        source_type: &impl SourceTypes,
+    ) -> Option<Member> {
+        let (rows, cols) = matrix.shape(hyper);
+        Some(Member {
+            matrix,
+            rows,
+            cols,
+            source_type: source_type.of(matrix)?,
+        })
+    }
+
+    /// Which of a block's slots it is; `None` outside of blocks.
+    pub const fn slot(&self) -> Option<Slot> {
+        self.matrix.slot()
+    }
+
     /// Numbers in the dense matrix.
     pub fn parameters(&self) -> u64 {
         self.rows as u64 * self.cols as u64
@@ -94,93 +118,30 @@ impl Member {
 
     /// Bytes of the dense matrix in the source.
     pub fn bytes(&self) -> u64 {
-        stored_bytes(self.source_type, self.rows, self.cols)
-    }
-}
-
-/// The stored form of a unit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Form {
-    /// As in the source.
-    Dense,
-    /// `A [rank, in]` and `B [out, rank]`.
-    LowRank {
-        /// Components kept.
-        rank: usize,
-        /// Element type of `A`.
-        a: DType,
-        /// Element type of `B`.
-        b: DType,
-    },
-    /// `Pᵀ [rank, in]` once, `W̃_i [out_i, rank]` per slot.
-    SharedBasis {
-        /// Components kept.
-        rank: usize,
-        /// Element type of the basis.
-        basis: DType,
-        /// Element type of the projected weights.
-        projected: DType,
-    },
-}
-
-impl Form {
-    /// The factored form of a method, with the types of its two factors.
-    pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
-        match method {
-            Method::PerSlot => Form::LowRank {
-                rank,
-                a: first,
-                b: second,
-            },
-            Method::SharedBasis => Form::SharedBasis {
-                rank,
-                basis: first,
-                projected: second,
-            },
-        }
-    }
-
-    /// Bytes of this form of slots that read the same input.
-    pub(super) fn bytes(&self, members: &[Member]) -> u64 {
-        let (rank, first, second) = match *self {
-            Form::Dense => return members.iter().map(Member::bytes).sum(),
-            Form::LowRank { rank, a, b } => (rank, a, b),
-            Form::SharedBasis {
-                rank,
-                basis,
-                projected,
-            } => (rank, basis, projected),
-        };
-        let cols = members.first().map_or(0, |m| m.cols);
-        let each = members.iter().map(|m| stored_bytes(second, m.rows, rank));
-        stored_bytes(first, rank, cols) + each.sum::<u64>()
-    }
-}
-
-/// Bytes of a stored matrix whose columns are a whole number of blocks.
-fn stored_bytes(dtype: DType, rows: usize, cols: usize) -> u64 {
-    (cols / dtype.block_len()) as u64 * dtype.block_bytes() as u64 * rows as u64
-}
-
-/// The type a factor with rows of `cols` numbers is stored in: the one asked for where its
-/// blocks fit, else q8_0 where those do (and are shorter), else f16.
-pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
-    let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
-    let shorter = DType::Q8_0.block_len() < asked.block_len();
-    match asked {
-        asked if fits(asked) => asked,
-        _ if shorter && fits(DType::Q8_0) => DType::Q8_0,
-        _ => DType::F16,
+        Form::Kept.bytes(std::slice::from_ref(self))
     }
 }
 
 impl UnitPlan {
-    /// Components kept; `None` where the unit stays dense.
+    /// The block it belongs to; `None` outside of blocks.
+    pub fn layer(&self) -> Option<usize> {
+        self.members.first()?.matrix.layer()
+    }
+
+    /// The block and the place in it whose activations its members read; `None` outside of blocks.
+    pub fn site(&self) -> Option<(usize, Site)> {
+        let matrix = self.members.first()?.matrix;
+        Some((matrix.layer()?, matrix.slot()?.site()))
+    }
+
+    /// Components kept; `None` where there are no factors.
     pub fn rank(&self) -> Option<usize> {
-        match self.form {
-            Form::Dense => None,
-            Form::LowRank { rank, .. } | Form::SharedBasis { rank, .. } => Some(rank),
-        }
+        self.form.rank()
+    }
+
+    /// What it stores, in the order of execution: see [`Form::tensors`].
+    pub fn tensors(&self) -> Vec<StoredTensor> {
+        self.form.tensors(&self.members)
     }
 
     /// Numbers in the dense matrices.
@@ -190,13 +151,7 @@ impl UnitPlan {
 
     /// Numbers in the stored form.
     pub fn parameters_after(&self) -> u64 {
-        match self.rank() {
-            None => self.parameters_before(),
-            Some(rank) => {
-                let outs: usize = self.members.iter().map(|m| m.rows).sum();
-                rank as u64 * (outs + self.cols()) as u64
-            }
-        }
+        self.form.parameters(&self.members)
     }
 
     /// Bytes of the dense matrices in the source.
@@ -209,12 +164,8 @@ impl UnitPlan {
         self.form.bytes(&self.members)
     }
 
-    /// `layer 3: q+k+v`, for people.
+    /// `layer 3: q+k+v` or `head`, for people.
     pub fn label(&self) -> String {
-        label(self.layer, &self.members)
-    }
-
-    fn cols(&self) -> usize {
-        self.members.first().map_or(0, |m| m.cols)
+        label(&self.members)
     }
 }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use htc_formats::htz::{Form, PlanRecord, SlotRecord};
-use htc_formats::model::{Part, Role, Slot};
+use htc_formats::htz::{Form, MatrixRecord, PlanRecord, SlotRecord};
+use htc_formats::model::{MatrixId, Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
 use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
-use crate::plan::{Budget, Form as PlanForm, Plan, Request, UnitPlan};
+use crate::plan::{Budget, Plan, Request, UnitPlan};
 use crate::system::show::bytes_for_people;
 use crate::unit::stored_tensors;
 
@@ -33,6 +33,9 @@ pub struct Summary {
     pub slots: Vec<SlotSummary>,
     /// Shared bases, and their bytes.
     pub bases: Bases,
+    /// What became of embedding and head, where they are not as in the source.
+    #[serde(skip)]
+    matrices: Vec<MatrixRecord>,
     /// Biases that correct factorised slots, and their bytes; they are not counted in the ratio.
     pub biases: Biases,
     /// What differs from the request, each said once.
@@ -61,7 +64,7 @@ pub struct Biases {
 
 impl Biases {
     fn new(plan: &Plan) -> Biases {
-        let units = plan.units.iter().flat_map(|unit| {
+        let units = plan.units().iter().flat_map(|unit| {
             let stored = stored_tensors(unit, true).into_iter();
             let bias = |role| {
                 matches!(
@@ -91,6 +94,9 @@ pub struct SlotSummary {
     pub factorised: usize,
     /// Layers where it is dense.
     pub dense: usize,
+    /// Layers where it is dense in another type than the source's; absent where there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub encoded: usize,
     /// Smallest and largest rank; absent where it is dense everywhere.
     pub rank: Option<(usize, usize)>,
     /// Bytes, without shared bases.
@@ -131,24 +137,28 @@ impl Summary {
             false => Biases::default(),
         };
         let mut parameters = counted(&Slot::ALL, others);
+        let outside = |of: fn(&MatrixRecord) -> u64| record.matrices.iter().map(of).sum::<u64>();
+        parameters.after += outside(|m| m.parameters_after);
+        parameters.after -= outside(|m| m.parameters_before);
         // They replace the slots' own.
         let own = source.tensors.iter().filter(|tensor| {
-            let bias = |unit: &UnitPlan| biases.count > 0 && unit.form != PlanForm::Dense;
-            match tensor.role {
-                Role::Linear { layer, slot, part } => {
-                    part == Part::Bias && plan.unit_of(layer, slot).is_some_and(bias)
-                }
+            let bias = |unit: &UnitPlan| biases.count > 0 && unit.rank().is_some();
+            match MatrixId::of(tensor.role) {
+                Some((matrix, Part::Bias)) => plan.unit_of(matrix).is_some_and(bias),
                 _ => false,
             }
         });
         let own: u64 = own.map(|tensor| tensor.cols as u64).sum();
         parameters.after += biases.parameters - own;
-        let selected = &plan.request.slots;
+        let selected = &plan.request().slots;
         let selected_parameters = counted(selected, 0);
-        let ratio = selected_parameters.after as f64 / selected_parameters.before as f64;
+        let ratio = match selected_parameters.before {
+            0 => 1.0,
+            before => selected_parameters.after as f64 / before as f64,
+        };
         Summary {
-            request: RequestRecord::from(&plan.request),
-            asked: plan.request.to_string(),
+            request: RequestRecord::from(plan.request()),
+            asked: plan.request().to_string(),
             parameters,
             selected_parameters,
             selected_bytes: BeforeAfter {
@@ -161,10 +171,15 @@ impl Summary {
                 count: record.bases.len(),
                 bytes: basis_bytes,
             },
+            matrices: record.matrices.clone(),
             biases,
             notes: all_notes(plan, record, ratio),
         }
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
@@ -172,11 +187,17 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
     let ranks = || records.iter().filter_map(|s| s.rank);
     let errors: Vec<f64> = records.iter().filter_map(|s| s.error).collect();
     let squares: f64 = errors.iter().map(|e| e * e).sum();
-    let dense = records.iter().filter(|s| s.form == Form::Dense).count();
+    let dense = |s: &&&SlotRecord| s.form == Form::Dense;
+    // What is as in the source has no error.
+    let encoded =
+        |s: &&&SlotRecord| dense(s) && (s.error.is_some() || s.bytes_after != s.bytes_before);
+    let encoded = records.iter().filter(encoded).count();
+    let dense = records.iter().filter(dense).count();
     SlotSummary {
         slot,
         factorised: records.len() - dense,
         dense,
+        encoded,
         rank: ranks().min().zip(ranks().max()),
         bytes: BeforeAfter {
             before: records.iter().map(|s| s.bytes_before).sum(),
@@ -189,9 +210,9 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
 
 /// What is to be said of the whole, then of slots.
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
-    let mut said = plan.notes.clone();
+    let mut said = plan.notes().to_vec();
     said.extend(notes(record));
-    let Request { budget, .. } = plan.request;
+    let Request { budget, .. } = *plan.request();
     if let Budget::Ratio(asked) = budget
         && ratio > asked
     {
@@ -203,7 +224,7 @@ fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
     said
 }
 
-/// The notes of all slots, each said once with the slots it is about.
+/// The notes of all slots, each said once with the slots it is about; then those of the other matrices.
 pub fn notes(plan: &PlanRecord) -> Vec<String> {
     let mut said: Vec<(&str, Vec<Slot>, usize)> = Vec::new();
     for record in &plan.slots {
@@ -227,6 +248,10 @@ pub fn notes(plan: &PlanRecord) -> Vec<String> {
             let names: Vec<_> = slots.iter().map(|s| s.name()).collect();
             format!("{} ({count} slots): {note}", names.join(", "))
         })
+        .chain(plan.matrices.iter().filter_map(|matrix| {
+            let note = matrix.note.as_ref()?;
+            Some(format!("{}: {note}", matrix.matrix.name()))
+        }))
         .collect()
 }
 
@@ -248,17 +273,18 @@ impl fmt::Display for Summary {
             false => "",
         };
         writeln!(f, "  slot   layers  rank       bytes{of_errors}")?;
-        for slot in self.slots.iter().filter(|s| s.factorised > 0) {
+        let shown = |s: &&SlotSummary| s.factorised > 0 || s.encoded > 0;
+        for slot in self.slots.iter().filter(shown) {
             let rank = match slot.rank {
                 Some((low, high)) if low == high => low.to_string(),
                 Some((low, high)) => format!("{low}..{high}"),
-                None => String::new(),
+                None => "dense".to_owned(),
             };
             write!(
                 f,
                 "  {:<5}  {:>6}  {:<9}  {:>9} -> {:>9}",
                 slot.slot.name(),
-                slot.factorised,
+                slot.factorised + slot.encoded,
                 rank,
                 bytes_for_people(slot.bytes.before),
                 bytes_for_people(slot.bytes.after),
@@ -269,6 +295,22 @@ impl fmt::Display for Summary {
                 write!(f, "  {mean:>14}  {most:>11}")?;
             }
             writeln!(f)?;
+        }
+        for matrix in &self.matrices {
+            let rank = matrix
+                .rank
+                .map_or_else(|| "dense".to_owned(), |r| r.to_string());
+            write!(
+                f,
+                "  {:<13}  {rank:<9}  {:>9} -> {:>9}",
+                matrix.matrix.name(),
+                bytes_for_people(matrix.bytes_before),
+                bytes_for_people(matrix.bytes_after),
+            )?;
+            match matrix.error {
+                Some(error) => writeln!(f, "  {error:>14.5}")?,
+                None => writeln!(f)?,
+            }
         }
         if self.bases.count > 0 {
             writeln!(
@@ -287,7 +329,8 @@ impl fmt::Display for Summary {
             )?;
         }
         let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();
-        if factorised == 0 {
+        let encoded: usize = self.slots.iter().map(|s| s.encoded).sum();
+        if factorised + encoded == 0 {
             writeln!(f, "  no slot is factorised")?;
         }
         for note in &self.notes {

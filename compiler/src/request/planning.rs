@@ -68,6 +68,16 @@ impl fmt::Display for Budget {
     }
 }
 
+/// The types that dense matrices are encoded in anew; without one they stay as in the source, and so
+/// does a matrix that the source stores in no more bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DenseTypes {
+    /// Of the slots of all layers that stay dense, selected or not.
+    pub slots: Option<DType>,
+    /// Of the embedding, and of the head where the model has one of its own.
+    pub outside: Option<DType>,
+}
+
 /// What the caller asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -81,6 +91,8 @@ pub struct Request {
     pub slots: Vec<Slot>,
     /// How factors are stored.
     pub factor_type: DType,
+    /// How dense matrices are stored, where they are not to stay as in the source.
+    pub dense: DenseTypes,
     /// How weights are to be treated; a plan does not depend on it, and passes it on.
     pub weighting: Asked,
 }
@@ -100,6 +112,12 @@ impl fmt::Display for Request {
             self.budget
         )?;
         write!(f, " --allocator {allocator}")?;
+        if let Some(dtype) = self.dense.slots {
+            write!(f, " --dense-type {dtype}")?;
+        }
+        if let Some(dtype) = self.dense.outside {
+            write!(f, " --embedding-type {dtype}")?;
+        }
         if let Some(floor) = floor {
             write!(f, " --rank-floor {floor}")?;
         }

@@ -3,7 +3,7 @@
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
-use super::{Allocation, Allocator, Asked, Budget, Floor, Method, Request};
+use super::{Allocation, Allocator, Asked, Budget, DenseTypes, Floor, Method, Request};
 
 /// Parameters after over before where no budget is given.
 pub const DEFAULT_RATIO: f64 = 0.9;
@@ -29,6 +29,8 @@ pub struct Wishes {
     pub slots: Vec<Slot>,
     /// How factors are stored; [`DEFAULT_FACTOR_TYPE`] by default.
     pub factor_type: Option<DType>,
+    /// How dense matrices are stored; as in the source by default.
+    pub dense: DenseTypes,
     /// How weights are to be treated.
     pub weighting: Asked,
 }
@@ -65,6 +67,7 @@ impl Wishes {
             },
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
+            dense: self.dense,
             weighting: self.weighting,
         }
     }

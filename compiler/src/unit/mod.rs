@@ -1,5 +1,6 @@
 //! One unit of the plan from the source's bytes to the stored factors and their measured error.
 
+mod encode;
 mod error;
 pub mod spectrum;
 mod weighting;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::block::{self, BlockError};
-use htc_formats::model::{InputGroup, Part, Role, Slot};
+use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -26,19 +27,6 @@ use crate::plan::{Form, Member, UnitPlan};
 pub use error::UnitsError;
 pub use weighting::Weighting;
 pub(crate) use weighting::truncated;
-
-/// A tensor that a unit stores.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredShape {
-    /// What it does in the model.
-    pub role: Role,
-    /// How its numbers are stored.
-    pub dtype: DType,
-    /// Rows.
-    pub rows: usize,
-    /// Numbers in a row.
-    pub cols: usize,
-}
 
 /// What became of a unit.
 #[derive(Clone, Debug)]
@@ -59,7 +47,8 @@ pub struct Found {
     pub output_errors: Vec<f64>,
     /// The relative error of every member that Eckart and Young allow at its rank, in the norm of
     /// [`norm`](Self::norm), before storing; for members of a shared basis that of all of them together.
-    /// `None` where channels are exempt: the decomposition knows the others alone.
+    /// `None` where channels are exempt: the decomposition knows the others alone; and of forms that are
+    /// no truncation of the weight.
     pub predicted: Option<Vec<f64>>,
     /// What [`predicted`](Self::predicted) is measured in.
     pub norm: Norm,
@@ -118,6 +107,17 @@ pub enum UnitError {
         /// The type.
         dtype: DType,
     },
+    /// A dense matrix does not fit the type it is to be stored in.
+    #[error(
+        "tensor {tensor}: its numbers exceed the range of {dtype}; choose f32, bf16 or a type of blocks for it, or \
+         keep it as it is"
+    )]
+    DenseOverflow {
+        /// Name in the source.
+        tensor: String,
+        /// The type.
+        dtype: DType,
+    },
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
@@ -135,70 +135,23 @@ pub enum UnitError {
     },
 }
 
-/// What a unit that is not dense stores: its factors, then the biases that correct them, where they are
-/// wanted.
-pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredShape> {
-    let mut shapes = stored_shapes(unit);
-    if biases && unit.form != Form::Dense {
-        shapes.extend(unit.members.iter().map(|member| StoredShape {
-            role: bias_role(unit.layer, member.slot),
-            dtype: DType::F32,
-            rows: 1,
-            cols: member.rows,
+/// What a unit stores: what its form says, then the biases that correct its factors, where they are wanted.
+pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
+    let mut tensors = unit.tensors();
+    if biases && unit.rank().is_some() {
+        tensors.extend(unit.members.iter().filter_map(|member| {
+            Some(StoredTensor {
+                role: member.matrix.role(Part::Bias)?,
+                dtype: DType::F32,
+                rows: 1,
+                cols: member.rows,
+            })
         }));
     }
-    shapes
+    tensors
 }
 
-/// The bias of a slot.
-fn bias_role(layer: usize, slot: Slot) -> Role {
-    let part = Part::Bias;
-    Role::Linear { layer, slot, part }
-}
-
-/// The factors of a unit that is not dense, in the order of execution.
-pub fn stored_shapes(unit: &UnitPlan) -> Vec<StoredShape> {
-    let layer = unit.layer;
-    let linear = |slot: Slot, part: Part| Role::Linear { layer, slot, part };
-    let mut shapes = Vec::new();
-    let mut push = |role, dtype, rows, cols| {
-        shapes.push(StoredShape {
-            role,
-            dtype,
-            rows,
-            cols,
-        });
-    };
-    match unit.form {
-        Form::Dense => {}
-        Form::LowRank { rank, a, b } => {
-            for m in &unit.members {
-                push(linear(m.slot, Part::A), a, rank, m.cols);
-                push(linear(m.slot, Part::B), b, m.rows, rank);
-            }
-        }
-        Form::SharedBasis {
-            rank,
-            basis,
-            projected,
-        } => {
-            if let Some((group, m)) = group_of(unit) {
-                push(Role::Basis { layer, group }, basis, rank, m.cols);
-            }
-            for m in &unit.members {
-                push(linear(m.slot, Part::Projected), projected, m.rows, rank);
-            }
-        }
-    }
-    shapes
-}
-
-fn group_of(unit: &UnitPlan) -> Option<(InputGroup, &Member)> {
-    let member = unit.members.first()?;
-    Some((member.slot.group()?, member))
-}
-
-/// Factorises one unit on the calling thread.
+/// Makes what a unit stores, on the calling thread.
 ///
 /// # Errors
 /// [`UnitError`], which names the tensor.
@@ -207,10 +160,13 @@ pub fn factorise(
     unit: &UnitPlan,
     weighting: &Weighting,
 ) -> Result<Factors, UnitError> {
+    if let Form::Dense { weight } = unit.form {
+        return encode::dense(source, unit, weight, weighting);
+    }
     let dense: Vec<Vec<f32>> = unit
         .members
         .iter()
-        .map(|m| dense_weight(source, unit.layer, m))
+        .map(|m| dense_weight(source, m))
         .collect::<Result<_, _>>()?;
     let weights: Vec<Weight> = unit
         .members
@@ -222,7 +178,7 @@ pub fn factorise(
             values,
         })
         .collect();
-    let name = |index: usize| weight_name(source, unit.layer, unit.members[index].slot);
+    let name = |index: usize| weight_name(source, unit.members[index].matrix);
     let failed = |index: usize| {
         move |source: FactoriseError| UnitError::Factorise {
             tensor: name(weight_of(&source).unwrap_or(index)),
@@ -230,32 +186,32 @@ pub fn factorise(
         }
     };
     // Members of a unit read the same.
-    let site = unit.members.first().map(|member| member.slot.site());
+    let site = unit.site();
     let (gauge, output, norm) = gauges(unit, weighting, failed(0))?;
-    let direction = site.and_then(|site| weighting.sink(unit.layer, site));
+    let direction = site.and_then(|(layer, site)| weighting.sink(layer, site));
     let sink = direction.as_deref().map(|direction| Sink {
         direction,
         threshold: DEFAULT_COVERAGE,
     });
-    let exempt = site.map(|site| weighting.exempt(unit.layer, site, &weights));
+    let exempt = site.map(|(layer, site)| weighting.exempt(layer, site, &weights));
     let exempt = exempt.transpose().map_err(failed(0))?.unwrap_or_default();
-    let axiom = weighting.axiom(unit.layer)?;
-    let mean = site.and_then(|site| weighting.mean_to_correct(unit.layer, site));
-    let moment = site.and_then(|site| weighting.second_moment(unit.layer, site));
+    let axiom = match unit.layer() {
+        Some(layer) => weighting.axiom(layer)?,
+        None => None,
+    };
+    let mean = site.and_then(|(layer, site)| weighting.mean_to_correct(layer, site));
+    let moment = site.and_then(|(layer, site)| weighting.second_moment(layer, site));
     let mut tensors = Vec::new();
     let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
     let (mut predicted, mut sinks, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+    // What part of the outputs' error a base leaves to its residual; one without a base.
+    let mut left = Vec::new();
     let mut correct = |weight: Weight<'_>, a: &[f32], b: &[f32], rank: usize, index: usize| {
         let Some(mean) = &mean else {
             return Ok(());
         };
         let lost = bias_correction(weight, a, b, rank, mean).map_err(failed(index))?;
-        biases.push(with_own_bias(
-            source,
-            unit.layer,
-            unit.members[index].slot,
-            lost,
-        )?);
+        biases.push(with_own_bias(source, unit.members[index].matrix, lost)?);
         Ok(())
     };
     let mut measure_output = |weight: Weight<'_>, a: &[f32], b: &[f32], rank: usize| {
@@ -286,15 +242,29 @@ pub fn factorise(
         Ok(decoded)
     };
     match unit.form {
-        Form::Dense => {}
-        Form::LowRank { rank, a, b } => {
+        Form::Kept | Form::Dense { .. } => {}
+        Form::LowRank { rank, a, b } | Form::Residual { rank, a, b, .. } => {
             for (index, (weight, member)) in weights.iter().zip(&unit.members).enumerate() {
+                // A residual is what its base lacks, and its errors are parts of that.
+                let lacking;
+                let (target, part) = match unit.form {
+                    Form::Residual { base, .. } => {
+                        let stored = store(base, weight.values, index)?;
+                        let part = encode::energies(*weight, &stored, moment.as_ref());
+                        let pairs = weight.values.iter().zip(&stored);
+                        lacking = pairs.map(|(w, base)| w - base).collect::<Vec<f32>>();
+                        left.push(part[1].error());
+                        let values = &lacking;
+                        (Weight { values, ..*weight }, part[0].error())
+                    }
+                    _ => (*weight, 1.0),
+                };
                 // Down takes the decomposition of W itself by design; for the others the cheaper
                 // path gives the same factors to rounding.
                 // Under a gauge of the whole input its root would be formed for that, which is
                 // as wide as the hidden layer; `W C Wᵀ` is narrower.
-                let path = match (member.slot, &*gauge) {
-                    (Slot::Down, Gauge::None) => Path::Svd,
+                let path = match (member.slot(), &*gauge) {
+                    (Some(Slot::Down), Gauge::None) => Path::Svd,
                     _ => Path::Auto,
                 };
                 let options = LowRankOptions {
@@ -304,14 +274,14 @@ pub fn factorise(
                     exempt: &exempt,
                     sink,
                 };
-                let factors = low_rank_with(*weight, rank, &options).map_err(failed(index))?;
+                let factors = low_rank_with(target, rank, &options).map_err(failed(index))?;
                 let a = store(a, &factors.a, index)?;
                 let b = store(b, &factors.b, index)?;
-                errors.push(low_rank_error(*weight, &a, &b, rank));
+                errors.push(part * low_rank_error(target, &a, &b, rank));
                 predicted.push(tail(&factors.singular_values, rank));
                 sinks.extend(factors.sink);
-                correct(*weight, &a, &b, rank, index)?;
-                measure_output(*weight, &a, &b, rank);
+                correct(target, &a, &b, rank, index)?;
+                measure_output(target, &a, &b, rank);
             }
         }
         Form::SharedBasis {
@@ -342,10 +312,13 @@ pub fn factorise(
             }
         }
     }
+    for (error, left) in output_errors.iter_mut().zip(&left) {
+        *error *= left;
+    }
     for (bias, member) in biases.into_iter().zip(&unit.members) {
         let mut bytes = vec![0; 4 * bias.len()];
         block::encode(DType::F32, &bias, &mut bytes).map_err(|source_error| UnitError::Block {
-            tensor: weight_name(source, unit.layer, member.slot),
+            tensor: weight_name(source, member.matrix),
             source: source_error,
         })?;
         tensors.push(bytes);
@@ -355,7 +328,7 @@ pub fn factorise(
         found: Found {
             errors,
             output_errors,
-            predicted: exempt.is_empty().then_some(predicted),
+            predicted: (exempt.is_empty() && left.is_empty()).then_some(predicted),
             norm,
             sinks,
             exempt,
@@ -370,17 +343,18 @@ fn gauges(
     weighting: &Weighting,
     failed: impl Fn(FactoriseError) -> UnitError,
 ) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
-    let Some(slot) = unit.members.first().map(|member| member.slot) else {
+    let Some((layer, site)) = unit.site() else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
-    if let Some(axiom) = weighting.axiom(unit.layer)? {
+    let slot = unit.members.first().and_then(Member::slot);
+    if let (Some(axiom), Some(slot)) = (weighting.axiom(layer)?, slot) {
         let (input, output) = match Side::of(slot) {
             Side::Read => (axiom.reads().map_err(failed)?, None),
             Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
         };
         return Ok((Arc::new(input), output, Norm::Axiom));
     }
-    let gauge = weighting.gauge(unit.layer, slot.site()).map_err(failed)?;
+    let gauge = weighting.gauge(layer, site).map_err(failed)?;
     let norm = match &*gauge {
         Gauge::None => Norm::Frobenius,
         Gauge::Diagonal(_) => Norm::Activation,
@@ -392,11 +366,11 @@ fn gauges(
 /// What a factorisation lost on the mean input, with the slot's own bias where it has one.
 fn with_own_bias(
     source: &ModelFile,
-    layer: usize,
-    slot: Slot,
+    matrix: MatrixId,
     mut lost: Vec<f32>,
 ) -> Result<Vec<f32>, UnitError> {
-    let Some(tensor) = source.tensor(bias_role(layer, slot)) else {
+    let own = matrix.role(Part::Bias).and_then(|role| source.tensor(role));
+    let Some(tensor) = own else {
         return Ok(lost);
     };
     check_finite(source, tensor)?;
@@ -431,26 +405,17 @@ pub(crate) fn weight_of(error: &FactoriseError) -> Option<usize> {
     }
 }
 
-/// The name of a slot's weight in the source.
-pub(crate) fn weight_name(source: &ModelFile, layer: usize, slot: Slot) -> String {
-    let part = Part::Weight;
-    let role = Role::Linear { layer, slot, part };
+/// The name of a matrix in the source.
+pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
+    let role = matrix.weight();
     source
         .tensor(role)
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
-/// The numbers of a slot's weight.
-pub(crate) fn dense_weight(
-    source: &ModelFile,
-    layer: usize,
-    member: &Member,
-) -> Result<Vec<f32>, UnitError> {
-    let role = Role::Linear {
-        layer,
-        slot: member.slot,
-        part: Part::Weight,
-    };
+/// The numbers of a matrix.
+pub(crate) fn dense_weight(source: &ModelFile, member: &Member) -> Result<Vec<f32>, UnitError> {
+    let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
     let mut values = vec![0.0; member.rows * member.cols];
     block::decode(tensor.dtype, source.bytes(tensor), &mut values).map_err(|source| {

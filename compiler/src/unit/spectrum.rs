@@ -24,8 +24,8 @@ pub fn of_unit(
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
-    let site = unit.members.first().map(|member| member.slot.site());
-    let gauge = site.map(|site| weighting.gauge(unit.layer, site));
+    let slot = unit.members.first().and_then(|member| member.slot());
+    let gauge = slot.map(|slot| weighting.gauge(unit.layer, slot.site()));
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
     match (shared, &weights[..], &*gauge) {
         (false, &[weight], Gauge::None) => singular_values(weight).map_err(failed(0)),
@@ -67,9 +67,7 @@ pub fn components(source: &ModelFile, unit: &Unit) -> Result<Components, UnitErr
 /// The numbers of every slot.
 fn dense(source: &ModelFile, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
     let members = unit.members.iter();
-    members
-        .map(|member| dense_weight(source, unit.layer, member))
-        .collect()
+    members.map(|member| dense_weight(source, member)).collect()
 }
 
 /// The same as matrices, checked.
@@ -97,8 +95,8 @@ fn failed(
     unit: &Unit,
     index: usize,
 ) -> impl Fn(FactoriseError) -> UnitError + use<> {
-    let slot = unit.members.get(index).map(|member| member.slot);
-    let tensor = slot.map_or_else(String::new, |slot| weight_name(source, unit.layer, slot));
+    let matrix = unit.members.get(index).map(|member| member.matrix);
+    let tensor = matrix.map_or_else(String::new, |matrix| weight_name(source, matrix));
     move |source| UnitError::Factorise {
         tensor: tensor.clone(),
         source,

@@ -13,7 +13,7 @@ use crate::math::{
     AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, FactoriseError,
     Gauge, SecondMoment, Side, Weight, axiom_gauge, largest_columns, largest_moments,
 };
-use crate::plan::{Plan, UnitPlan};
+use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
 
 /// Sites whose gauges are kept: those of a layer and of the next, where several threads work.
@@ -175,12 +175,15 @@ impl<'a> Weighting<'a> {
     }
 }
 
-/// The slots of a layer that truncation loses something of, each with its rank.
+/// The slots of a layer that truncation loses something of, each with its rank; what a base lacks is no
+/// truncation of its slot.
 pub(crate) fn truncated(
     plan: &Plan,
     layer: usize,
 ) -> impl Iterator<Item = (&UnitPlan, &crate::plan::Member, usize)> {
-    let units = plan.units.iter().filter(move |unit| unit.layer == layer);
+    let units = plan.units().iter();
+    let units = units.filter(move |unit| unit.layer() == Some(layer));
+    let units = units.filter(|unit| !matches!(unit.form, Form::Residual { .. }));
     let ranked = units.filter_map(|unit| Some((unit, unit.rank()?)));
     let members = ranked.flat_map(|(unit, rank)| {
         let members = unit.members.iter();
@@ -198,19 +201,21 @@ fn axiom_of_layer(
     let slots: Vec<_> = truncated(plan, layer).collect();
     let dense: Vec<Vec<f32>> = slots
         .iter()
-        .map(|(_, member, _)| dense_weight(source, layer, member))
+        .map(|(_, member, _)| dense_weight(source, member))
         .collect::<Result<_, _>>()?;
     let weights: Vec<AxiomSlot> = slots
         .iter()
         .zip(&dense)
-        .map(|((_, member, rank), values)| AxiomSlot {
-            weight: Weight {
-                rows: member.rows,
-                cols: member.cols,
-                values,
-            },
-            rank: *rank,
-            side: Side::of(member.slot),
+        .filter_map(|((_, member, rank), values)| {
+            Some(AxiomSlot {
+                weight: Weight {
+                    rows: member.rows,
+                    cols: member.cols,
+                    values,
+                },
+                rank: *rank,
+                side: Side::of(member.slot()?),
+            })
         })
         .collect();
     if weights.is_empty() {
@@ -222,9 +227,9 @@ fn axiom_of_layer(
     }
     let found = axiom_gauge(&weights, options).map_err(|source_error| {
         let index = weight_of(&source_error).unwrap_or(0);
-        let slot = slots.get(index).map(|(_, member, _)| member.slot);
+        let matrix = slots.get(index).map(|(_, member, _)| member.matrix);
         UnitError::Factorise {
-            tensor: slot.map_or_else(String::new, |slot| weight_name(source, layer, slot)),
+            tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
             source: source_error,
         }
     })?;

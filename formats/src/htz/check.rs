@@ -3,19 +3,22 @@
 //! The reader and the writer both run these checks, so nothing can be written that would be
 //! refused when it is opened.
 
+mod walk;
+
 use std::fmt::Display;
 
 use super::layout::{self, ALIGNMENT, FORMAT_MAJOR};
-use super::manifest::{Budget, Form, Manifest, PlanRecord, SectionEntry, TensorEntry};
+use super::manifest::{Budget, Manifest, MatrixRecord, PlanRecord, SectionEntry, TensorEntry};
 use super::{Encoding, HtzError, TOKENIZER, geometry};
 use crate::DType;
 use crate::escape::one_line;
-use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
-use crate::model::{HyperParameters, InputGroup, Part, Role, Slot};
+use crate::limits::MAX_TENSOR_NAME_BYTES;
+use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
 use crate::wire;
+use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 4] = [FORWARD, ROLES, TYPES, VOCABULARY];
+const KNOWN_FEATURES: [&str; 5] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS];
 
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
@@ -25,6 +28,9 @@ const ROLES: &str = "roles";
 
 /// There are element types that format 1.0 does not have.
 const TYPES: &str = "types";
+
+/// There are forms that formats before 1.4 do not have: a base with a residual, a head in factors.
+const FORMS: &str = "forms";
 
 /// Sections that this build knows.
 const KNOWN_SECTIONS: [&str; 1] = [TOKENIZER];
@@ -60,6 +66,12 @@ pub(super) const VOCABULARY: &str = "vocabulary";
 
 /// The features that a manifest must require, by what is in it.
 pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]) -> Vec<String> {
+    let new_form = |role: Role| {
+        matches!(
+            MatrixId::of(role),
+            Some((_, Part::ResidualA | Part::ResidualB))
+        ) || matches!(role, Role::OutputFactor { .. })
+    };
     let new_role = |role: Role| match role {
         Role::LongRopeFactors
         | Role::QueryNorm { .. }
@@ -76,7 +88,8 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         | Role::Linear { .. }
         | Role::FfnNorm { .. }
         | Role::OutputNorm
-        | Role::Output => false,
+        | Role::Output
+        | Role::OutputFactor { .. } => false,
     };
     let new_type = |dtype: DType| {
         !matches!(
@@ -95,11 +108,17 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (FORWARD, !hyper.forward.is_plain()),
         (ROLES, tensors.iter().any(|entry| new_role(entry.role))),
         (TYPES, tensors.iter().any(|entry| new_type(entry.dtype))),
+        (FORMS, tensors.iter().any(|entry| new_form(entry.role))),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
     .map(|(feature, _)| feature.to_owned())
     .collect()
+}
+
+/// Whether a manifest holds what formats before 1.4 have no word for.
+pub(super) fn has_forms(manifest: &Manifest) -> bool {
+    !manifest.plan.matrices.is_empty() || manifest.requires.iter().any(|name| name == FORMS)
 }
 
 /// Checks everything but the places of the tensors and sections.
@@ -113,11 +132,19 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     let stored = tensors(&manifest.hyper, &manifest.tensors)?;
     plan(&manifest.hyper, &manifest.plan, &stored)?;
     if let Some(record) = &manifest.geometry {
-        let components = |slot: &StoredSlot| {
-            let rows = manifest.hyper.slot_shape(slot.slot).0 as u64;
-            (slot.layer, slot.slot, slot.rank.unwrap_or(rows))
-        };
-        geometry::check(&manifest.hyper, record, stored.slots.iter().map(components))?;
+        let mut slots = Vec::with_capacity(stored.slots.len());
+        for found in &stored.slots {
+            if let MatrixId::Slot { layer, slot } = found.matrix {
+                let rows = manifest.hyper.slot_shape(slot).0 as u64;
+                let components = match found.form {
+                    Form::Dense => rows,
+                    Form::LowRank | Form::SharedBasis => found.rank.unwrap_or(rows),
+                    Form::Residual => rows + found.rank.unwrap_or(0),
+                };
+                slots.push((layer, slot, components));
+            }
+        }
+        geometry::check(&manifest.hyper, record, slots.into_iter())?;
     }
     sections(&manifest.sections)
 }
@@ -153,261 +180,6 @@ pub(super) fn place(end: &mut u64, length: u64) -> Option<u64> {
     Some(offset)
 }
 
-/// What is stored for the slots and the shared bases, in the order of execution.
-#[derive(Default)]
-struct Stored {
-    slots: Vec<StoredSlot>,
-    bases: Vec<StoredBasis>,
-}
-
-struct StoredSlot {
-    layer: usize,
-    slot: Slot,
-    form: Form,
-    rank: Option<u64>,
-    parameters: u64,
-    bytes: u64,
-}
-
-struct StoredBasis {
-    layer: usize,
-    group: InputGroup,
-    rank: u64,
-    parameters: u64,
-    bytes: u64,
-}
-
-/// Walks through the table in the order of execution. That order is the same for every model,
-/// so the walk finds a missing, repeated, misplaced or foreign tensor alike; and it stops with
-/// the table, so that no hyper-parameter makes it long.
-fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzError> {
-    let mut walk = Walk { h, table, index: 0 };
-    let mut stored = Stored::default();
-    let (vocabulary, width) = (h.vocabulary as u64, h.width as u64);
-    walk.matrix(Role::TokenEmbedding, vocabulary, width)?;
-    let pairs = h.rope_dimensions as u64 / 2;
-    walk.optional_vector(Role::RopeFactors, pairs)?;
-    // One without the other could not be executed.
-    if h.forward.long_rope.is_some() {
-        walk.vector(Role::LongRopeFactors, pairs)?;
-    }
-    let head = h.head_size as u64;
-    for layer in 0..h.layers {
-        walk.vector(Role::AttentionNorm { layer }, width)?;
-        walk.group(
-            layer,
-            Some(InputGroup::Qkv),
-            &[Slot::Q, Slot::K, Slot::V],
-            &mut stored,
-        )?;
-        walk.optional_vector(Role::QueryNorm { layer }, head)?;
-        walk.optional_vector(Role::KeyNorm { layer }, head)?;
-        walk.group(layer, None, &[Slot::O], &mut stored)?;
-        walk.optional_vector(Role::PostAttentionNorm { layer }, width)?;
-        walk.vector(Role::FfnNorm { layer }, width)?;
-        walk.group(
-            layer,
-            Some(InputGroup::GateUp),
-            &[Slot::Gate, Slot::Up],
-            &mut stored,
-        )?;
-        walk.group(layer, None, &[Slot::Down], &mut stored)?;
-        walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
-    }
-    walk.vector(Role::OutputNorm, width)?;
-    if walk.next_is(Role::Output) {
-        walk.matrix(Role::Output, vocabulary, width)?;
-    }
-    match walk.table.get(walk.index) {
-        None => Ok(stored),
-        Some(_) => Err(walk.order("the end of the table")),
-    }
-}
-
-struct Walk<'a> {
-    h: &'a HyperParameters,
-    table: &'a [TensorEntry],
-    index: usize,
-}
-
-impl<'a> Walk<'a> {
-    fn next_is(&self, role: Role) -> bool {
-        self.table
-            .get(self.index)
-            .is_some_and(|entry| entry.role == role)
-    }
-
-    fn order(&self, expected: impl Display) -> HtzError {
-        HtzError::TensorOrder {
-            index: self.index,
-            expected: expected.to_string(),
-            found: match self.table.get(self.index) {
-                Some(entry) => entry.role.to_string(),
-                None => "missing".to_owned(),
-            },
-        }
-    }
-
-    /// The next tensor, which must have `role`; its shape is not looked at.
-    fn entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
-        match self.table.get(self.index) {
-            Some(entry) if entry.role == role => {
-                self.index += 1;
-                if entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
-                    let expected = format!("at most {MAX_TENSOR_NAME_BYTES} bytes");
-                    return Err(tensor(
-                        entry,
-                        "length of the name",
-                        expected,
-                        entry.name.len(),
-                    ));
-                }
-                for (property, side) in [
-                    ("number of rows", entry.rows),
-                    ("number of columns", entry.cols),
-                ] {
-                    if side == 0 || side > MAX_VOCABULARY as u64 {
-                        let expected = format!("1 to {MAX_VOCABULARY}");
-                        return Err(tensor(entry, property, expected, side));
-                    }
-                }
-                match entry.stored_bytes() {
-                    Some(bytes) if bytes == entry.length => Ok(entry),
-                    Some(bytes) => Err(tensor(entry, "length", bytes, entry.length)),
-                    None => {
-                        let block = entry.dtype.block_len();
-                        let expected = format!("a multiple of {block} for {}", entry.dtype);
-                        Err(tensor(entry, "number of columns", expected, entry.cols))
-                    }
-                }
-            }
-            _ => Err(self.order(role)),
-        }
-    }
-
-    fn matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<&'a TensorEntry, HtzError> {
-        let entry = self.entry(role)?;
-        if (entry.rows, entry.cols) != (rows, cols) {
-            let found = format!("[{}, {}]", entry.rows, entry.cols);
-            return Err(tensor(entry, "shape", format!("[{rows}, {cols}]"), found));
-        }
-        Ok(entry)
-    }
-
-    /// A row of plain numbers: they are read as they are, so no block type is allowed.
-    fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
-        let entry = self.matrix(role, 1, cols)?;
-        match entry.dtype {
-            DType::F32 | DType::F16 | DType::BF16 => Ok(()),
-            other => Err(tensor(entry, "type", "f32, f16 or bf16", other)),
-        }
-    }
-
-    fn optional_vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
-        if self.next_is(role) {
-            self.vector(role, cols)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Slots that read the same input, after the basis that some of them may share.
-    fn group(
-        &mut self,
-        layer: usize,
-        group: Option<InputGroup>,
-        slots: &[Slot],
-        stored: &mut Stored,
-    ) -> Result<(), HtzError> {
-        let mut basis = None;
-        if let Some(group) = group {
-            let role = Role::Basis { layer, group };
-            if self.next_is(role) {
-                let entry = self.factor(role, self.h.width)?;
-                basis = Some(entry);
-                stored.bases.push(StoredBasis {
-                    layer,
-                    group,
-                    rank: entry.rows,
-                    parameters: entry.parameters(),
-                    bytes: entry.length,
-                });
-            }
-        }
-        let mut projected = false;
-        for &slot in slots {
-            let found = self.slot(layer, slot, basis)?;
-            projected |= found.form == Form::SharedBasis;
-            stored.slots.push(found);
-        }
-        match basis {
-            Some(basis) if !projected => {
-                let expected = "one at least";
-                Err(tensor(basis, "number of slots that use it", expected, 0))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A first factor `[rank, cols]` with a rank of at most `cols`.
-    fn factor(&mut self, role: Role, cols: usize) -> Result<&'a TensorEntry, HtzError> {
-        let entry = self.entry(role)?;
-        if entry.cols != cols as u64 || entry.rows > cols as u64 {
-            let found = format!("[{}, {}]", entry.rows, entry.cols);
-            let expected = format!("[1 to {cols}, {cols}]");
-            return Err(tensor(entry, "shape", expected, found));
-        }
-        Ok(entry)
-    }
-
-    fn slot(
-        &mut self,
-        layer: usize,
-        slot: Slot,
-        basis: Option<&TensorEntry>,
-    ) -> Result<StoredSlot, HtzError> {
-        let (rows, cols) = self.h.slot_shape(slot);
-        let role = |part| Role::Linear { layer, slot, part };
-        let mut found = StoredSlot {
-            layer,
-            slot,
-            form: Form::Dense,
-            rank: None,
-            parameters: 0,
-            bytes: 0,
-        };
-        if self.next_is(role(Part::A)) {
-            let a = self.factor(role(Part::A), cols)?;
-            let b = self.matrix(role(Part::B), rows as u64, a.rows)?;
-            if a.rows > rows as u64 {
-                return Err(tensor(a, "rank", format!("at most {rows}"), a.rows));
-            }
-            found.form = Form::LowRank;
-            found.rank = Some(a.rows);
-            found.parameters = a.parameters() + b.parameters();
-            found.bytes = a.length.saturating_add(b.length);
-        } else if let (true, Some(basis)) = (self.next_is(role(Part::Projected)), basis) {
-            let entry = self.matrix(role(Part::Projected), rows as u64, basis.rows)?;
-            found.form = Form::SharedBasis;
-            found.rank = Some(basis.rows);
-            found.parameters = entry.parameters();
-            found.bytes = entry.length;
-        } else if self.next_is(role(Part::Weight)) {
-            let entry = self.matrix(role(Part::Weight), rows as u64, cols as u64)?;
-            found.parameters = entry.parameters();
-            found.bytes = entry.length;
-        } else {
-            let mut expected = format!("{} or {}", role(Part::Weight), role(Part::A));
-            if basis.is_some() {
-                expected = format!("{expected} or {}", role(Part::Projected));
-            }
-            return Err(self.order(expected));
-        }
-        self.optional_vector(role(Part::Bias), rows as u64)?;
-        Ok(found)
-    }
-}
-
 fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), HtzError> {
     let whole = |property, expected: &str, found: String| HtzError::Plan {
         place: "the whole".to_owned(),
@@ -436,34 +208,44 @@ fn plan(h: &HyperParameters, plan: &PlanRecord, stored: &Stored) -> Result<(), H
     }
     for (record, slot) in plan.slots.iter().zip(&stored.slots) {
         let agree = Agree {
-            place: format!("layers.{}.{}", slot.layer, slot.slot),
+            place: slot.matrix.to_string(),
         };
-        let (rows, cols) = h.slot_shape(slot.slot);
-        let (rows, cols) = (rows as u64, cols as u64);
-        agree.on("layer", slot.layer, record.layer)?;
-        agree.on("slot", slot.slot, record.slot)?;
-        agree.on("form", slot.form.name(), record.form.name())?;
-        agree.on(
-            "rank",
-            Rank(slot.rank),
-            Rank(record.rank.map(|rank| rank as u64)),
+        let (layer, name) = (slot.matrix.layer(), slot.matrix.name());
+        agree.on("layer", layer.unwrap_or_default(), record.layer)?;
+        agree.on("slot", name, record.slot.name())?;
+        agree.matrix(
+            h,
+            slot,
+            &MatrixRecord {
+                matrix: slot.matrix,
+                form: record.form,
+                rank: record.rank,
+                rows: record.rows,
+                cols: record.cols,
+                parameters_before: record.parameters_before,
+                parameters_after: record.parameters_after,
+                bytes_before: record.bytes_before,
+                bytes_after: record.bytes_after,
+                error: record.error,
+                note: None,
+            },
         )?;
-        agree.on("number of rows", rows, record.rows)?;
-        agree.on("number of columns", cols, record.cols)?;
-        agree.on("parameters before", rows * cols, record.parameters_before)?;
-        agree.on("parameters after", slot.parameters, record.parameters_after)?;
-        agree.on("bytes after", slot.bytes, record.bytes_after)?;
-        match record.error {
-            Some(error) if !(error.is_finite() && error >= 0.0) => {
-                return Err(HtzError::Plan {
-                    place: agree.place,
-                    property: "error",
-                    expected: "a finite number, not negative".to_owned(),
-                    found: error.to_string(),
-                });
-            }
-            _ => {}
-        }
+    }
+    // Some of the matrices outside of blocks, in their order.
+    let mut outside = stored.outside.iter();
+    for record in &plan.matrices {
+        let Some(found) = outside.find(|found| found.matrix == record.matrix) else {
+            return Err(HtzError::Plan {
+                place: "matrices".to_owned(),
+                property: "matrix",
+                expected: "embedding, then head where the model has its own, each once".to_owned(),
+                found: record.matrix.to_string(),
+            });
+        };
+        let agree = Agree {
+            place: found.matrix.to_string(),
+        };
+        agree.matrix(h, found, record)?;
     }
     for (record, basis) in plan.bases.iter().zip(&stored.bases) {
         let agree = Agree {
@@ -484,6 +266,41 @@ struct Agree {
 }
 
 impl Agree {
+    /// A record of a matrix, but for its name.
+    fn matrix(
+        &self,
+        h: &HyperParameters,
+        stored: &StoredMatrix,
+        record: &MatrixRecord,
+    ) -> Result<(), HtzError> {
+        let (rows, cols) = stored.matrix.shape(h);
+        let (rows, cols) = (rows as u64, cols as u64);
+        self.on("form", stored.form.name(), record.form.name())?;
+        self.on(
+            "rank",
+            Rank(stored.rank),
+            Rank(record.rank.map(|rank| rank as u64)),
+        )?;
+        self.on("number of rows", rows, record.rows)?;
+        self.on("number of columns", cols, record.cols)?;
+        self.on("parameters before", rows * cols, record.parameters_before)?;
+        self.on(
+            "parameters after",
+            stored.parameters,
+            record.parameters_after,
+        )?;
+        self.on("bytes after", stored.bytes, record.bytes_after)?;
+        match record.error {
+            Some(error) if !(error.is_finite() && error >= 0.0) => Err(HtzError::Plan {
+                place: self.place.clone(),
+                property: "error",
+                expected: "a finite number, not negative".to_owned(),
+                found: error.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn on<T: PartialEq + Display>(
         &self,
         property: &'static str,

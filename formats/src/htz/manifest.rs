@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Digest, GeometryRecord};
 use crate::DType;
-use crate::model::{HyperParameters, InputGroup, Role, Slot};
+use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
 
 /// What an artifact holds and how it came to be.
 ///
@@ -154,6 +154,10 @@ pub struct PlanRecord {
     /// One record for each shared basis, in the order of execution. Its parameters are its
     /// own: they are counted in no slot.
     pub bases: Vec<BasisRecord>,
+    /// What became of the embedding and of the head (1.4), in the order of execution; absent where both
+    /// are as in the source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matrices: Vec<MatrixRecord>,
     /// How the budget was shared out (1.2); absent where every selected slot got the same share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationRecord>,
@@ -191,29 +195,6 @@ pub enum Budget {
     Ratio(f64),
 }
 
-/// How a slot is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// `W`.
-    Dense,
-    /// `W ≈ B A`.
-    LowRank,
-    /// `W ≈ W̃ Pᵀ` with the basis `P` of the slot's group.
-    SharedBasis,
-}
-
-impl Form {
-    /// The name used in the manifest.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Form::Dense => "dense",
-            Form::LowRank => "low_rank",
-            Form::SharedBasis => "shared_basis",
-        }
-    }
-}
-
 /// What became of a slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlotRecord {
@@ -223,7 +204,7 @@ pub struct SlotRecord {
     pub slot: Slot,
     /// How it is stored.
     pub form: Form,
-    /// Rank of the factorisation; absent where the form is dense.
+    /// Rank of the factors; absent where the form is dense.
     pub rank: Option<usize>,
     /// Rows of `W` (outputs).
     pub rows: u64,
@@ -241,6 +222,34 @@ pub struct SlotRecord {
     /// measured it.
     pub error: Option<f64>,
     /// Why the slot is not as asked for: dense, or of another type.
+    pub note: Option<String>,
+}
+
+/// What became of a matrix outside of blocks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MatrixRecord {
+    /// The embedding, which serves as head where the model ties them, or the head.
+    pub matrix: MatrixId,
+    /// How it is stored.
+    pub form: Form,
+    /// Rank of its factors; absent where there are none.
+    pub rank: Option<usize>,
+    /// Rows of `W`: tokens.
+    pub rows: u64,
+    /// Columns of `W`.
+    pub cols: u64,
+    /// Numbers in the source's `W`.
+    pub parameters_before: u64,
+    /// Numbers stored.
+    pub parameters_after: u64,
+    /// Bytes of the source's `W`, in the type it has there.
+    pub bytes_before: u64,
+    /// Bytes stored.
+    pub bytes_after: u64,
+    /// `‖W − Ŵ‖ / ‖W‖` in the Frobenius norm, for the `Ŵ` that is stored; absent where nobody
+    /// measured it.
+    pub error: Option<f64>,
+    /// Why it is not as asked for.
     pub note: Option<String>,
 }
 

@@ -11,6 +11,7 @@ mod section;
 mod source;
 mod writer;
 
+pub use crate::model::Form;
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
 pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
@@ -19,8 +20,8 @@ pub use layout::{
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
 };
 pub use manifest::{
-    AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Form, Manifest, PlanRecord,
-    Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord,
+    AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,
+    PlanRecord, Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord,
 };
 pub use reader::{Htz, Verified};
 pub use section::Section;

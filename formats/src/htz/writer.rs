@@ -403,11 +403,12 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     // Older readers are told the truth where they know all there is.
     let provenance = &manifest.provenance;
     let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
-    let newest = provenance.treatment.is_some() || manifest.geometry.is_some();
-    let minor = match (newest, told) {
-        (true, _) => FORMAT_MINOR,
-        (false, true) => 2,
-        (false, false) => u16::from(!manifest.requires.is_empty()),
+    let probed = provenance.treatment.is_some() || manifest.geometry.is_some();
+    let minor = match (check::has_forms(manifest), probed, told) {
+        (true, _, _) => FORMAT_MINOR,
+        (_, true, _) => 3,
+        (_, _, true) => 2,
+        _ => u16::from(!manifest.requires.is_empty()),
     };
     Ok(Header {
         minor,
@@ -431,6 +432,9 @@ fn room(manifest: &Manifest) -> Result<u64, HtzError> {
     }
     for slot in &mut longest.plan.slots {
         slot.error = Some(LONGEST_NUMBER);
+    }
+    for matrix in &mut longest.plan.matrices {
+        matrix.error = Some(LONGEST_NUMBER);
     }
     if let Some(geometry) = &mut longest.geometry {
         geometry.depth_sink.layer = longest.hyper.layers;

@@ -1,5 +1,6 @@
 //! The vocabulary shared by every room of the house: slots, roles and hyper-parameters.
 
+mod form;
 mod hyper;
 
 use std::fmt;
@@ -7,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+pub use form::{Form, MatrixId, StoredForm, StoredTensor};
 pub use hyper::{
     Activation, Forward, HyperError, HyperParameters, LongRope, RopePairs, SlidingWindow,
 };
@@ -158,7 +160,7 @@ impl InputGroup {
     }
 }
 
-/// What part of a linear slot a tensor is.
+/// What part of a matrix a tensor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// The dense matrix `W`, `[out, in]`.
@@ -169,19 +171,37 @@ pub enum Part {
     B,
     /// `W̃ = W P`, `[out, rank]`, to be used with the [`Role::Basis`] of the slot's group.
     Projected,
+    /// The first factor of what the weight lacks, `W ≈ W₀ + B A`, `[rank, in]`.
+    ResidualA,
+    /// The second factor of what the weight lacks, `[out, rank]`.
+    ResidualB,
     /// What is added to `W x`, `[1, out]`; with factors as with the dense matrix.
     Bias,
 }
 
 impl Part {
-    const ALL: [Part; 5] = [Part::Weight, Part::A, Part::B, Part::Projected, Part::Bias];
+    const ALL: [Part; 7] = [
+        Part::Weight,
+        Part::A,
+        Part::B,
+        Part::Projected,
+        Part::ResidualA,
+        Part::ResidualB,
+        Part::Bias,
+    ];
 
-    const fn name(self) -> &'static str {
+    /// The factors of an output matrix.
+    const OF_OUTPUT: [Part; 4] = [Part::A, Part::B, Part::ResidualA, Part::ResidualB];
+
+    /// The last word of a role.
+    pub const fn name(self) -> &'static str {
         match self {
             Part::Weight => "weight",
             Part::A => "a",
             Part::B => "b",
             Part::Projected => "projected",
+            Part::ResidualA => "residual_a",
+            Part::ResidualB => "residual_b",
             Part::Bias => "bias",
         }
     }
@@ -246,8 +266,15 @@ pub enum Role {
     },
     /// `[1, width]`.
     OutputNorm,
-    /// `[vocabulary, width]`; absent where the model ties it to the embedding.
+    /// `[vocabulary, width]`; absent where the model ties it to the embedding, or stores
+    /// factors instead.
     Output,
+    /// A factor of the output matrix: [`Part::A`], [`Part::B`], [`Part::ResidualA`] or
+    /// [`Part::ResidualB`].
+    OutputFactor {
+        /// Which factor.
+        part: Part,
+    },
 }
 
 /// A role in every block, by the block's index.
@@ -282,7 +309,8 @@ impl Role {
             | Role::RopeFactors
             | Role::LongRopeFactors
             | Role::OutputNorm
-            | Role::Output => None,
+            | Role::Output
+            | Role::OutputFactor { .. } => None,
             Role::AttentionNorm { layer }
             | Role::QueryNorm { layer }
             | Role::KeyNorm { layer }
@@ -323,6 +351,7 @@ impl Role {
             Role::PostFfnNorm { .. } => (1, 14, 0),
             Role::OutputNorm => (2, 0, 0),
             Role::Output => (2, 1, 0),
+            Role::OutputFactor { part } => (2, 1, part as usize),
         };
         (stage, self.layer(), step, part)
     }
@@ -338,6 +367,7 @@ impl fmt::Display for Role {
             Role::Linear { layer, slot, part } => {
                 write!(f, "layers.{layer}.{}.{}", slot.name(), part.name())
             }
+            Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
             vector => {
                 let layer = vector.layer().unwrap_or_default();
                 let mut names = BLOCK_VECTORS.iter();
@@ -358,6 +388,11 @@ impl FromStr for Role {
         let unknown = || format!("unknown role {text:?}");
         if let Some((_, role)) = MODEL_TENSORS.iter().find(|(name, _)| *name == text) {
             return Ok(*role);
+        }
+        if let Some(name) = text.strip_prefix("output.") {
+            let part = Part::OF_OUTPUT.into_iter().find(|p| p.name() == name);
+            let part = part.ok_or_else(unknown)?;
+            return Ok(Role::OutputFactor { part });
         }
         let rest = text.strip_prefix("layers.").ok_or_else(unknown)?;
         let (layer, rest) = rest.split_once('.').ok_or_else(unknown)?;
@@ -434,6 +469,7 @@ mod tests {
         for group in InputGroup::ALL {
             roles.push(Role::Basis { layer: 7, group });
         }
+        roles.extend(Part::OF_OUTPUT.map(|part| Role::OutputFactor { part }));
         for role in roles {
             assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
         }
@@ -458,6 +494,8 @@ mod tests {
             part(Slot::Q, Part::Bias),
             part(Slot::K, Part::Projected),
             part(Slot::V, Part::Weight),
+            part(Slot::V, Part::ResidualA),
+            part(Slot::V, Part::ResidualB),
             part(Slot::V, Part::Bias),
             Role::QueryNorm { layer },
             Role::KeyNorm { layer },
@@ -475,6 +513,12 @@ mod tests {
             Role::AttentionNorm { layer: 4 },
             Role::OutputNorm,
             Role::Output,
+            Role::OutputFactor {
+                part: Part::ResidualA,
+            },
+            Role::OutputFactor {
+                part: Part::ResidualB,
+            },
         ];
         assert!(ordered.is_sorted_by(|a, b| a.execution_order() < b.execution_order()));
     }
@@ -491,6 +535,9 @@ mod tests {
             "layers.3.q.basis",
             "layers.3.x.weight",
             "layers.3.q.weight.a",
+            "output.weight",
+            "output.bias",
+            "output.",
             "layers.99999999999999999999.q.weight",
         ] {
             assert!(text.parse::<Role>().is_err(), "{text}");

@@ -6,10 +6,12 @@ use std::path::Path;
 use htc_formats::DType;
 use htc_formats::htz::{
     BasisRecord, Budget, DepthSinkRecord, Digest, Form, GeometryRecord, HEADER_BYTES, HtzError,
-    HtzWriter, Manifest, PlanRecord, Provenance, Section, SlotRecord, SpectrumRecord, TensorEntry,
+    HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, Section, SlotRecord, SpectrumRecord,
+    TensorEntry,
 };
 use htc_formats::model::{
-    Activation, Forward, HyperParameters, LongRope, Part, Role, RopePairs, SlidingWindow, Slot,
+    Activation, Forward, HyperParameters, LongRope, MatrixId, Part, Role, RopePairs, SlidingWindow,
+    Slot,
 };
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
@@ -19,6 +21,8 @@ pub enum Choice {
     Dense(DType),
     LowRank(DType, usize),
     Shared(DType),
+    /// A base in a type, and a residual of a rank in f16.
+    Residual(DType, usize),
 }
 
 /// A model in memory, ready to be written.
@@ -196,6 +200,15 @@ pub fn model(
                         Some(basis.1),
                         vec![entry(Part::Projected, dtype, rows, basis.1)],
                     ),
+                    Choice::Residual(base, rank) => (
+                        Form::Residual,
+                        Some(rank),
+                        vec![
+                            entry(Part::Weight, base, rows, cols),
+                            entry(Part::ResidualA, DType::F16, rank, cols),
+                            entry(Part::ResidualB, DType::F16, rows, rank),
+                        ],
+                    ),
                 };
                 slots.push(SlotRecord {
                     layer,
@@ -246,6 +259,7 @@ pub fn model(
             factor_type: DType::F16,
             slots,
             bases,
+            matrices: Vec::new(),
             allocation: None,
         },
         provenance: Provenance {
@@ -340,6 +354,63 @@ pub fn varied() -> Model {
         .sort_by(|a, b| by_execution(&a.role, &b.role));
     model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
     // Roles were added.
+    manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
+    model
+}
+
+/// The small model with everything that format 1.4 brought: bases with residuals, one behind its
+/// slot's bias, an embedding of another type, and a head in factors.
+pub fn formed() -> Model {
+    let choose = |_, slot| match slot {
+        Slot::Q => Choice::Shared(DType::F16),
+        Slot::O => Choice::Residual(DType::Q4_0, 3),
+        Slot::Down => Choice::Residual(DType::Q8_0, 5),
+        _ => Choice::Dense(DType::Q8_0),
+    };
+    let mut model = model(hyper(1), false, None, (DType::F32, 6), choose);
+    let head = |part, rows, cols| {
+        let role = Role::OutputFactor { part };
+        TensorEntry::new("output", role, DType::F16, rows, cols)
+    };
+    let bias = Role::Linear {
+        layer: 0,
+        slot: Slot::Down,
+        part: Part::Bias,
+    };
+    let more = [
+        TensorEntry::new("bias", bias, DType::F32, 1, 32),
+        head(Part::A, 4, 32),
+        head(Part::B, 12, 4),
+    ];
+    for (seed, entry) in more.into_iter().enumerate() {
+        let bytes = entry.stored_bytes().expect("whole blocks") as usize;
+        let bytes = numbers(entry.dtype, bytes, 200 + seed as u64);
+        model.data.push((entry.role, bytes));
+        model.manifest.tensors.push(entry);
+    }
+    let by_execution = |a: &Role, b: &Role| a.execution_order().cmp(&b.execution_order());
+    let manifest = &mut model.manifest;
+    manifest
+        .tensors
+        .sort_by(|a, b| by_execution(&a.role, &b.role));
+    model.data.sort_by(|(a, _), (b, _)| by_execution(a, b));
+    let record = |matrix, form, rank, parameters_after, bytes_after| MatrixRecord {
+        matrix,
+        form,
+        rank,
+        rows: 12,
+        cols: 32,
+        parameters_before: 12 * 32,
+        parameters_after,
+        bytes_before: 12 * 32 * 4,
+        bytes_after,
+        error: Some(0.0625),
+        note: None,
+    };
+    manifest.plan.matrices = vec![
+        record(MatrixId::Embedding, Form::Dense, None, 12 * 32, 12 * 32 * 2),
+        record(MatrixId::Head, Form::LowRank, Some(4), 4 * 44, 8 * 44),
+    ];
     manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
     model
 }

@@ -260,6 +260,11 @@ impl Backend for Cpu {
         Ok(self.cpu.add_assign(&mut x[..numbers], &y[..numbers])?)
     }
 
+    fn softcap(&mut self, numbers: usize, x: &mut Vec<f32>, cap: f32) -> Result<(), ExecError> {
+        self.cpu.softcap(&mut x[..numbers], cap);
+        Ok(())
+    }
+
     fn logits(
         &mut self,
         output: &Tensor,

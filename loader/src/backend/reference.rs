@@ -325,6 +325,11 @@ impl Backend for Reference {
         Ok(reference::add_assign(&mut x[..numbers], &y[..numbers])?)
     }
 
+    fn softcap(&mut self, numbers: usize, x: &mut Vec<f64>, cap: f32) -> Result<(), ExecError> {
+        reference::softcap(&mut x[..numbers], cap);
+        Ok(())
+    }
+
     fn logits(
         &mut self,
         output: &ReferenceWeight,

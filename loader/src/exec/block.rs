@@ -82,6 +82,7 @@ impl<B: Backend> Block<'_, B> {
             layer.qkv_basis.as_ref(),
             self.rank,
             outputs.map(|(linear, y)| Output { linear, y }),
+            &mut b.extra,
         )?;
         self.add_bias(Slot::Q, &mut b.q)?;
         self.add_bias(Slot::K, &mut b.k)?;
@@ -105,7 +106,7 @@ impl<B: Backend> Block<'_, B> {
             .attention(queries, &b.q, kv, index, attention, out)?;
         let site = Point::Input(Site::AttentionOutput);
         look.at(self.backend, site, q_width, &b.attended)?;
-        self.project_back(Slot::O, &b.attended, &mut b.delta)?;
+        self.project_back(Slot::O, &b.attended, &mut b.delta, &mut b.extra)?;
         self.norm_in_place(n, &mut b.delta, layer.post_attention_norm.as_ref())?;
         let branch = Point::AttentionBranch;
         self.look.at(self.backend, branch, hyper.width, &b.delta)?;
@@ -127,6 +128,7 @@ impl<B: Backend> Block<'_, B> {
             layer.gate_up_basis.as_ref(),
             self.rank,
             outputs.map(|(linear, y)| Output { linear, y }),
+            &mut b.extra,
         )?;
         self.add_bias(Slot::Gate, &mut b.gate)?;
         self.add_bias(Slot::Up, &mut b.up)?;
@@ -135,7 +137,7 @@ impl<B: Backend> Block<'_, B> {
             .activate(activation, numbers, &mut b.gate, &b.up)?;
         let site = Point::Input(Site::FfnHidden);
         self.look.at(self.backend, site, hyper.ffn, &b.gate)?;
-        self.project_back(Slot::Down, &b.gate, &mut b.delta)?;
+        self.project_back(Slot::Down, &b.gate, &mut b.delta, &mut b.extra)?;
         self.norm_in_place(n, &mut b.delta, layer.post_ffn_norm.as_ref())?;
         let branch = Point::FfnBranch;
         self.look.at(self.backend, branch, hyper.width, &b.delta)?;
@@ -148,13 +150,14 @@ impl<B: Backend> Block<'_, B> {
         slot: Slot,
         x: &B::Buffer,
         y: &mut B::Buffer,
+        extra: &mut B::Buffer,
     ) -> Result<(), ExecError> {
         let linear = match slot {
             Slot::O => &self.layer.o,
             _ => &self.layer.down,
         };
         let output = Output { linear, y };
-        project(self.backend, self.n, x, None, self.rank, [output])?;
+        project(self.backend, self.n, x, None, self.rank, [output], extra)?;
         self.add_bias(slot, y)
     }
 

@@ -61,6 +61,10 @@ struct Buffers<B: Backend> {
     up: B::Buffer,
     /// What a block adds to the residual stream.
     delta: B::Buffer,
+    /// What a base lacks of a slot's result.
+    extra: B::Buffer,
+    /// Between the factors of the head.
+    inner: B::Buffer,
     rotation: B::Rotation,
     /// That of layers with a window, where it is another.
     local_rotation: B::Rotation,
@@ -379,8 +383,9 @@ impl<B: Backend> Session<B> {
         let numbers = (end - start) * hyper.vocabulary;
         let (backend, b) = (&mut self.backend, &mut self.buffers);
         backend.resize(&mut b.logits, numbers)?;
-        let (output, cap) = (&self.model.output().weight, hyper.forward.logit_softcap);
-        backend.logits(output, start..end, &b.x, cap, &mut b.logits)?;
+        let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
+        let room = [&mut b.inner, &mut b.extra];
+        project::logits(backend, head, start..end, &b.x, cap, &mut b.logits, room)?;
         backend.read(&b.logits, numbers, &mut self.room)
     }
 
@@ -412,6 +417,8 @@ impl<B: Backend> Buffers<B> {
             gate: Default::default(),
             up: Default::default(),
             delta: Default::default(),
+            extra: Default::default(),
+            inner: Default::default(),
             rotation: Default::default(),
             local_rotation: Default::default(),
             logits: Default::default(),

@@ -1,5 +1,7 @@
 //! Linear slots that read the same input, each in its stored form at the rank in use.
 
+use std::ops::Range;
+
 use crate::backend::{Backend, Factor, Input, Slot};
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed, RankFraction};
@@ -10,14 +12,16 @@ pub(super) struct Output<'a, B: Backend> {
     pub y: &'a mut B::Buffer,
 }
 
-/// Applies every slot of `outputs` to `x [n, in]`, the group's basis once for all of them.
+/// Applies every slot of `outputs` to `x [n, in]`, the group's basis once for all of them. What a base
+/// lacks is computed in `extra`.
 pub(super) fn project<B: Backend, const N: usize>(
     backend: &mut B,
     n: usize,
     x: &B::Buffer,
     basis: Option<&Placed<B::Weight>>,
     fraction: RankFraction,
-    outputs: [Output<'_, B>; N],
+    mut outputs: [Output<'_, B>; N],
+    extra: &mut B::Buffer,
 ) -> Result<(), ExecError> {
     let mut factors: Vec<Factor<'_, B::Weight>> = Vec::new();
     let block_of_shared = outputs
@@ -31,9 +35,9 @@ pub(super) fn project<B: Backend, const N: usize>(
         factors.push(first_factor(basis, fraction, block));
     }
     let mut slots: Vec<Slot<'_, B>> = Vec::with_capacity(N);
-    for Output { linear, y } in outputs {
+    for Output { linear, y } in &mut outputs {
         let (w, input) = match linear {
-            Linear::Dense(w) => (w, Input::Vector),
+            Linear::Dense(w) | Linear::Residual { base: w, .. } => (w, Input::Vector),
             Linear::LowRank { a, b } => {
                 factors.push(first_factor(a, fraction, b.dtype.block_len()));
                 (b, Input::Inner(factors.len() - 1))
@@ -53,7 +57,59 @@ pub(super) fn project<B: Backend, const N: usize>(
             y,
         });
     }
-    backend.project(n, x, &factors, &mut slots)
+    backend.project(n, x, &factors, &mut slots)?;
+    for Output { linear, y } in outputs {
+        if let Linear::Residual { a, b, .. } = linear {
+            backend.resize(extra, n * b.rows)?;
+            let factor = first_factor(a, fraction, b.dtype.block_len());
+            let slot = Slot {
+                weight: &b.weight,
+                rows: b.rows,
+                cols: factor.rows,
+                input: Input::Inner(0),
+                y: &mut *extra,
+            };
+            backend.project(n, x, &[factor], &mut [slot])?;
+            backend.add(n * b.rows, y, extra)?;
+        }
+    }
+    Ok(())
+}
+
+/// Logits of some rows of `x [n, width]`, with the head in any of its forms, at its own rank. `inner`
+/// holds the vectors between factors, `extra` what a base lacks.
+pub(super) fn logits<B: Backend>(
+    backend: &mut B,
+    head: &Linear<B::Weight>,
+    rows: Range<usize>,
+    x: &B::Buffer,
+    cap: Option<f32>,
+    out: &mut B::Buffer,
+    [inner, extra]: [&mut B::Buffer; 2],
+) -> Result<(), ExecError> {
+    let n = rows.len();
+    match head {
+        Linear::Dense(w) => backend.logits(&w.weight, rows, x, cap, out),
+        Linear::LowRank { a, b } => {
+            backend.resize(inner, n * a.rows)?;
+            backend.logits(&a.weight, rows, x, None, inner)?;
+            backend.logits(&b.weight, 0..n, inner, cap, out)
+        }
+        Linear::Residual { base, a, b } => {
+            backend.logits(&base.weight, rows.clone(), x, None, out)?;
+            backend.resize(inner, n * a.rows)?;
+            backend.logits(&a.weight, rows, x, None, inner)?;
+            backend.resize(extra, n * b.rows)?;
+            backend.logits(&b.weight, 0..n, inner, None, extra)?;
+            backend.add(n * b.rows, out, extra)?;
+            match cap {
+                Some(cap) => backend.softcap(n * b.rows, out, cap),
+                None => Ok(()),
+            }
+        }
+        // A head shares its input with nothing: no model is bound so.
+        Linear::SharedBasis { projected } => backend.logits(&projected.weight, rows, x, cap, out),
+    }
 }
 
 /// The first factor of a slot, cut to the rank in use.

@@ -15,6 +15,7 @@ mod compile;
 mod dry_run;
 mod eval;
 mod factors;
+mod forms;
 mod goal;
 mod inspect;
 mod interrupt;

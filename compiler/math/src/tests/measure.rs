@@ -1,7 +1,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::super::{SecondMoment, low_rank_error, shared_error, tail, weighted_error};
+use super::super::{
+    Energies, SecondMoment, Weight, dense_energies, low_rank_error, shared_error, tail,
+    weighted_dense_energies, weighted_error,
+};
 use super::gauge::Moment;
 use super::{Dense, close, matrix, norm};
 
@@ -93,6 +96,53 @@ fn weighted_error_under_the_identity_is_that_of_the_weight() {
     let find = |a: &[f32]| weighted_error(zero.weight(), a, &b.values, r, moment);
     assert_eq!(find(&none), 0.0);
     assert_eq!(find(&a.values), f64::INFINITY);
+}
+
+#[test]
+fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() {
+    for (m, n) in [(600, 53), (1030, 20), (1, 1)] {
+        let (w, stored) = (Dense::normal(m, n, 1), Dense::normal(m, n, 2));
+        let moment = Moment::new(n, 4);
+        let root = moment.power(0.5, 0.0);
+        let lost = w.f64() - stored.f64();
+        let plain = dense_energies(w.weight(), &stored.values);
+        close(plain.error(), norm(&lost) / norm(&w.f64()), 1e-12);
+        let output = weighted_dense_energies(w.weight(), &stored.values, moment.of());
+        close(
+            output.missing,
+            norm(&(&lost * &root)).powi(2),
+            1e-9 * output.missing,
+        );
+        close(
+            output.whole,
+            norm(&(w.f64() * &root)).powi(2),
+            1e-9 * output.whole,
+        );
+        // Parts of the rows add up.
+        let mut sum = Energies::default();
+        for start in (0..m).step_by(97) {
+            let rows = 97.min(m - start);
+            let at = start * n..(start + rows) * n;
+            let values = &w.values[at.clone()];
+            let part = Weight {
+                rows,
+                cols: n,
+                values,
+            };
+            sum += weighted_dense_energies(part, &stored.values[at], moment.of());
+        }
+        close(sum.error(), output.error(), 1e-12);
+        let short = weighted_dense_energies(w.weight(), &stored.values[1..], moment.of());
+        assert!(short.error().is_nan());
+    }
+    let same = Dense::normal(3, 4, 5);
+    assert_eq!(dense_energies(same.weight(), &same.values).error(), 0.0);
+    let zero = Dense::from_fn(2, 2, |_, _| 0.0);
+    assert_eq!(dense_energies(zero.weight(), &[0.0; 4]).error(), 0.0);
+    assert_eq!(
+        dense_energies(zero.weight(), &[1.0; 4]).error(),
+        f64::INFINITY
+    );
 }
 
 #[test]

@@ -2,11 +2,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use htc_formats::DType;
+
 use super::*;
 
 fn member(slot: Slot, rows: usize, cols: usize) -> Member {
     Member {
-        slot,
+        matrix: MatrixId::Slot { layer: 3, slot },
         rows,
         cols,
         source_type: DType::F32,
@@ -17,7 +19,7 @@ fn member(slot: Slot, rows: usize, cols: usize) -> Member {
 fn a_known_spectrum_is_told() {
     // Energies 16, 4, 4, 1, 0 of 25.
     let values = [4.0, 2.0, 2.0, 1.0, 0.0];
-    let found = spectrum_of(3, &member(Slot::K, 5, 9), &values);
+    let found = spectrum_of((3, Slot::K), &member(Slot::K, 5, 9), &values);
     assert_eq!((found.norm, found.largest, found.layer), (5.0, 4.0, 3));
     assert_eq!(found.stable_rank, 1.5625);
     assert_eq!(found.ranks, [1, 2, 3, 3, 4]);
@@ -27,14 +29,14 @@ fn a_known_spectrum_is_told() {
     assert_eq!(found.tails.none, expected);
     let curve = [(0, 0.0), (1, 0.64), (2, 0.8), (3, 0.96), (4, 1.0), (5, 1.0)];
     assert_eq!(found.curve, curve);
-    let long = spectrum_of(0, &member(Slot::K, 1000, 1000), &vec![1.0; 1000]);
+    let long = spectrum_of((0, Slot::K), &member(Slot::K, 1000, 1000), &vec![1.0; 1000]);
     assert_eq!((long.curve.len(), long.curve[32]), (33, (1000, 1.0)));
     assert_eq!(long.curve[16], (500, 0.5));
 }
 
 #[test]
 fn nothing_is_lost_of_zeros() {
-    let found = spectrum_of(0, &member(Slot::Q, 4, 4), &[0.0; 4]);
+    let found = spectrum_of((0, Slot::Q), &member(Slot::Q, 4, 4), &[0.0; 4]);
     assert_eq!((found.norm, found.stable_rank), (0.0, 0.0));
     assert_eq!(found.ranks, [0; 5]);
     assert_eq!(found.tails.none, [0.0; 8]);
@@ -124,7 +126,7 @@ fn published_spectra_are_told_as_published() {
                 let member = member(slot, side(0), side(1));
                 let values = values(&format!("layer{layer}.{name}"));
                 assert_eq!(values.len(), member.rows.min(member.cols));
-                let found = spectrum_of(layer.parse().unwrap(), &member, &values);
+                let found = spectrum_of((layer.parse().unwrap(), slot), &member, &values);
                 // The norm was summed over the weight's numbers in float32.
                 for (found, told, tolerance) in [
                     (found.norm, &told["frob_norm"], 1e-3),

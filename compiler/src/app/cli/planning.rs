@@ -6,7 +6,9 @@ use htc_formats::model::Slot;
 use htc_formats::{DType, block};
 
 use crate::plan::gpu;
-use crate::request::{Allocator, Asked, Budget, Floor, Method, Request, Target, Wishes};
+use crate::request::{
+    Allocator, Asked, Budget, DenseTypes, Floor, Method, Request, Target, Wishes,
+};
 
 /// What a plan is made from.
 #[derive(Clone, Debug, Args)]
@@ -56,11 +58,17 @@ pub struct PlanningArgs {
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
+    /// Encode slots that stay dense in this type, where it takes less than the source
+    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    pub dense_type: Option<DType>,
+    /// The same for the embedding, and for the head where the model has its own
+    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    pub embedding_type: Option<DType>,
 }
 
 impl PlanningArgs {
     /// All of them, as clap calls them.
-    pub(super) const IDS: [&str; 13] = [
+    pub(super) const IDS: [&str; 15] = [
         "method",
         "rank",
         "ratio",
@@ -74,6 +82,8 @@ impl PlanningArgs {
         "tokens_per_joule",
         "slots",
         "factor_type",
+        "dense_type",
+        "embedding_type",
     ];
 
     /// The allocator asked for, or the default.
@@ -101,6 +111,10 @@ impl PlanningArgs {
             cap: self.rank_cap,
             slots: self.slots.clone(),
             factor_type: Some(self.factor_type),
+            dense: DenseTypes {
+                slots: self.dense_type,
+                outside: self.embedding_type,
+            },
             weighting,
         }
     }
@@ -251,7 +265,10 @@ fn parse_factor_type(text: &str) -> Result<DType, String> {
         Ok(dtype) if block::writable().contains(&dtype) => Ok(dtype),
         _ => {
             let names: Vec<&str> = block::writable().iter().map(|dtype| dtype.name()).collect();
-            Err(format!("factors are stored as one of {}", names.join(", ")))
+            Err(format!(
+                "matrices are stored as one of {}",
+                names.join(", ")
+            ))
         }
     }
 }

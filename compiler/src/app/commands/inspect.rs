@@ -269,17 +269,24 @@ fn show_htz(path: &Path, artifact: &Htz) {
     for s in &plan.slots {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());
         let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
-        let form = match s.form {
-            Form::Dense => "dense",
-            Form::LowRank => "low rank",
-            Form::SharedBasis => "shared basis",
-        };
+        let form = form_for_people(s.form);
         say!(
             "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
             s.layer,
             s.slot.name(),
             bytes_for_people(s.bytes_before),
             bytes_for_people(s.bytes_after),
+        );
+    }
+    for m in &plan.matrices {
+        let rank = m.rank.map_or_else(String::new, |r| r.to_string());
+        let error = m.error.map_or_else(String::new, |e| format!("{e:.5}"));
+        say!(
+            "  {:<12}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
+            m.matrix.name(),
+            form_for_people(m.form),
+            bytes_for_people(m.bytes_before),
+            bytes_for_people(m.bytes_after),
         );
     }
     for b in &plan.bases {
@@ -310,6 +317,15 @@ fn show_htz(path: &Path, artifact: &Htz) {
             shorten(&s.name),
             bytes_for_people(s.length)
         );
+    }
+}
+
+fn form_for_people(form: Form) -> &'static str {
+    match form {
+        Form::Dense => "dense",
+        Form::LowRank => "low rank",
+        Form::SharedBasis => "shared basis",
+        Form::Residual => "residual",
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
-    let asked = asked.or(plan.request.weighting);
+    let asked = asked.or(plan.request().weighting);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::record(&source, plan);

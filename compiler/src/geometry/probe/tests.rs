@@ -92,6 +92,20 @@ fn factors_without_a_gauge_have_their_singular_values() {
     is(&found[Slot::O as usize], &squared, 1e-6);
 }
 
+/// A base and what it lacks: the rows of the one, then the components of the other.
+#[test]
+fn a_residual_stands_behind_the_rows_of_its_base() {
+    let mut stored = Stored::default();
+    let base = [3.0, 4.0, 0.0, 5.0, 12.0, 0.0];
+    stored.push(linear(Slot::K, Part::Weight), DType::F32, 3, &base);
+    let (a, b) = ([2.0, 0.0, 0.0], [0.0, 7.0]);
+    stored.push(linear(Slot::K, Part::ResidualA), DType::F32, 3, &a);
+    stored.push(linear(Slot::K, Part::ResidualB), DType::F32, 1, &b);
+    let found = stored.spectra(3, 1)[Slot::K as usize];
+    assert_eq!(found.components, 3);
+    assert_eq!((found.largest, found.energy), (14.0, 25.0 + 169.0 + 196.0));
+}
+
 #[test]
 fn the_rows_of_a_dense_slot_are_its_components() {
     let mut stored = Stored::default();

@@ -67,14 +67,21 @@ fn groups(subject: &Subject) -> Vec<Group> {
     if let Some(added) = added.filter(|added| added.bytes > 0) {
         rows.push(("biases added".into(), None, Some(added.bytes)));
     }
-    // What is no slot passes through as it is, so it had as many bytes before.
+    // What is no slot passes through as it is, so it had as many bytes before, but for what the plan
+    // says otherwise of.
     if let Some(artifact) = subject.artifact {
         for (name, kind) in [("embeddings", Kept::Embedding), ("norms", Kept::Norm)] {
             let tensors = artifact.manifest.tensors.iter();
             let own = tensors.filter(|t| kept(t.role) == Some(kind));
             let bytes = own.map(|t| t.length).fold(0, u64::saturating_add);
+            let records = subject.plan.matrices.iter();
+            let records = records.filter(|_| kind == Kept::Embedding);
+            let before = records.fold(bytes, |sum, record| {
+                let others = sum.saturating_sub(record.bytes_after);
+                others.saturating_add(record.bytes_before)
+            });
             if bytes > 0 {
-                rows.push((name.into(), Some(bytes), Some(bytes)));
+                rows.push((name.into(), Some(before), Some(bytes)));
             }
         }
     }
@@ -108,7 +115,7 @@ enum Kept {
 /// What a tensor is that is no slot's weight.
 fn kept(role: Role) -> Option<Kept> {
     match role {
-        Role::TokenEmbedding | Role::Output => Some(Kept::Embedding),
+        Role::TokenEmbedding | Role::Output | Role::OutputFactor { .. } => Some(Kept::Embedding),
         Role::Basis { .. } | Role::Linear { .. } | Role::RopeFactors | Role::LongRopeFactors => {
             None
         }

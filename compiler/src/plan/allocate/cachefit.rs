@@ -8,7 +8,8 @@
 
 use super::Allocator;
 use super::ladder::Ladder;
-use crate::plan::unit::{Form, Member, Unit, UnitPlan};
+use crate::plan::form::Form;
+use crate::plan::unit::{Member, Unit, UnitPlan};
 use crate::plan::{Evidence, Plan, PlanError};
 
 /// The part of the second-level cache that a working set may fill.
@@ -44,8 +45,8 @@ fn share_of(cache: u64) -> u64 {
     (CACHE_SHARE * cache as f64) as u64
 }
 
-fn same_input(a: &[Member], b: &[Member], (layer_a, layer_b): (usize, usize)) -> bool {
-    let group = |members: &[Member]| members.first().and_then(|m| m.slot.group());
+fn same_input<L: PartialEq>(a: &[Member], b: &[Member], (layer_a, layer_b): (L, L)) -> bool {
+    let group = |members: &[Member]| members.first().and_then(|m| m.slot()?.group());
     layer_a == layer_b && group(a).is_some() && group(a) == group(b)
 }
 
@@ -67,7 +68,7 @@ fn fit(ladders: &mut [Ladder], set: &[Unit], limit: u64) -> Result<(), PlanError
         ladders.iter().map(bytes).sum()
     };
     let name = || {
-        let slots = set.iter().flat_map(|u| &u.members).map(|m| m.slot.name());
+        let slots = set.iter().flat_map(|u| &u.members).map(|m| m.matrix.name());
         slots.collect::<Vec<_>>().join("+")
     };
     let Some(level) = levels.iter().copied().rev().find(|&l| bytes_at(l) <= limit) else {
@@ -108,7 +109,8 @@ pub struct Prediction {
 /// not selected); `cache` the bytes of the second-level cache.
 pub fn predict(plan: &Plan, other_bytes: u64, cache: u64) -> Prediction {
     let limit = share_of(cache);
-    let same = |a: &UnitPlan, b: &UnitPlan| same_input(&a.members, &b.members, (a.layer, b.layer));
+    let same =
+        |a: &UnitPlan, b: &UnitPlan| same_input(&a.members, &b.members, (a.layer(), b.layer()));
     let sets = || plan.units.chunk_by(same);
     let total = |bytes: &dyn Fn(&UnitPlan) -> u64, cached: bool| -> f64 {
         let time = |set: &[UnitPlan]| {
@@ -121,7 +123,7 @@ pub fn predict(plan: &Plan, other_bytes: u64, cache: u64) -> Prediction {
         };
         other_bytes as f64 + sets().map(time).sum::<f64>()
     };
-    let before = |u: &UnitPlan| Form::Dense.bytes(&u.members);
+    let before = |u: &UnitPlan| Form::Kept.bytes(&u.members);
     let ratio = |cached| total(&before, cached) / total(&UnitPlan::bytes_after, cached);
     Prediction {
         streamed: ratio(false),

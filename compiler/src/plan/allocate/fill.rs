@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::ladder::{Currency, Ladder};
-use crate::plan::unit::Unit;
+use crate::plan::unit::{Member, Unit};
 use crate::plan::{Budget, PlanError, Request};
 
 /// The budget in numbers.
@@ -149,7 +149,7 @@ pub(super) fn together(
     let mut firsts: Vec<usize> = Vec::new();
     let mut kinds = Vec::with_capacity(units.len());
     let alike = |a: usize, b: usize| {
-        let slots = |i: usize| units[i].members.iter().map(|m| m.slot);
+        let slots = |i: usize| units[i].members.iter().map(Member::slot);
         slots(a).eq(slots(b)) && ladders[a].rungs == ladders[b].rungs
     };
     for i in 0..units.len() {

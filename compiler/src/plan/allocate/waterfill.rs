@@ -75,7 +75,7 @@ fn shares(units: &[Unit], branches: &[Branches], layers: usize) -> Result<Vec<f6
     }
     let share = |unit: &Unit| {
         let branches = branches[unit.layer];
-        let share = match unit.members.first().map(|m| m.slot) {
+        let share = match unit.members.first().and_then(|m| m.slot()) {
             Some(Slot::Gate | Slot::Up | Slot::Down) => branches.feed_forward,
             _ => branches.attention,
         };

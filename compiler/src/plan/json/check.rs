@@ -1,18 +1,17 @@
 //! From JSON to a plan that fits the model, or everything that does not fit.
 
-use std::collections::HashMap;
-
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, Slot};
+use htc_formats::model::{Form as FormName, HyperParameters, MatrixId, Slot};
 use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
-use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
-use crate::plan::allocate::Allocation;
-use crate::plan::kind::MAX_ASPECT;
-use crate::plan::unit::{Form, Member, UnitPlan};
+use super::request::Wanted;
+use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION, named_slots};
+use crate::plan::check::{Check, Fault, forms, may_have, rank_limit, together};
+use crate::plan::form::Form;
+use crate::plan::sources::SourceTypes;
+use crate::plan::unit::{Member, UnitPlan};
 use crate::plan::{Budget, Method, Plan, Request};
-use crate::request::Asked;
 
 /// Notes of a unit, or of a plan.
 const MAX_NOTES: usize = 64;
@@ -40,10 +39,10 @@ pub(super) fn plan(
     lines: &[KeyLines],
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: &impl SourceTypes,
 ) -> Result<Plan, Misfits> {
     let mut checker = Checker::default();
-    let plan = checker.plan(entries, lines, hyper, &source, &source_type);
+    let plan = checker.plan(entries, lines, hyper, &source, source_type);
     match plan {
         Some(plan) if checker.misfits.count == 0 => Ok(plan),
         _ => Err(checker.misfits),
@@ -153,7 +152,7 @@ impl Checker {
         lines: &[KeyLines],
         hyper: &HyperParameters,
         source: &dyn Fn() -> Digest,
-        source_type: &dyn Fn(usize, Slot) -> DType,
+        source_type: &impl SourceTypes,
     ) -> Option<Plan> {
         let place = "the plan";
         let line = |index: usize| lines.get(index).map_or(1, |key| key.line);
@@ -165,6 +164,8 @@ impl Checker {
             "factor_type",
             "request",
             "notes",
+            "embedding",
+            "head",
             "units",
         ];
         // What an older or newer version means by its other keys is not known.
@@ -187,6 +188,8 @@ impl Checker {
             factor_type,
             request,
             notes,
+            embedding,
+            head,
             units,
         ] = self.keys(entries, line, place, known);
         let top = At { line: 1, place };
@@ -227,25 +230,39 @@ impl Checker {
         let request = match request {
             Some((i, Node::Object(entries))) => self.request(at(i), entries),
             Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
-            None => Some((None, Allocation::default(), Asked::default())),
+            None => Some(Wanted::default()),
         };
         let notes = match notes {
             Some((i, node)) => self.notes(at(i), node),
             None => Vec::new(),
         };
-        let mut plans = Vec::new();
+        let mut read = Units {
+            hyper,
+            method,
+            source_type,
+            // Whatever the method is, its name is what is wrong.
+            check: Check::new(hyper, method.unwrap_or(Method::PerSlot), source_type),
+            lines: Vec::new(),
+            plans: Vec::new(),
+        };
+        let outside = [(MatrixId::Embedding, embedding), (MatrixId::Head, head)];
+        let mut count = 0;
+        for (matrix, value) in outside {
+            if let Some((i, node)) = value {
+                count += 1;
+                self.outside(&mut read, at(i).line, matrix, node);
+            }
+        }
         match units {
             Some((i, Node::List(items))) => {
-                let mut seen = HashMap::new();
                 let no_lines = KeyLines::default();
                 let items_at = lines.get(i).unwrap_or(&no_lines);
+                count += items.len();
                 for (n, item) in items.into_iter().enumerate() {
                     let line = items_at.items.get(n).copied().unwrap_or(items_at.line);
-                    let unit = UnitIn { line, number: n };
-                    let unit = self.unit(unit, item, method, hyper, &mut seen, source_type);
-                    plans.extend(unit);
+                    self.unit(&mut read, UnitIn { line, number: n }, item);
                 }
-                if seen.is_empty() && self.misfits.count == 0 {
+                if count == 0 && self.misfits.count == 0 {
                     self.misfit(at(i), "units: expected at least one unit, found none");
                 }
             }
@@ -256,27 +273,41 @@ impl Checker {
                 self.missing::<()>(top, "units");
             }
         }
-        plans.sort_by_key(|u: &UnitPlan| (u.layer, u.members.first().map(|m| m.slot)));
-        let slots = |s: &Slot| {
-            let named = |u: &UnitPlan| u.members.iter().any(|m| m.slot == *s);
-            plans.iter().any(named)
+        let plans = read.plans;
+        let Wanted {
+            budget,
+            allocation,
+            dense,
+            slots,
+            weighting,
+        } = request?;
+        let request = Request {
+            method: method?,
+            budget: budget.unwrap_or(Budget::FullRank),
+            allocation,
+            slots: slots.unwrap_or_else(|| named_slots(&plans)),
+            factor_type: factor_type?,
+            dense,
+            weighting,
         };
-        let slots = Slot::ALL.into_iter().filter(slots).collect();
-        let (budget, allocation, weighting) = request?;
-        let mut plan = Plan {
-            request: Request {
-                method: method?,
-                budget: Budget::FullRank,
-                allocation,
-                slots,
-                factor_type: factor_type?,
-                weighting,
-            },
-            units: plans,
-            notes,
-        };
-        plan.request.budget = budget.unwrap_or_else(|| Budget::Ratio(plan.ratio()));
-        Some(plan)
+        if self.misfits.count > 0 {
+            return None;
+        }
+        match Plan::new(hyper, request, plans, notes, source_type) {
+            Ok(mut plan) => {
+                if budget.is_none() {
+                    plan.request.budget = Budget::Ratio(plan.ratio());
+                }
+                Some(plan)
+            }
+            // Every unit was found to fit, one by one.
+            Err(faults) => {
+                for fault in faults {
+                    self.misfit(top, fault.to_string());
+                }
+                None
+            }
+        }
     }
 
     fn method(&mut self, at: At, node: &Node) -> Option<Method> {
@@ -287,7 +318,7 @@ impl Checker {
         }
     }
 
-    fn factor_type(&mut self, at: At, key: &str, node: &Node) -> Option<DType> {
+    pub(super) fn factor_type(&mut self, at: At, key: &str, node: &Node) -> Option<DType> {
         let names: Vec<&str> = block::writable().iter().map(|d| d.name()).collect();
         let expected = format!("one of {}", names.join(", "));
         let dtype: DType = self.parsed(at, key, &expected, node)?;
@@ -325,15 +356,36 @@ impl Checker {
         notes
     }
 
-    fn unit(
+    /// The embedding or the head.
+    fn outside<S: SourceTypes>(
         &mut self,
-        unit: UnitIn,
+        read: &mut Units<S>,
+        line: usize,
+        matrix: MatrixId,
         node: Node,
-        method: Option<Method>,
-        hyper: &HyperParameters,
-        seen: &mut HashMap<(usize, Slot), usize>,
-        source_type: &dyn Fn(usize, Slot) -> DType,
-    ) -> Option<UnitPlan> {
+    ) {
+        let place = matrix.name();
+        let at = At { line, place };
+        let Node::Object(entries) = node else {
+            self.wrong::<()>(at, place, "an object", &node);
+            return;
+        };
+        let known = ["form", "rank", "types", "notes"];
+        let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
+        let Some(member) = Member::new(matrix, read.hyper, read.source_type) else {
+            self.misfit(at, Fault::Absent { matrix }.to_string());
+            return;
+        };
+        let given = Given {
+            form,
+            rank,
+            types,
+            notes,
+        };
+        self.read(read, at, vec![member], given);
+    }
+
+    fn unit<S: SourceTypes>(&mut self, read: &mut Units<S>, unit: UnitIn, node: Node) {
         let line = unit.line;
         let place = format!("unit {}", unit.number);
         let at = At {
@@ -341,200 +393,238 @@ impl Checker {
             place: &place,
         };
         let Node::Object(entries) = node else {
-            return self.wrong(at, "unit", "an object", &node);
+            self.wrong::<()>(at, "unit", "an object", &node);
+            return;
         };
         let known = ["layer", "slots", "form", "rank", "types", "notes"];
         let [layer, slots, form, rank, types, notes] = self.keys(entries, |_| line, &place, known);
+        let last = read.hyper.layers as u64 - 1;
         let layer = match layer {
-            Some((_, node)) => self.whole(at, "layer", (0, hyper.layers as u64 - 1), &node),
+            Some((_, node)) => self.whole(at, "layer", (0, last), &node),
             None => self.missing(at, "layer"),
         };
         let slots = match slots {
-            Some((_, node)) => self.slots(at, node, method),
+            Some((_, node)) => self.slots(at, "slots", node),
             None => self.missing(at, "slots"),
         };
-        let (layer, slots) = (layer? as usize, slots?);
-        let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
+        let (Some(layer), Some(slots)) = (layer, slots) else {
+            return;
+        };
+        let layer = layer as usize;
+        let matrices = slots.iter().map(|&slot| MatrixId::Slot { layer, slot });
+        let matrices: Vec<MatrixId> = matrices.collect();
+        let shared = matches!(&form, Some((_, Node::Text(text))) if text == "shared_basis");
+        if let Some(fault) = read.method.and_then(|m| together(m, &matrices, shared)) {
+            self.misfit(at, fault.to_string());
+            return;
+        }
+        let members = matrices.into_iter();
+        let members = members.filter_map(|m| Member::new(m, read.hyper, read.source_type));
+        let given = Given {
+            form,
+            rank,
+            types,
+            notes,
+        };
+        let members: Vec<Member> = members.collect();
+        let names: Vec<&str> = members.iter().map(|m| m.matrix.name()).collect();
         let place = format!("layer {layer}: {}", names.join("+"));
         let at = At {
             line,
             place: &place,
         };
-        for &slot in &slots {
-            if let Some(first) = seen.insert((layer, slot), line) {
-                self.misfit(
-                    at,
-                    format!("slots: {slot} of this layer stands on line {first} already"),
-                );
-            }
-        }
-        let members: Vec<Member> = slots
-            .iter()
-            .map(|&slot| {
-                let (rows, cols) = hyper.slot_shape(slot);
-                Member {
-                    slot,
-                    rows,
-                    cols,
-                    source_type: source_type(layer, slot),
-                }
-            })
-            .collect();
-        let notes = notes.map_or_else(Vec::new, |(_, node)| self.notes(at, node));
-        let form = match form {
-            Some((_, node)) => self.form(at, &node, method),
-            None => self.missing(at, "form"),
+        self.read(read, at, members, given);
+    }
+
+    /// A unit of these matrices, of what its file says of it.
+    fn read<S: SourceTypes>(
+        &mut self,
+        read: &mut Units<S>,
+        at: At,
+        members: Vec<Member>,
+        given: Given,
+    ) {
+        let notes = match given.notes {
+            Some((_, node)) => self.notes(at, node),
+            None => Vec::new(),
         };
-        let form = match form? {
-            Kept::Dense => {
-                for (key, value) in [("rank", &rank), ("types", &types)] {
-                    if value.is_some() {
-                        self.misfit(at, format!("{key}: a dense unit has none"));
-                    }
-                }
-                Form::Dense
+        let form = match (given.form, read.method) {
+            (Some((_, node)), Some(method)) => {
+                let kept = self.form(at, &node, method, &members);
+                kept.and_then(|kept| self.stored(at, kept, &members, given.rank, given.types))
             }
-            Kept::Factored => self.factored(at, method?, &members, rank, types)?,
+            (Some(_), None) => None,
+            (None, _) => self.missing(at, "form"),
+        };
+        let Some(form) = form else {
+            return;
         };
         let mut unit = UnitPlan {
-            layer,
             members,
             form,
             notes,
         };
+        for fault in read.check.unit(&unit) {
+            let said = match fault {
+                Fault::Twice { matrix, first } => {
+                    let line = read.lines.get(first).copied().unwrap_or_default();
+                    let name = matrix.name();
+                    format!("slots: {name} of this layer stands on line {line} already")
+                }
+                fault => fault.to_string(),
+            };
+            self.misfit(at, said);
+        }
         let (before, after) = (unit.bytes_before(), unit.bytes_after());
-        if form != Form::Dense
+        if form != Form::Kept
             && after >= before
             && !unit.notes.iter().any(|note| note.starts_with("grows: "))
         {
-            unit.notes.push(format!(
-                "grows: the factors need {after} bytes, the dense form {before}"
-            ));
+            let what = match form.rank() {
+                Some(_) => "the factors need",
+                None => "its type needs",
+            };
+            let growth = format!("grows: {what} {after} bytes, the dense form {before}");
+            unit.notes.push(growth);
         }
-        Some(unit)
+        read.lines.push(at.line);
+        read.plans.push(unit);
     }
 
-    fn slots(&mut self, at: At, node: Node, method: Option<Method>) -> Option<Vec<Slot>> {
+    pub(super) fn slots(&mut self, at: At, key: &str, node: Node) -> Option<Vec<Slot>> {
         let expected = "a list of slots, of q, k, v, o, gate, up, down";
         let items = match node {
             Node::List(items) if (1..=Slot::ALL.len()).contains(&items.len()) => items,
-            node => return self.wrong(at, "slots", expected, &node),
+            node => return self.wrong(at, key, expected, &node),
         };
         let mut slots: Vec<Slot> = Vec::new();
         for item in &items {
-            slots.push(self.parsed(at, "slots", expected, item)?);
+            slots.push(self.parsed(at, key, expected, item)?);
         }
         slots.sort();
-        let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
-        let names = names.join(", ");
         if slots.windows(2).any(|pair| pair[0] == pair[1]) {
-            self.misfit(at, format!("slots: expected each once, found {names}"));
+            let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
+            self.misfit(
+                at,
+                format!("{key}: expected each once, found {}", names.join(", ")),
+            );
             return None;
         }
-        let group = slots[0].group();
-        match method {
-            Some(Method::PerSlot) if slots.len() > 1 => {
-                self.misfit(
-                    at,
-                    format!("slots: expected one slot with the method gp, found {names}"),
-                );
-                None
-            }
-            Some(Method::SharedBasis)
-                if group.is_none() || slots.iter().any(|s| s.group() != group) =>
-            {
-                self.misfit(
-                    at,
-                    format!(
-                        "slots: expected some of q, k, v, or of gate, up, with the method grc, found {names}"
-                    ),
-                );
-                None
-            }
-            _ => Some(slots),
-        }
+        Some(slots)
     }
 
-    fn form(&mut self, at: At, node: &Node, method: Option<Method>) -> Option<Kept> {
-        let (factored, with) = match method {
-            Some(Method::PerSlot) => ("low_rank", " with the method gp"),
-            Some(Method::SharedBasis) => ("shared_basis", " with the method grc"),
-            None => ("low_rank or shared_basis", ""),
-        };
-        match node {
-            Node::Text(text) if text == "dense" => Some(Kept::Dense),
-            Node::Text(text) if text == factored => Some(Kept::Factored),
-            // The method is what is wrong then, and that has been said.
-            Node::Text(text) if method.is_none() && factored.contains(text.as_str()) => {
-                Some(Kept::Factored)
-            }
-            _ => self.wrong(at, "form", &format!("dense or {factored}{with}"), node),
-        }
-    }
-
-    fn factored(
+    /// The form's name, where the matrices may have it.
+    fn form(
         &mut self,
         at: At,
+        node: &Node,
         method: Method,
+        members: &[Member],
+    ) -> Option<FormName> {
+        let matrices: Vec<MatrixId> = members.iter().map(|m| m.matrix).collect();
+        let name = match node {
+            Node::Text(text) => FormName::ALL.into_iter().find(|name| name.name() == text),
+            _ => None,
+        };
+        let fits = name.filter(|name| may_have(method, &matrices, name.name()));
+        if fits.is_none() {
+            let expected = matrices.first().map_or("", |&matrix| forms(method, matrix));
+            self.wrong::<()>(at, "form", expected, node);
+        }
+        fits
+    }
+
+    /// The form with its rank and its types.
+    fn stored(
+        &mut self,
+        at: At,
+        form: FormName,
         members: &[Member],
         rank: Option<(usize, Node)>,
         types: Option<(usize, Node)>,
     ) -> Option<Form> {
-        let cols = members.first()?.cols;
-        let outs: usize = members.iter().map(|m| m.rows).sum();
-        let (limit, [first, second]) = match method {
-            Method::PerSlot => (outs.min(cols), ["a", "b"]),
-            Method::SharedBasis => (cols, ["basis", "projected"]),
-        };
-        if method == Method::SharedBasis && cols > MAX_ASPECT * outs {
-            self.misfit(
-                at,
-                format!(
-                    "slots: {cols} inputs are out of proportion to {outs} outputs; keep the unit dense"
-                ),
-            );
+        if form == FormName::Dense {
+            if rank.is_some() {
+                self.misfit(at, "rank: a dense unit has none");
+            }
+            if types.is_none() {
+                return Some(Form::Kept);
+            }
+            let [weight] = self.types(at, types, ["weight"])?;
+            return Some(Form::Dense { weight: weight? });
         }
+        let limit = rank_limit(form == FormName::SharedBasis, members) as u64;
         let rank = match rank {
-            Some((_, node)) => self.whole(at, "rank", (1, limit as u64), &node),
+            Some((_, node)) => self.whole(at, "rank", (1, limit), &node),
             None => self.missing(at, "rank"),
         };
+        let rank = rank.map(|rank| rank as usize);
+        Some(match form {
+            FormName::SharedBasis => {
+                let [basis, projected] = self.types(at, types, ["basis", "projected"])?;
+                Form::SharedBasis {
+                    rank: rank?,
+                    basis: basis?,
+                    projected: projected?,
+                }
+            }
+            FormName::Residual => {
+                let [base, a, b] = self.types(at, types, ["base", "a", "b"])?;
+                Form::Residual {
+                    base: base?,
+                    rank: rank?,
+                    a: a?,
+                    b: b?,
+                }
+            }
+            FormName::LowRank | FormName::Dense => {
+                let [a, b] = self.types(at, types, ["a", "b"])?;
+                Form::LowRank {
+                    rank: rank?,
+                    a: a?,
+                    b: b?,
+                }
+            }
+        })
+    }
+
+    /// The types of these tensors, each where it is one.
+    fn types<const N: usize>(
+        &mut self,
+        at: At,
+        types: Option<(usize, Node)>,
+        keys: [&str; N],
+    ) -> Option<[Option<DType>; N]> {
         let entries = match types {
             Some((_, Node::Object(entries))) => entries,
             Some((_, node)) => {
-                let expected = format!("an object with {first} and {second}");
+                let expected = format!("an object with {}", keys.join(" and "));
                 return self.wrong(at, "types", &expected, &node);
             }
             None => return self.missing(at, "types"),
         };
-        let values = self.keys(entries, |_| at.line, at.place, [first, second]);
-        let mut dtypes = Vec::new();
-        for ((value, key), length) in values
-            .into_iter()
-            .zip([first, second])
-            .zip([Some(cols), rank.map(|r| r as usize)])
-        {
+        let values = self.keys(entries, |_| at.line, at.place, keys);
+        let mut found = [None; N];
+        for ((value, key), found) in values.into_iter().zip(keys).zip(&mut found) {
             let key = format!("types.{key}");
-            let dtype = match value {
+            *found = match value {
                 Some((_, node)) => self.factor_type(at, &key, &node),
                 None => self.missing(at, &key),
             };
-            if let (Some(dtype), Some(length)) = (dtype, length)
-                && !length.is_multiple_of(dtype.block_len())
-            {
-                self.misfit(
-                    at,
-                    format!(
-                        "{key}: rows of {length} numbers are not whole blocks of {}, which {dtype} has; \
-                         expected f32, f16 or bf16, or another rank",
-                        dtype.block_len()
-                    ),
-                );
-            }
-            dtypes.push(dtype);
         }
-        let (rank, first, second) = (rank? as usize, dtypes[0]?, dtypes[1]?);
-        Some(Form::factored(method, rank, first, second))
+        Some(found)
     }
+}
+
+/// The units that were read so far.
+struct Units<'a, S> {
+    hyper: &'a HyperParameters,
+    method: Option<Method>,
+    source_type: &'a S,
+    check: Check<'a, S>,
+    /// The line of each.
+    lines: Vec<usize>,
+    plans: Vec<UnitPlan>,
 }
 
 /// A unit in its file.
@@ -545,9 +635,10 @@ struct UnitIn {
     number: usize,
 }
 
-/// How a unit is to be stored.
-#[derive(Clone, Copy)]
-enum Kept {
-    Dense,
-    Factored,
+/// What a file says of a unit's form, not looked at yet.
+struct Given {
+    form: Option<(usize, Node)>,
+    rank: Option<(usize, Node)>,
+    types: Option<(usize, Node)>,
+    notes: Option<(usize, Node)>,
 }

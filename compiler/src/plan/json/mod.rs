@@ -24,14 +24,25 @@
 //! * `request`: what was asked for; optional, and without effect on the units. `budget` is
 //!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank` with its number;
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
+//!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
+//!   selected, where units stand for others, too; all three are optional.
 //!   `gauge`, `sink` and `bias`, as on the command line and optional, are how `htc compile` treats the
 //!   weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
+//! * `embedding`, `head`: optional objects with the keys of a unit but for `layer` and `slots`; an
+//!   embedding is `dense`, a head `dense`, `low_rank` or `residual`, with either method. A model that
+//!   ties its head to the embedding has no head to decide about.
 //! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` those of `q`, `k`,
-//!   `v`, or of `gate`, `up`, that share the basis. `form`: `dense` (no other key), or `low_rank` for
-//!   `gp` with types `a` and `b`, or `shared_basis` for `grc` with types `basis` and `projected`.
-//!   The first type is that of rows as long as the slot's input, the second that of rows as long as
-//!   the rank, of which both must be whole blocks. A slot that no unit names stays dense.
+//!   `v`, or of `gate`, `up`, that share the basis, or any one slot that shares none. `form`:
+//!   * `dense`: as in the source; or with the type `weight` encoded anew in that;
+//!   * `low_rank` for `gp`, with a rank and the types `a` and `b`;
+//!   * `shared_basis` for `grc`, with a rank and the types `basis` and `projected`;
+//!   * `residual` for one slot: a dense base of the type `base`, and what it lacks in factors of a rank
+//!     with the types `a` and `b`.
+//!
+//!   Rows of `a`, `basis`, `base` and `weight` are as long as the matrix' input, those of `b` and
+//!   `projected` as long as the rank; all must be whole blocks. A matrix that no unit names stays as in
+//!   the source.
 //!
 //! A file is checked against the model it is for. Everything that does not fit is found at once, and
 //! said with its line.
@@ -46,12 +57,12 @@ use std::path::{Path, PathBuf};
 
 use htc_formats::DType;
 use htc_formats::htz::Digest;
-use htc_formats::model::{HyperParameters, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, Slot};
 use htc_formats::open;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::{Budget, Form, Plan, Request, UnitPlan};
+use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{BiasArg, GaugeKind};
 
 /// What `format` says.
@@ -168,6 +179,15 @@ pub struct RequestRecord {
     /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
+    /// The type that slots which stay dense were to have; absent where they stay as in the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_type: Option<DType>,
+    /// The same of embedding and head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_type: Option<DType>,
+    /// The slots that were selected; absent where those are all that a plan names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<Vec<Slot>>,
     /// As it is typed; absent where it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gauge: Option<&'static str>,
@@ -186,6 +206,9 @@ impl From<&Request> for RequestRecord {
             allocator: request.allocation.allocator.name(),
             rank_floor: request.allocation.floor.map(|f| f.to_string()),
             rank_cap: request.allocation.cap,
+            dense_type: request.dense.slots,
+            embedding_type: request.dense.outside,
+            slots: None,
             gauge: request.weighting.gauge.map(GaugeKind::name),
             sink: request.weighting.sink.map(|sink| sink.to_string()),
             bias: request.weighting.bias.map(BiasArg::name),
@@ -219,46 +242,57 @@ impl From<Budget> for BudgetRecord {
     }
 }
 
+/// What a plan's file says of a unit.
 #[derive(Serialize)]
 struct UnitRecord<'a> {
-    layer: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<Slot>,
     form: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    types: Option<TypesRecord>,
+    #[serde(skip_serializing_if = "Types::is_empty")]
+    types: Types,
     notes: &'a [String],
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum TypesRecord {
-    LowRank { a: DType, b: DType },
-    SharedBasis { basis: DType, projected: DType },
+/// An object, its keys in the order of the tensors.
+struct Types(Vec<(&'static str, DType)>);
+
+impl Types {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Types {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
 }
 
 impl<'a> UnitRecord<'a> {
     fn new(unit: &'a UnitPlan) -> UnitRecord<'a> {
-        let (form, types) = match unit.form {
-            Form::Dense => ("dense", None),
-            Form::LowRank { a, b, .. } => ("low_rank", Some(TypesRecord::LowRank { a, b })),
-            Form::SharedBasis {
-                basis, projected, ..
-            } => (
-                "shared_basis",
-                Some(TypesRecord::SharedBasis { basis, projected }),
-            ),
-        };
         UnitRecord {
-            layer: unit.layer,
-            slots: unit.members.iter().map(|m| m.slot).collect(),
-            form,
+            layer: unit.layer(),
+            slots: unit.members.iter().filter_map(Member::slot).collect(),
+            // A matrix that is kept is dense without a type.
+            form: unit.form.stored(DType::F32).form().name(),
             rank: unit.rank(),
-            types,
+            types: Types(unit.form.types()),
             notes: &unit.notes,
         }
     }
+}
+
+/// The slots that units name, in the order of execution.
+fn named_slots(units: &[UnitPlan]) -> Vec<Slot> {
+    let named = |slot: &Slot| {
+        let mut members = units.iter().flat_map(|unit| &unit.members);
+        members.any(|member| member.slot() == Some(*slot))
+    };
+    Slot::ALL.into_iter().filter(named).collect()
 }
 
 /// Writes a plan, one unit to a line; `source` is the digest of the model that it is for.
@@ -266,7 +300,10 @@ impl<'a> UnitRecord<'a> {
 /// # Errors
 /// Where a number of the request is not finite, which JSON cannot say.
 pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::Error> {
-    let request = RequestRecord::from(&plan.request);
+    let mut request = RequestRecord::from(&plan.request);
+    if plan.request.slots != named_slots(&plan.units) {
+        request.slots = Some(plan.request.slots.clone());
+    }
     let mut text = String::from("{\n");
     let mut line = |key: &str, value: String| text.push_str(&format!("  \"{key}\": {value},\n"));
     line("format", serde_json::to_string(FORMAT)?);
@@ -281,8 +318,17 @@ pub fn write(plan: &Plan, source: Option<Digest>) -> Result<String, serde_json::
     );
     line("request", serde_json::to_string(&request)?);
     line("notes", serde_json::to_string(&plan.notes)?);
+    for matrix in [MatrixId::Embedding, MatrixId::Head] {
+        if let Some(unit) = plan.unit_of(matrix) {
+            line(
+                matrix.name(),
+                serde_json::to_string(&UnitRecord::new(unit))?,
+            );
+        }
+    }
     text.push_str("  \"units\": [");
-    for (i, unit) in plan.units.iter().enumerate() {
+    let units = plan.units.iter().filter(|unit| unit.layer().is_some());
+    for (i, unit) in units.enumerate() {
         text.push_str(if i == 0 { "\n    " } else { ",\n    " });
         text.push_str(&serde_json::to_string(&UnitRecord::new(unit))?);
     }
@@ -298,7 +344,7 @@ pub fn read(
     path: &Path,
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: impl SourceTypes,
 ) -> Result<Plan, PlanFileError> {
     let failed = |source| PlanFileError::Read {
         path: path.to_owned(),
@@ -322,7 +368,7 @@ pub fn parse(
     bytes: &[u8],
     hyper: &HyperParameters,
     source: impl Fn() -> Digest,
-    source_type: impl Fn(usize, Slot) -> DType,
+    source_type: impl SourceTypes,
 ) -> Result<Plan, PlanFileError> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(PlanFileError::TooLarge { path: path.into() });
@@ -349,7 +395,7 @@ pub fn parse(
         let what = format!("expected an object, found {}", node.describe());
         return Err(syntax(1, 1, what));
     };
-    check::plan(entries, &node::lines(text), hyper, source, source_type).map_err(|misfits| {
+    check::plan(entries, &node::lines(text), hyper, source, &source_type).map_err(|misfits| {
         PlanFileError::Misfits {
             path: path.into(),
             misfits,

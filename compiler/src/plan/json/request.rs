@@ -3,27 +3,48 @@
 use super::check::{At, Checker};
 use super::node::Node;
 use crate::plan::Budget;
-use crate::plan::allocate::Allocation;
-use crate::request::Asked;
+use crate::request::{Allocation, Asked, DenseTypes};
+use htc_formats::model::Slot;
+
+/// What a plan's file says that was asked for.
+#[derive(Default)]
+pub(super) struct Wanted {
+    /// Where it names one.
+    pub budget: Option<Budget>,
+    pub allocation: Allocation,
+    pub dense: DenseTypes,
+    /// Where it names them.
+    pub slots: Option<Vec<Slot>>,
+    pub weighting: Asked,
+}
 
 impl Checker {
-    /// What was asked for; its budget where it names one.
-    pub(super) fn request(
-        &mut self,
-        at: At,
-        entries: Vec<(String, Node)>,
-    ) -> Option<(Option<Budget>, Allocation, Asked)> {
+    /// What was asked for.
+    pub(super) fn request(&mut self, at: At, entries: Vec<(String, Node)>) -> Option<Wanted> {
         let known = [
             "budget",
             "allocator",
             "rank_floor",
             "rank_cap",
+            "dense_type",
+            "embedding_type",
+            "slots",
             "gauge",
             "sink",
             "bias",
         ];
-        let [budget, allocator, floor, cap, gauge, sink, bias] =
-            self.keys(entries, |_| at.line, at.place, known);
+        let [
+            budget,
+            allocator,
+            floor,
+            cap,
+            dense,
+            outside,
+            slots,
+            gauge,
+            sink,
+            bias,
+        ] = self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
         let budget = budget.and_then(|(_, node)| self.budget(at, node));
@@ -41,6 +62,14 @@ impl Checker {
             let cap = self.whole(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
             allocation.cap = cap.map(|cap| cap as usize);
         }
+        let mut types = DenseTypes::default();
+        if let Some((_, node)) = dense {
+            types.slots = self.factor_type(at, "request.dense_type", &node);
+        }
+        if let Some((_, node)) = outside {
+            types.outside = self.factor_type(at, "request.embedding_type", &node);
+        }
+        let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let mut asked = Asked::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
@@ -53,7 +82,13 @@ impl Checker {
         if let Some((_, node)) = bias {
             asked.bias = self.parsed(at, "request.bias", "auto, on or off", &node);
         }
-        (self.misfits.count == before).then_some((budget, allocation, asked))
+        (self.misfits.count == before).then_some(Wanted {
+            budget,
+            allocation,
+            dense: types,
+            slots,
+            weighting: asked,
+        })
     }
 
     fn budget(&mut self, at: At, node: Node) -> Option<Budget> {

@@ -1,9 +1,10 @@
 mod misfits;
 
 use super::*;
+use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
-use crate::request::{Asked, BiasArg, GaugeKind, SinkProtection};
+use crate::request::{Asked, BiasArg, DenseTypes, GaugeKind, SinkProtection};
 use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {
@@ -30,8 +31,15 @@ fn source() -> Digest {
     Digest::of(b"a model")
 }
 
-fn source_type(layer: usize, _: Slot) -> DType {
-    [DType::F32, DType::F16, DType::Q8_0][layer % 3]
+/// Types that differ from layer to layer, and a head of its own.
+#[derive(Clone, Copy)]
+struct Source;
+
+impl SourceTypes for Source {
+    fn of(&self, matrix: MatrixId) -> Option<DType> {
+        let layer = matrix.layer().unwrap_or(1);
+        Some([DType::F32, DType::F16, DType::Q8_0][layer % 3])
+    }
 }
 
 fn parsed(text: &str) -> Result<Plan, PlanFileError> {
@@ -40,7 +48,7 @@ fn parsed(text: &str) -> Result<Plan, PlanFileError> {
         text.as_bytes(),
         &hyper(),
         source,
-        source_type,
+        Source,
     )
 }
 
@@ -51,6 +59,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         allocation,
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     };
     let evidence = Evidence {
@@ -58,7 +67,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         variance: Some(vec![1.0, 4.0, 9.0]),
         ..Evidence::default()
     };
-    make(&hyper(), request, &evidence, source_type).unwrap()
+    make(&hyper(), request, &evidence, Source).unwrap()
 }
 
 fn plans() -> Vec<Plan> {
@@ -89,7 +98,113 @@ fn plans() -> Vec<Plan> {
             plans.push(plan(method, budget, allocation));
         }
     }
+    for method in [Method::PerSlot, Method::SharedBasis] {
+        for (slots, outside) in [
+            (Some(DType::Q8_0), None),
+            (None, Some(DType::Q4K)),
+            (Some(DType::Q4K), Some(DType::Q8_0)),
+        ] {
+            let plain = plan(method, Budget::Rank(32), Allocation::default());
+            let dense = DenseTypes { slots, outside };
+            let slots = plain.request.slots[..2].to_vec();
+            let asked = Request {
+                dense,
+                slots,
+                ..plain.request
+            };
+            plans.push(make(&hyper(), asked, &Evidence::default(), Source).unwrap());
+        }
+    }
     plans
+}
+
+/// Every form in one plan, by hand.
+const FORMS: &str = r#"{
+  "format": "htc-plan",
+  "version": 1,
+  "method": "gp",
+  "factor_type": "q8_0",
+  "embedding": {"form": "dense", "types": {"weight": "q8_0"}},
+  "head": {"form": "low_rank", "rank": 96, "types": {"a": "q8_0", "b": "q8_0"}, "notes": ["by hand"]},
+  "units": [
+    {"layer": 0, "slots": ["q"], "form": "residual", "rank": 32, "types": {"base": "q4_k", "a": "f16", "b": "q8_0"}},
+    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "q4_0"}},
+    {"layer": 1, "slots": ["o"], "form": "dense"}
+  ]
+}
+"#;
+
+#[test]
+fn every_form_is_read_and_written() {
+    let plan = parsed(FORMS).unwrap();
+    let forms: Vec<_> = plan
+        .units
+        .iter()
+        .map(|unit| (unit.label(), unit.form))
+        .collect();
+    let low_rank = Form::LowRank {
+        rank: 96,
+        a: DType::Q8_0,
+        b: DType::Q8_0,
+    };
+    let residual = Form::Residual {
+        base: DType::Q4K,
+        rank: 32,
+        a: DType::F16,
+        b: DType::Q8_0,
+    };
+    let dense = |weight| Form::Dense { weight };
+    let expected = [
+        ("embedding", dense(DType::Q8_0)),
+        ("layer 0: q", residual),
+        ("layer 0: k", dense(DType::Q4_0)),
+        ("layer 1: o", Form::Kept),
+        ("head", low_rank),
+    ];
+    let expected = expected.map(|(label, form)| (label.to_owned(), form));
+    assert_eq!(forms, expected);
+    assert_eq!(plan.request.slots, [Slot::Q, Slot::K, Slot::O]);
+    let text = write(&plan, None).unwrap();
+    assert_eq!(parsed(&text).unwrap(), plan, "{text}");
+    let head = "  \"head\": {\"form\":\"low_rank\",\"rank\":96,\"types\":{\"a\":\"q8_0\",\"b\":\"q8_0\"},\"notes\":[\"by hand\"]},";
+    assert!(text.lines().any(|line| line == head), "{text}");
+    // With a basis one slot may still be a base with a residual, or dense, but no lone factors.
+    let shared = FORMS.replace("\"gp\"", "\"grc\"");
+    assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
+}
+
+/// A plan may leave all slots as they are.
+#[test]
+fn a_plan_of_the_embedding_alone_is_a_plan() {
+    let alone: String = FORMS
+        .lines()
+        .filter(|line| !line.contains("\"layer\"") && !line.contains("\"head\""))
+        .collect();
+    let plan = parsed(&alone).unwrap();
+    assert_eq!((plan.units.len(), plan.request.slots.len()), (1, 0));
+    assert_eq!(plan.request.budget, Budget::Ratio(1.0));
+    assert_eq!(parsed(&write(&plan, None).unwrap()).unwrap(), plan);
+}
+
+#[test]
+fn a_model_that_ties_its_head_has_none_to_decide_about() {
+    struct Tied;
+    impl SourceTypes for Tied {
+        fn of(&self, matrix: MatrixId) -> Option<DType> {
+            (matrix != MatrixId::Head).then_some(DType::F32)
+        }
+    }
+    let from = |text: &str| parse(Path::new("p"), text.as_bytes(), &hyper(), source, Tied);
+    let said = from(FORMS).unwrap_err().to_string();
+    assert!(
+        said.contains("line 7, head: head: the model has none of its own"),
+        "{said}"
+    );
+    let without: String = FORMS
+        .lines()
+        .filter(|line| !line.contains("\"head\""))
+        .collect();
+    assert!(from(&without).is_ok());
 }
 
 /// How weights are to be treated is read back, and absent where it was not asked for.
@@ -201,7 +316,7 @@ fn what_is_no_json_has_its_place() {
     let deep = "[".repeat(100_000);
     assert!(matches!(parsed(&deep), Err(PlanFileError::Syntax { .. })));
     let bytes = b"{\n  \"\xff\": 1}";
-    let error = parse(Path::new("p"), bytes, &hyper(), source, source_type).unwrap_err();
+    let error = parse(Path::new("p"), bytes, &hyper(), source, Source).unwrap_err();
     assert!(error.to_string().contains("line 2, column 4"), "{error}");
 }
 
@@ -210,7 +325,7 @@ fn files_out_of_proportion_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.json");
     std::fs::write(&path, GOOD).unwrap();
-    let from = |path: &Path| read(path, &hyper(), source, source_type);
+    let from = |path: &Path| read(path, &hyper(), source, Source);
     assert_eq!(from(&path).unwrap(), parsed(GOOD).unwrap());
     std::fs::write(&path, GOOD.to_owned() + &" ".repeat(MAX_BYTES as usize)).unwrap();
     assert!(matches!(from(&path), Err(PlanFileError::TooLarge { .. })));
@@ -227,7 +342,7 @@ fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
     };
     let from = |text: &str| {
         let path = Path::new("plan.json");
-        parse(path, text.as_bytes(), &hyper(), digest, source_type)
+        parse(path, text.as_bytes(), &hyper(), digest, Source)
     };
     assert!(from(GOOD).is_ok() && asked.get() == 0);
     let named = |digest: Digest| {
@@ -247,7 +362,7 @@ fn the_model_is_only_read_for_its_digest_where_the_plan_names_one() {
 /// Whatever stands in a file, it is a plan that fits or an error of one line.
 #[test]
 fn no_text_is_too_strange() {
-    let pieces: [&str; 24] = [
+    let pieces: [&str; 25] = [
         "{",
         "}",
         "[",
@@ -268,6 +383,7 @@ fn no_text_is_too_strange() {
         "\"types\"",
         "\"grc\"",
         "\"q4_k\"",
+        "\"residual\"",
         "\n",
         "\u{0}",
         "ü",
@@ -276,6 +392,7 @@ fn no_text_is_too_strange() {
     let mut random = Rng(8);
     let mut texts: Vec<String> = plans().iter().map(|p| write(p, None).unwrap()).collect();
     texts.push(GOOD.to_owned());
+    texts.push(FORMS.to_owned());
     let (mut fit, mut refused) = (0, 0);
     for _ in 0..6000 {
         let text = &texts[random.below(texts.len())];
@@ -301,7 +418,7 @@ fn no_text_is_too_strange() {
                 bytes.push(b'{');
             }
         }
-        match parse(Path::new("p"), &bytes, &hyper(), source, source_type) {
+        match parse(Path::new("p"), &bytes, &hyper(), source, Source) {
             Ok(plan) => {
                 let again = write(&plan, None).unwrap();
                 assert_eq!(parsed(&again).unwrap(), plan);

@@ -8,8 +8,13 @@ fn small() -> HyperParameters {
 }
 
 fn ranks(plan: &Plan, slot: Slot) -> Vec<Option<usize>> {
-    let layers = plan.units.iter().map(|u| u.layer).max().unwrap_or(0);
-    let rank = |layer| plan.unit_of(layer, slot).unwrap().rank();
+    let layers = plan
+        .units
+        .iter()
+        .map(|u| u.layer().unwrap())
+        .max()
+        .unwrap_or(0);
+    let rank = |layer| plan.unit_of(MatrixId::Slot { layer, slot }).unwrap().rank();
     (0..=layers).map(rank).collect()
 }
 
@@ -163,8 +168,8 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
     request.budget = Budget::Ratio(1.0);
     let plan = made(&request).unwrap();
     for slot in [Slot::Q, Slot::K, Slot::V, Slot::O] {
-        let unit = plan.unit_of(7, slot).unwrap();
-        assert_eq!(unit.form, Form::Dense);
+        let unit = plan.unit_of(MatrixId::Slot { layer: 7, slot }).unwrap();
+        assert_eq!(unit.form, Form::Kept);
         assert!(
             unit.notes[0].contains("--rank-floor 2253"),
             "{:?}",
@@ -175,7 +180,12 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
     request.allocation.floor = None;
     request.allocation.cap = cap.into();
     let plan = made(&request).unwrap();
-    let gate = plan.unit_of(7, Slot::Gate).unwrap();
+    let gate = plan
+        .unit_of(MatrixId::Slot {
+            layer: 7,
+            slot: Slot::Gate,
+        })
+        .unwrap();
     assert_eq!(gate.rank(), Some(1536));
     assert!(
         gate.notes[0].contains("--rank-cap 1536"),
@@ -183,7 +193,15 @@ fn the_published_bounds_contradict_each_other_on_8b_and_are_refused() {
         gate.notes
     );
     // A slot whose whole rank is below the cap may stay dense.
-    assert_eq!(plan.unit_of(7, Slot::K).unwrap().form, Form::Dense);
+    assert_eq!(
+        plan.unit_of(MatrixId::Slot {
+            layer: 7,
+            slot: Slot::K
+        })
+        .unwrap()
+        .form,
+        Form::Kept
+    );
 }
 
 #[test]
@@ -239,12 +257,16 @@ fn water_flows_where_the_energy_is() {
         ..Evidence::default()
     };
     let plan = known(Allocator::Waterfill, &plain, 0.55).unwrap();
-    for unit in plan.units.iter().filter(|u| u.layer.is_multiple_of(2)) {
+    for unit in plan
+        .units
+        .iter()
+        .filter(|u| u.layer().unwrap().is_multiple_of(2))
+    {
         assert!(unit.rank().unwrap() >= 16, "{unit:?}");
     }
     // Per parameter the dense form of a flat spectrum keeps twice what factors keep.
-    let flat = plan.units.iter().filter(|u| u.layer % 2 == 1);
-    let dense = flat.clone().filter(|u| u.form == Form::Dense).count();
+    let flat = plan.units.iter().filter(|u| u.layer().unwrap() % 2 == 1);
+    let dense = flat.clone().filter(|u| u.form == Form::Kept).count();
     assert!(dense * 10 >= flat.count() * 9, "{dense}");
     assert!(
         plan.ratio() <= 0.55 && plan.ratio() > 0.545,
@@ -389,12 +411,20 @@ fn slots_that_read_the_same_input_fill_the_cache_together() {
         ..Evidence::default()
     };
     let plan = make(&eight_billion(), request, &evidence, |_, _| DType::F16).unwrap();
-    let bytes = |slot| plan.unit_of(5, slot).unwrap().bytes_after();
+    let bytes = |slot| {
+        plan.unit_of(MatrixId::Slot { layer: 5, slot })
+            .unwrap()
+            .bytes_after()
+    };
     let together = bytes(Slot::Q) + bytes(Slot::K) + bytes(Slot::V);
     // One more step of 8 in all three takes 8 (8192 + 5120 + 5120) numbers.
     let (limit, step) = (12 << 20, 2 * 8 * (8192 + 5120 + 5120));
     assert!(together <= limit && together + step > limit, "{together}");
-    let rank = |slot| plan.unit_of(5, slot).unwrap().rank();
+    let rank = |slot| {
+        plan.unit_of(MatrixId::Slot { layer: 5, slot })
+            .unwrap()
+            .rank()
+    };
     assert_eq!(rank(Slot::Q), rank(Slot::K));
     assert!(bytes(Slot::O) <= limit && bytes(Slot::O) + 2 * 8 * 8192 > limit);
 }

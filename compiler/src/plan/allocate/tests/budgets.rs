@@ -1,7 +1,7 @@
 //! What holds of every allocator and every budget.
 
 use super::*;
-use crate::request::Asked;
+use crate::request::{Asked, DenseTypes};
 
 /// A model, what is asked, and how its source stores it.
 struct Case {
@@ -47,6 +47,7 @@ impl Case {
             },
             slots,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
+            dense: DenseTypes::default(),
             weighting: Asked::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
@@ -141,7 +142,7 @@ impl Case {
                 || plan.notes.iter().any(|n| n.contains("uniform"));
             let alike = |other: &&(&[crate::plan::Member], Option<u64>, &Ladder)| {
                 let slots =
-                    |m: &[crate::plan::Member]| m.iter().map(|m| m.slot).collect::<Vec<_>>();
+                    |m: &[crate::plan::Member]| m.iter().map(|m| m.matrix).collect::<Vec<_>>();
                 slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
             };
             let count = match together {
@@ -229,7 +230,7 @@ fn budgets_that_are_no_quantity_are_refused() {
         assert!(matches!(error, PlanError::BudgetTooSmall { .. }), "{error}");
     }
     let all = ask(Budget::Bytes(u64::MAX)).unwrap();
-    assert!(all.units.iter().all(|u| u.form == Form::Dense));
+    assert!(all.units.iter().all(|u| u.form == Form::Kept));
 }
 
 #[test]

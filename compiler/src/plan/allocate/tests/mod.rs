@@ -4,9 +4,9 @@ mod allocators;
 mod budgets;
 mod published;
 
-use crate::request::Asked;
+use crate::request::{Asked, DenseTypes};
 use htc_formats::DType;
-use htc_formats::model::{Forward, HyperParameters, Slot};
+use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
 
 use super::*;
 use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};
@@ -51,6 +51,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         },
         slots: Slot::ALL.to_vec(),
         factor_type: DType::F16,
+        dense: DenseTypes::default(),
         weighting: Asked::default(),
     }
 }

@@ -117,7 +117,7 @@ fn published_spectra_are_allocated_fast() {
     assert_eq!(units.len(), 224);
     let spectrum = |u: &Unit| {
         let nearest = LAYERS.iter().min_by_key(|l| l.abs_diff(u.layer)).unwrap();
-        published.spectra[&format!("layer{nearest}.{}", name(u.members[0].slot))].clone()
+        published.spectra[&format!("layer{nearest}.{}", name(u.members[0].slot().unwrap()))].clone()
     };
     let spectra: Vec<Vec<f64>> = units.iter().map(spectrum).collect();
     let evidence = Evidence {
@@ -143,7 +143,7 @@ fn published_spectra_are_allocated_fast() {
                     u.rank().map_or(0.0, |rank| lost[rank])
                 });
                 let lost = lost.sum::<f64>() / 224.0;
-                let dense = plan.units.iter().filter(|u| u.form == Form::Dense).count();
+                let dense = plan.units.iter().filter(|u| u.form == Form::Kept).count();
                 println!(
                     "{factor_type} {budget:?} {allocator}: {seconds:.3} s, mean energy lost {lost:.4}, \
                      ratio {:.4}, dense units {dense}",

@@ -1,0 +1,256 @@
+//! The one check of a plan: whether its units fit the model and each other. Plans that were made and
+//! plans that were read go through it.
+
+use std::collections::HashMap;
+
+use htc_formats::model::{HyperParameters, MatrixId};
+use htc_formats::{DType, block};
+use thiserror::Error;
+
+use super::form::Form;
+use super::kind::MAX_ASPECT;
+use super::sources::SourceTypes;
+use super::unit::{Member, UnitPlan};
+use crate::request::Method;
+
+/// What does not fit in a plan. Each message is one line, and begins with the key of a plan's file that
+/// is about it.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Fault {
+    /// A unit of nothing, or of matrices that cannot be decided about together.
+    #[error("slots: expected {expected}, found {found}")]
+    Members {
+        /// What would do.
+        expected: &'static str,
+        /// What there is.
+        found: String,
+    },
+    /// A matrix that the model does not have.
+    #[error("{matrix}: the model has none{}", if *matrix == MatrixId::Head { " of its own: it uses the embedding as head, too, so that the embedding is what can be decided about" } else { "" })]
+    Absent {
+        /// The matrix.
+        matrix: MatrixId,
+    },
+    /// A matrix that two units name.
+    #[error("slots: {matrix} belongs to two units")]
+    Twice {
+        /// The matrix.
+        matrix: MatrixId,
+        /// Which unit named it first, from 0 in the order of the check.
+        first: usize,
+    },
+    /// A shape that is not the model's.
+    #[error("{matrix}: expected {} x {}, found {} x {}", expected.0, expected.1, found.0, found.1)]
+    Shape {
+        /// The matrix.
+        matrix: MatrixId,
+        /// Rows and columns in the model.
+        expected: (usize, usize),
+        /// Rows and columns in the plan.
+        found: (usize, usize),
+    },
+    /// A form that the matrix cannot have.
+    #[error("form: expected {expected}, found {found}")]
+    Form {
+        /// What would do.
+        expected: &'static str,
+        /// What was found.
+        found: &'static str,
+    },
+    /// A basis whose matrix would be out of proportion to the file.
+    #[error("slots: {cols} inputs are out of proportion to {outs} outputs; keep the unit dense")]
+    TooWide {
+        /// Width of the input.
+        cols: usize,
+        /// Outputs together.
+        outs: usize,
+    },
+    /// A rank that the unit cannot have.
+    #[error("rank: expected a whole number from 1 to {limit}, found {found}")]
+    Rank {
+        /// The largest.
+        limit: usize,
+        /// What was found.
+        found: usize,
+    },
+    /// A type that is read and not written.
+    #[error("types.{key}: expected a type that is written, found {found}")]
+    NotWritten {
+        /// Whose type.
+        key: &'static str,
+        /// What was found.
+        found: DType,
+    },
+    /// Rows that are no whole blocks.
+    #[error(
+        "types.{key}: rows of {length} numbers are not whole blocks of {}, which {dtype} has; \
+         expected f32, f16 or bf16{}",
+        dtype.block_len(),
+        if *of_rank { ", or another rank" } else { "" }
+    )]
+    Blocks {
+        /// Whose type.
+        key: &'static str,
+        /// Numbers in a row.
+        length: usize,
+        /// The type.
+        dtype: DType,
+        /// Whether the row is as long as the rank, or the tensor belongs to factors.
+        of_rank: bool,
+    },
+}
+
+/// The largest rank of a form's factors for these matrices.
+pub(super) fn rank_limit(shared: bool, members: &[Member]) -> usize {
+    let cols = members.first().map_or(0, |member| member.cols);
+    let outs: usize = members.iter().map(|member| member.rows).sum();
+    // A basis of the whole input is the identity, whatever the slots' rows.
+    if shared { cols } else { outs.min(cols) }
+}
+
+/// Whether a method decides about these matrices together.
+pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> Option<Fault> {
+    let group = |matrix: &MatrixId| matrix.slot().and_then(|slot| slot.group());
+    let first = matrices.first()?;
+    let one_input = group(first).is_some()
+        && matrices
+            .iter()
+            .all(|m| group(m) == group(first) && m.layer() == first.layer());
+    let expected = match method {
+        Method::PerSlot if matrices.len() > 1 => "one slot with the method gp",
+        Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
+            "some of q, k, v, or of gate, up, with the method grc"
+        }
+        _ => return None,
+    };
+    let names: Vec<&str> = matrices.iter().map(|matrix| matrix.name()).collect();
+    let found = names.join(", ");
+    Some(Fault::Members { expected, found })
+}
+
+/// The forms that a matrix may have, as they are called in a plan's file.
+pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
+    match (matrix, method) {
+        (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
+        (MatrixId::Head, _) => "dense or low_rank or residual",
+        (MatrixId::Slot { .. }, Method::PerSlot) => {
+            "dense or low_rank or residual with the method gp"
+        }
+        (MatrixId::Slot { .. }, Method::SharedBasis) => {
+            "dense or shared_basis, or residual for one slot, with the method grc"
+        }
+    }
+}
+
+/// Whether a matrix may have a form, alone or with others.
+pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> bool {
+    let alone = matrices.len() == 1;
+    match (matrices.first(), form) {
+        (None, _) => false,
+        (_, "dense") => true,
+        (Some(MatrixId::Embedding), _) => false,
+        (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
+        (Some(MatrixId::Slot { .. }), "low_rank") => method == Method::PerSlot,
+        (Some(MatrixId::Slot { .. }), "shared_basis") => method == Method::SharedBasis,
+        (Some(MatrixId::Slot { .. }), form) => form == "residual" && alone,
+    }
+}
+
+/// Goes through the units of a plan.
+pub(super) struct Check<'a, S> {
+    hyper: &'a HyperParameters,
+    method: Method,
+    source_type: &'a S,
+    /// Which unit named a matrix first.
+    seen: HashMap<MatrixId, usize>,
+    units: usize,
+}
+
+impl<'a, S: SourceTypes> Check<'a, S> {
+    pub(super) fn new(hyper: &'a HyperParameters, method: Method, source_type: &'a S) -> Self {
+        Check {
+            hyper,
+            method,
+            source_type,
+            seen: HashMap::new(),
+            units: 0,
+        }
+    }
+
+    /// What does not fit in the next unit.
+    pub(super) fn unit(&mut self, unit: &UnitPlan) -> Vec<Fault> {
+        let number = self.units;
+        self.units += 1;
+        let matrices: Vec<MatrixId> = unit.members.iter().map(|m| m.matrix).collect();
+        let shared = matches!(unit.form, Form::SharedBasis { .. });
+        let Some(&first) = matrices.first() else {
+            let (expected, found) = ("at least one", "none".to_owned());
+            return vec![Fault::Members { expected, found }];
+        };
+        if let Some(fault) = together(self.method, &matrices, shared) {
+            return vec![fault];
+        }
+        let name = unit.form.stored(DType::F32).form().name();
+        if !may_have(self.method, &matrices, name) {
+            let (expected, found) = (forms(self.method, first), name);
+            return vec![Fault::Form { expected, found }];
+        }
+        let mut faults = Vec::new();
+        for member in &unit.members {
+            faults.extend(self.member(member, number));
+        }
+        faults.extend(of_form(unit.form, &unit.members));
+        faults
+    }
+
+    fn member(&mut self, member: &Member, number: usize) -> Option<Fault> {
+        let matrix = member.matrix;
+        let in_model = matrix.layer().is_none_or(|layer| layer < self.hyper.layers);
+        if !in_model || self.source_type.of(matrix).is_none() {
+            return Some(Fault::Absent { matrix });
+        }
+        let (expected, found) = (matrix.shape(self.hyper), (member.rows, member.cols));
+        if expected != found {
+            return Some(Fault::Shape {
+                matrix,
+                expected,
+                found,
+            });
+        }
+        let first = self.seen.insert(matrix, number)?;
+        Some(Fault::Twice { matrix, first })
+    }
+}
+
+/// What does not fit between a form and the matrices that have it.
+fn of_form(form: Form, members: &[Member]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let cols = members.first().map_or(0, |member| member.cols);
+    let outs: usize = members.iter().map(|member| member.rows).sum();
+    let shared = matches!(form, Form::SharedBasis { .. });
+    if shared && cols > MAX_ASPECT * outs {
+        faults.push(Fault::TooWide { cols, outs });
+    }
+    let limit = rank_limit(shared, members);
+    if let Some(found) = form.rank().filter(|rank| !(1..=limit).contains(rank)) {
+        faults.push(Fault::Rank { limit, found });
+    }
+    for (key, dtype) in form.types() {
+        let of_factors = form.rank().is_some() && key != "base";
+        let length = match (key, form.rank()) {
+            ("b" | "projected", Some(rank)) => rank,
+            _ => cols,
+        };
+        if !block::writable().contains(&dtype) {
+            faults.push(Fault::NotWritten { key, found: dtype });
+        } else if !length.is_multiple_of(dtype.block_len()) {
+            faults.push(Fault::Blocks {
+                key,
+                length,
+                dtype,
+                of_rank: of_factors,
+            });
+        }
+    }
+    faults
+}

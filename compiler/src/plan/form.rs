@@ -1,0 +1,149 @@
+//! What becomes of a matrix, and what it then stores. Planning, sealing, forecasting and the memory's
+//! estimate ask here; the loader and the check of a manifest ask [`StoredForm`], which this builds on.
+
+use htc_formats::DType;
+pub use htc_formats::model::StoredForm;
+use htc_formats::model::StoredTensor;
+
+use super::unit::Member;
+use crate::request::Method;
+
+/// The form of a unit: of one matrix, or of the slots that share a basis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As in the source, byte by byte.
+    Kept,
+    /// Dense, encoded anew in a type.
+    Dense {
+        /// The type.
+        weight: DType,
+    },
+    /// `A [rank, in]` and `B [out, rank]`.
+    LowRank {
+        /// Components kept.
+        rank: usize,
+        /// Element type of `A`.
+        a: DType,
+        /// Element type of `B`.
+        b: DType,
+    },
+    /// `Pᵀ [rank, in]` once, `W̃_i [out_i, rank]` per slot.
+    SharedBasis {
+        /// Components kept.
+        rank: usize,
+        /// Element type of the basis.
+        basis: DType,
+        /// Element type of the projected weights.
+        projected: DType,
+    },
+    /// A dense base `W₀ [out, in]` in a short type, and what it lacks as `A [rank, in]` and
+    /// `B [out, rank]`: `W ≈ W₀ + B A`.
+    Residual {
+        /// Element type of the base.
+        base: DType,
+        /// Components kept of what the base lacks.
+        rank: usize,
+        /// Element type of `A`.
+        a: DType,
+        /// Element type of `B`.
+        b: DType,
+    },
+}
+
+impl Form {
+    /// The factored form of a method, with the types of its two factors.
+    pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
+        match method {
+            Method::PerSlot => Form::LowRank {
+                rank,
+                a: first,
+                b: second,
+            },
+            Method::SharedBasis => Form::SharedBasis {
+                rank,
+                basis: first,
+                projected: second,
+            },
+        }
+    }
+
+    /// What is stored of a matrix that the source has in `source_type`.
+    pub const fn stored(self, source_type: DType) -> StoredForm {
+        match self {
+            Form::Kept => StoredForm::Dense {
+                weight: source_type,
+            },
+            Form::Dense { weight } => StoredForm::Dense { weight },
+            Form::LowRank { rank, a, b } => StoredForm::LowRank { rank, a, b },
+            Form::SharedBasis {
+                rank,
+                basis,
+                projected,
+            } => StoredForm::SharedBasis {
+                rank,
+                basis,
+                projected,
+            },
+            Form::Residual { base, rank, a, b } => StoredForm::Residual { base, rank, a, b },
+        }
+    }
+
+    /// Components of its factors; `None` where there are none.
+    pub const fn rank(self) -> Option<usize> {
+        // The type is not looked at.
+        self.stored(DType::F32).rank()
+    }
+
+    /// The tensors of matrices that read the same input: their basis, where they share one, then those of
+    /// each, in the order of execution.
+    pub fn tensors(self, members: &[Member]) -> Vec<StoredTensor> {
+        let first = members.first();
+        let basis = first.and_then(|member| {
+            let (layer, slot) = member.matrix.layer().zip(member.matrix.slot())?;
+            let stored = self.stored(member.source_type);
+            stored.basis(layer, slot.group()?, member.cols)
+        });
+        let own = members.iter().flat_map(|member| {
+            let stored = self.stored(member.source_type);
+            stored.tensors(member.matrix, (member.rows, member.cols))
+        });
+        basis.into_iter().chain(own).collect()
+    }
+
+    /// Numbers of those tensors.
+    pub fn parameters(self, members: &[Member]) -> u64 {
+        let tensors = self.tensors(members);
+        tensors.iter().map(StoredTensor::parameters).sum()
+    }
+
+    /// Bytes of those tensors, without the alignment between them.
+    pub fn bytes(self, members: &[Member]) -> u64 {
+        let tensors = self.tensors(members);
+        tensors.iter().map(StoredTensor::bytes).sum()
+    }
+
+    /// The types of its tensors, each with its key in a plan's file.
+    pub(super) fn types(self) -> Vec<(&'static str, DType)> {
+        match self {
+            Form::Kept => Vec::new(),
+            Form::Dense { weight } => vec![("weight", weight)],
+            Form::LowRank { a, b, .. } => vec![("a", a), ("b", b)],
+            Form::SharedBasis {
+                basis, projected, ..
+            } => vec![("basis", basis), ("projected", projected)],
+            Form::Residual { base, a, b, .. } => vec![("base", base), ("a", a), ("b", b)],
+        }
+    }
+}
+
+/// The type a factor with rows of `cols` numbers is stored in: the one asked for where its
+/// blocks fit, else q8_0 where those do (and are shorter), else f16.
+pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
+    let fits = |dtype: DType| cols.is_multiple_of(dtype.block_len());
+    let shorter = DType::Q8_0.block_len() < asked.block_len();
+    match asked {
+        asked if fits(asked) => asked,
+        _ if shorter && fits(DType::Q8_0) => DType::Q8_0,
+        _ => DType::F16,
+    }
+}

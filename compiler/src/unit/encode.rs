@@ -1,0 +1,121 @@
+//! A dense matrix encoded anew in another type, with the error that this makes.
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_formats::source::{ModelFile, ModelTensor};
+
+use super::{Factors, Found, Norm, UnitError, Weighting};
+use crate::math::{Energies, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::plan::{Member, UnitPlan};
+
+/// Numbers that are decoded at a time, about: a matrix of the vocabulary need not be in memory as a
+/// whole. Errors are summed portion by portion, so that they do not depend on the number of threads.
+const PORTION: usize = 1 << 20;
+
+/// Encodes every member of a unit in `dtype`.
+pub(super) fn dense(
+    source: &ModelFile,
+    unit: &UnitPlan,
+    dtype: DType,
+    weighting: &Weighting,
+) -> Result<Factors, UnitError> {
+    let site = unit.site();
+    let moment = site.and_then(|(layer, site)| weighting.second_moment(layer, site));
+    let mut tensors = Vec::with_capacity(unit.members.len());
+    let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
+    for member in &unit.members {
+        let (bytes, [plain, output]) = encode(source, member, dtype, moment.as_ref())?;
+        tensors.push(bytes);
+        errors.push(plain.error());
+        if moment.is_some() {
+            output_errors.push(output.error());
+        }
+    }
+    Ok(Factors {
+        tensors,
+        found: Found {
+            errors,
+            output_errors,
+            predicted: None,
+            norm: Norm::Frobenius,
+            sinks: Vec::new(),
+            exempt: Vec::new(),
+            axiom: None,
+        },
+    })
+}
+
+/// What is lost of a weight by a dense matrix in its place: plain, and under the second moment of its
+/// inputs where there is one.
+pub(super) fn energies(
+    weight: Weight<'_>,
+    stored: &[f32],
+    moment: Option<&(usize, Vec<f64>)>,
+) -> [Energies; 2] {
+    let weighted = moment.map(|(order, values)| {
+        let order = *order;
+        weighted_dense_energies(weight, stored, SecondMoment { order, values })
+    });
+    [dense_energies(weight, stored), weighted.unwrap_or_default()]
+}
+
+/// The bytes of a matrix in another type, and what that loses.
+fn encode(
+    source: &ModelFile,
+    member: &Member,
+    dtype: DType,
+    moment: Option<&(usize, Vec<f64>)>,
+) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+    let role = member.matrix.weight();
+    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+    let codec = |source| UnitError::Block {
+        tensor: tensor.name.clone(),
+        source,
+    };
+    let (rows, cols) = (member.rows, member.cols);
+    let row_bytes = |dtype: DType| dtype.row_bytes(cols).unwrap_or(0).max(1);
+    let (from_bytes, to_bytes) = (row_bytes(tensor.dtype), row_bytes(dtype));
+    let step = (PORTION / cols.max(1)).max(1);
+    let mut bytes = vec![0; rows * to_bytes];
+    let mut sums = [Energies::default(); 2];
+    let (mut values, mut stored) = (Vec::new(), Vec::new());
+    let from = source.bytes(tensor).chunks(step * from_bytes);
+    for (portion, (from, to)) in from.zip(bytes.chunks_mut(step * to_bytes)).enumerate() {
+        let here = from.len() / from_bytes;
+        values.resize(here * cols, 0.0);
+        stored.resize(here * cols, 0.0);
+        block::decode(tensor.dtype, from, &mut values).map_err(codec)?;
+        check_finite(tensor, &values, portion * step)?;
+        block::encode(dtype, &values, to).map_err(codec)?;
+        block::decode(dtype, to, &mut stored).map_err(codec)?;
+        if stored.iter().any(|value| !value.is_finite()) {
+            return Err(UnitError::DenseOverflow {
+                tensor: tensor.name.clone(),
+                dtype,
+            });
+        }
+        let weight = Weight {
+            rows: here,
+            cols,
+            values: &values,
+        };
+        let lost = energies(weight, &stored, moment);
+        sums.iter_mut()
+            .zip(lost)
+            .for_each(|(sum, lost)| *sum += lost);
+    }
+    Ok((bytes, sums))
+}
+
+/// Names the first number of some rows that is not finite.
+fn check_finite(tensor: &ModelTensor, values: &[f32], first_row: usize) -> Result<(), UnitError> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(UnitError::NotFinite {
+            tensor: tensor.name.clone(),
+            row: first_row + at / tensor.cols,
+            col: at % tensor.cols,
+            value: values[at],
+        }),
+    }
+}

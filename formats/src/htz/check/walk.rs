@@ -1,0 +1,324 @@
+//! The walk through a tensor table: what is stored, in which form, and whether it has the shapes that
+//! the form has.
+
+use std::fmt::Display;
+
+use super::{HtzError, tensor};
+use crate::DType;
+use crate::htz::manifest::TensorEntry;
+use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
+use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot, StoredForm};
+
+/// What is stored for the matrices and the shared bases, in the order of execution.
+#[derive(Default)]
+pub(super) struct Stored {
+    /// The slots of the layers.
+    pub slots: Vec<StoredMatrix>,
+    /// Embedding and head.
+    pub outside: Vec<StoredMatrix>,
+    pub bases: Vec<StoredBasis>,
+}
+
+pub(super) struct StoredMatrix {
+    pub matrix: MatrixId,
+    pub form: Form,
+    pub rank: Option<u64>,
+    pub parameters: u64,
+    pub bytes: u64,
+}
+
+pub(super) struct StoredBasis {
+    pub layer: usize,
+    pub group: InputGroup,
+    pub rank: u64,
+    pub parameters: u64,
+    pub bytes: u64,
+}
+
+/// Walks through the table in the order of execution. That order is the same for every model,
+/// so the walk finds a missing, repeated, misplaced or foreign tensor alike; and it stops with
+/// the table, so that no hyper-parameter makes it long.
+pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stored, HtzError> {
+    let mut walk = Walk { h, table, index: 0 };
+    let mut stored = Stored::default();
+    let width = h.width as u64;
+    let embedding = walk.stored(MatrixId::Embedding, None)?;
+    stored.outside.push(embedding);
+    let pairs = h.rope_dimensions as u64 / 2;
+    walk.optional_vector(Role::RopeFactors, pairs)?;
+    // One without the other could not be executed.
+    if h.forward.long_rope.is_some() {
+        walk.vector(Role::LongRopeFactors, pairs)?;
+    }
+    let head = h.head_size as u64;
+    for layer in 0..h.layers {
+        walk.vector(Role::AttentionNorm { layer }, width)?;
+        walk.group(
+            layer,
+            Some(InputGroup::Qkv),
+            &[Slot::Q, Slot::K, Slot::V],
+            &mut stored,
+        )?;
+        walk.optional_vector(Role::QueryNorm { layer }, head)?;
+        walk.optional_vector(Role::KeyNorm { layer }, head)?;
+        walk.group(layer, None, &[Slot::O], &mut stored)?;
+        walk.optional_vector(Role::PostAttentionNorm { layer }, width)?;
+        walk.vector(Role::FfnNorm { layer }, width)?;
+        walk.group(
+            layer,
+            Some(InputGroup::GateUp),
+            &[Slot::Gate, Slot::Up],
+            &mut stored,
+        )?;
+        walk.group(layer, None, &[Slot::Down], &mut stored)?;
+        walk.optional_vector(Role::PostFfnNorm { layer }, width)?;
+    }
+    walk.vector(Role::OutputNorm, width)?;
+    // Without one the embedding serves as head, too.
+    if walk.next_is(Role::Output) || walk.next_is(Role::OutputFactor { part: Part::A }) {
+        let head = walk.stored(MatrixId::Head, None)?;
+        stored.outside.push(head);
+    }
+    match walk.table.get(walk.index) {
+        None => Ok(stored),
+        Some(_) => Err(walk.order("the end of the table")),
+    }
+}
+
+struct Walk<'a> {
+    h: &'a HyperParameters,
+    table: &'a [TensorEntry],
+    index: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn next_is(&self, role: Role) -> bool {
+        self.table
+            .get(self.index)
+            .is_some_and(|entry| entry.role == role)
+    }
+
+    fn order(&self, expected: impl Display) -> HtzError {
+        HtzError::TensorOrder {
+            index: self.index,
+            expected: expected.to_string(),
+            found: match self.table.get(self.index) {
+                Some(entry) => entry.role.to_string(),
+                None => "missing".to_owned(),
+            },
+        }
+    }
+
+    /// The next tensor, which must have `role`; its shape is not looked at.
+    fn entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
+        match self.table.get(self.index) {
+            Some(entry) if entry.role == role => {
+                self.index += 1;
+                if entry.name.len() as u64 > MAX_TENSOR_NAME_BYTES {
+                    let expected = format!("at most {MAX_TENSOR_NAME_BYTES} bytes");
+                    return Err(tensor(
+                        entry,
+                        "length of the name",
+                        expected,
+                        entry.name.len(),
+                    ));
+                }
+                for (property, side) in [
+                    ("number of rows", entry.rows),
+                    ("number of columns", entry.cols),
+                ] {
+                    if side == 0 || side > MAX_VOCABULARY as u64 {
+                        let expected = format!("1 to {MAX_VOCABULARY}");
+                        return Err(tensor(entry, property, expected, side));
+                    }
+                }
+                match entry.stored_bytes() {
+                    Some(bytes) if bytes == entry.length => Ok(entry),
+                    Some(bytes) => Err(tensor(entry, "length", bytes, entry.length)),
+                    None => {
+                        let block = entry.dtype.block_len();
+                        let expected = format!("a multiple of {block} for {}", entry.dtype);
+                        Err(tensor(entry, "number of columns", expected, entry.cols))
+                    }
+                }
+            }
+            _ => Err(self.order(role)),
+        }
+    }
+
+    fn matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<&'a TensorEntry, HtzError> {
+        let entry = self.entry(role)?;
+        if (entry.rows, entry.cols) != (rows, cols) {
+            let found = format!("[{}, {}]", entry.rows, entry.cols);
+            return Err(tensor(entry, "shape", format!("[{rows}, {cols}]"), found));
+        }
+        Ok(entry)
+    }
+
+    /// A row of plain numbers: they are read as they are, so no block type is allowed.
+    fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
+        let entry = self.matrix(role, 1, cols)?;
+        match entry.dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Ok(()),
+            other => Err(tensor(entry, "type", "f32, f16 or bf16", other)),
+        }
+    }
+
+    fn optional_vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
+        if self.next_is(role) {
+            self.vector(role, cols)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Slots that read the same input, after the basis that some of them may share.
+    fn group(
+        &mut self,
+        layer: usize,
+        group: Option<InputGroup>,
+        slots: &[Slot],
+        stored: &mut Stored,
+    ) -> Result<(), HtzError> {
+        let mut basis = None;
+        if let Some(group) = group {
+            let role = Role::Basis { layer, group };
+            if self.next_is(role) {
+                let entry = self.factor(role, self.h.width)?;
+                basis = Some(entry);
+                stored.bases.push(StoredBasis {
+                    layer,
+                    group,
+                    rank: entry.rows,
+                    parameters: entry.parameters(),
+                    bytes: entry.length,
+                });
+            }
+        }
+        let mut projected = false;
+        for &slot in slots {
+            let found = self.slot(layer, slot, basis)?;
+            projected |= found.form == Form::SharedBasis;
+            stored.slots.push(found);
+        }
+        match basis {
+            Some(basis) if !projected => {
+                let expected = "one at least";
+                Err(tensor(basis, "number of slots that use it", expected, 0))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A first factor `[rank, cols]` with a rank of at most `cols`.
+    fn factor(&mut self, role: Role, cols: usize) -> Result<&'a TensorEntry, HtzError> {
+        let entry = self.entry(role)?;
+        if entry.cols != cols as u64 || entry.rows > cols as u64 {
+            let found = format!("[{}, {}]", entry.rows, entry.cols);
+            let expected = format!("[1 to {cols}, {cols}]");
+            return Err(tensor(entry, "shape", expected, found));
+        }
+        Ok(entry)
+    }
+
+    fn slot(
+        &mut self,
+        layer: usize,
+        slot: Slot,
+        basis: Option<&TensorEntry>,
+    ) -> Result<StoredMatrix, HtzError> {
+        let found = self.stored(MatrixId::Slot { layer, slot }, basis)?;
+        let (rows, _) = self.h.slot_shape(slot);
+        let part = Part::Bias;
+        self.optional_vector(Role::Linear { layer, slot, part }, rows as u64)?;
+        Ok(found)
+    }
+
+    /// The tensors of a matrix, in whichever form they are. Its factors' types and rank are those that
+    /// are found; the shapes are those that the form then has.
+    fn stored(
+        &mut self,
+        matrix: MatrixId,
+        basis: Option<&TensorEntry>,
+    ) -> Result<StoredMatrix, HtzError> {
+        let shape = matrix.shape(self.h);
+        let form = self.form_of(matrix, basis.is_some())?;
+        let ahead = |part| self.ahead(matrix, part);
+        let dtype = |part| ahead(part).map_or(DType::F32, |entry| entry.dtype);
+        // The rank is the number of the first factor's rows, whose shape is checked on its own.
+        let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
+        let stored = match form {
+            Form::Dense => StoredForm::Dense {
+                weight: dtype(Part::Weight),
+            },
+            Form::LowRank => StoredForm::LowRank {
+                rank: rank(Part::A),
+                a: dtype(Part::A),
+                b: dtype(Part::B),
+            },
+            Form::SharedBasis => StoredForm::SharedBasis {
+                rank: basis.map_or(0, |basis| usize::try_from(basis.rows).unwrap_or(0)),
+                basis: basis.map_or(DType::F32, |basis| basis.dtype),
+                projected: dtype(Part::Projected),
+            },
+            Form::Residual => StoredForm::Residual {
+                base: dtype(Part::Weight),
+                rank: rank(Part::ResidualA),
+                a: dtype(Part::ResidualA),
+                b: dtype(Part::ResidualB),
+            },
+        };
+        let mut found = StoredMatrix {
+            matrix,
+            form,
+            rank: stored.rank().map(|rank| rank as u64),
+            parameters: 0,
+            bytes: 0,
+        };
+        for expected in stored.tensors(matrix, shape) {
+            let entry = match MatrixId::of(expected.role) {
+                Some((_, Part::A | Part::ResidualA)) => {
+                    let entry = self.factor(expected.role, shape.1)?;
+                    if entry.rows > shape.0 as u64 {
+                        let most = format!("at most {}", shape.0);
+                        return Err(tensor(entry, "rank", most, entry.rows));
+                    }
+                    entry
+                }
+                _ => self.matrix(expected.role, expected.rows as u64, expected.cols as u64)?,
+            };
+            found.parameters = found.parameters.saturating_add(entry.parameters());
+            found.bytes = found.bytes.saturating_add(entry.length);
+        }
+        Ok(found)
+    }
+
+    /// A part of a matrix among the tensors that come next, where it is there: as many as a form has.
+    fn ahead(&self, matrix: MatrixId, part: Part) -> Option<&'a TensorEntry> {
+        let role = matrix.role(part)?;
+        let next = self.table.get(self.index..).unwrap_or_default();
+        let most = Form::Residual.parts().len();
+        next.iter().take(most).find(|entry| entry.role == role)
+    }
+
+    /// The form that the next tensors are of; only with a basis a shared one.
+    fn form_of(&self, matrix: MatrixId, shared: bool) -> Result<Form, HtzError> {
+        // A base with a residual begins as a dense matrix does.
+        let begins = [Form::Dense, Form::LowRank, Form::SharedBasis].into_iter();
+        let firsts = begins.filter_map(|form| {
+            let role = matrix.role(*form.parts().first()?)?;
+            (form != Form::SharedBasis || shared).then_some((form, role))
+        });
+        match firsts.clone().find(|(_, role)| self.next_is(*role)) {
+            Some((Form::Dense, _)) => {
+                let has = |part| self.ahead(matrix, part).is_some();
+                Ok(Form::of(has).unwrap_or(Form::Dense))
+            }
+            Some((form, _)) => Ok(form),
+            None => {
+                let names: Vec<String> = firsts.map(|(_, role)| role.to_string()).collect();
+                Err(self.order(names.join(" or ")))
+            }
+        }
+    }
+}

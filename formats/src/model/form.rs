@@ -1,0 +1,430 @@
+//! What a form of a matrix stores: the one place that knows it. Whoever plans, writes, checks or
+//! loads asks here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{HyperParameters, InputGroup, Part, Role, Slot};
+use crate::DType;
+
+/// A matrix that a plan decides about and a manifest has a record of, in the order of execution.
+///
+/// Where a model ties its head to the embedding, that is one matrix, [`MatrixId::Embedding`], and there
+/// is no [`MatrixId::Head`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MatrixId {
+    /// Rows are looked up by token, `[vocabulary, width]`.
+    Embedding,
+    /// A linear slot of a block.
+    Slot {
+        /// Index of the block.
+        layer: usize,
+        /// Which of the seven.
+        slot: Slot,
+    },
+    /// From the normed residual stream to the logits, `[vocabulary, width]`.
+    Head,
+}
+
+impl MatrixId {
+    /// The block it belongs to; `None` outside of blocks.
+    pub const fn layer(self) -> Option<usize> {
+        match self {
+            MatrixId::Slot { layer, .. } => Some(layer),
+            MatrixId::Embedding | MatrixId::Head => None,
+        }
+    }
+
+    /// Which of a block's slots it is; `None` outside of blocks.
+    pub const fn slot(self) -> Option<Slot> {
+        match self {
+            MatrixId::Slot { slot, .. } => Some(slot),
+            MatrixId::Embedding | MatrixId::Head => None,
+        }
+    }
+
+    /// The name without the block: `q`, `embedding`, `head`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MatrixId::Embedding => "embedding",
+            MatrixId::Slot { slot, .. } => slot.name(),
+            MatrixId::Head => "head",
+        }
+    }
+
+    /// Rows (outputs) and columns (inputs) of the dense matrix.
+    pub fn shape(self, hyper: &HyperParameters) -> (usize, usize) {
+        match self {
+            MatrixId::Embedding | MatrixId::Head => (hyper.vocabulary, hyper.width),
+            MatrixId::Slot { slot, .. } => hyper.slot_shape(slot),
+        }
+    }
+
+    /// What a part of it does in the model; `None` for a part that no form of it has. Rows of an
+    /// embedding are looked up, so it has but its weight.
+    pub const fn role(self, part: Part) -> Option<Role> {
+        match (self, part) {
+            (MatrixId::Slot { layer, slot }, part) => Some(Role::Linear { layer, slot, part }),
+            (MatrixId::Embedding, Part::Weight) => Some(Role::TokenEmbedding),
+            (MatrixId::Head, Part::Weight) => Some(Role::Output),
+            (MatrixId::Head, Part::A | Part::B | Part::ResidualA | Part::ResidualB) => {
+                Some(Role::OutputFactor { part })
+            }
+            (MatrixId::Embedding | MatrixId::Head, _) => None,
+        }
+    }
+
+    /// The role of the dense matrix.
+    pub const fn weight(self) -> Role {
+        match self {
+            MatrixId::Embedding => Role::TokenEmbedding,
+            MatrixId::Head => Role::Output,
+            MatrixId::Slot { layer, slot } => Role::Linear {
+                layer,
+                slot,
+                part: Part::Weight,
+            },
+        }
+    }
+
+    /// The matrix that a tensor is a part of, and which part; `None` for bases and vectors that are
+    /// no bias.
+    pub const fn of(role: Role) -> Option<(MatrixId, Part)> {
+        match role {
+            Role::TokenEmbedding => Some((MatrixId::Embedding, Part::Weight)),
+            Role::Output => Some((MatrixId::Head, Part::Weight)),
+            Role::OutputFactor { part } => Some((MatrixId::Head, part)),
+            Role::Linear { layer, slot, part } => Some((MatrixId::Slot { layer, slot }, part)),
+            _ => None,
+        }
+    }
+}
+
+/// `layers.3.q`, `embedding`, `head`.
+impl fmt::Display for MatrixId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MatrixId::Slot { layer, slot } => write!(f, "layers.{layer}.{slot}"),
+            MatrixId::Embedding | MatrixId::Head => f.write_str(self.name()),
+        }
+    }
+}
+
+impl FromStr for MatrixId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(found) = [MatrixId::Embedding, MatrixId::Head]
+            .into_iter()
+            .find(|matrix| matrix.name() == text)
+        {
+            return Ok(found);
+        }
+        // A slot is called as its weight, without the last word: one spelling for both.
+        match format!("{text}.weight").parse() {
+            Ok(Role::Linear { layer, slot, .. }) => Ok(MatrixId::Slot { layer, slot }),
+            _ => Err(format!("unknown matrix {text:?}")),
+        }
+    }
+}
+
+impl Serialize for MatrixId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for MatrixId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// How a matrix is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// `W`.
+    Dense,
+    /// `W ≈ B A`.
+    LowRank,
+    /// `W ≈ W̃ Pᵀ` with the basis `P` of the slot's group.
+    SharedBasis,
+    /// `W ≈ W₀ + B A`: a dense base, and what it lacks.
+    Residual,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Form; 4] = [
+        Form::Dense,
+        Form::LowRank,
+        Form::SharedBasis,
+        Form::Residual,
+    ];
+
+    /// The name used in the manifest.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Dense => "dense",
+            Form::LowRank => "low_rank",
+            Form::SharedBasis => "shared_basis",
+            Form::Residual => "residual",
+        }
+    }
+
+    /// The parts that a matrix of this form has of its own, in the order of execution.
+    pub const fn parts(self) -> &'static [Part] {
+        match self {
+            Form::Dense => &[Part::Weight],
+            Form::LowRank => &[Part::A, Part::B],
+            Form::SharedBasis => &[Part::Projected],
+            Form::Residual => &[Part::Weight, Part::ResidualA, Part::ResidualB],
+        }
+    }
+
+    /// The form of a matrix of which these parts are there. The last part of a form may be missing:
+    /// then the file lacks it, as whoever looks for the parts of the form will find out.
+    pub fn of(has: impl Fn(Part) -> bool) -> Option<Form> {
+        match (has(Part::Weight), has(Part::ResidualA)) {
+            (true, true) => Some(Form::Residual),
+            (true, false) => Some(Form::Dense),
+            (false, _) if has(Part::Projected) => Some(Form::SharedBasis),
+            (false, _) if has(Part::A) => Some(Form::LowRank),
+            (false, _) => None,
+        }
+    }
+}
+
+/// A stored form with its rank and the types of its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredForm {
+    /// `W [out, in]`.
+    Dense {
+        /// Type of `W`.
+        weight: DType,
+    },
+    /// `A [rank, in]` and `B [out, rank]`.
+    LowRank {
+        /// Components.
+        rank: usize,
+        /// Type of `A`.
+        a: DType,
+        /// Type of `B`.
+        b: DType,
+    },
+    /// `W̃ [out, rank]`, and `Pᵀ [rank, in]` once for the group.
+    SharedBasis {
+        /// Components.
+        rank: usize,
+        /// Type of the basis.
+        basis: DType,
+        /// Type of `W̃`.
+        projected: DType,
+    },
+    /// `W₀ [out, in]`, `A [rank, in]` and `B [out, rank]`.
+    Residual {
+        /// Type of the base `W₀`.
+        base: DType,
+        /// Components of what the base lacks.
+        rank: usize,
+        /// Type of `A`.
+        a: DType,
+        /// Type of `B`.
+        b: DType,
+    },
+}
+
+impl StoredForm {
+    /// The form alone.
+    pub const fn form(self) -> Form {
+        match self {
+            StoredForm::Dense { .. } => Form::Dense,
+            StoredForm::LowRank { .. } => Form::LowRank,
+            StoredForm::SharedBasis { .. } => Form::SharedBasis,
+            StoredForm::Residual { .. } => Form::Residual,
+        }
+    }
+
+    /// Components of its factors; `None` where there are none.
+    pub const fn rank(self) -> Option<usize> {
+        match self {
+            StoredForm::Dense { .. } => None,
+            StoredForm::LowRank { rank, .. }
+            | StoredForm::SharedBasis { rank, .. }
+            | StoredForm::Residual { rank, .. } => Some(rank),
+        }
+    }
+
+    /// The tensors of a matrix `[rows, cols]` in this form, in the order of execution; without the basis
+    /// of its group. A part that the matrix cannot have is left out, which [`MatrixId::role`] tells.
+    pub fn tensors(self, matrix: MatrixId, (rows, cols): (usize, usize)) -> Vec<StoredTensor> {
+        let shape = |part: Part| match (self, part) {
+            (StoredForm::Dense { weight }, _) => (weight, rows, cols),
+            (StoredForm::LowRank { rank, a, .. }, Part::A) => (a, rank, cols),
+            (StoredForm::LowRank { rank, b, .. }, _) => (b, rows, rank),
+            (
+                StoredForm::SharedBasis {
+                    rank, projected, ..
+                },
+                _,
+            ) => (projected, rows, rank),
+            (StoredForm::Residual { rank, a, .. }, Part::ResidualA) => (a, rank, cols),
+            (StoredForm::Residual { rank, b, .. }, Part::ResidualB) => (b, rows, rank),
+            (StoredForm::Residual { base, .. }, _) => (base, rows, cols),
+        };
+        let parts = self.form().parts().iter();
+        parts
+            .filter_map(|&part| {
+                let (dtype, rows, cols) = shape(part);
+                let role = matrix.role(part)?;
+                Some(StoredTensor {
+                    role,
+                    dtype,
+                    rows,
+                    cols,
+                })
+            })
+            .collect()
+    }
+
+    /// The basis `[rank, cols]` that a group's slots of this form share; `None` with another form.
+    pub fn basis(self, layer: usize, group: InputGroup, cols: usize) -> Option<StoredTensor> {
+        let StoredForm::SharedBasis { rank, basis, .. } = self else {
+            return None;
+        };
+        Some(StoredTensor {
+            role: Role::Basis { layer, group },
+            dtype: basis,
+            rows: rank,
+            cols,
+        })
+    }
+}
+
+/// A tensor as it is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredTensor {
+    /// What it does in the model.
+    pub role: Role,
+    /// How its numbers are stored.
+    pub dtype: DType,
+    /// Rows.
+    pub rows: usize,
+    /// Numbers in a row.
+    pub cols: usize,
+}
+
+impl StoredTensor {
+    /// Numbers in it.
+    pub fn parameters(&self) -> u64 {
+        self.rows as u64 * self.cols as u64
+    }
+
+    /// Bytes that type and shape call for, of the whole blocks of each row: in a plan that was checked
+    /// and in a file that was, there is nothing behind them.
+    pub fn bytes(&self) -> u64 {
+        let blocks = (self.cols / self.dtype.block_len()) as u64;
+        let row = blocks.saturating_mul(self.dtype.block_bytes() as u64);
+        row.saturating_mul(self.rows as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMS: [StoredForm; 4] = [
+        StoredForm::Dense { weight: DType::Q4K },
+        StoredForm::LowRank {
+            rank: 32,
+            a: DType::Q8_0,
+            b: DType::F16,
+        },
+        StoredForm::SharedBasis {
+            rank: 32,
+            basis: DType::F32,
+            projected: DType::Q8_0,
+        },
+        StoredForm::Residual {
+            base: DType::Q4_0,
+            rank: 32,
+            a: DType::BF16,
+            b: DType::Q8_0,
+        },
+    ];
+
+    fn slot() -> MatrixId {
+        MatrixId::Slot {
+            layer: 4,
+            slot: Slot::Up,
+        }
+    }
+
+    #[test]
+    fn a_form_is_recognised_by_what_it_stores() {
+        for (stored, form) in FORMS.into_iter().zip(Form::ALL) {
+            assert_eq!(stored.form(), form);
+            let tensors = stored.tensors(slot(), (768, 256));
+            let has = |part| tensors.iter().any(|t| Some(t.role) == slot().role(part));
+            assert_eq!(Form::of(has), Some(form));
+            assert_eq!(tensors.len(), form.parts().len());
+            // In the order of execution, each of whole blocks, and the parts that the form has.
+            let by_role = |a: &StoredTensor, b: &StoredTensor| {
+                a.role.execution_order() < b.role.execution_order()
+            };
+            assert!(tensors.is_sorted_by(by_role), "{tensors:?}");
+            for (tensor, &part) in tensors.iter().zip(form.parts()) {
+                assert_eq!(MatrixId::of(tensor.role), Some((slot(), part)));
+                assert!(tensor.bytes() > 0);
+            }
+        }
+        assert_eq!(Form::of(|_| false), None);
+        assert_eq!(Form::of(|part| part == Part::Bias), None);
+    }
+
+    #[test]
+    fn shapes_and_bytes_are_those_of_the_form() {
+        let of = |form: StoredForm| -> Vec<_> {
+            let tensors = form.tensors(slot(), (768, 256));
+            tensors
+                .iter()
+                .map(|t| (t.rows, t.cols, t.bytes()))
+                .collect()
+        };
+        assert_eq!(of(FORMS[0]), [(768, 256, 768 * 144)]);
+        assert_eq!(of(FORMS[1]), [(32, 256, 32 * 8 * 34), (768, 32, 768 * 64)]);
+        assert_eq!(of(FORMS[2]), [(768, 32, 768 * 34)]);
+        assert_eq!(
+            of(FORMS[3]),
+            [
+                (768, 256, 768 * 8 * 18),
+                (32, 256, 32 * 512),
+                (768, 32, 768 * 34)
+            ]
+        );
+        let basis = FORMS[2].basis(1, InputGroup::GateUp, 256).unwrap();
+        assert_eq!((basis.rows, basis.cols, basis.bytes()), (32, 256, 32768));
+        assert_eq!(FORMS[1].basis(1, InputGroup::GateUp, 256), None);
+    }
+
+    #[test]
+    fn matrices_survive_their_text_and_others_are_refused() {
+        let all = [MatrixId::Embedding, slot(), MatrixId::Head];
+        assert!(all.is_sorted());
+        for matrix in all {
+            assert_eq!(matrix.to_string().parse(), Ok(matrix));
+            assert_eq!(MatrixId::of(matrix.weight()), Some((matrix, Part::Weight)));
+            assert_eq!(matrix.role(Part::Weight), Some(matrix.weight()));
+        }
+        for text in ["", "layers.3", "layers.03.q", "q", "output", "layers.0.q.a"] {
+            assert!(text.parse::<MatrixId>().is_err(), "{text}");
+        }
+        // An embedding is looked up row by row.
+        assert_eq!(MatrixId::Embedding.role(Part::A), None);
+        assert_eq!(MatrixId::Head.role(Part::Projected), None);
+    }
+}

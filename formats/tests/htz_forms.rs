@@ -1,0 +1,160 @@
+//! Forms that format 1.4 brought, in files whose digests are right and whose contents are wrong.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod htz_common;
+
+use htc_formats::htz::Htz;
+use htz_common::{forged, formed, json};
+use serde_json::{Value, json};
+
+/// Refuses the artifact of all forms after a change, and returns the message, which is one line.
+fn refused(change: impl FnOnce(&mut Value)) -> String {
+    let file = forged(&formed().bytes(), change);
+    let message = Htz::parse(&file)
+        .expect_err("the fault is found")
+        .to_string();
+    assert!(!message.contains('\n'), "{message}");
+    message
+}
+
+/// Index in the artifact's table.
+fn index(role: &str) -> usize {
+    let json = json(&formed().bytes());
+    let table = json["tensors"].as_array().unwrap();
+    let found = table.iter().position(|entry| entry["role"] == role);
+    found.unwrap()
+}
+
+#[test]
+fn ranks_of_residuals_and_heads_must_agree() {
+    for (role, key, value, said) in [
+        ("layers.0.o.residual_b", "cols", 4, "[32, 3]"),
+        ("layers.0.o.residual_a", "rows", 4, "residual_b"),
+        ("layers.0.o.residual_a", "cols", 16, "[1 to 32, 32]"),
+        ("output.b", "cols", 5, "[12, 4]"),
+        ("output.a", "rows", 3, "[12, 3]"),
+    ] {
+        let message = refused(|json| {
+            let entry = &mut json["tensors"][index(role)];
+            let length = entry["length"].as_u64().unwrap() / entry[key].as_u64().unwrap();
+            entry[key] = value.into();
+            entry["length"] = (length * value).into();
+        });
+        assert!(
+            message.contains("shape") && message.contains(said),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_head_has_no_rank_above_its_tokens() {
+    let mut model = formed();
+    let a = index("output.a");
+    model.manifest.tensors[a].rows = 13;
+    model.manifest.tensors[a + 1].cols = 13;
+    let folder = tempfile::tempdir().unwrap();
+    let fault = model.write(&folder.path().join("x"), &[]).unwrap_err();
+    let message = fault.to_string();
+    assert!(
+        message.contains("rank") && message.contains("at most 12"),
+        "{message}"
+    );
+}
+
+/// A part that is missing, twice there or elsewhere is found by the walk through the table.
+#[test]
+fn parts_of_a_form_stand_together() {
+    let without = |role: &str| {
+        let at = index(role);
+        refused(|json| {
+            json["tensors"].as_array_mut().unwrap().remove(at);
+        })
+    };
+    for (role, expected, found) in [
+        (
+            "layers.0.o.residual_b",
+            "layers.0.o.residual_b",
+            "layers.0.ffn_norm",
+        ),
+        (
+            "layers.0.o.residual_a",
+            "layers.0.ffn_norm",
+            "layers.0.o.residual_b",
+        ),
+        (
+            "layers.0.o.weight",
+            "layers.0.o.weight or layers.0.o.a",
+            "layers.0.o.residual_a",
+        ),
+        ("output.b", "output.b", "missing"),
+        ("output.a", "end of the table", "output.b"),
+    ] {
+        let message = without(role);
+        assert!(
+            message.contains(expected) && message.contains(found),
+            "{role}: {message}"
+        );
+    }
+    let at = index("layers.0.o.residual_a");
+    let message = refused(|json| json["tensors"].as_array_mut().unwrap().swap(at, at + 1));
+    assert!(message.contains("layers.0.o.residual_a"), "{message}");
+}
+
+#[test]
+fn records_of_matrices_agree_with_the_tensors() {
+    let changes: [(&str, Value, &[&str]); 8] = [
+        (
+            "matrix",
+            json!("embedding"),
+            &["matrices", "each once", "found embedding"],
+        ),
+        (
+            "matrix",
+            json!("layers.0.q"),
+            &["matrices", "found layers.0.q"],
+        ),
+        (
+            "form",
+            json!("residual"),
+            &["head", "form", "expected low_rank"],
+        ),
+        ("rank", json!(5), &["head", "rank", "expected 4"]),
+        (
+            "rows",
+            json!(13),
+            &["head", "number of rows", "expected 12"],
+        ),
+        (
+            "parameters_after",
+            json!(1),
+            &["head", "parameters after", "expected 176"],
+        ),
+        (
+            "bytes_after",
+            json!(1),
+            &["head", "bytes after", "expected 352"],
+        ),
+        ("error", json!(-0.5), &["head", "error", "not negative"]),
+    ];
+    for (key, value, said) in changes {
+        let message = refused(|json| json["plan"]["matrices"][1][key] = value);
+        for word in said {
+            assert!(message.contains(word), "{key}: {word:?} in {message:?}");
+        }
+    }
+    let message = refused(|json| json["plan"]["slots"][3]["form"] = json!("dense"));
+    assert!(
+        message.contains("layers.0.o") && message.contains("expected residual"),
+        "{message}"
+    );
+    // In their order.
+    let message = refused(|json| json["plan"]["matrices"].as_array_mut().unwrap().reverse());
+    assert!(message.contains("embedding, then head"), "{message}");
+}

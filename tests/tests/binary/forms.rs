@@ -1,0 +1,417 @@
+//! Forms beyond factors, end to end: dense in another type, a head in factors, a base with a residual.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use htc_formats::DType;
+use htc_loader::Model;
+use htc_tests::artifact::Artifact;
+use htc_tests::float64::Matrix;
+use htc_tests::logits::{at_positions, largest_difference};
+use htc_tests::material::demo;
+use htc_tests::model::{SLOT_NAMES, SLOTS, Tensor};
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{close, compile, list, number, text};
+
+const TOKENS: [u32; 12] = [1, 261, 297, 70, 280, 280, 5, 298, 264, 275, 3, 290];
+
+fn tiny() -> TinyModel {
+    TinyModel {
+        output: true,
+        ffn: 192,
+        ..TinyModel::default()
+    }
+}
+
+/// A plan of every form, in types that leave activations unrounded; `head` is what is said of the head.
+fn plan_of_forms(head: &str) -> String {
+    format!(
+        r#"{{
+  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
+  "embedding": {{"form": "dense", "types": {{"weight": "bf16"}}}},
+  "head": {head},
+  "units": [
+    {{"layer": 0, "slots": ["q"], "form": "residual", "rank": 16, "types": {{"base": "bf16", "a": "f32", "b": "f16"}}}},
+    {{"layer": 0, "slots": ["k"], "form": "dense", "types": {{"weight": "bf16"}}}},
+    {{"layer": 0, "slots": ["up"], "form": "low_rank", "rank": 24, "types": {{"a": "f32", "b": "f32"}}}},
+    {{"layer": 0, "slots": ["gate"], "form": "dense"}},
+    {{"layer": 1, "slots": ["o"], "form": "residual", "rank": 8, "types": {{"base": "f16", "a": "f16", "b": "f32"}}}},
+    {{"layer": 1, "slots": ["down"], "form": "residual", "rank": 20, "types": {{"base": "bf16", "a": "f32", "b": "f32"}}}}
+  ]
+}}"#
+    )
+}
+
+const HEADS: [&str; 3] = [
+    r#"{"form": "low_rank", "rank": 40, "types": {"a": "f32", "b": "f32"}}"#,
+    r#"{"form": "residual", "rank": 12, "types": {"base": "bf16", "a": "f32", "b": "f32"}}"#,
+    r#"{"form": "dense", "types": {"weight": "f16"}}"#,
+];
+
+/// The model that an artifact stands for, with dense matrices in f32.
+fn dense_equal(tiny: &TinyModel, artifact: &Artifact) -> Vec<Tensor> {
+    let mut tensors = tiny.tensors();
+    let mut put = |name: String, matrix: Matrix| {
+        let tensor = tensors.iter_mut().find(|t| t.name == name).unwrap();
+        tensor.values = matrix.values.iter().map(|v| *v as f32).collect();
+    };
+    put(
+        "token_embd.weight".to_owned(),
+        artifact.matrix("token_embedding"),
+    );
+    put("output.weight".to_owned(), artifact.head());
+    for layer in 0..tiny.layers {
+        for (name, slot) in SLOTS.iter().zip(SLOT_NAMES) {
+            put(
+                format!("blk.{layer}.{name}.weight"),
+                artifact.product(layer, slot),
+            );
+        }
+    }
+    tensors
+}
+
+fn logits(path: &Path) -> [Vec<f32>; 2] {
+    let positions: Vec<usize> = (0..TOKENS.len()).collect();
+    let model = Arc::new(Model::open(path).unwrap());
+    at_positions(&model, &TOKENS, &positions, 2)
+}
+
+/// Every form is executed as the dense matrix that it stands for, in prefill and decode, and reports
+/// that matrix' distance from the source.
+#[test]
+fn every_form_is_executed_as_the_matrix_it_stands_for() {
+    let tiny = tiny();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    for head in HEADS {
+        let plan = scratch.file("plan.json", plan_of_forms(head));
+        let options = ["--plan", plan.to_str().unwrap(), "--force"];
+        let (path, report) = compile(&scratch, &model, "out.htz", &options);
+        htc!["verify", &path].run().ok();
+        htc!["verify", &path, "--probe", "--layer", "0"].run().ok();
+        htc!["inspect", &path].run().ok();
+        let artifact = Artifact::open(&path);
+        let dense = tiny.bytes_of(&dense_equal(&tiny, &artifact));
+        let dense = scratch.file("dense.gguf", dense);
+        let [expected, _] = logits(&dense);
+        for found in logits(&path) {
+            let difference = largest_difference(&found, &expected);
+            assert!(difference < 1e-4, "{head}: {difference:.2e}");
+        }
+        let sources = tiny.tensors();
+        let source = |name: &str| {
+            let tensor = sources.iter().find(|t| t.name == name).unwrap();
+            Matrix::new(tensor.rows, tensor.cols, &tensor.values)
+        };
+        let matrices = list(&report, "/plan/matrices");
+        assert_eq!(matrices.len(), 2);
+        let stored = [artifact.matrix("token_embedding"), artifact.head()];
+        let names = ["token_embd.weight", "output.weight"];
+        for ((record, stored), name) in matrices.iter().zip(stored).zip(names) {
+            let expected = source(name).relative_distance(&stored);
+            close(number(record, "/error"), expected, 1e-4);
+        }
+        let mut residuals = 0;
+        for record in list(&report, "/plan/slots") {
+            let (layer, slot) = (number(record, "/layer") as usize, text(record, "/slot"));
+            let at = SLOT_NAMES.iter().position(|name| *name == slot).unwrap();
+            let source = source(&format!("blk.{layer}.{}.weight", SLOTS[at]));
+            let expected = source.relative_distance(&artifact.product(layer, slot));
+            match record["error"].as_f64() {
+                Some(error) => close(error, expected, 1e-3),
+                None => assert_eq!(expected, 0.0, "{record}"),
+            }
+            residuals += usize::from(record["form"] == "residual");
+        }
+        assert_eq!(residuals, 3);
+    }
+}
+
+/// A residual takes from its base the largest part of what it lacks: the error is that of the base, less
+/// the components kept.
+#[test]
+fn a_residual_is_the_best_of_its_rank() {
+    let tiny = tiny();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let unit = |form: &str| {
+        let units = format!("{{\"layer\": 0, \"slots\": [\"up\"], {form}}}");
+        format!(
+            "{{\"format\": \"htc-plan\", \"version\": 1, \"method\": \"gp\", \"factor_type\": \"f32\", \
+             \"units\": [{units}]}}"
+        )
+    };
+    let made = |form: &str| {
+        let plan = scratch.file("plan.json", unit(form));
+        let options = ["--plan", plan.to_str().unwrap(), "--force"];
+        let (path, report) = compile(&scratch, &model, "out.htz", &options);
+        let record = list(&report, "/plan/slots").iter();
+        let record = record.clone().find(|r| r["slot"] == "up").unwrap();
+        (Artifact::open(&path), number(record, "/error"))
+    };
+    let (_, alone) = made(r#""form": "dense", "types": {"weight": "q4_0"}"#);
+    let residual = |rank: usize| {
+        made(&format!(
+            r#""form": "residual", "rank": {rank}, "types": {{"base": "q4_0", "a": "f32", "b": "f32"}}"#
+        ))
+    };
+    let (artifact, error) = residual(16);
+    let tensors = tiny.tensors();
+    let source = tensors
+        .iter()
+        .find(|t| t.name == "blk.0.ffn_up.weight")
+        .unwrap();
+    let source = Matrix::new(source.rows, source.cols, &source.values);
+    let mut lacking = source.clone();
+    lacking.add(-1.0, &artifact.matrix("layers.0.up.weight"));
+    close(alone, lacking.norm() / source.norm(), 1e-5);
+    let gram = lacking.transposed().times(&lacking);
+    let tail: f64 = gram.eigen().0[16..].iter().sum();
+    close(error, tail.sqrt() / source.norm(), 1e-4);
+    assert!(error < 0.9 * alone);
+    let (_, all) = residual(64);
+    assert!(all < 1e-5, "{all}");
+}
+
+/// The demo model in short types: what the forecast says, on any number of threads, near the source.
+#[test]
+fn the_demo_model_in_short_types_is_near_its_source() {
+    let scratch = Scratch::new();
+    let source = demo("reference-7m-f16.gguf");
+    let tied = Model::open(&source).unwrap();
+    let tied = tied
+        .file()
+        .tensor(htc_formats::model::Role::Output)
+        .is_none();
+    let [expected, _] = logits(&source);
+    let by_hand = |head: &str, base: &str| -> String {
+        let unit = |layer: usize, slot: &str| {
+            format!(
+                r#"{{"layer": {layer}, "slots": ["{slot}"], "form": "residual", "rank": 32, "types": {{"base": "{base}", "a": "q8_0", "b": "q8_0"}}}}"#
+            )
+        };
+        let slots = ["q", "o", "down"].into_iter();
+        let units = slots.flat_map(|slot| (0..8).map(move |layer| (layer, slot)));
+        let units: Vec<String> = units.map(|(layer, slot)| unit(layer, slot)).collect();
+        let head = if tied { "" } else { head };
+        format!(
+            r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
+             "embedding": {{"form": "dense", "types": {{"weight": "q8_0"}}}}, {head} "units": [{}]}}"#,
+            units.join(", ")
+        )
+    };
+    let head = r#""head": {"form": "dense", "types": {"weight": "q6_k"}},"#;
+    let plans = [
+        ("q8_0", by_hand(head, "q8_0")),
+        ("q4_k", by_hand(head, "q4_k")),
+    ];
+    let plans = plans.map(|(name, text)| scratch.file(&format!("{name}.json"), text));
+    let [long, short] = plans.each_ref().map(|path| path.to_str().unwrap());
+    let cases: [(&[&str], f64); 5] = [
+        (
+            &[
+                "--slots",
+                "q",
+                "--rank",
+                "full",
+                "--dense-type",
+                "q8_0",
+                "--embedding-type",
+                "q8_0",
+            ],
+            0.1,
+        ),
+        (
+            &["--slots", "q", "--rank", "full", "--dense-type", "q4_k"],
+            0.6,
+        ),
+        (
+            &["--slots", "q", "--rank", "full", "--embedding-type", "q4_k"],
+            0.6,
+        ),
+        (&["--plan", long], 0.1),
+        (&["--plan", short], 0.6),
+    ];
+    for (options, bound) in cases {
+        let output = scratch.path("out.htz");
+        let run = |threads: &str| -> Htc {
+            let base = htc![
+                "compile", &source, "-o", &output, "--force", "--report", "json"
+            ];
+            base.args(options).args(["--threads", threads])
+        };
+        let forecast = run("2").arg("--dry-run").run().json();
+        run("1").run().ok();
+        let one = fs::read(&output).unwrap();
+        let report = run("2").run().json();
+        assert!(
+            fs::read(&output).unwrap() == one,
+            "{options:?}: other bytes on two threads"
+        );
+        assert_eq!(
+            number(&forecast, "/bytes/after"),
+            one.len() as f64,
+            "{options:?}"
+        );
+        for key in ["parameters", "selected_bytes", "ratio"] {
+            assert_eq!(forecast[key], report[key], "{options:?}: {key}");
+        }
+        htc!["verify", &output].run().ok();
+        htc!["verify", &output, "--probe"].run().ok();
+        for found in logits(&output) {
+            let difference = largest_difference(&found, &expected);
+            assert!(difference < bound, "{options:?}: {difference:.3}");
+            assert!(difference > 1e-4, "{options:?}: nothing was rounded");
+        }
+    }
+}
+
+/// What a slot is dense in is seen, and a ratio counts the selected slots alone.
+#[test]
+fn dense_types_are_told_and_change_no_ratio() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny().bytes());
+    let base = ["--method", "grc", "--ratio", "0.6", "--factor-type", "f16"];
+    let (plain, before) = compile(&scratch, &model, "plain.htz", &base);
+    let types = ["--dense-type", "q8_0", "--embedding-type", "f16"];
+    let options = [&base[..], &types].concat();
+    let (short, after) = compile(&scratch, &model, "short.htz", &options);
+    assert_eq!(before["ratio"], after["ratio"]);
+    assert_eq!(before["selected_bytes"], after["selected_bytes"]);
+    let (plain, short) = (Artifact::open(&plain), Artifact::open(&short));
+    assert!(short.bytes.len() < plain.bytes.len() / 2);
+    for tensor in &short.manifest.tensors {
+        let role = tensor.role.to_string();
+        let kept = plain.manifest.tensor(tensor.role).unwrap();
+        let expected = match role.as_str() {
+            "token_embedding" | "output" => DType::F16,
+            _ if [".o.weight", ".gate.weight", ".up.weight", ".down.weight"]
+                .iter()
+                .any(|end| role.ends_with(end)) =>
+            {
+                DType::Q8_0
+            }
+            _ => kept.dtype,
+        };
+        assert_eq!(tensor.dtype, expected, "{role}");
+        if tensor.dtype == kept.dtype {
+            assert_eq!(short.stored(&role), plain.stored(&role), "{role}");
+        }
+    }
+    // The plan that this was, made by itself and taken from its file.
+    let plan = scratch.path("plan.json");
+    htc!["plan", &model, "-o", &plan].args(&options).run().ok();
+    let from_plan = ["--plan", plan.to_str().unwrap()];
+    let (again, _) = compile(&scratch, &model, "again.htz", &from_plan);
+    assert!(fs::read(again).unwrap() == short.bytes);
+    let shown = htc!["inspect", scratch.path("short.htz")].run().ok();
+    for word in ["embedding", "head"] {
+        assert!(shown.stderr.contains(word), "{}", shown.stderr);
+    }
+}
+
+/// Killed between matrices that are encoded anew, the same command goes on to the same bytes.
+#[test]
+fn a_killed_encoding_goes_on() {
+    let scratch = Scratch::new();
+    let source = demo("reference-7m-f16.gguf");
+    let types = [
+        "--slots",
+        "q",
+        "--rank",
+        "32",
+        "--dense-type",
+        "q4_k",
+        "--embedding-type",
+        "q4_k",
+    ];
+    let undisturbed = scratch.path("undisturbed.htz");
+    htc!["compile", &source, "-o", &undisturbed]
+        .args(types)
+        .run()
+        .ok();
+    let output: PathBuf = scratch.path("out.htz");
+    let command =
+        |threads: &str| htc!["compile", &source, "-o", &output, "--threads", threads].args(types);
+    let journal = || -> String {
+        let entries = fs::read_dir(scratch.path(".out.htz.htc-work"))
+            .into_iter()
+            .flatten();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        let found = paths.find(|path| path.extension().is_some_and(|e| e == "journal"));
+        found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
+    };
+    let mut child = command("1").spawn();
+    let started = Instant::now();
+    while journal().lines().count() < 20 {
+        assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+        assert!(started.elapsed() < Duration::from_secs(120), "no progress");
+        sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!output.exists() && journal().contains("\"step\""));
+    command("2").run().ok();
+    assert!(fs::read(&output).unwrap() == fs::read(&undisturbed).unwrap());
+}
+
+#[test]
+fn what_cannot_be_encoded_is_refused() {
+    let scratch = Scratch::new();
+    let tiny = tiny();
+    let out = scratch.path("out.htz");
+    let model = scratch.file("model.gguf", tiny.bytes());
+    for option in ["--dense-type", "--embedding-type"] {
+        let said = ["one of f32", "q4_0"];
+        htc!["compile", &model, "-o", &out, option, "q2_k"]
+            .run()
+            .refused(2, &said);
+    }
+    let with = |value: f32| {
+        let mut tensors = tiny.tensors();
+        let tensor = tensors
+            .iter_mut()
+            .find(|t| t.name == "token_embd.weight")
+            .unwrap();
+        tensor.values[3 * 64 + 5] = value;
+        scratch.file("bad.gguf", tiny.bytes_of(&tensors))
+    };
+    let compile = |model: &Path, dtype: &str| {
+        htc!["compile", model, "-o", &out, "--embedding-type", dtype].run()
+    };
+    compile(&with(1e6), "f16").refused(1, &["token_embd.weight", "range of f16", "bf16"]);
+    let bad = with(f32::NAN);
+    for dtype in ["f16", "q8_0"] {
+        compile(&bad, dtype).refused(1, &["token_embd.weight", "row 3, column 5", "repair"]);
+    }
+    assert!(!out.exists());
+    // A head that is tied is decided about with the embedding.
+    let tied = TinyModel {
+        output: false,
+        ..tiny.clone()
+    };
+    let tied = scratch.file("tied.gguf", tied.bytes());
+    let plan = scratch.file("plan.json", plan_of_forms(HEADS[0]));
+    let run = htc!["compile", &tied, "-o", &out, "--plan", &plan].run();
+    run.refused(1, &["line 4, head", "uses the embedding as head"]);
+    let (path, report) = {
+        let options = ["--embedding-type", "q8_0", "--slots", "q", "--rank", "8"];
+        super::compile(&scratch, &tied, "tied.htz", &options)
+    };
+    let records: &[Value] = list(&report, "/plan/matrices");
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0]["matrix"], "embedding");
+    htc!["verify", &path].run().ok();
+    assert!(
+        logits(&path)
+            .iter()
+            .flatten()
+            .all(|logit| logit.is_finite())
+    );
+}
