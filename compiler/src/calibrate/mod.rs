@@ -28,7 +28,7 @@ use htc_formats::model::HyperParameters;
 use htc_loader::Model;
 use htc_loader::tokenizer::Tokenizer;
 
-use crate::calibrate::windows::Windows;
+use crate::calibrate::windows::{HeldOut, Windows};
 use crate::event::{Event, Watch};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::disk;
@@ -101,7 +101,7 @@ pub struct Calibration {
     /// Layers that were in the cache already.
     pub found: usize,
     /// What was kept back for measuring; `None` where the text has a single window.
-    pub held_out: Option<Windows>,
+    pub held_out: Option<HeldOut>,
 }
 
 /// Calibrates a model, whose digest is `source`.
@@ -164,7 +164,7 @@ struct Texts {
     /// What is calibrated on.
     windows: Windows,
     /// What is kept back for measuring.
-    held_out: Option<Windows>,
+    held_out: Option<HeldOut>,
     /// Digest of the text.
     text: Digest,
 }
@@ -190,7 +190,7 @@ impl Texts {
         let text = Digest::of(text.as_bytes());
         Ok(Texts {
             windows,
-            held_out,
+            held_out: HeldOut::new(held_out.into_iter().collect()),
             text,
         })
     }
