@@ -14,6 +14,7 @@ use htc::request::{
     Allocator, BiasArg, Budget, Floor, GaugeKind, Method, Planning, SinkProtection,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
+use htc_formats::DType;
 use htc_formats::model::Slot;
 
 fn demo(name: &str) -> PathBuf {
@@ -106,6 +107,15 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         folder.join("none"),
     );
     fs::write(&short, "Alice").unwrap();
+    let (window, text) = (
+        folder.join("window.txt"),
+        fs::read_to_string(demo("alice.txt")).unwrap(),
+    );
+    fs::write(
+        &window,
+        text.split_inclusive(' ').take(40).collect::<String>(),
+    )
+    .unwrap();
     fs::write(&large, " ".repeat(1 << 23)).unwrap();
     vec![
         (plain().rank(0), "rank"),
@@ -149,15 +159,21 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         ),
         (calibrated().held_out(demo("alice.txt")), "held_out"),
         (calibrated().cache(demo("alice.txt")), "cache"),
+        // A text of one window, and limits that factors of 4 bits cannot hold.
         (
-            calibrated().calibration_tokens(64).context(64).max_kl(0.1),
+            calibrated().calibration(window).context(64).max_kl(0.1),
             "max_kl",
         ),
         (
             calibrated()
                 .calibration_tokens(256)
                 .context(32)
-                .max_perplexity_increase(1e-12),
+                .gauge(GaugeKind::None)
+                .bias(BiasArg::Off)
+                .allocator(Allocator::Uniform)
+                .factor_type(DType::Q4_0)
+                .max_perplexity_increase(1e-12)
+                .max_kl(1e-12),
             "max_perplexity_increase",
         ),
     ]
@@ -168,7 +184,10 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
 fn errors_name_methods_and_no_flags() {
     let folder = tempfile::tempdir().unwrap();
     for (compiler, method) in refusals(folder.path()) {
-        let error = compiler.run().unwrap_err().to_string();
+        let Err(error) = compiler.run() else {
+            panic!("{method} is not refused");
+        };
+        let error = error.to_string();
         assert!(error.contains(&format!("`{method}`")), "{method}: {error}");
         assert!(!error.contains("--"), "{error}");
     }
