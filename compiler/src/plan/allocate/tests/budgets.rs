@@ -141,8 +141,9 @@ impl Case {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));
             let alike = |other: &&(&[crate::plan::Member], Option<u64>, &Ladder)| {
-                let slots =
-                    |m: &[crate::plan::Member]| m.iter().map(|m| m.matrix).collect::<Vec<_>>();
+                let slots = |m: &[crate::plan::Member]| -> Vec<Option<Slot>> {
+                    m.iter().map(crate::plan::Member::slot).collect()
+                };
                 slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
             };
             let count = match together {
