@@ -18,7 +18,7 @@ use crate::system::show::interval;
 pub enum TrialError {
     /// A gauge makes the model worse.
     #[error(
-        "--gauge {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with --keep-gauge", tail.0, tail.1
+        "`gauge` {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with `keep_gauge`", tail.0, tail.1
     )]
     Worse {
         /// The gauge.
@@ -36,7 +36,8 @@ pub enum TrialError {
     },
     /// No ratio holds the limit.
     #[error(
-        "{limit}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (--held-out, --calibration-tokens), or try --factor-type f16 or fewer --slots",
+        "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
+        limit.asked(),
         found.perplexity_ratio,
         interval(found.perplexity_ratio_interval, 4),
         found.kl,
@@ -52,7 +53,7 @@ pub enum TrialError {
     },
     /// There is too little to measure on.
     #[error(
-        "{what}: {needed} held-out windows are needed to decide it and to report what came of it, the texts hold {found}; give a longer text, another one with --held-out, or a smaller --context"
+        "{what}: {needed} held-out windows are needed to decide it and to report what came of it, the texts hold {found}; give a longer text, another one with `held_out`, or a smaller `context`"
     )]
     FewHeldOut {
         /// What was to be decided.

@@ -166,7 +166,7 @@ fn decide(
 /// Two windows decide on a limit, since one has no interval, and one reports.
 fn too_few(wanted: Wanted, found: usize) -> TrialError {
     TrialError::FewHeldOut {
-        what: wanted.goal.limit.to_string(),
+        what: wanted.goal.limit.asked(),
         found,
         needed: 3,
     }

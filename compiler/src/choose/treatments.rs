@@ -25,7 +25,7 @@ impl Bench<'_> {
         }
         let Some(mut best) = best else {
             return Err(TrialError::FewHeldOut {
-                what: "--gauge".into(),
+                what: "`gauge`".into(),
                 found: 0,
                 needed: 1,
             });
