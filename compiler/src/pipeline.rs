@@ -85,7 +85,8 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     })?;
     drop(work);
     watch.tell(Event::Keeping(None));
-    let calibration = calibrated(options, prepared.calibration.as_ref(), &chosen);
+    let calibration = prepared.calibration.as_ref();
+    let calibration = calibration.map(|found| calibrated(found, &chosen));
     let made = Made {
         digest: prepared.digest,
         calibration,
@@ -131,15 +132,9 @@ fn depth_sink(
 }
 
 /// What the report says of a calibration.
-fn calibrated(
-    options: &CompileOptions,
-    found: Option<&Calibration>,
-    chosen: &Chosen,
-) -> Option<Calibrated> {
-    let (asked, found) = options.calibration.as_ref().zip(found)?;
+fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
     let errors = chosen.built.treated.output_errors();
-    let gauge = chosen.treatment.gauge;
-    Some(Calibrated::new(&asked.text, found, gauge, &errors))
+    Calibrated::new(found, chosen.treatment.gauge, &errors)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.

@@ -17,6 +17,9 @@ pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]
     Text(#[from] crate::system::text::TextError),
+    /// No text is named.
+    #[error("there is no text to calibrate on; give one at least")]
+    NoText,
     /// The text is shorter than a window.
     #[error("{}: {error}", path.display())]
     TooShort {
@@ -72,8 +75,14 @@ pub enum CalibrateError {
         /// Tokens of a window.
         context: usize,
     },
+    /// A weight says nothing.
+    #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
+    Weight(f64),
+    /// A text is calibrated on twice.
+    #[error("`calibration` {}: given twice; give it once, with a weight if it is to count more", .0.display())]
+    Twice(PathBuf),
     /// What is to be held out is what is calibrated on.
-    #[error("`held_out` {}: the same text as `calibration`; leave it out and the end of the text is held out, or give another", .0.display())]
+    #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),
     /// There is no room for the statistics.
     #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]

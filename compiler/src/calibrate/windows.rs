@@ -118,6 +118,54 @@ impl Windows {
     }
 }
 
+/// The windows of several texts, whose tokens count by a weight of their text.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    windows: Windows,
+    /// By text, its windows and its weight.
+    shares: Vec<(usize, f64)>,
+}
+
+impl Mixture {
+    /// The windows of texts of one window length, each with its weight; `None` where there is no window.
+    pub fn new(texts: Vec<(Windows, f64)>) -> Option<Mixture> {
+        let shares = texts.iter().map(|(of, weight)| (of.count(), *weight));
+        let shares = shares.collect();
+        let windows = Windows::joined(texts.into_iter().map(|(windows, _)| windows))?;
+        Some(Mixture { windows, shares })
+    }
+
+    /// All windows, text by text.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Where the window of that index is the first of a text, the weight of the text before it over its
+    /// own: what was summed until then is to be multiplied by it.
+    pub fn reweighed_at(&self, index: usize) -> Option<f64> {
+        let mut first = 0;
+        self.shares.windows(2).find_map(|pair| {
+            first += pair[0].0;
+            (first == index).then_some(pair[0].1 / pair[1].1)
+        })
+    }
+
+    /// What statistics depend on, as a text: the tokens, the windows, and the weights where there are
+    /// several texts.
+    pub fn named(&self) -> String {
+        let (windows, shares) = (&self.windows, &self.shares);
+        let mut named = format!(
+            "context {}\ntokens {}\n",
+            windows.context(),
+            windows.digest()
+        );
+        if shares.len() > 1 {
+            named.push_str(&format!("windows and weights {shares:?}\n"));
+        }
+        named
+    }
+}
+
 /// Windows that nothing is calibrated on, text by text. Every other window of each text decides what has no
 /// closed form, from the first on; those between them decide nothing, so that what is measured on them is
 /// no better than on any such text. Neighbours alternate because a text's parts differ more than they do.
@@ -199,5 +247,23 @@ mod tests {
         assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
         assert_eq!(tokens(one.reporting()), None);
         assert!(HeldOut::new(vec![text(0..0)]).is_none());
+    }
+
+    #[test]
+    fn sums_change_their_weight_where_a_text_begins() {
+        let text = |count: u32| Windows {
+            tokens: (0..2 * count).collect(),
+            context: 2,
+        };
+        let of = |weights: [f64; 3]| {
+            let counts = [3, 1, 2];
+            Mixture::new(counts.map(text).into_iter().zip(weights).collect()).unwrap()
+        };
+        let mixture = of([1.0, 0.5, 2.0]);
+        let found: Vec<Option<f64>> = (0..6).map(|i| mixture.reweighed_at(i)).collect();
+        assert_eq!(found, [None, None, None, Some(2.0), Some(0.25), None]);
+        assert_eq!(mixture.windows().count(), 6);
+        assert_ne!(mixture.named(), of([1.0, 0.5, 3.0]).named());
+        assert!(Mixture::new(Vec::new()).is_none());
     }
 }

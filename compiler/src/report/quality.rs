@@ -13,7 +13,7 @@ use crate::system::show::{interval, name_of};
 /// The quality of the artifact on text that decided nothing of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
-    /// Name of the text, without its folder.
+    /// Names of the texts, without their folders.
     pub text: String,
     /// Held-out windows that decided what was chosen, and are not among those that were measured: every
     /// other one, from the first on; 0 where nothing was decided on them.
@@ -25,9 +25,15 @@ pub struct Quality {
 impl Quality {
     /// What was measured on what was chosen; `None` where nothing was.
     pub fn of(chosen: &Chosen, asked: &CalibrationOptions) -> Option<Quality> {
-        let text = asked.held_out.as_ref().unwrap_or(&asked.text);
+        let text = match &asked.held_out {
+            Some(other) => name_of(other),
+            None => {
+                let names: Vec<String> = asked.texts.iter().map(|t| name_of(&t.path)).collect();
+                names.join(", ")
+            }
+        };
         Some(Quality {
-            text: name_of(text),
+            text,
             choosing_windows: chosen.choosing,
             evaluation: chosen.quality.clone()?,
         })
