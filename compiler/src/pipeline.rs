@@ -31,7 +31,7 @@ use crate::layout;
 use crate::make::Inputs;
 use crate::make::work::Work;
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
-use crate::request::{Asked, BiasArg, CompileOptions, Goal, Treatment};
+use crate::request::{Asked, BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::memory::Peak;
 use crate::system::show::name_of;
@@ -196,11 +196,17 @@ pub fn search(
     let (mut chosen, _) = or_kept(work, chosen)?;
     watch.tell(Event::Keeping(None));
     // Compiled, it is to be what was measured.
-    let Treatment { gauge, sink, bias } = chosen.treatment;
+    let Treatment {
+        gauge,
+        sink,
+        bias,
+        shrinkage: _,
+    } = chosen.treatment;
     chosen.plan.set_weighting(Asked {
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
+        shrinkage: chosen.treatment.shrinks().map(ShrinkageArg::Part),
     });
     Ok(chosen)
 }

@@ -322,7 +322,10 @@ fn a_weight_counts_as_repetitions() {
     close(&moments(&weighted), &moments(&repeated));
     close(&weighted.norms, &repeated.norms);
     close(&weighted.branches, &repeated.branches);
-    close(&weighted.first_inputs.concat(), &repeated.first_inputs.concat());
+    close(
+        &weighted.first_inputs.concat(),
+        &repeated.first_inputs.concat(),
+    );
     assert_eq!(weighted.sink.weight(), repeated.sink.weight());
     // What is written is divided by weights, not by counts.
     let folder = tempfile::tempdir().unwrap();
@@ -338,6 +341,8 @@ fn a_weight_counts_as_repetitions() {
     });
     close(&stored[0].norms(), &stored[1].norms());
     close(&stored[0].branches(), &stored[1].branches());
-    let first = stored.each_ref().map(|of| of.first_input(Site::Attention).unwrap());
+    let first = stored
+        .each_ref()
+        .map(|of| of.first_input(Site::Attention).unwrap());
     close(&first[0], &first[1]);
 }

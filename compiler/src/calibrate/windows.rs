@@ -196,6 +196,11 @@ impl HeldOut {
         Windows::joined(self.texts.iter().map(|text| text.every_other(0)))
     }
 
+    /// Those that decide, without the first text's; `None` where there is no other text.
+    pub fn choosing_elsewhere(&self) -> Option<Windows> {
+        Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
+    }
+
     /// Those that report: the second of each text, its fourth and so on; `None` where no text has two.
     pub fn reporting(&self) -> Option<Windows> {
         Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
@@ -239,6 +244,8 @@ mod tests {
         assert_eq!(found.count(), 8);
         let choosing = vec![0, 1, 4, 5, 8, 9, 20, 21, 24, 25];
         assert_eq!(tokens(found.choosing()), Some(choosing));
+        let elsewhere = vec![20, 21, 24, 25];
+        assert_eq!(tokens(found.choosing_elsewhere()), Some(elsewhere));
         let reporting = vec![2, 3, 6, 7, 22, 23];
         assert_eq!(tokens(found.reporting()), Some(reporting));
         assert_eq!(tokens(found.all()), Some((0..10).chain(20..26).collect()));
@@ -246,6 +253,7 @@ mod tests {
         let one = HeldOut::new(vec![text(0..2)]).unwrap();
         assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
         assert_eq!(tokens(one.reporting()), None);
+        assert_eq!(tokens(one.choosing_elsewhere()), None);
         assert!(HeldOut::new(vec![text(0..0)]).is_none());
     }
 

@@ -16,7 +16,7 @@ use crate::make::work::Work;
 use crate::make::{AxiomSearch, Built, Inputs};
 use crate::measure::{self, Distance, Evaluation};
 use crate::plan::Plan;
-use crate::request::Treatment;
+use crate::request::{Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
 /// A candidate.
@@ -28,6 +28,12 @@ pub struct Trial {
     pub sink: String,
     /// Whether biases correct it.
     pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk; absent with other gauges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrinkage: Option<f64>,
+    /// Whether it was measured on the texts behind the first alone, to choose the shrinkage.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// Parameters after over before, on the selected slots.
     pub ratio: f64,
     /// Its bytes.
@@ -120,6 +126,8 @@ impl<'a> Bench<'a> {
                     gauge: treatment.gauge.to_string(),
                     sink: treatment.sink.to_string(),
                     bias: treatment.bias,
+                    shrinkage: treatment.shrinks().map(Shrinkage::part),
+                    elsewhere: false,
                     ratio,
                     bytes: built.bytes,
                     chosen: false,
@@ -131,15 +139,30 @@ impl<'a> Bench<'a> {
             }
         };
         let bytes = trial.bytes;
-        let mut trials = self.trials.borrow_mut();
-        trials.push(trial);
         Ok(Candidate {
             plan: plan.clone(),
             treatment,
-            trial: trials.len() - 1,
+            trial: self.noted(trial),
             distance,
             bytes,
         })
+    }
+
+    /// The index of a trial, which is new or was there before.
+    fn noted(&self, trial: Trial) -> usize {
+        let mut trials = self.trials.borrow_mut();
+        let known = trials.iter().position(|known| *known == trial);
+        known.unwrap_or_else(|| {
+            trials.push(trial);
+            trials.len() - 1
+        })
+    }
+
+    /// Says of a candidate that it was measured on the texts behind the first.
+    pub(super) fn is_elsewhere(&self, candidate: &Candidate) {
+        if let Some(trial) = self.trials.borrow_mut().get_mut(candidate.trial) {
+            trial.elsewhere = true;
+        }
     }
 
     /// Measures an artifact that is made.

@@ -32,6 +32,7 @@ pub use bench::Trial;
 use bench::{Bench, Candidate};
 pub use error::TrialError;
 pub(crate) use show::show_trials;
+use treatments::Deciding;
 pub use wanted::Wanted;
 
 /// The ratio at which treatments are compared before a limit is searched.
@@ -86,16 +87,25 @@ pub fn choose(
         if !wanted.goal.limit.is_none() {
             return Err(too_few(wanted, 0));
         }
+        if wanted.tries_shrinkages() {
+            return Err(TrialError::FewHeldOut {
+                what: "`shrinkage` auto".into(),
+                found: 0,
+                needed: 2,
+            });
+        }
         return unmeasured(inputs, planner, wanted, work, watch);
     };
     let bench = Bench::new(inputs, work, clock, watch)?;
+    let elsewhere = held_out.choosing_elsewhere();
     let deciding = held_out.choosing().filter(|_| wanted.decides());
+    let deciding = deciding.map(|all| Deciding { all, elsewhere });
     let reporting = match deciding {
         Some(_) => held_out.reporting(),
         None => held_out.all(),
     };
     let best = match &deciding {
-        Some(windows) => Some(decide(&bench, planner, wanted, windows, held_out)?),
+        Some(deciding) => Some(decide(&bench, planner, wanted, deciding, held_out)?),
         None => None,
     };
     let (plan, treatment) = match &best {
@@ -134,7 +144,7 @@ pub fn choose(
         treatment,
         built,
         quality: quality.map(|(quality, _)| quality),
-        choosing: deciding.map_or(0, |windows| windows.count()),
+        choosing: deciding.map_or(0, |deciding| deciding.all.count()),
         trials,
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,
@@ -147,20 +157,20 @@ fn decide(
     bench: &Bench,
     planner: Planner,
     wanted: Wanted,
-    windows: &Windows,
+    deciding: &Deciding,
     held_out: &HeldOut,
 ) -> Result<Candidate, TrialError> {
     let limit = wanted.goal.limit;
     if limit.is_none() {
-        return bench.best_treatment(&planner(None)?, wanted, windows);
+        return bench.best_treatment(&planner(None)?, wanted, deciding);
     }
     // One window has no interval, which a limit is held by.
-    if windows.count() < 2 {
+    if deciding.all.count() < 2 {
         return Err(too_few(wanted, held_out.count()));
     }
     let plan = planner(Some(RATIO_OF_TREATMENTS)).or_else(|_| planner(Some(1.0)))?;
-    let best = bench.best_treatment(&plan, wanted, windows)?;
-    bench.smallest(planner, best, limit, windows)
+    let best = bench.best_treatment(&plan, wanted, deciding)?;
+    bench.smallest(planner, best, limit, &deciding.all)
 }
 
 /// Two windows decide on a limit, since one has no interval, and one reports.

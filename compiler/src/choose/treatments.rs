@@ -5,31 +5,41 @@ use super::bench::{Bench, Candidate};
 use super::wanted::Wanted;
 use crate::calibrate::windows::Windows;
 use crate::plan::Plan;
-use crate::request::{GaugeKind, Treatment};
+use crate::request::{GaugeKind, Shrinkage, Treatment};
+
+/// The windows that decide.
+#[derive(Debug)]
+pub(super) struct Deciding {
+    /// Of all texts.
+    pub all: Windows,
+    /// Of the texts behind the first; `None` where there are none.
+    pub elsewhere: Option<Windows>,
+}
 
 impl Bench<'_> {
-    /// The best gauge, then with biases or without.
+    /// The best shrinkage where that is wanted, the best gauge, then with biases or without.
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
         wanted: Wanted,
-        windows: &Windows,
+        deciding: &Deciding,
     ) -> Result<Candidate, TrialError> {
-        let mut best: Option<Candidate> = None;
-        for treatment in wanted.gauges()? {
-            let found = self.measure(plan, treatment, windows)?;
-            best = Some(match best {
-                Some(best) => self.better(best, found),
-                None => found,
-            });
-        }
-        let Some(mut best) = best else {
-            return Err(TrialError::FewHeldOut {
-                what: "`gauge`".into(),
-                found: 0,
-                needed: 1,
-            });
+        let windows = &deciding.all;
+        let mut treatments = wanted.gauges()?.into_iter();
+        let nothing = || TrialError::FewHeldOut {
+            what: "`gauge`".into(),
+            found: 0,
+            needed: 1,
         };
+        let first = treatments.next().ok_or_else(nothing)?;
+        let mut best = match wanted.tries_shrinkages() {
+            true => self.best_shrinkage(plan, first, deciding)?,
+            false => self.measure(plan, first, windows)?,
+        };
+        for treatment in treatments {
+            let found = self.measure(plan, treatment, windows)?;
+            best = self.better(best, found);
+        }
         // A gauge that follows from the weights alone is taken only where it gains: a smaller tail in its
         // own coordinates is not a better model.
         if best.treatment.gauge.is_unproven() {
@@ -59,5 +69,33 @@ impl Bench<'_> {
             best = self.better(best, found);
         }
         Ok(best)
+    }
+
+    /// The best of [`Shrinkage::TRIED`]. A shrinkage is for text that calibration did not see: where there are
+    /// texts behind the first, they decide on it.
+    fn best_shrinkage(
+        &self,
+        plan: &Plan,
+        treatment: Treatment,
+        deciding: &Deciding,
+    ) -> Result<Candidate, TrialError> {
+        let windows = deciding.elsewhere.as_ref().unwrap_or(&deciding.all);
+        let shrunk = |shrinkage| {
+            let treatment = Treatment {
+                shrinkage,
+                ..treatment
+            };
+            let found = self.measure(plan, treatment, windows)?;
+            if deciding.elsewhere.is_some() {
+                self.is_elsewhere(&found);
+            }
+            Ok::<_, TrialError>(found)
+        };
+        let [first, others @ ..] = Shrinkage::TRIED;
+        let mut best = shrunk(first)?;
+        for shrinkage in others {
+            best = self.better(best, shrunk(shrinkage)?);
+        }
+        self.measure(plan, best.treatment, &deciding.all)
     }
 }

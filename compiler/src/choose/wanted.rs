@@ -1,6 +1,8 @@
 //! What is asked for, and which candidates that makes.
 
-use crate::request::{Asked, BiasArg, GaugeKind, Goal, Treatment, TreatmentError};
+use crate::request::{
+    Asked, BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError,
+};
 
 /// Gauges that are tried where none is asked for; of equal ones the first counts.
 const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
@@ -28,6 +30,11 @@ impl Wanted {
         Ok(gauges.iter().map(with).collect())
     }
 
+    /// Whether the best shrinkage is to be found.
+    pub(super) fn tries_shrinkages(&self) -> bool {
+        self.weighting.shrinkage == Some(ShrinkageArg::Auto)
+    }
+
     /// Whether biases are tried.
     pub(super) fn tries_biases(&self) -> bool {
         let open = matches!(self.weighting.bias, None | Some(BiasArg::Auto));
@@ -51,6 +58,10 @@ impl Wanted {
         };
         // The largest ratio, and seven halvings of a hundred.
         let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
-        gauges + usize::from(self.tries_biases()) + ratios
+        let shrinkages = match self.tries_shrinkages() {
+            true => Shrinkage::TRIED.len(),
+            false => 0,
+        };
+        gauges + shrinkages + usize::from(self.tries_biases()) + ratios
     }
 }

@@ -163,7 +163,9 @@ fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> Calibratio
 
 /// What the artifact says of the treatment, where the record of a calibration has no word for it.
 fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
-    let Treatment { gauge, sink, bias } = *treatment;
+    let Treatment {
+        gauge, sink, bias, ..
+    } = *treatment;
     let told = matches!(
         gauge,
         GaugeKind::None | GaugeKind::Activation | GaugeKind::Whiten

@@ -136,6 +136,9 @@ pub struct Weighting {
     pub sink: String,
     /// Whether biases correct the mean.
     pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk.
+    #[serde(default)]
+    pub shrinkage: Option<f64>,
 }
 
 /// The errors of one slot of one layer.

@@ -10,7 +10,7 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    Floor, GaugeKind, Goal, Method, Planning, SinkProtection, Target, Wishes,
+    Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -213,6 +213,12 @@ impl Compiler {
     /// Whether biases correct.
     pub fn bias(mut self, bias: BiasArg) -> Self {
         self.wishes.weighting.bias = Some(bias);
+        self
+    }
+
+    /// How far the second moment of [`GaugeKind::Whiten`] is shrunk.
+    pub fn shrinkage(mut self, shrinkage: ShrinkageArg) -> Self {
+        self.wishes.weighting.shrinkage = Some(shrinkage);
         self
     }
 

@@ -193,9 +193,9 @@ fn the_smallest_that_holds_the_limit_is_found() {
         assert!(holds(&chosen), "{chosen}");
         // What decided nothing need not hold it, and that is said.
         let notes = report["notes"].to_string();
-        let holds = upper(&report["quality"]["evaluation"]) <= most;
+        let confirmed = upper(&report["quality"]["evaluation"]) <= most;
         assert_eq!(
-            holds,
+            confirmed,
             !notes.contains("holds where it was searched"),
             "{notes}"
         );
