@@ -298,7 +298,10 @@ impl Serialize for Treatment {
         record.serialize_field("gauge", self.gauge.name())?;
         record.serialize_field("sink", &self.sink.to_string())?;
         record.serialize_field("bias", &self.bias)?;
-        record.serialize_field("shrinkage", &self.shrinks().map(Shrinkage::part))?;
+        match self.shrinks() {
+            Some(part) => record.serialize_field("shrinkage", &part.part())?,
+            None => record.skip_field("shrinkage")?,
+        }
         record.end()
     }
 }
