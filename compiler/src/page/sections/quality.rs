@@ -1,6 +1,7 @@
 //! Quality against size: what was measured on artifacts, and on the candidates of a choice.
 
 use super::super::html::{Block, Figure, Legend, Section};
+use super::super::input::Compiled;
 use super::super::number::{bytes, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
@@ -26,9 +27,12 @@ enum What {
 /// Measurements that may be compared: on one text, in one protocol, with one reference.
 struct Field<'a> {
     about: String,
-    reference: Option<(String, u64, f64)>,
+    reference: Option<Reference>,
     measured: Vec<Measurement<'a>>,
 }
+
+/// What was compared with: its name, its bytes and its perplexity.
+type Reference = (String, u64, f64);
 
 /// A number, and its interval.
 type Value = (f64, Option<Interval>);
@@ -47,52 +51,62 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
 }
 
 fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
-    let mut fields: Vec<Field> = Vec::new();
-    let mut add = |about: String, reference: Option<(String, u64, f64)>, one: Measurement<'a>| {
+    let mut fields = Fields::default();
+    fields.evaluations(given);
+    for subject in &given.subjects {
+        if let Some(report) = subject.report {
+            fields.candidates(&subject.name, report);
+            fields.quality(&subject.name, subject.after, report);
+        }
+    }
+    fields.0
+}
+
+/// The measurements, put together where they may be compared.
+#[derive(Default)]
+struct Fields<'a>(Vec<Field<'a>>);
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, about: String, reference: Option<Reference>, one: Measurement<'a>) {
         let same = |f: &&mut Field| {
             f.about == about
                 && f.reference.as_ref().map(|r| (&r.0, r.1))
                     == reference.as_ref().map(|r| (&r.0, r.1))
         };
-        match fields.iter_mut().find(same) {
+        match self.0.iter_mut().find(same) {
             Some(field) => field.measured.push(one),
-            None => fields.push(Field {
+            None => self.0.push(Field {
                 about,
                 reference,
                 measured: vec![one],
             }),
         }
-    };
-    for of in given.evaluated {
-        let scores = &of.evaluation;
-        let reference = of.reference.as_ref().zip(scores.reference.as_ref());
-        let reference = reference
-            .map(|(file, found)| (file.name.clone(), file.bytes, found.reference_perplexity));
-        add(
-            about(scores, &format!("windows of {}", of.text)),
-            reference,
-            Measurement {
-                name: of.model.name.clone(),
-                bytes: of.model.bytes,
-                scores,
-                kind: What::Artifact,
-            },
-        );
     }
-    for subject in &given.subjects {
-        let Some(report) = subject.report else {
-            continue;
-        };
-        let reference = |scores: &Evaluation| {
-            let perplexity = scores.reference.as_ref()?.reference_perplexity;
-            Some((report.source.clone(), report.bytes.before, perplexity))
-        };
+
+    fn evaluations(&mut self, given: &Given<'a>) {
+        for of in given.evaluated {
+            let scores = &of.evaluation;
+            let reference = of.reference.as_ref().zip(scores.reference.as_ref());
+            let reference = reference
+                .map(|(file, found)| (file.name.clone(), file.bytes, found.reference_perplexity));
+            self.add(
+                about(scores, &format!("windows of {}", of.text)),
+                reference,
+                Measurement {
+                    name: of.model.name.clone(),
+                    bytes: of.model.bytes,
+                    scores,
+                    kind: What::Artifact,
+                },
+            );
+        }
+    }
+
+    fn candidates(&mut self, name: &str, report: &'a Compiled) {
         // Only what tells candidates apart: a plot has little room for names.
         let first = report.trials.first();
-        let of_ratios = report
-            .trials
-            .iter()
-            .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
+        let mut trials = report.trials.iter();
+        let of_ratios = trials.any(|t| Some(t.ratio) != first.map(|first| first.ratio));
         let parts = report.trials.iter().filter_map(|trial| trial.shrinkage);
         let of_shrinkages = parts.clone().any(|part| Some(part) != parts.clone().next());
         for trial in &report.trials {
@@ -102,53 +116,57 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             let part = part.map_or_else(String::new, |part| format!(" {part}"));
             let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
             let ratio = ratio.unwrap_or_default();
-            add(
+            let on = match trial.elsewhere {
+                true => " on the shrinkage, of the texts behind the first",
+                false => "",
+            };
+            self.add(
                 format!(
-                    "candidates of {}, {} held-out windows that decided{}, {} tokens",
-                    subject.name,
+                    "candidates of {name}, {} held-out windows that decided{on}, {} tokens",
                     scores.chunks,
-                    if trial.elsewhere {
-                        " on the shrinkage, of the texts behind the first"
-                    } else {
-                        ""
-                    },
                     number(scores.tokens as f64)
                 ),
-                reference(scores),
+                source(report, scores),
                 Measurement {
                     name: format!("{}{part}{bias}{ratio}", trial.gauge),
                     bytes: trial.bytes,
                     scores,
-                    kind: if trial.chosen {
-                        What::Chosen
-                    } else {
-                        What::Candidate
+                    kind: match trial.chosen {
+                        true => What::Chosen,
+                        false => What::Candidate,
                     },
                 },
             );
         }
-        if let Some(quality) = &report.quality {
-            let scores = &quality.evaluation;
-            add(
-                format!(
-                    "{} that decided nothing{}",
-                    about(scores, &format!("held-out windows of {}", quality.text)),
-                    match quality.choosing_windows {
-                        0 => String::new(),
-                        chose => format!("; {chose} others decided"),
-                    }
-                ),
-                reference(scores),
-                Measurement {
-                    name: subject.name.clone(),
-                    bytes: subject.after,
-                    scores,
-                    kind: What::Artifact,
-                },
-            );
-        }
     }
-    fields
+
+    fn quality(&mut self, name: &str, bytes: u64, report: &'a Compiled) {
+        let Some(quality) = &report.quality else {
+            return;
+        };
+        let scores = &quality.evaluation;
+        let others = match quality.choosing_windows {
+            0 => String::new(),
+            chose => format!("; {chose} others decided"),
+        };
+        let windows = about(scores, &format!("held-out windows of {}", quality.text));
+        self.add(
+            format!("{windows} that decided nothing{others}"),
+            source(report, scores),
+            Measurement {
+                name: name.to_owned(),
+                bytes,
+                scores,
+                kind: What::Artifact,
+            },
+        );
+    }
+}
+
+/// The source of a report as the reference.
+fn source(report: &Compiled, scores: &Evaluation) -> Option<Reference> {
+    let perplexity = scores.reference.as_ref()?.reference_perplexity;
+    Some((report.source.clone(), report.bytes.before, perplexity))
 }
 
 /// What an evaluation is of.
