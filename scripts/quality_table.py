@@ -98,16 +98,25 @@ def speeds(options, files, folder):
     return found
 
 
+def off(error, digits, times=1):
+    """A standard error; a single window has none."""
+    return "" if error is None else f" ± {times * error:.{digits}f}"
+
+
+def ends(interval):
+    return "" if interval is None else f" ({interval[0]:.4f} to {interval[1]:.4f})"
+
+
 def row(model, name, path, quality, speed):
     compared = "kl" in quality
     return [
         f"{model.stem}, {name}",
         f"{path.stat().st_size:,}",
         f"{100 * path.stat().st_size / model.stat().st_size:.1f} %",
-        f"{quality['perplexity']:.2f} ± {quality['stderr']:.2f}",
-        f"{quality['perplexity_ratio']:.4f} ± {quality['perplexity_ratio_ci95']:.4f}" if compared else "1",
-        f"{quality['kl']:.4f} ± {quality['kl_stderr']:.4f}" if compared else "0",
-        f"{100 * quality['top1']:.1f} ± {100 * quality['top1_stderr']:.1f} %" if compared else "100 %",
+        f"{quality['perplexity']:.2f}{off(quality['stderr'], 2)}",
+        f"{quality['perplexity_ratio']:.4f}{ends(quality['perplexity_ratio_interval'])}" if compared else "1",
+        f"{quality['kl']:.4f}{off(quality['kl_stderr'], 4)}" if compared else "0",
+        f"{100 * quality['top1']:.1f}{off(quality['top1_stderr'], 1, 100)} %" if compared else "100 %",
         f"{speed:.0f}",
     ]
 

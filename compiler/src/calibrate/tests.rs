@@ -1,8 +1,11 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
 use htc_formats::model::{Forward, Site};
+use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
+use super::statistics::LayerSums;
+use super::store::Identity;
 use super::*;
 use crate::system::random::Rng;
 

@@ -22,11 +22,12 @@ use crate::calibrate::windows::Windows;
 use crate::event::{Cancelled, Event, Watch};
 use crate::make::work::Work;
 use crate::make::{AxiomSearch, Built, Inputs, MakeError};
-use crate::measure::{self, Distance, EvaluateError, Evaluation};
+use crate::measure::{self, Distance, EvaluateError, Evaluation, Interval};
 use crate::plan::{Budget, Plan, PlanError};
 use crate::profile::reads_activations;
 use crate::request::{Asked, BiasArg, GaugeKind, Goal, Limit, Treatment, TreatmentError};
 use crate::system::clock::{Stage, StageClock};
+use crate::system::show::interval;
 pub(crate) use show::show_trials;
 
 /// Gauges that are tried where none is asked for; of equal ones the first counts.
@@ -37,12 +38,15 @@ const RATIO_OF_TREATMENTS: f64 = 0.8;
 
 impl Limit {
     /// Whether a candidate holds it: with the upper end of its 95 % interval, since a search over a
-    /// dozen candidates would else find the one that chance favours.
+    /// dozen candidates would else find the one that chance favours. Without an interval nothing is
+    /// known to hold.
     fn holds(self, found: &Distance) -> bool {
-        let within = |limit: Option<f64>, value: f64| limit.is_none_or(|limit| value <= limit);
-        let increase = found.perplexity_ratio - 1.0 + found.perplexity_ratio_ci95;
-        within(self.perplexity_increase, increase)
-            && within(self.kl, found.kl + 1.96 * found.kl_stderr)
+        let within = |limit: Option<f64>, interval: Option<Interval>| {
+            let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
+            limit.is_none_or(held)
+        };
+        let ratio = self.perplexity_increase.map(|increase| 1.0 + increase);
+        within(ratio, found.perplexity_ratio_interval) && within(self.kl, found.kl_interval)
     }
 }
 
@@ -162,22 +166,19 @@ pub enum TrialError {
     },
     /// No ratio holds the limit.
     #[error(
-        "{limit}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.2} ± {:.2} % more perplexity and a KL divergence of {kl:.5} ± {kl_interval:.5} nats; allow more, measure on more text (--held-out, --calibration-tokens), or try --factor-type f16 or fewer --slots",
-        100.0 * (perplexity_ratio - 1.0), 100.0 * ratio_interval
+        "{limit}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (--held-out, --calibration-tokens), or try --factor-type f16 or fewer --slots",
+        found.perplexity_ratio,
+        interval(found.perplexity_ratio_interval, 4),
+        found.kl,
+        interval(found.kl_interval, 5)
     )]
     Limit {
         /// The limit.
         limit: Limit,
         /// The closest ratio.
         ratio: f64,
-        /// Its perplexity over the source's.
-        perplexity_ratio: f64,
-        /// Half the width of that one's interval.
-        ratio_interval: f64,
-        /// Its KL divergence.
-        kl: f64,
-        /// Half the width of that one's interval.
-        kl_interval: f64,
+        /// What was measured there.
+        found: Box<Distance>,
     },
     /// There is nothing to measure on.
     #[error(
@@ -512,16 +513,11 @@ impl Bench<'_> {
             }
         }
         if !limit.holds(&best.distance) {
-            let found = &best.distance;
             return Err(TrialError::Limit {
                 limit,
                 ratio: best.plan.ratio(),
-                perplexity_ratio: found.perplexity_ratio,
-                ratio_interval: found.perplexity_ratio_ci95,
-                kl: found.kl,
-                kl_interval: 1.96 * found.kl_stderr,
-            }
-            .into());
+                found: Box::new(best.distance),
+            });
         }
         while holds - fails > 1 {
             let middle = (fails + holds) / 2;

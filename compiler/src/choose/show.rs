@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Trial;
-use crate::system::show::bytes_for_people;
+use crate::system::show::{bytes_for_people, interval};
 
 /// Candidates for people, a line each; nothing where there was no choice.
 pub(crate) fn show_trials(
@@ -29,16 +29,15 @@ pub(crate) fn show_trials(
         };
         writeln!(
             f,
-            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
+            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}",
             if trial.chosen { "*" } else { " " },
             trial.gauge,
             if trial.bias { "on" } else { "off" },
             trial.ratio,
             bytes_for_people(trial.bytes),
             found.perplexity_ratio,
-            found.perplexity_ratio_ci95 / 1.96,
             found.kl,
-            found.kl_stderr,
+            interval(found.kl_interval, 5),
         )?;
     }
     Ok(())

@@ -6,6 +6,7 @@ use htc_formats::escape::escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Evaluation;
+use crate::system::show::interval;
 
 /// The quality of the artifact on text that nothing was decided on but which of the
 /// [`Trial`]s it is.
@@ -30,19 +31,18 @@ impl fmt::Display for Quality {
                 "  quality     perplexity {perplexity:.3} on {tokens} held-out tokens of {text}"
             );
         };
-        let (ratio, interval) = (found.perplexity_ratio, found.perplexity_ratio_ci95);
         writeln!(
             f,
-            "  quality     perplexity {:.3} -> {perplexity:.3}: {ratio:.4} of the source's (95 % interval {:.4} to {:.4})",
+            "  quality     perplexity {:.3} -> {perplexity:.3}: {:.4} of the source's{}",
             found.reference_perplexity,
-            ratio - interval,
-            ratio + interval,
+            found.perplexity_ratio,
+            interval(found.perplexity_ratio_interval, 4),
         )?;
         write!(
             f,
-            "              KL divergence {:.5} ± {:.5} nats, same likeliest token {:.1} %; on {tokens} held-out tokens of {text}",
+            "              KL divergence {:.5} nats{}, same likeliest token {:.1} %; on {tokens} held-out tokens of {text}",
             found.kl,
-            found.kl_stderr,
+            interval(found.kl_interval, 5),
             100.0 * found.top1,
         )
     }
