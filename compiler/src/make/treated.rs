@@ -1,14 +1,14 @@
 //! What became of the slots that were factorised: errors, gauges, sinks.
 
 use htc_formats::model::Slot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::math::DEFAULT_COVERAGE;
 use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
 /// A slot that was factorised.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSlot {
     /// Index of the block.
     pub layer: usize,
@@ -28,7 +28,7 @@ pub struct MeasuredSlot {
 }
 
 /// The search for the axiom gauge of a layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AxiomSearch {
     /// Index of the block.
     pub layer: usize,
@@ -41,7 +41,7 @@ pub struct AxiomSearch {
 }
 
 /// How the factors of a unit meet the direction of the first position.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkCoverage {
     /// Index of the block.
     pub layer: usize,
@@ -56,7 +56,7 @@ pub struct SinkCoverage {
 }
 
 /// Input channels that the factors of a unit keep exact.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExemptChannels {
     /// Index of the block.
     pub layer: usize,
@@ -67,19 +67,19 @@ pub struct ExemptChannels {
 }
 
 /// What became of all slots that were factorised, in the order of execution.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Treated {
     /// One for every slot.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
     /// One for every layer with an axiom gauge.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axiom: Vec<AxiomSearch>,
     /// One for every decomposition that must not miss a direction.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sinks: Vec<SinkCoverage>,
     /// One for every unit with exact channels.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exempt: Vec<ExemptChannels>,
 }
 

@@ -232,6 +232,8 @@ impl FromStr for Floor {
     }
 }
 
+as_typed!(Allocator, Floor);
+
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Allocation {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A kind of gauge.
@@ -230,7 +230,7 @@ impl fmt::Display for Asked {
 }
 
 /// How weights are treated beyond the choice of ranks. The default changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Treatment {
     /// Which errors count.
     pub gauge: GaugeKind,
@@ -258,16 +258,7 @@ impl fmt::Display for Treatment {
     }
 }
 
-impl Serialize for Treatment {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct as _;
-        let mut record = serializer.serialize_struct("Treatment", 3)?;
-        record.serialize_field("gauge", self.gauge.name())?;
-        record.serialize_field("sink", &self.sink.to_string())?;
-        record.serialize_field("bias", &self.bias)?;
-        record.end()
-    }
-}
+as_typed!(GaugeKind, SinkProtection, BiasArg);
 
 /// Why weights cannot be treated so. The message is one line.
 #[derive(Clone, Debug, Error, PartialEq)]
