@@ -50,6 +50,7 @@
 mod check;
 mod node;
 mod request;
+mod units;
 
 use std::fmt;
 use std::io::{self, Read as _};
