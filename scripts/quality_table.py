@@ -8,7 +8,7 @@ Without models: the demo model on the demo's text. Each model is compiled once p
 ratio and measured with `htc eval --reference`: perplexity in llama.cpp's protocol (windows of
 --context tokens, second half scored) and its ratio to the source's, Kullback-Leibler divergence
 from the source (nats per token), share of positions with the same likeliest token, each ± one
-standard error (the ratio: 95 % interval from paired differences). A ratio is parameters after
+standard error over windows (the ratio: 95 % interval from paired differences). A ratio is parameters after
 over before on the method's slots: all seven for gp, Q, K and V for grc; "bytes" are of the file.
 
 Decode speed: tokens/s behind a short prompt, median of --rounds rounds over all rows of a model

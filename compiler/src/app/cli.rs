@@ -1,6 +1,6 @@
 //! The command line: what was typed, before anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
@@ -8,7 +8,7 @@ use htc_loader::kv::KvType;
 
 use crate::calibrate;
 use crate::plan::Budget;
-use crate::request::CalibrationOptions;
+use crate::request::{CalibrationOptions, CalibrationText};
 
 mod analysis;
 mod goal;
@@ -18,7 +18,7 @@ mod weighting;
 
 pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
-pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
 pub use weighting::WeightingArgs;
 
@@ -58,6 +58,28 @@ pub enum Command {
     RenderChatTemplate,
 }
 
+/// What options are for, in the order of the help.
+pub mod heading {
+    /// How many bytes remain, or how much may be lost.
+    pub const SMALL: &str = "How small";
+    /// What is calibrated and measured on.
+    pub const TEXT: &str = "On what text";
+    /// What becomes of every slot.
+    pub const METHOD: &str = "Which method";
+    /// Files beside the artifact, and the machine.
+    pub const WHERE: &str = "Where";
+    /// What is looked at or refused before anything is lost.
+    pub const CAREFUL: &str = "How careful";
+    /// Of those that say what is compressed and how, all.
+    pub const ALL: [&str; 5] = [SMALL, TEXT, METHOD, WHERE, CAREFUL];
+    /// What `run` continues or answers.
+    pub const RUN_TEXT: &str = "What to continue";
+    /// How much it writes.
+    pub const RUN_LENGTH: &str = "How much";
+    /// How it chooses among the likely tokens.
+    pub const RUN_TOKENS: &str = "Which tokens";
+}
+
 /// Arguments of `htc compile`.
 #[derive(Debug, Args)]
 pub struct CompileArgs {
@@ -68,73 +90,98 @@ pub struct CompileArgs {
     /// Artifact to write (.htz)
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Take the plan that `htc plan` wrote, edited or not, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
-    pub plan: Option<PathBuf>,
-    /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
-    /// artifact; a calibration is made and kept
-    #[arg(long, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
-    pub dry_run: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub size: SizeArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub threads: ThreadArgs,
-    /// Replace OUT if it exists
-    #[arg(long)]
-    pub force: bool,
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    /// Take the plan that `htc plan` wrote, edited or not
+    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
+    pub plan: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub cache: CacheArgs,
     /// Write a JSON report to FILE; `json` or `-` means standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::WHERE)]
     pub report: Option<PathBuf>,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Show the plan, the bytes and the memory that it will take, and write no artifact
+    ///
+    /// A calibration is made and kept.
+    #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    pub dry_run: bool,
+    /// Replace OUT if it exists
+    #[arg(long, help_heading = heading::CAREFUL)]
+    pub force: bool,
 }
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::TEXT)]
 pub struct CalibrationArgs {
-    /// Text to calibrate on (UTF-8): what the model is to be good at
-    #[arg(long, value_name = "TEXT")]
-    pub calibration: Option<PathBuf>,
-    /// Tokens of the text at most
-    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    /// Text to calibrate on (UTF-8): what the model is to be good at. May be given several times; with
+    /// =WEIGHT behind it each token of the text counts so many times
+    #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
+    pub calibration: Vec<CalibrationText>,
+    /// Tokens of each text at most
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
     pub calibration_tokens: u32,
     /// Tokens in a window of the calibration
-    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
-    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
-    #[arg(long, value_name = "DIR", requires = "calibration")]
-    pub cache: Option<PathBuf>,
-    /// Text to measure on what is decided (UTF-8) [default: the end of TEXT, which is not calibrated
-    /// on then]
-    #[arg(long, value_name = "FILE", requires = "calibration")]
+    /// Text to measure on what is decided (UTF-8) [default: the end of each TEXT, which is not
+    /// calibrated on then]
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
     pub held_out: Option<PathBuf>,
 }
 
 impl CalibrationArgs {
     /// What to calibrate on.
-    pub fn options(&self) -> Option<CalibrationOptions> {
-        Some(CalibrationOptions {
-            text: self.calibration.clone()?,
+    pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
+        self.is_given().then(|| CalibrationOptions {
+            texts: self.calibration.clone(),
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,
-            cache: self.cache.clone(),
+            cache: cache.cache.clone(),
             held_out: self.held_out.clone(),
         })
     }
 
     /// Whether there is a text.
     pub fn is_given(&self) -> bool {
-        self.calibration.is_some()
+        !self.calibration.is_empty()
     }
+}
+
+/// What is kept of a calibration, and where.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::WHERE)]
+pub struct CacheArgs {
+    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
+    pub cache: Option<PathBuf>,
 }
 
 /// Arguments of `htc plan`.
@@ -149,21 +196,27 @@ pub struct PlanArgs {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub size: SizeArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub cache: CacheArgs,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "output", help_heading = heading::CAREFUL)]
     pub force: bool,
 }
 
@@ -201,25 +254,29 @@ pub struct RunArgs {
     /// Model to run (.gguf, folder or .htz)
     pub model: PathBuf,
     /// Text to continue; without it and --prompt-file, standard input is read
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
     /// File whose text is to be continued (UTF-8)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_TEXT)]
     pub prompt_file: Option<PathBuf>,
     /// Take the text as a message of a conversation, which the model answers: it is written by the
     /// model's chat template, and the model's end of turn ends the answer
-    #[arg(long)]
+    #[arg(long, help_heading = heading::RUN_TEXT)]
     pub chat: bool,
     /// What the conversation begins with: how the model is to answer
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
     pub system: Option<String>,
     /// Tokens to write at most [default: until the model ends or its context is full]
-    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long, help_heading = heading::RUN_LENGTH)]
+    pub ignore_eos: bool,
     /// Temperature; 0 always takes the likeliest token
     #[arg(
         long,
         value_name = "T",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0.8,
         allow_negative_numbers = true,
         value_parser = parse_temperature
@@ -229,6 +286,7 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "K",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 40,
         allow_negative_numbers = true
     )]
@@ -237,6 +295,7 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "P",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0.95,
         allow_negative_numbers = true,
         value_parser = parse_top_p
@@ -246,17 +305,15 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "S",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0,
         allow_negative_numbers = true
     )]
     pub seed: u64,
-    /// Go on after the model's end-of-sequence token
-    #[arg(long)]
-    pub ignore_eos: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
 }
@@ -367,6 +424,28 @@ impl From<RankArg> for Budget {
     }
 }
 
+/// A text, with its weight where what is behind the last `=` is a number; a file whose name ends so is
+/// meant itself.
+fn parse_text(text: &str) -> Result<CalibrationText, String> {
+    let plain = |path: &str, weight| {
+        let path = PathBuf::from(path);
+        Ok(CalibrationText { path, weight })
+    };
+    let split = text.rsplit_once('=');
+    let weighted = split.and_then(|(path, weight)| Some((path, weight.parse::<f64>().ok()?)));
+    match weighted {
+        Some((path, weight)) if !Path::new(text).exists() => {
+            match weight > 0.0 && weight.is_finite() && !path.is_empty() {
+                true => plain(path, weight),
+                false => {
+                    Err("a weight is a finite number above 0, behind the name of a text".into())
+                }
+            }
+        }
+        _ => plain(text, 1.0),
+    }
+}
+
 fn parse_kv_type(text: &str) -> Result<KvType, String> {
     match text {
         "f16" => Ok(KvType::F16),
@@ -397,6 +476,57 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Every option says what it is for, and the sections come in their order.
+    #[test]
+    fn options_are_grouped_by_what_one_wants() {
+        let cli = Cli::command();
+        for (name, expected) in [
+            ("compile", &heading::ALL[..]),
+            ("plan", &heading::ALL),
+            (
+                "analyse",
+                &[heading::TEXT, heading::WHERE, heading::CAREFUL],
+            ),
+            (
+                "run",
+                &[
+                    heading::RUN_TEXT,
+                    heading::RUN_LENGTH,
+                    heading::RUN_TOKENS,
+                    heading::WHERE,
+                ],
+            ),
+        ] {
+            let command = cli.find_subcommand(name).unwrap();
+            let mut seen: Vec<&str> = Vec::new();
+            for option in command.get_arguments().filter(|a| !a.is_positional()) {
+                let Some(heading) = option.get_help_heading() else {
+                    assert_eq!(option.get_id(), "output", "{name}");
+                    continue;
+                };
+                if !seen.contains(&heading) {
+                    seen.push(heading);
+                }
+            }
+            assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_may_have_a_weight() {
+        let text = |path: &str, weight| {
+            let path = PathBuf::from(path);
+            Ok(CalibrationText { path, weight })
+        };
+        assert_eq!(parse_text("a.txt"), text("a.txt", 1.0));
+        assert_eq!(parse_text("a.txt=0.3"), text("a.txt", 0.3));
+        assert_eq!(parse_text("a=b=2"), text("a=b", 2.0));
+        assert_eq!(parse_text("a=b"), text("a=b", 1.0));
+        for wrong in ["a.txt=0", "a.txt=-1", "a.txt=inf", "a.txt=nan", "=2"] {
+            assert!(parse_text(wrong).is_err(), "{wrong}");
+        }
     }
 
     /// A plan that is taken from a file leaves nothing to ask for; defaults are nothing asked for.

@@ -17,6 +17,9 @@ pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]
     Text(#[from] crate::system::text::TextError),
+    /// No text is named.
+    #[error("there is no text to calibrate on; give one at least")]
+    NoText,
     /// The text is shorter than a window.
     #[error("{}: {error}", path.display())]
     TooShort {
@@ -64,7 +67,7 @@ pub enum CalibrateError {
     },
     /// Fewer tokens asked for than a window has.
     #[error(
-        "--calibration-tokens {tokens}: a window alone has {context} (--context); ask for more, or for shorter windows"
+        "`calibration_tokens` {tokens}: a window alone has {context} (`context`); ask for more, or for shorter windows"
     )]
     FewTokens {
         /// Tokens asked for.
@@ -72,11 +75,17 @@ pub enum CalibrateError {
         /// Tokens of a window.
         context: usize,
     },
+    /// A weight says nothing.
+    #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
+    Weight(f64),
+    /// A text is calibrated on twice.
+    #[error("`calibration` {}: given twice; give it once, with a weight if it is to count more", .0.display())]
+    Twice(PathBuf),
     /// What is to be held out is what is calibrated on.
-    #[error("--held-out {}: the same text as --calibration; leave it out and the end of the text is held out, or give another", .0.display())]
+    #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),
     /// There is no room for the statistics.
-    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another --cache DIR", path.display())]
+    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]
     NoSpace {
         /// The folder.
         path: PathBuf,
@@ -86,7 +95,7 @@ pub enum CalibrateError {
         free: u64,
     },
     /// Windows longer than what the model was trained for.
-    #[error("--context {context}: the model was trained for {limit} positions; give at most that")]
+    #[error("`context` {context}: the model was trained for {limit} positions; give at most that")]
     LongContext {
         /// Tokens of a window.
         context: usize,
@@ -98,11 +107,11 @@ pub enum CalibrateError {
     Stream(PathBuf),
     /// There is no place for the cache.
     #[error(
-        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR"
+        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
     )]
     NoCache,
     /// A file of the cache cannot be written or read.
-    #[error("{}: {error}; give another folder with --cache DIR", path.display())]
+    #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {
         /// The file or folder.
         path: PathBuf,

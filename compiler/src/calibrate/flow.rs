@@ -14,7 +14,7 @@ use super::CalibrateError;
 use super::files::{Files, failed};
 use super::statistics::LayerSums;
 use super::store::{self, Hashed, StoredLayer};
-use super::windows::Windows;
+use super::windows::Mixture;
 use crate::event::{Event, Watch};
 use crate::system::disk;
 
@@ -24,7 +24,7 @@ type Source = Hashed<BufReader<File>>;
 /// All windows on their way through the model.
 pub(super) struct Flow<'a> {
     files: &'a Files,
-    windows: &'a Windows,
+    text: &'a Mixture,
     model: &'a Arc<Model>,
     cpu: Cpu,
     session: Session,
@@ -38,14 +38,14 @@ impl<'a> Flow<'a> {
     /// Before the layer `first`.
     pub(super) fn new(
         files: &'a Files,
-        windows: &'a Windows,
+        text: &'a Mixture,
         model: &'a Arc<Model>,
         first: usize,
         threads: usize,
         watch: Watch<'a>,
     ) -> Result<Self, CalibrateError> {
         let cpu = Cpu::with_threads(threads)?;
-        let context = windows.context();
+        let context = text.windows().context();
         let session =
             Session::with_kv_type(Arc::clone(model), cpu.clone().into(), context, KvType::F32);
         let session = session.map_err(|error| CalibrateError::Exec {
@@ -55,7 +55,7 @@ impl<'a> Flow<'a> {
         })?;
         Ok(Flow {
             files,
-            windows,
+            text,
             model,
             cpu,
             session,
@@ -148,7 +148,10 @@ impl<'a> Flow<'a> {
     ) -> Result<(), CalibrateError> {
         let width = self.model.hyper().width;
         let target: PathBuf = self.files.stream(layer);
-        for window in self.windows.iter() {
+        for (index, window) in self.text.windows().iter().enumerate() {
+            if let Some(factor) = self.text.reweighed_at(index) {
+                sums.reweigh(factor);
+            }
             self.session.reset();
             let mut position = 0;
             for batch in window.chunks(self.session.batch()) {

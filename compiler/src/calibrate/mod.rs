@@ -27,11 +27,14 @@ use htc_formats::htz::Digest;
 use htc_formats::model::HyperParameters;
 use htc_loader::Model;
 use htc_loader::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
 
-use crate::calibrate::windows::Windows;
+use crate::calibrate::windows::{HeldOut, Mixture, Windows};
 use crate::event::{Event, Watch};
+use crate::request::CalibrationText;
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::disk;
+use crate::system::show::name_of;
 use crate::system::text;
 pub use error::CalibrateError;
 use files::Files;
@@ -59,30 +62,48 @@ impl CalibrationOptions {
         if context > limit {
             return Err(CalibrateError::LongContext { context, limit });
         }
-        let texts = std::iter::once(&self.text).chain(&self.held_out);
-        for path in texts {
+        for path in self.files() {
             text::open(path)?;
         }
-        match &self.held_out {
-            Some(other) if disk::same_place(other, &self.text) => {
-                Err(CalibrateError::HeldOutIsText(other.clone()))
+        for (index, text) in self.texts.iter().enumerate() {
+            if !(text.weight > 0.0 && text.weight.is_finite()) {
+                return Err(CalibrateError::Weight(text.weight));
             }
-            _ => Ok(()),
+            let same = |other: &Path| disk::same_place(other, &text.path);
+            if self.texts[..index].iter().any(|other| same(&other.path)) {
+                return Err(CalibrateError::Twice(text.path.clone()));
+            }
+            if let Some(other) = self.held_out.as_ref().filter(|other| same(other)) {
+                return Err(CalibrateError::HeldOutIsText(other.clone()));
+            }
         }
+        Ok(())
     }
 
-    /// The digest that names the statistics of a model on the windows of a text. The ids of the
-    /// tokens stand for the text and the tokenizer. The last bits depend on the kernels.
-    fn key(source: Digest, windows: &Windows) -> Digest {
+    /// The digest that names the statistics of a model on the windows of texts. The ids of the
+    /// tokens stand for the texts and the tokenizer. The last bits depend on the kernels.
+    fn key(source: Digest, text: &Mixture) -> Digest {
         let named = format!(
-            "htc {} calibration {VERSION} {}\nsource {source}\ncontext {}\ntokens {}\n",
+            "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
-            windows.context(),
-            windows.digest(),
+            text.named(),
         );
         Digest::of(named.as_bytes())
     }
+}
+
+/// A text that was calibrated on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibratedText {
+    /// Its name, without its folder.
+    pub name: String,
+    /// Its digest.
+    pub sha256: Digest,
+    /// Tokens of it that went through the model.
+    pub tokens: usize,
+    /// How much each of them counts.
+    pub weight: f64,
 }
 
 /// The statistics of a model on a text, layer by layer in the cache.
@@ -92,16 +113,44 @@ pub struct Calibration {
     pub key: Digest,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// Digest of the text.
-    pub text: Digest,
-    /// Tokens that went through the model.
-    pub tokens: usize,
+    /// The texts.
+    pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
     pub context: usize,
     /// Layers that were in the cache already.
     pub found: usize,
-    /// What was kept back for measuring; `None` where the text has a single window.
-    pub held_out: Option<Windows>,
+    /// What was kept back for measuring; `None` where each text has a single window.
+    pub held_out: Option<HeldOut>,
+}
+
+impl Calibration {
+    /// Tokens that went through the model.
+    pub fn tokens(&self) -> usize {
+        self.texts.iter().map(|text| text.tokens).sum()
+    }
+
+    /// The names of the texts, with the weights where they are not 1.
+    pub fn text(&self) -> String {
+        let name = |text: &CalibratedText| match text.weight {
+            1.0 => text.name.clone(),
+            weight => format!("{} (weight {weight})", text.name),
+        };
+        let names: Vec<String> = self.texts.iter().map(name).collect();
+        names.join(", ")
+    }
+
+    /// The digest of the text; of several, that of a line for each with its digest and its weight.
+    pub fn text_digest(&self) -> Digest {
+        match &self.texts[..] {
+            [text] => text.sha256,
+            texts => {
+                let lines = texts
+                    .iter()
+                    .map(|text| format!("{} {}\n", text.sha256, text.weight));
+                Digest::of(lines.collect::<String>().as_bytes())
+            }
+        }
+    }
 }
 
 /// Calibrates a model, whose digest is `source`.
@@ -117,15 +166,16 @@ pub fn calibrate(
 ) -> Result<Calibration, CalibrateError> {
     let hyper = model.hyper();
     options.check(hyper)?;
-    let Texts {
-        windows,
-        held_out,
+    let Read {
         text,
-    } = Texts::read(model, options)?;
-    let key = CalibrationOptions::key(source, &windows);
+        texts,
+        held_out,
+    } = Read::of(model, options)?;
+    let key = CalibrationOptions::key(source, &text);
+    let windows = text.windows().count();
     let extent = Extent {
         context: options.context,
-        windows: windows.count(),
+        windows,
     };
     let files = Files::open(options, key, extent)?;
     let lock = files.lock(watch);
@@ -137,12 +187,12 @@ pub fn calibrate(
         files.sweep(found)?;
     }
     watch.tell(Event::Calibrating {
-        windows: windows.count(),
+        windows,
         layers: hyper.layers,
         found,
     });
     if found < hyper.layers {
-        let mut flow = Flow::new(&files, &windows, model, found, threads, watch)?;
+        let mut flow = Flow::new(&files, &text, model, found, threads, watch)?;
         for layer in found..hyper.layers {
             let before = layers.last().map(Arc::as_ref);
             layers.push(Arc::new(flow.layer(layer, before)?));
@@ -151,8 +201,7 @@ pub fn calibrate(
     Ok(Calibration {
         key,
         layers,
-        text,
-        tokens: windows.tokens(),
+        texts,
         context: options.context,
         found,
         held_out,
@@ -160,38 +209,52 @@ pub fn calibrate(
 }
 
 /// What is read of the texts.
-struct Texts {
+struct Read {
     /// What is calibrated on.
-    windows: Windows,
+    text: Mixture,
+    /// The same, text by text.
+    texts: Vec<CalibratedText>,
     /// What is kept back for measuring.
-    held_out: Option<Windows>,
-    /// Digest of the text.
-    text: Digest,
+    held_out: Option<HeldOut>,
 }
 
-impl Texts {
-    fn read(model: &Model, options: &CalibrationOptions) -> Result<Texts, CalibrateError> {
+impl Read {
+    fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
         let tokenizer = tokenizer(model)?;
-        let text = text::read(&options.text)?;
-        let most = options.tokens / options.context;
-        let all = |path: &Path, text: &str, most| {
-            Windows::new(&tokenizer, text, options.context, most).map_err(|error| {
-                let path = path.to_owned();
-                CalibrateError::TooShort { path, error }
-            })
+        let (context, most) = (options.context, options.tokens / options.context);
+        let too_short = |path: &Path| {
+            let path = path.to_owned();
+            move |error| CalibrateError::TooShort { path, error }
         };
-        let (windows, held_out) = match &options.held_out {
-            None => all(&options.text, &text, None)?.hold_out(most),
-            Some(path) => {
-                let held_out = all(path, &text::read(path)?, Some(MOST_HELD_OUT))?;
-                (all(&options.text, &text, Some(most))?, Some(held_out))
-            }
+        let windows = |path: &Path, text: &str, most| {
+            Windows::new(&tokenizer, text, context, most).map_err(too_short(path))
         };
-        let text = Digest::of(text.as_bytes());
-        Ok(Texts {
-            windows,
-            held_out,
-            text,
+        let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
+        for CalibrationText { path, weight } in &options.texts {
+            let text = text::read(path)?;
+            let used = match &options.held_out {
+                Some(_) => windows(path, &text, Some(most))?,
+                None => {
+                    let (used, held) = windows(path, &text, None)?.hold_out(most);
+                    held_out.extend(held);
+                    used
+                }
+            };
+            texts.push(CalibratedText {
+                name: name_of(path),
+                sha256: Digest::of(text.as_bytes()),
+                tokens: used.tokens(),
+                weight: *weight,
+            });
+            parts.push((used, *weight));
+        }
+        if let Some(path) = &options.held_out {
+            held_out.push(windows(path, &text::read(path)?, Some(MOST_HELD_OUT))?);
+        }
+        Ok(Read {
+            text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
+            texts,
+            held_out: HeldOut::new(held_out),
         })
     }
 }

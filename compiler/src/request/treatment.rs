@@ -7,6 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::{Shrinkage, ShrinkageArg};
+
 /// A kind of gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GaugeKind {
@@ -162,6 +164,8 @@ pub struct Asked {
     pub sink: Option<SinkProtection>,
     /// Whether biases correct; by default `auto` with a calibration, else not.
     pub bias: Option<BiasArg>,
+    /// How far the second moment of `whiten` is shrunk; by default [`Shrinkage::default`].
+    pub shrinkage: Option<ShrinkageArg>,
 }
 
 impl Asked {
@@ -172,20 +176,21 @@ impl Asked {
             gauge: self.gauge.or(other.gauge),
             sink: self.sink.or(other.sink),
             bias: self.bias.or(other.bias),
+            shrinkage: self.shrinkage.or(other.shrinkage),
         }
     }
 
-    /// What that means with a calibration or without; `auto` is off here.
+    /// What that means with a calibration or without; `auto` is off here, and of a shrinkage the default.
     ///
     /// # Errors
     /// [`TreatmentError::NoCalibration`] where what is asked for is made from activations and there
-    /// are none.
+    /// are none, [`TreatmentError::Shrinkage`] where the gauge does not shrink anything.
     pub fn resolve(self, calibrated: bool) -> Result<Treatment, TreatmentError> {
         let by_default = match calibrated {
             true => Treatment {
                 gauge: GaugeKind::Whiten,
                 sink: SinkProtection::Append,
-                bias: false,
+                ..Treatment::default()
             },
             false => Treatment::default(),
         };
@@ -193,21 +198,37 @@ impl Asked {
             gauge: self.gauge.unwrap_or(by_default.gauge),
             sink: self.sink.unwrap_or(by_default.sink),
             bias: self.bias == Some(BiasArg::On),
+            shrinkage: match self.shrinkage {
+                Some(ShrinkageArg::Part(part)) => part,
+                Some(ShrinkageArg::Auto) | None => Shrinkage::default(),
+            },
         };
+        if let Some(shrinkage) = self.shrinkage {
+            if !calibrated {
+                return Err(TreatmentError::NoCalibration {
+                    option: format!("`shrinkage` {shrinkage}"),
+                    other: "leave it out",
+                });
+            }
+            if treatment.gauge != GaugeKind::Whiten {
+                let gauge = treatment.gauge;
+                return Err(TreatmentError::Shrinkage { shrinkage, gauge });
+            }
+        }
         let needed = [
-            (treatment.gauge.is_calibrated(), "--gauge none or axiom"),
+            (treatment.gauge.is_calibrated(), "`gauge` none or axiom"),
             (
                 treatment.sink == SinkProtection::Append,
-                "--sink off or channels:T",
+                "`sink` off or channels:T",
             ),
-            (treatment.bias, "--bias off"),
+            (treatment.bias, "`bias` off"),
         ];
         match needed.into_iter().position(|(needs, _)| needs) {
             Some(at) if !calibrated => Err(TreatmentError::NoCalibration {
                 option: match at {
-                    0 => format!("--gauge {}", treatment.gauge),
-                    1 => format!("--sink {}", treatment.sink),
-                    _ => "--bias on".to_owned(),
+                    0 => format!("`gauge` {}", treatment.gauge),
+                    1 => format!("`sink` {}", treatment.sink),
+                    _ => "`bias` on".to_owned(),
                 },
                 other: needed[at].1,
             }),
@@ -223,6 +244,7 @@ impl fmt::Display for Asked {
             self.gauge.map(|gauge| format!("--gauge {gauge}")),
             self.sink.map(|sink| format!("--sink {sink}")),
             self.bias.map(|bias| format!("--bias {bias}")),
+            self.shrinkage.map(|part| format!("--shrinkage {part}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join(" "))
@@ -231,6 +253,7 @@ impl fmt::Display for Asked {
 
 /// How weights are treated beyond the choice of ranks. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "TreatmentRecord", into = "TreatmentRecord")]
 pub struct Treatment {
     /// Which errors count.
     pub gauge: GaugeKind,
@@ -238,6 +261,8 @@ pub struct Treatment {
     pub sink: SinkProtection,
     /// Whether every factorised slot gets a bias `(W − Ŵ) E[x]`, added to its own where it has one.
     pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk; other gauges have none.
+    pub shrinkage: Shrinkage,
 }
 
 impl Treatment {
@@ -248,32 +273,90 @@ impl Treatment {
             ..Treatment::default()
         }
     }
+
+    /// The shrinkage, where the gauge has one.
+    pub fn shrinks(self) -> Option<Shrinkage> {
+        (self.gauge == GaugeKind::Whiten).then_some(self.shrinkage)
+    }
 }
 
 /// One line for reports.
 impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.bias { "on" } else { "off" };
-        write!(f, "gauge {}, sink {}, bias {bias}", self.gauge, self.sink)
+        write!(f, "gauge {}, sink {}, bias {bias}", self.gauge, self.sink)?;
+        match self.shrinks() {
+            Some(part) if part != Shrinkage::default() => write!(f, ", shrinkage {part}"),
+            _ => Ok(()),
+        }
     }
 }
 
-as_typed!(GaugeKind, SinkProtection, BiasArg);
+as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
+
+/// A [`Treatment`] as it stands in reports.
+#[derive(Serialize, Deserialize)]
+struct TreatmentRecord {
+    gauge: GaugeKind,
+    sink: SinkProtection,
+    bias: bool,
+    /// Absent where the gauge shrinks nothing.
+    #[serde(default)]
+    shrinkage: Option<f64>,
+}
+
+impl From<Treatment> for TreatmentRecord {
+    fn from(treatment: Treatment) -> Self {
+        TreatmentRecord {
+            gauge: treatment.gauge,
+            sink: treatment.sink,
+            bias: treatment.bias,
+            shrinkage: treatment.shrinks().map(Shrinkage::part),
+        }
+    }
+}
+
+impl TryFrom<TreatmentRecord> for Treatment {
+    type Error = &'static str;
+
+    fn try_from(record: TreatmentRecord) -> Result<Self, Self::Error> {
+        let shrinkage = match record.shrinkage {
+            Some(part) => Shrinkage::new(part).ok_or("a shrinkage is a number from 0 to 1")?,
+            None => Shrinkage::default(),
+        };
+        Ok(Treatment {
+            gauge: record.gauge,
+            sink: record.sink,
+            bias: record.bias,
+            shrinkage,
+        })
+    }
+}
 
 /// Why weights cannot be treated so. The message is one line.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum TreatmentError {
     /// It is made from activations, and there are none.
-    #[error("{option} is made from activations; give a text with --calibration TEXT, or {other}")]
+    #[error("{option} is made from activations; give a text with `calibration`, or {other}")]
     NoCalibration {
         /// What was asked for.
         option: String,
         /// What can be asked for without.
         other: &'static str,
     },
+    /// The gauge has nothing to shrink.
+    #[error(
+        "`shrinkage` {shrinkage}: gauge {gauge} has no second moment that could be shrunk; leave it out, or take `gauge` whiten"
+    )]
+    Shrinkage {
+        /// What was asked for.
+        shrinkage: ShrinkageArg,
+        /// The gauge.
+        gauge: GaugeKind,
+    },
     /// The exact channels need more ranks than there are.
     #[error(
-        "--sink channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
+        "`sink` channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
     )]
     Channels {
         /// Channels asked for.
@@ -325,6 +408,7 @@ mod tests {
             gauge: Some(GaugeKind::Axiom),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
+            shrinkage: None,
         };
         let found = asked.resolve(false).unwrap();
         assert_eq!(found.to_string(), "gauge axiom, sink channels:8, bias off");
@@ -342,29 +426,49 @@ mod tests {
             ..nothing
         };
         for (asked, option) in [
-            (gauge(GaugeKind::Whiten), "--gauge whiten"),
-            (gauge(GaugeKind::Activation), "--gauge activation"),
+            (gauge(GaugeKind::Whiten), "`gauge` whiten"),
+            (gauge(GaugeKind::Activation), "`gauge` activation"),
             (
                 Asked {
                     sink: Some(SinkProtection::Append),
                     ..nothing
                 },
-                "--sink append",
+                "`sink` append",
             ),
             (
                 Asked {
                     bias: Some(BiasArg::On),
                     ..nothing
                 },
-                "--bias on",
+                "`bias` on",
             ),
         ] {
             let error = asked.resolve(false).unwrap_err().to_string();
             assert!(error.starts_with(option), "{error}");
-            assert!(error.contains("--calibration"), "{error}");
+            assert!(error.contains("`calibration`"), "{error}");
             assert!(asked.resolve(true).is_ok());
         }
         assert!(gauge(GaugeKind::Axiom).resolve(false).is_ok());
+    }
+
+    #[test]
+    fn a_shrinkage_belongs_to_whiten() {
+        let part = ShrinkageArg::Part(Shrinkage::new(0.1).unwrap());
+        let shrunk = |gauge| Asked {
+            gauge,
+            shrinkage: Some(part),
+            ..Asked::default()
+        };
+        let found = shrunk(None).resolve(true).unwrap();
+        assert!(found.to_string().ends_with(", shrinkage 0.1"), "{found}");
+        assert_eq!(found.shrinks(), Shrinkage::new(0.1));
+        for gauge in [GaugeKind::None, GaugeKind::Activation] {
+            let error = shrunk(Some(gauge)).resolve(true).unwrap_err().to_string();
+            assert!(error.contains("`gauge` whiten"), "{error}");
+            assert_eq!(Treatment::with_gauge(gauge).shrinks(), None);
+        }
+        let error = shrunk(None).resolve(false).unwrap_err().to_string();
+        assert!(error.contains("`calibration`"), "{error}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::pipeline::{self, CompileError};
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;
-    let calibration = args.calibration.options();
+    let calibration = args.calibration.options(&args.cache);
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
@@ -34,11 +34,10 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
             .as_ref()
             .map(|options| pipeline::calibrate(&source, digest, options, threads, watch))
             .transpose()?;
-        let texts = calibration.as_ref().map(|options| options.text.as_path());
         let subject = Subject {
             source: &source,
             digest,
-            calibration: texts.zip(found.as_ref()),
+            calibration: found.as_ref(),
         };
         Ok(analyse(subject, threads, watch)?)
     };

@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 
 use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe, interrupted};
-use crate::app::cli::{PlanArgs, PlanningArgs};
+use crate::app::cli::{PlanArgs, PlanningArgs, SizeArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::Output;
 use crate::calibrate;
@@ -19,7 +19,7 @@ use crate::layout;
 use crate::pipeline::{self, CompileError};
 use crate::plan::json;
 use crate::profile::reads_activations;
-use crate::report::Summary;
+use crate::report::{Quality, Summary};
 use crate::request::{Asked, CalibrationOptions, Planning};
 use crate::system::clock::StageClock;
 use crate::system::disk::{self, folder_of};
@@ -27,7 +27,12 @@ use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.weighting.asked();
-    let planning = planning(&args.planning, args.calibration.is_given(), asked)?;
+    let planning = planning(
+        &args.size,
+        &args.planning,
+        args.calibration.is_given(),
+        asked,
+    )?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
@@ -37,7 +42,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         check(
             path,
             &source,
-            args.calibration.options().as_ref(),
+            args.calibration.options(&args.cache).as_ref(),
             args.force,
         )?;
     }
@@ -46,8 +51,8 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
-    let mut calibration = args.calibration.options();
-    let goal = args.goal.goal();
+    let mut calibration = args.calibration.options(&args.cache);
+    let goal = args.goal.goal(&args.weighting);
     if let Planning::Make { request, .. } = &planning
         && calibration.is_some()
         && goal.limit.is_none()
@@ -71,12 +76,15 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     progress.clear();
     let planned = planned.map_err(failed)?;
     let mut chosen = None;
+    let mut quality = None;
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
         let found = pipeline::search(&source, &planned, goal, threads, &scratch, watch);
         progress.clear();
-        chosen = Some(found.map_err(failed)?);
+        let found = found.map_err(failed)?;
+        quality = Quality::of(&found, options);
+        chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
@@ -93,6 +101,12 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     );
     if let Some(chosen) = &chosen {
         say!("{}", chosen.to_string().trim_end());
+        for note in &chosen.notes {
+            say!("  note: {note}");
+        }
+    }
+    if let Some(quality) = &quality {
+        say!("{quality}");
     }
     // The digest of the source would take a look at every byte of it; without one the plan is taken
     // for any model that it fits.
@@ -119,6 +133,7 @@ fn scratch_name(input: &Path) -> String {
 
 /// Where the plan comes from when the options say it.
 pub(super) fn planning(
+    size: &SizeArgs,
     args: &PlanningArgs,
     calibrated: bool,
     weighting: Asked,
@@ -127,10 +142,10 @@ pub(super) fn planning(
         Some((option, reader)) => Err(Failure::Unread {
             option,
             reader,
-            chosen: args.allocator(calibrated),
+            chosen: args.allocator(size, calibrated),
         }),
         None => Ok(Planning::Make {
-            request: args.request(calibrated, weighting),
+            request: args.request(size, calibrated, weighting),
             target: args.target(),
         }),
     }

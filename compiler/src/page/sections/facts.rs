@@ -175,6 +175,9 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
             ),
         ));
         facts.push(("weighting", report.weighting.to_string()));
+        if let Some(shrinkage) = report.weighting.shrinks() {
+            facts.push(("shrinkage of the second moment", number(shrinkage.part())));
+        }
         if report.summary.bases.count > 0 {
             facts.push((
                 "shared bases",

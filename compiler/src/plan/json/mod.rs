@@ -26,8 +26,8 @@
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
-//!   `gauge`, `sink` and `bias`, as on the command line and optional, are how `htc compile` treats the
-//!   weights unless its own options say otherwise.
+//!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
+//!   `htc compile` treats the weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
 //! * `embedding`, `head`: optional objects with the keys of a unit but for `layer` and `slots`; an
 //!   embedding is `dense`, a head `dense`, `low_rank` or `residual`, with either method. A model that
@@ -64,7 +64,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
-use crate::request::{Allocator, BiasArg, Floor, GaugeKind, SinkProtection};
+use crate::request::{Allocator, BiasArg, Floor, GaugeKind, ShrinkageArg, SinkProtection};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -83,7 +83,7 @@ pub const MAX_MISFITS: usize = 50;
 #[derive(Debug, Error)]
 pub enum PlanFileError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; check --plan", path.display())]
+    #[error("{}: cannot be read: {source}; check `plan`", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum PlanFileError {
         source: io::Error,
     },
     /// The file is out of proportion.
-    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check --plan", path.display())]
+    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check `plan`", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -198,6 +198,9 @@ pub struct RequestRecord {
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias: Option<BiasArg>,
+    /// Absent where it was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shrinkage: Option<ShrinkageArg>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -213,6 +216,7 @@ impl From<&Request> for RequestRecord {
             gauge: request.weighting.gauge,
             sink: request.weighting.sink,
             bias: request.weighting.bias,
+            shrinkage: request.weighting.shrinkage,
         }
     }
 }

@@ -238,9 +238,9 @@ fn budgets_that_are_no_quantity_are_refused() {
 fn a_fixed_rank_leaves_nothing_to_allocate() {
     let hyper = hyper(2, (4, 2, 16), (64, 160));
     for (allocation, option) in [
-        (("phase", None, None), "--allocator phase"),
-        (("uniform", Some("8"), None), "--rank-floor 8"),
-        (("uniform", None, Some(8)), "--rank-cap 8"),
+        (("phase", None, None), "`allocator` phase"),
+        (("uniform", Some("8"), None), "`rank_floor` 8"),
+        (("uniform", None, Some(8)), "`rank_cap` 8"),
     ] {
         let (allocator, floor, cap): (&str, Option<&str>, _) = allocation;
         let mut request = request(allocator.parse().unwrap(), Budget::Rank(8));
