@@ -133,6 +133,7 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
         squares.sqrt()
     });
     let mut expected = [0.0; CONTEXT];
+    let every: Vec<f64> = norms.clone().collect();
     norms
         .enumerate()
         .for_each(|(index, norm)| expected[index % CONTEXT] += norm);
@@ -193,6 +194,10 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
     // All there are, because they are no more than are kept.
     assert_eq!(stored.sample(), later(stream, 12));
+    let of_windows = (0..WINDOWS).flat_map(|window| [window; CONTEXT - 1]);
+    assert_eq!(stored.sample_windows(), of_windows.collect::<Vec<_>>());
+    let found: Vec<f64> = stored.token_norms().iter().map(|&x| x.into()).collect();
+    close(&found, &every);
 
     let other_key = Digest::of(b"another key");
     assert!(
