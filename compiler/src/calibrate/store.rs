@@ -58,6 +58,18 @@ impl Moment {
         ((diagonal.sum::<f64>() - squares) / n.max(1) as f64).max(0.0)
     }
 
+    /// [`variance`](Self::variance) of these vectors and others together.
+    pub fn variance_with(&self, others: &Moment) -> f64 {
+        let counts = [self.count as f64, others.count as f64];
+        let total = (counts[0] + counts[1]).max(1.0);
+        let mixed = |a: f64, b: f64| (counts[0] * a + counts[1] * b) / total;
+        let means = self.mean.iter().zip(&others.mean);
+        let squares: f64 = means.map(|(&a, &b)| mixed(a, b).powi(2)).sum();
+        let energy = |moment: &Moment| moment.diagonal().iter().sum::<f64>();
+        let energy = mixed(energy(self), energy(others));
+        ((energy - squares) / self.mean.len().max(1) as f64).max(0.0)
+    }
+
     /// `E[x xᵀ] [n, n]`, row by row, in float64; above the diagonal zero.
     pub fn lower(&self) -> Vec<f64> {
         let n = self.mean.len();

@@ -269,3 +269,21 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
         }
     }
 }
+
+#[test]
+fn vectors_of_both_kinds_have_one_variance() {
+    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
+    let first = Moment {
+        count: 2,
+        mean: vec![12.0, 0.0],
+        second: vec![148.0, 0.0, 0.0],
+    };
+    let later = Moment {
+        count: 3,
+        mean: vec![2.0, 0.0],
+        second: vec![14.0 / 3.0, 0.0, 0.0],
+    };
+    // E[x²] = 62, E[x] = 6.
+    assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
+    assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
+}

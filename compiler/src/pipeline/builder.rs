@@ -9,8 +9,8 @@ use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, DenseTypes, Floor, GaugeKind,
-    Goal, Method, Planning, SinkProtection, Target, Wishes,
+    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, DenseTypes, FirstPositions,
+    Floor, GaugeKind, Goal, Method, Planning, SinkProtection, Target, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -48,6 +48,7 @@ pub struct Compiler {
     calibration: CalibrationOptions,
     calibrated: bool,
     goal: Goal,
+    probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
     cancel: Cancel,
@@ -65,6 +66,7 @@ impl Compiler {
             calibration: CalibrationOptions::new(PathBuf::new()),
             calibrated: false,
             goal: Goal::default(),
+            probe_layer: None,
             threads: None,
             overwrite: false,
             cancel: Cancel::default(),
@@ -157,6 +159,12 @@ impl Compiler {
         self
     }
 
+    /// Whether the first position of every window counts in the variance that some allocators read.
+    pub fn first_positions(mut self, first: FirstPositions) -> Self {
+        self.wishes.first_positions = first;
+        self
+    }
+
     /// The slots to compress.
     pub fn slots(mut self, slots: impl IntoIterator<Item = Slot>) -> Self {
         self.wishes.slots = slots.into_iter().collect();
@@ -232,6 +240,12 @@ impl Compiler {
         self
     }
 
+    /// The layer that the artifact names for a probe, counted from 0; by default the depth sink.
+    pub fn probe_layer(mut self, layer: usize) -> Self {
+        self.probe_layer = Some(layer);
+        self
+    }
+
     /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -281,6 +295,7 @@ impl Compiler {
             calibration: calibrated.then(|| self.calibration.clone()),
             weighting: self.wishes.weighting,
             goal: self.goal,
+            probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,
         }

@@ -10,6 +10,8 @@ mod wishes;
 pub use calibration::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
-pub use planning::{Allocation, Allocator, Budget, DenseTypes, Floor, Method, Request, Target};
+pub use planning::{
+    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
 pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, Wishes};

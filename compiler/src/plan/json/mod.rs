@@ -63,7 +63,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
-use crate::request::{BiasArg, GaugeKind};
+use crate::request::{BiasArg, FirstPositions, GaugeKind};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -179,6 +179,9 @@ pub struct RequestRecord {
     /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
+    /// Absent where the first positions are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_positions: Option<&'static str>,
     /// The type that slots which stay dense were to have; absent where they stay as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_type: Option<DType>,
@@ -206,6 +209,9 @@ impl From<&Request> for RequestRecord {
             allocator: request.allocation.allocator.name(),
             rank_floor: request.allocation.floor.map(|f| f.to_string()),
             rank_cap: request.allocation.cap,
+            first_positions: Some(request.allocation.first_positions)
+                .filter(|first| *first != FirstPositions::default())
+                .map(FirstPositions::name),
             dense_type: request.dense.slots,
             embedding_type: request.dense.outside,
             slots: None,
