@@ -172,19 +172,19 @@ impl Analysis {
         ) else {
             return Ok(());
         };
-        writeln!(
-            f,
-            "        variance  phase    explained  sinks  tokens  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
-        )?;
         let random = sinks.layers.iter().find(|sink| !sink.coverage.is_empty());
         if let Some(sink) = random {
             let random = sink.coverage.iter().map(|c| format!("{:.3}", c.random));
             let random = random.collect::<Vec<_>>().join(" and ");
             writeln!(
                 f,
-                "        a basis in random directions covers {random} of any direction"
+                "  a basis in random directions covers {random} of any direction"
             )?;
         }
+        writeln!(
+            f,
+            "        variance  phase    explained  sinks  tokens  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
+        )?;
         for layer in 0..self.shape.layers {
             let mut line = format!("  {layer:>4}");
             let phase = phases.without_first.phases.as_ref();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc_tests::material::{demo, words};
+use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -384,15 +384,15 @@ fn an_edited_plan_is_obeyed() {
 #[test]
 fn first_positions_count_where_they_are_asked_to() {
     let scratch = Scratch::new();
-    let model = model(&scratch);
-    let text_of = scratch.file("text.txt", words(400));
+    let model = demo("reference-7m-f16.gguf");
     let made = |options: &[&str]| {
         let run = plan(
             &model,
             &[&["--allocator", "curvature", "--ratio", "0.5"], options],
         );
-        let run = run.arg("--calibration").arg(&text_of).arg("--cache");
-        let run = run.arg(scratch.path("cache")).args(["--context", "32"]);
+        let run = run.arg("--calibration").arg(demo("alice.txt"));
+        let run = run.args(["--calibration-tokens", "1024", "--context", "64"]);
+        let run = run.arg("--cache").arg(scratch.path("cache"));
         serde_json::from_str::<Value>(run.run().ok().text()).unwrap()
     };
     let (left_out, counted) = (made(&[]), made(&["--first-positions", "counted"]));
@@ -406,14 +406,17 @@ fn first_positions_count_where_they_are_asked_to() {
     // A plan from a file says it again.
     let file = scratch.file("plan.json", counted.to_string());
     let output = scratch.path("out.htz");
-    let said = htc!["compile", &model, "-o", &output, "--plan", &file]
-        .run()
-        .ok();
-    assert!(
-        said.stderr.contains("--first-positions counted"),
-        "{}",
-        said.stderr
-    );
+    let run = htc![
+        "compile",
+        &model,
+        "-o",
+        &output,
+        "--plan",
+        &file,
+        "--dry-run"
+    ];
+    let said = run.run().ok().stderr;
+    assert!(said.contains("--first-positions counted"), "{said}");
 }
 
 /// Without a file the plan goes to standard output, with everything for people beside it.
