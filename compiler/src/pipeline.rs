@@ -58,7 +58,13 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     let prepared = prepare(options, &clock, watch)?;
 
     // Where to look first when the artifact is probed.
-    let depth_sink = depth_sink(&prepared, options.threads, watch)?;
+    let depth_sink = match options.probe_layer {
+        Some(layer) => DepthSinkRecord {
+            layer,
+            origin: Origin::Asked,
+        },
+        None => depth_sink(&prepared, options.threads, watch)?,
+    };
 
     // Factorise, seal and measure, as often as there are candidates.
     let inputs = Inputs {

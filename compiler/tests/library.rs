@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use htc::calibrate::CalibrateError;
 use htc::plan::PlanError;
 use htc::request::{
-    Allocator, BiasArg, Budget, Floor, GaugeKind, Method, Planning, SinkProtection,
+    Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, SinkProtection,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
 use htc_formats::DType;
@@ -147,6 +147,11 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (plain().sink(SinkProtection::Append), "sink"),
         (plain().sink(SinkProtection::Channels(1 << 20)), "sink"),
         (plain().bias(BiasArg::On), "bias"),
+        (plain().probe_layer(8), "probe_layer"),
+        (
+            plain().rank(8).first_positions(FirstPositions::Counted),
+            "first_positions",
+        ),
         (plain().plan(none), "plan"),
         (plain().plan(large), "plan"),
         (

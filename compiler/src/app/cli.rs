@@ -122,6 +122,16 @@ pub struct CompileArgs {
     /// A calibration is made and kept.
     #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
     pub dry_run: bool,
+    /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
+    /// measuring with --calibration, else two thirds of the depth]
+    #[arg(
+        long,
+        value_name = "N",
+        hide_short_help = true,
+        help_heading = heading::CAREFUL,
+        allow_negative_numbers = true
+    )]
+    pub probe_layer: Option<usize>,
     /// Replace OUT if it exists
     #[arg(long, help_heading = heading::CAREFUL)]
     pub force: bool,
@@ -549,6 +559,7 @@ mod tests {
             ("--allocator", "uniform"),
             ("--rank-floor", "4"),
             ("--rank-cap", "4"),
+            ("--first-positions", "counted"),
             ("--gpu", "l4"),
             ("--tokens-per-joule", "4"),
             ("--slots", "q"),

@@ -136,6 +136,7 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
         squares.sqrt()
     });
     let mut expected = [0.0; CONTEXT];
+    let every: Vec<f64> = norms.clone().collect();
     norms
         .enumerate()
         .for_each(|(index, norm)| expected[index % CONTEXT] += norm);
@@ -196,6 +197,10 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
     // All there are, because they are no more than are kept.
     assert_eq!(stored.sample(), later(stream, 12));
+    let of_windows = (0..WINDOWS).flat_map(|window| [window; CONTEXT - 1]);
+    assert_eq!(stored.sample_windows(), of_windows.collect::<Vec<_>>());
+    let found: Vec<f64> = stored.token_norms().iter().map(|&x| x.into()).collect();
+    close(&found, &every);
 
     let other_key = Digest::of(b"another key");
     assert!(
@@ -345,4 +350,22 @@ fn a_weight_counts_as_repetitions() {
         .each_ref()
         .map(|of| of.first_input(Site::Attention).unwrap());
     close(&first[0], &first[1]);
+}
+
+#[test]
+fn vectors_of_both_kinds_have_one_variance() {
+    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
+    let first = Moment {
+        count: 2,
+        mean: vec![12.0, 0.0],
+        second: vec![148.0, 0.0, 0.0],
+    };
+    let later = Moment {
+        count: 3,
+        mean: vec![2.0, 0.0],
+        second: vec![14.0 / 3.0, 0.0, 0.0],
+    };
+    // E[x²] = 62, E[x] = 6.
+    assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
+    assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
 }

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord,
-    TensorEntry,
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, Section,
+    SpectrumRecord, TensorEntry,
 };
 use htc_formats::map::MappedFile;
 use htc_formats::model::{Role, Slot};
@@ -66,6 +66,9 @@ impl Inputs<'_> {
         let mut draft = layout::draft(self.source, self.digest, plan, self.calibration, &treatment);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
+        }
+        if self.depth_sink.origin == Origin::Asked {
+            draft.requires.push(Manifest::PROBE.to_owned());
         }
         draft
     }

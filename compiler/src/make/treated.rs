@@ -51,6 +51,9 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// The largest part of it that a single component has.
     pub largest: f64,
+    /// How much of any direction a basis of this rank in random directions covers, `(k/d)^½`: a basis below it
+    /// avoids the direction.
+    pub random: f64,
     /// Whether the last component was given up for it.
     pub appended: bool,
 }
@@ -101,12 +104,15 @@ impl Treated {
                 predicted: factors.predicted.as_ref().map(|of| of[index]),
                 norm: factors.norm,
             }));
+        let cols = unit.members.first().map_or(1, |member| member.cols.max(1));
+        let random = unit.rank().unwrap_or(cols) as f64 / cols as f64;
         for sink in &factors.sinks {
             self.sinks.push(SinkCoverage {
                 layer,
                 slots: slots.clone(),
                 coverage: sink.coverage.norm,
                 largest: sink.coverage.largest,
+                random: random.min(1.0).sqrt(),
                 appended: sink.appended,
             });
         }
@@ -159,9 +165,11 @@ impl Treated {
             let appended = self.sinks.iter().filter(|sink| sink.appended).count();
             let lowest = self.sinks.iter().map(|sink| sink.coverage);
             let lowest = lowest.fold(f64::INFINITY, f64::min);
+            let avoid = self.sinks.iter().filter(|sink| sink.coverage < sink.random);
             lines.push(format!(
-                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}",
-                self.sinks.len()
+                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}, and {} cover less than random ones of their ranks",
+                self.sinks.len(),
+                avoid.count()
             ));
         }
         if let Some(first) = self.exempt.first() {

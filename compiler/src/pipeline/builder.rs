@@ -10,7 +10,8 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target, Wishes,
+    FirstPositions, Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target,
+    Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -48,6 +49,7 @@ pub struct Compiler {
     /// Without a text there is none.
     calibration: CalibrationOptions,
     goal: Goal,
+    probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
     cancel: Cancel,
@@ -67,6 +69,7 @@ impl Compiler {
                 ..CalibrationOptions::new(PathBuf::new())
             },
             goal: Goal::default(),
+            probe_layer: None,
             threads: None,
             overwrite: false,
             cancel: Cancel::default(),
@@ -166,6 +169,12 @@ impl Compiler {
         self
     }
 
+    /// Whether the first position of every window counts in the variance that some allocators read.
+    pub fn first_positions(mut self, first: FirstPositions) -> Self {
+        self.wishes.first_positions = first;
+        self
+    }
+
     /// The slots to compress.
     pub fn slots(mut self, slots: impl IntoIterator<Item = Slot>) -> Self {
         self.wishes.slots = slots.into_iter().collect();
@@ -247,6 +256,12 @@ impl Compiler {
         self
     }
 
+    /// The layer that the artifact names for a probe, counted from 0; by default the depth sink.
+    pub fn probe_layer(mut self, layer: usize) -> Self {
+        self.probe_layer = Some(layer);
+        self
+    }
+
     /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -296,6 +311,7 @@ impl Compiler {
             calibration: calibrated.then(|| self.calibration.clone()),
             weighting: self.wishes.weighting,
             goal: self.goal,
+            probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,
         }

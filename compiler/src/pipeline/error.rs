@@ -88,6 +88,16 @@ pub enum CompileError {
     /// The depth sink cannot be measured.
     #[error(transparent)]
     Analyse(Box<AnalyseError>),
+    /// There is no such layer to probe.
+    #[error(
+        "`probe_layer` {layer}: the model has {layers} layers, counted from 0; give a lower one"
+    )]
+    NoSuchLayer {
+        /// The layer asked for.
+        layer: usize,
+        /// Those of the model.
+        layers: usize,
+    },
     /// The spectra of what is stored cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),

@@ -92,6 +92,10 @@ pub(super) fn prepare(
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
+    let layers = source.hyper.layers;
+    if let Some(layer) = options.probe_layer.filter(|&layer| layer >= layers) {
+        return Err(CompileError::NoSuchLayer { layer, layers });
+    }
     let tokenizer = tokenizer(&source)?;
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     let Planned {

@@ -31,7 +31,9 @@ mod wishes;
 pub use calibration::{CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
-pub use planning::{Allocation, Allocator, Budget, DenseTypes, Floor, Method, Request, Target};
+pub use planning::{
+    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
 pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, Wishes};

@@ -404,7 +404,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let provenance = &manifest.provenance;
     let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
     let probed = provenance.treatment.is_some() || manifest.geometry.is_some();
-    let minor = match (check::has_forms(manifest), probed, told) {
+    let minor = match (check::is_of_1_4(manifest), probed, told) {
         (true, _, _) => FORMAT_MINOR,
         (_, true, _) => 3,
         (_, _, true) => 2,

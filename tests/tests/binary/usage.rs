@@ -10,7 +10,7 @@ const COMMANDS: [&str; 8] = [
 const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
-    --rank-floor --rank-cap --gpu --tokens-per-joule --slots --factor-type";
+    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --slots --factor-type";
 
 #[test]
 fn help_is_for_standard_output_and_succeeds() {
@@ -29,7 +29,7 @@ fn every_command_explains_its_options() {
         (
             "compile",
             &format!(
-                "--output -o --plan --dry-run --gauge --threads --force --report {CALIBRATION} {PLANNING}"
+                "--output -o --plan --dry-run --gauge --threads --force --probe-layer --report {CALIBRATION} {PLANNING}"
             )[..],
         ),
         (

@@ -34,6 +34,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         calibration: args.calibration.options(&args.cache),
         weighting: args.weighting.asked(),
         goal: args.goal.goal(&args.weighting),
+        probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,
     };

@@ -133,7 +133,7 @@ pub enum Failure {
     )]
     Unread {
         option: &'static str,
-        reader: Allocator,
+        reader: &'static str,
         chosen: Allocator,
     },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
@@ -163,6 +163,7 @@ impl Failure {
                 CompileError::Plan(_)
                 | CompileError::PlanFile(_)
                 | CompileError::SameFile(_)
+                | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)
                 | CompileError::Calibrate(
                     CalibrateError::FewTokens { .. }

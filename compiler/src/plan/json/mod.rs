@@ -64,7 +64,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
-use crate::request::{Allocator, BiasArg, Floor, GaugeKind, ShrinkageArg, SinkProtection};
+use crate::request::{
+    Allocator, BiasArg, FirstPositions, Floor, GaugeKind, ShrinkageArg, SinkProtection,
+};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -180,6 +182,9 @@ pub struct RequestRecord {
     /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
+    /// Absent where the first positions are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_positions: Option<FirstPositions>,
     /// The type that slots which stay dense were to have; absent where they stay as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_type: Option<DType>,
@@ -210,6 +215,8 @@ impl From<&Request> for RequestRecord {
             allocator: request.allocation.allocator,
             rank_floor: request.allocation.floor,
             rank_cap: request.allocation.cap,
+            first_positions: Some(request.allocation.first_positions)
+                .filter(|first| *first != FirstPositions::default()),
             dense_type: request.dense.slots,
             embedding_type: request.dense.outside,
             slots: None,
