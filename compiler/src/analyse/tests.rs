@@ -30,11 +30,10 @@ fn a_record_reads_back_as_it_was_written() {
     let digest = source.digest();
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {
-        text: demo.join("alice.txt"),
         tokens: 2048,
         context: 128,
         cache: Some(cache.path().to_owned()),
-        held_out: None,
+        ..CalibrationOptions::new(demo.join("alice.txt"))
     };
     let model = Arc::new(Model::bind(source.clone()).unwrap());
     let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();

@@ -12,15 +12,18 @@
 //! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
 //! number of threads.
 
+pub mod cache;
 mod moments;
 mod statistics;
 mod store;
 pub mod windows;
 
-use std::fs::{self, File, TryLockError};
+use std::ffi::OsStr;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use htc_formats::folder::Folder;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
@@ -34,8 +37,10 @@ use thiserror::Error;
 use crate::calibrate::windows::{TextTooShort, Windows};
 use crate::event::{Cancelled, Event, Watch};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
-use crate::system::disk;
 use crate::system::text;
+use crate::system::{disk, lock, memory};
+pub use cache::{cache_folder, forget};
+use cache::{entry_name, is_of_entry, open_entry};
 use statistics::LayerSums;
 use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
@@ -76,7 +81,18 @@ impl CalibrationOptions {
 
     /// The digest that names the statistics of a model on the windows of a text. The ids of the
     /// tokens stand for the text and the tokenizer. The last bits depend on the kernels.
-    fn key(source: Digest, windows: &Windows) -> Digest {
+    fn key(&self, source: Digest, windows: &Windows) -> Digest {
+        // Every field is named: one that is added must be thought of here. Text, tokens and context are
+        // in the windows; the text to measure on is not calibrated on.
+        let CalibrationOptions {
+            text: _,
+            tokens: _,
+            context: _,
+            cache: _,
+            trust_cache: _,
+            lock_timeout: _,
+            held_out: _,
+        } = self;
         let named = format!(
             "htc {} calibration {VERSION} {}\nsource {source}\ncontext {}\ntokens {}\n",
             env!("CARGO_PKG_VERSION"),
@@ -162,6 +178,16 @@ pub enum CalibrateError {
         /// What is free.
         free: u64,
     },
+    /// The machine has not as much memory.
+    #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or compile without --calibration", path.display())]
+    NoMemory {
+        /// The model.
+        path: PathBuf,
+        /// Bytes of the sums and of a session.
+        needed: u64,
+        /// What is available.
+        available: u64,
+    },
     /// Windows longer than what the model was trained for.
     #[error("--context {context}: the model was trained for {limit} positions; give at most that")]
     LongContext {
@@ -178,6 +204,21 @@ pub enum CalibrateError {
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR"
     )]
     NoCache,
+    /// What is in the cache is somebody else's.
+    #[error(
+        "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with --trust-cache, or give another folder with --cache DIR", path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// The number of that user.
+        owner: u32,
+    },
+    /// Another process works in the cache.
+    #[error(
+        "{}: another htc still holds this; wait longer with --lock-timeout SECONDS, or give another folder with --cache DIR", .0.display()
+    )]
+    Locked(PathBuf),
     /// A file of the cache cannot be written or read.
     #[error("{}: {error}; give another folder with --cache DIR", path.display())]
     Cache {
@@ -244,33 +285,43 @@ pub fn calibrate(
         }
     };
     let text = Digest::of(text.as_bytes());
-    let key = CalibrationOptions::key(source, &windows);
-    let folder = cache_folder(options)?.join(format!("calibration-{key}"));
+    let key = options.key(source, &windows);
+    let cache = cache_folder(options)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |error| CalibrateError::Cache { path, error }
     };
-    fs::create_dir_all(&folder).map_err(failed(&folder))?;
-
     let extent = Extent {
         context: options.context,
         windows: windows.count(),
     };
     let files = Files {
-        folder,
+        folder: open_entry(&cache, &entry_name(key), options.trust_cache)?,
         key,
         extent,
     };
     // Whoever comes second waits, and finds everything.
-    let lock = files.folder.join(LOCK);
-    let locked = File::create(&lock).and_then(|file| {
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let said = "another htc calibrates this model on this text; waiting for it";
-            watch.tell(Event::Warning(said));
-            file.lock()?;
+    let lock = files.path(LOCK);
+    let locked = match files.folder.edit(OsStr::new(LOCK)) {
+        Ok(file) => {
+            let held = || {
+                let said = format!(
+                    "another htc calibrates this model on this text; waiting for it, {} seconds at most (--lock-timeout)",
+                    options.lock_timeout.as_secs()
+                );
+                watch.tell(Event::Warning(&said));
+            };
+            let ended = || watch.check().is_err();
+            let taken = lock::take(&file, options.lock_timeout, held, ended);
+            watch.check()?;
+            match taken {
+                Ok(true) => Ok(file),
+                Ok(false) => return Err(CalibrateError::Locked(lock)),
+                Err(error) => Err(error),
+            }
         }
-        Ok(file)
-    });
+        Err(error) => Err(error),
+    };
     // A cache that is complete and may only be read is as good.
     let only_read = |error: &io::Error| {
         let kinds = [
@@ -311,12 +362,15 @@ pub fn calibrate(
     let missing = (hyper.layers - found) as u64;
     let needed =
         missing * store::file_bytes(hyper, extent) as u64 + 2 * stream.min(missing * stream);
-    if let Some(free) = disk::free(&files.folder).filter(|free| *free < needed) {
-        let path = files.folder;
+    if let Some(free) = disk::free(files.folder.path()).filter(|free| *free < needed) {
+        let path = files.folder.path().to_owned();
         return Err(CalibrateError::NoSpace { path, needed, free });
     }
     if may_write {
-        files.sweep(found).map_err(failed(&files.folder))?;
+        files.sweep(found).map_err(failed(files.folder.path()))?;
+    }
+    if found < hyper.layers {
+        check_memory(&path, hyper, extent, threads)?;
     }
     watch.tell(Event::Calibrating {
         windows: windows.count(),
@@ -342,15 +396,16 @@ pub fn calibrate(
         let mut source = match layer {
             0 => None,
             _ => {
-                let stream = files.stream(layer - 1);
-                let file = File::open(&stream).map_err(failed(&stream))?;
+                let stream = stream_name(layer - 1);
+                let file = files.folder.read(OsStr::new(&stream));
+                let file = file.map_err(failed(&files.path(&stream)))?;
                 Some(Hashed {
                     to: BufReader::with_capacity(1 << 20, file),
                     hasher: Hasher::default(),
                 })
             }
         };
-        let target = files.stream(layer);
+        let target = stream_name(layer);
         let mut digest = Hasher::default();
         let mut outcome = Ok(());
         // The stream behind the last layer is of no use.
@@ -390,7 +445,7 @@ pub fn calibrate(
             Ok(())
         };
         let written = if layer + 1 < hyper.layers {
-            disk::replace(&target, |to| {
+            disk::write_in(&files.folder, OsStr::new(&target), true, |to| {
                 let mut hashed = Hashed {
                     to,
                     hasher: Hasher::default(),
@@ -404,7 +459,7 @@ pub fn calibrate(
         };
         outcome?;
         sums.finish();
-        written.map_err(failed(&target))?;
+        written.map_err(failed(&files.path(&target)))?;
         if !sums.is_finite() {
             let path = path.clone();
             return Err(CalibrateError::NotFinite { path, layer });
@@ -412,14 +467,18 @@ pub fn calibrate(
         if let (Some(read), Some(before)) = (source, layers.last())
             && read.hasher.finish() != before.stream_digest()
         {
-            return Err(CalibrateError::Stream(files.stream(layer - 1)));
+            return Err(CalibrateError::Stream(files.path(&stream_name(layer - 1))));
         }
-        let statistics = files.layer(layer);
+        let name = layer_name(layer);
+        let statistics = files.path(&name);
         let identity = Identity { key, layer };
-        store::write(&statistics, identity, digest.finish(), &sums).map_err(failed(&statistics))?;
+        let name = OsStr::new(&name);
+        store::write(&files.folder, name, identity, digest.finish(), &sums)
+            .map_err(failed(&statistics))?;
         if layer > 0 {
-            let done = files.stream(layer - 1);
-            fs::remove_file(&done).map_err(failed(&done))?;
+            let done = stream_name(layer - 1);
+            let removed = files.folder.remove(OsStr::new(&done));
+            removed.map_err(failed(&files.path(&done)))?;
         }
         let stored = files.open(layer, hyper, watch);
         let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
@@ -436,54 +495,81 @@ pub fn calibrate(
     })
 }
 
+/// Refuses what does not fit the machine before any of it is taken: a small file may claim any width.
+fn check_memory(
+    path: &Path,
+    hyper: &HyperParameters,
+    extent: Extent,
+    threads: usize,
+) -> Result<(), CalibrateError> {
+    let session = memory::of_session(hyper, extent.context, threads, KvType::F32);
+    let needed = session.saturating_add(statistics::sums_bytes(hyper));
+    match memory::available() {
+        Some(available) if available < needed => Err(CalibrateError::NoMemory {
+            path: path.to_owned(),
+            needed,
+            available,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn layer_name(layer: usize) -> String {
+    format!("layer-{layer:04}")
+}
+
+/// The residual stream behind a layer.
+fn stream_name(layer: usize) -> String {
+    format!("stream-{layer:04}")
+}
+
 /// The files of one calibration.
 struct Files {
-    folder: PathBuf,
+    folder: Folder,
     key: Digest,
     extent: Extent,
 }
 
 impl Files {
-    fn layer(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("layer-{layer:04}"))
-    }
-
-    /// The residual stream behind a layer.
-    fn stream(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("stream-{layer:04}"))
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     /// Removes what runs that were killed left behind the first `found` layers.
     fn sweep(&self, found: usize) -> io::Result<()> {
-        let needed: Vec<PathBuf> = (0..found).map(|layer| self.layer(layer)).collect();
-        let stream = found.checked_sub(1).map(|last| self.stream(last));
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let is_needed = needed.contains(&path)
-                || stream.as_ref() == Some(&path)
-                || path.file_name().is_some_and(|name| name == LOCK);
-            if !is_needed {
-                fs::remove_file(&path)?;
+        let mut needed: Vec<String> = (0..found).map(layer_name).collect();
+        needed.extend(found.checked_sub(1).map(stream_name));
+        for name in self.folder.names()? {
+            if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
+                self.folder.remove(&name)?;
             }
         }
         Ok(())
     }
 
     fn open(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
-        let path = self.layer(layer);
+        let name = layer_name(layer);
         let identity = Identity {
             key: self.key,
             layer,
         };
-        StoredLayer::open(&path, identity, hyper, self.extent, |why| {
-            let said = format!("{}: {why}; it is made again", path.display());
+        let damaged = |why: &str| {
+            let said = format!("{}: {why}; it is made again", self.path(&name).display());
             watch.tell(Event::Warning(&said));
-        })
+        };
+        StoredLayer::open(
+            &self.folder,
+            OsStr::new(&name),
+            identity,
+            hyper,
+            self.extent,
+            damaged,
+        )
     }
 
     fn has_stream(&self, layer: usize, expected: Digest) -> bool {
         let digest = || -> io::Result<Digest> {
-            let mut file = File::open(self.stream(layer))?;
+            let mut file = self.folder.read(OsStr::new(&stream_name(layer)))?;
             let mut hasher = Hasher::default();
             let mut buffer = vec![0; 1 << 20];
             loop {
@@ -504,22 +590,6 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     };
     let vocabulary = model.file().vocabulary.clone();
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
-}
-
-/// The folder of the cache.
-///
-/// # Errors
-/// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
-    if let Some(folder) = &options.cache {
-        return Ok(folder.clone());
-    }
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
-        (Some(cache), _) => Ok(PathBuf::from(cache).join("htc")),
-        (None, Some(home)) => Ok(PathBuf::from(home).join(".cache/htc")),
-        (None, None) => Err(CalibrateError::NoCache),
-    }
 }
 
 /// Whether no number is infinite or none at all. Without a way out, so that the compiler makes

@@ -82,6 +82,15 @@ impl Moments {
         }
     }
 
+    /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
+    /// added.
+    pub fn bytes(order: usize) -> u64 {
+        let strips = order.div_ceil(TILE) as u64;
+        let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
+        let tiles = strips * (strips + 1) / 2;
+        8 * tiles * tile * tile + 4 * ROWS as u64 * strips * tile
+    }
+
     /// Adds the rows of `x [n, order]`.
     pub fn add(&mut self, cpu: &Cpu, x: &[f32]) {
         let (order, pool) = (self.order.max(1), cpu.pool());

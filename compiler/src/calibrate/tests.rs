@@ -146,11 +146,13 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&sums.sink.mean(), &moments(&first, 12).0);
 
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("layer");
+    let folder = Folder::open(folder.path()).unwrap();
+    let name = OsStr::new("layer");
     let key = Digest::of(b"key");
     let identity = Identity { key, layer: 1 };
-    store::write(&path, identity, Digest::of(b"stream"), &sums).unwrap();
-    let open = |identity, extent| StoredLayer::open(&path, identity, &hyper, extent, |_| ());
+    store::write(&folder, name, identity, Digest::of(b"stream"), &sums).unwrap();
+    let open =
+        |identity, extent| StoredLayer::open(&folder, name, identity, &hyper, extent, |_| ());
     let stored = open(identity, EXTENT).unwrap();
     assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
     for site in Site::ALL {

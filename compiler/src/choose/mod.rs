@@ -9,10 +9,11 @@ mod show;
 
 use std::cell::RefCell;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use htc_formats::htz::{Digest, HtzError};
+use htc_formats::source::ModelFile;
 use htc_kernels::{Pool, PoolError};
 use htc_loader::kv::KvType;
 use htc_loader::{LoadError, Model};
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::windows::Windows;
 use crate::event::{Cancelled, Event, Watch};
 use crate::make::work::Work;
-use crate::make::{AxiomSearch, Built, Inputs, MakeError};
+use crate::make::{Artifact, AxiomSearch, Built, Inputs, MakeError};
 use crate::measure::{self, Distance, EvaluateError, Evaluation};
 use crate::plan::{Budget, Plan, PlanError};
 use crate::profile::reads_activations;
@@ -358,7 +359,7 @@ impl Bench<'_> {
                 let ratio = plan.ratio();
                 self.watch.tell(Event::Trial { treatment, ratio });
                 let built = self.inputs.build(plan, treatment, self.work, self.watch)?;
-                let evaluated = || self.evaluate(&artifact.complete());
+                let evaluated = || self.evaluate(&artifact);
                 let (evaluation, distance) = self.clock.during(Stage::Measure, evaluated)?;
                 let searches = &built.treated.axiom;
                 let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
@@ -390,11 +391,10 @@ impl Bench<'_> {
         })
     }
 
-    fn evaluate(&self, artifact: &Path) -> Result<(Evaluation, Distance), TrialError> {
-        let model = Model::open(artifact).map_err(|error| TrialError::Load {
-            path: artifact.to_owned(),
-            error,
-        })?;
+    fn evaluate(&self, artifact: &Artifact) -> Result<(Evaluation, Distance), TrialError> {
+        let file = ModelFile::from_htz(&artifact.open()?)?;
+        let path = file.path.clone();
+        let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
         let model = Arc::new(model);
         let found = measure::on_windows(
             &self.pool,

@@ -7,7 +7,7 @@ mod planning;
 mod treatment;
 mod wishes;
 
-pub use calibration::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+pub use calibration::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
 pub use planning::{Allocation, Allocator, Budget, DenseTypes, Floor, Method, Request, Target};
