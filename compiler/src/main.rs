@@ -20,8 +20,7 @@ fn main() -> ExitCode {
                 for detail in failure.details() {
                     commands::complain(&detail);
                 }
-                let remedy = failure.option().map(|option| format!(" ({option})"));
-                commands::complain(&format!("error: {failure}{}", remedy.unwrap_or_default()));
+                commands::complain(&format!("error: {}", failure.message()));
                 ExitCode::from(failure.exit_code())
             }
         },

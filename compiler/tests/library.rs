@@ -8,8 +8,14 @@ mod build_script;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use htc::request::{Budget, Method, Planning};
+use htc::calibrate::CalibrateError;
+use htc::plan::PlanError;
+use htc::request::{
+    Allocator, BiasArg, Budget, Floor, GaugeKind, Method, Planning, SinkProtection,
+};
 use htc::{Cancel, CompileError, Compiler, Event};
+use htc_formats::DType;
+use htc_formats::model::Slot;
 
 fn demo(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -85,4 +91,159 @@ fn a_cancelled_compilation_goes_on() {
         .unwrap();
     assert_eq!(report.bytes.after, fs::metadata(&artifact).unwrap().len());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What the builder refuses, each with the method that its message names.
+fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
+    let plain = || Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
+    let calibrated = || {
+        plain()
+            .calibration(demo("alice.txt"))
+            .cache(folder.join("cache"))
+    };
+    let (short, large, none) = (
+        folder.join("a.txt"),
+        folder.join("large"),
+        folder.join("none"),
+    );
+    fs::write(&short, "Alice").unwrap();
+    let (window, text) = (
+        folder.join("window.txt"),
+        fs::read_to_string(demo("alice.txt")).unwrap(),
+    );
+    fs::write(
+        &window,
+        text.split_inclusive(' ').take(40).collect::<String>(),
+    )
+    .unwrap();
+    fs::write(&large, " ".repeat(1 << 23)).unwrap();
+    vec![
+        (plain().rank(0), "rank"),
+        (plain().rank(1 << 20), "rank"),
+        (plain().ratio(1e-9), "ratio"),
+        (plain().ratio(1.5), "ratio"),
+        (plain().parameters(1), "parameters"),
+        (plain().bytes(1), "bytes"),
+        (plain().mean_rank(0.001), "mean_rank"),
+        (plain().mean_rank(f64::NAN), "mean_rank"),
+        (
+            plain().method(Method::SharedBasis).slots([Slot::Down]),
+            "method",
+        ),
+        (plain().rank(8).allocator(Allocator::Waterfill), "allocator"),
+        (plain().rank(8).rank_floor(Floor::Rank(4)), "rank_floor"),
+        (plain().rank(8).rank_cap(4), "rank_cap"),
+        (plain().rank_floor(Floor::Rank(0)), "rank_floor"),
+        (plain().rank_floor(Floor::Rank(64)).rank_cap(32), "rank_cap"),
+        (plain().rank_cap(1), "rank_cap"),
+        (plain().allocator(Allocator::Curvature), "calibration"),
+        (plain().allocator(Allocator::Whitened), "calibration"),
+        (plain().allocator(Allocator::DiffPlan), "tokens_per_joule"),
+        (plain().allocator(Allocator::CacheFit), "gpu"),
+        (plain().allocator(Allocator::CacheFit).gpu(1), "factor_type"),
+        (plain().gauge(GaugeKind::Whiten), "calibration"),
+        (plain().sink(SinkProtection::Append), "sink"),
+        (plain().sink(SinkProtection::Channels(1 << 20)), "sink"),
+        (plain().bias(BiasArg::On), "bias"),
+        (plain().plan(none), "plan"),
+        (plain().plan(large), "plan"),
+        (
+            Compiler::new(demo("reference-7m-f16.gguf"), demo("reference-7m-f16.gguf")),
+            "output",
+        ),
+        (calibrated().calibration(short), "context"),
+        (calibrated().context(1 << 20), "context"),
+        (
+            calibrated().calibration_tokens(8).context(16),
+            "calibration_tokens",
+        ),
+        (calibrated().held_out(demo("alice.txt")), "held_out"),
+        (calibrated().cache(demo("alice.txt")), "cache"),
+        // A text of one window, and limits that factors of 4 bits cannot hold.
+        (
+            calibrated().calibration(window).context(64).max_kl(0.1),
+            "max_kl",
+        ),
+        (
+            calibrated()
+                .calibration_tokens(256)
+                .context(32)
+                .gauge(GaugeKind::None)
+                .bias(BiasArg::Off)
+                .allocator(Allocator::Uniform)
+                .factor_type(DType::Q4_0)
+                .max_perplexity_increase(1e-12)
+                .max_kl(1e-12),
+            "max_perplexity_increase",
+        ),
+    ]
+}
+
+/// Flags are the command line's; a program has methods.
+#[test]
+fn errors_name_methods_and_no_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    for (compiler, method) in refusals(folder.path()) {
+        let Err(error) = compiler.run() else {
+            panic!("{method} is not refused");
+        };
+        let error = error.to_string();
+        assert!(error.contains(&format!("`{method}`")), "{method}: {error}");
+        assert!(!error.contains("--"), "{error}");
+    }
+    let (path, unit) = (PathBuf::from("m.gguf"), String::new);
+    let rare: [CompileError; 6] = [
+        CompileError::NoSpace {
+            path: path.clone(),
+            needed: 2,
+            free: 1,
+        },
+        CompileError::NoMemory {
+            needed: 2,
+            available: 1,
+        },
+        CalibrateError::NoSpace {
+            path,
+            needed: 2,
+            free: 1,
+        }
+        .into(),
+        CalibrateError::NoCache.into(),
+        PlanError::InputTooWide {
+            group: unit(),
+            cols: 1,
+            outs: 1,
+        }
+        .into(),
+        PlanError::Inconsistent(None).into(),
+    ];
+    for error in rare.map(|error| error.to_string()) {
+        assert!(error.contains('`') && !error.contains("--"), "{error}");
+    }
+}
+
+/// Nor does any message that was not reached above.
+#[test]
+fn no_message_in_the_source_has_a_flag() {
+    let mut seen = 0;
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                // The rooms of the command line.
+                if !path.ends_with("src/app") && !path.ends_with("src/page") {
+                    folders.push(path);
+                }
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            for message in text.split("#[error(").skip(1) {
+                let message = message.split(")]").next().unwrap();
+                assert!(!message.contains("--"), "{}: {message}", path.display());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
 }

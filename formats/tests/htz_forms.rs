@@ -113,12 +113,12 @@ fn records_of_matrices_agree_with_the_tensors() {
         (
             "matrix",
             json!("embedding"),
-            &["matrices", "each once", "found embedding"],
+            &["matrices", "each once", "matrix is embedding"],
         ),
         (
             "matrix",
             json!("layers.0.q"),
-            &["matrices", "found layers.0.q"],
+            &["matrices", "matrix is layers.0.q"],
         ),
         (
             "form",

@@ -65,7 +65,7 @@ pub enum AnalyseError {
     #[error(transparent)]
     Weights(#[from] UnitsError),
     /// The statistics of a layer are none of activations.
-    #[error("{}: statistics of layer {layer}: {error}; calibrate again with another --cache", path.display())]
+    #[error("{}: statistics of layer {layer}: {error}; calibrate again with another `cache`", path.display())]
     Statistics {
         /// The model.
         path: PathBuf,

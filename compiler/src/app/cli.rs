@@ -20,7 +20,7 @@ mod weighting;
 
 pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
-pub use planning::{Cache, MethodArg, PlanningArgs};
+pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
 pub use storing::{CleanArgs, SharingArgs};
 pub use weighting::WeightingArgs;
@@ -63,6 +63,28 @@ pub enum Command {
     RenderChatTemplate,
 }
 
+/// What options are for, in the order of the help.
+pub mod heading {
+    /// How many bytes remain, or how much may be lost.
+    pub const SMALL: &str = "How small";
+    /// What is calibrated and measured on.
+    pub const TEXT: &str = "On what text";
+    /// What becomes of every slot.
+    pub const METHOD: &str = "Which method";
+    /// Files beside the artifact, and the machine.
+    pub const WHERE: &str = "Where";
+    /// What is looked at or refused before anything is lost.
+    pub const CAREFUL: &str = "How careful";
+    /// Of those that say what is compressed and how, all.
+    pub const ALL: [&str; 5] = [SMALL, TEXT, METHOD, WHERE, CAREFUL];
+    /// What `run` continues or answers.
+    pub const RUN_TEXT: &str = "What to continue";
+    /// How much it writes.
+    pub const RUN_LENGTH: &str = "How much";
+    /// How it chooses among the likely tokens.
+    pub const RUN_TOKENS: &str = "Which tokens";
+}
+
 /// Arguments of `htc compile`.
 #[derive(Debug, Args)]
 pub struct CompileArgs {
@@ -73,70 +95,77 @@ pub struct CompileArgs {
     /// Artifact to write (.htz)
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Take the plan that `htc plan` wrote, edited or not, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
-    pub plan: Option<PathBuf>,
-    /// Show the plan, the bytes of the artifact and the memory that it will take, and write no
-    /// artifact; a calibration is made and kept
-    #[arg(long, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
-    pub dry_run: bool,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub size: SizeArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub threads: ThreadArgs,
-    /// Replace OUT if it exists
-    #[arg(long)]
-    pub force: bool,
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    /// Take the plan that `htc plan` wrote, edited or not
+    #[arg(long, value_name = "FILE", help_heading = heading::METHOD, conflicts_with_all = PlanningArgs::IDS, conflicts_with_all = GoalArgs::LIMITS)]
+    pub plan: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub cache: CacheArgs,
     /// Write a JSON report to FILE; `json` or `-` means standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::WHERE)]
     pub report: Option<PathBuf>,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Show the plan, the bytes and the memory that it will take, and write no artifact
+    ///
+    /// A calibration is made and kept.
+    #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    pub dry_run: bool,
+    /// Replace OUT if it exists
+    #[arg(long, help_heading = heading::CAREFUL)]
+    pub force: bool,
 }
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::TEXT)]
 pub struct CalibrationArgs {
     /// Text to calibrate on (UTF-8): what the model is to be good at
     #[arg(long, value_name = "TEXT")]
     pub calibration: Option<PathBuf>,
     /// Tokens of the text at most
-    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
     pub calibration_tokens: u32,
     /// Tokens in a window of the calibration
-    #[arg(long, value_name = "N", requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
-    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
-    #[arg(long, value_name = "DIR", requires = "calibration")]
-    pub cache: Option<PathBuf>,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub sharing: SharingArgs,
     /// Text to measure on what is decided (UTF-8) [default: the end of TEXT, which is not calibrated
     /// on then]
-    #[arg(long, value_name = "FILE", requires = "calibration")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
     pub held_out: Option<PathBuf>,
 }
 
 impl CalibrationArgs {
     /// What to calibrate on.
-    pub fn options(&self) -> Option<CalibrationOptions> {
+    pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
         Some(CalibrationOptions {
             text: self.calibration.clone()?,
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,
-            cache: self.cache.clone(),
-            trust_cache: self.sharing.trust_cache,
-            lock_timeout: Duration::from_secs(self.sharing.lock_timeout),
+            cache: cache.cache.clone(),
+            trust_cache: cache.sharing.trust_cache,
+            lock_timeout: Duration::from_secs(cache.sharing.lock_timeout),
             held_out: self.held_out.clone(),
         })
     }
@@ -145,6 +174,23 @@ impl CalibrationArgs {
     pub fn is_given(&self) -> bool {
         self.calibration.is_some()
     }
+}
+
+/// What is kept of a calibration, and where.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::WHERE)]
+pub struct CacheArgs {
+    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
+    pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub sharing: SharingArgs,
 }
 
 /// Arguments of `htc plan`.
@@ -159,21 +205,27 @@ pub struct PlanArgs {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub planning: PlanningArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub calibration: CalibrationArgs,
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub size: SizeArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub goal: GoalArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub calibration: CalibrationArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub planning: PlanningArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub weighting: WeightingArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub cache: CacheArgs,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Replace FILE if it exists
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "output", help_heading = heading::CAREFUL)]
     pub force: bool,
 }
 
@@ -211,25 +263,29 @@ pub struct RunArgs {
     /// Model to run (.gguf, folder or .htz)
     pub model: PathBuf,
     /// Text to continue; without it and --prompt-file, standard input is read
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
     pub prompt: Option<String>,
     /// File whose text is to be continued (UTF-8)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_TEXT)]
     pub prompt_file: Option<PathBuf>,
     /// Take the text as a message of a conversation, which the model answers: it is written by the
     /// model's chat template, and the model's end of turn ends the answer
-    #[arg(long)]
+    #[arg(long, help_heading = heading::RUN_TEXT)]
     pub chat: bool,
     /// What the conversation begins with: how the model is to answer
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
     pub system: Option<String>,
     /// Tokens to write at most [default: until the model ends or its context is full]
-    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long, help_heading = heading::RUN_LENGTH)]
+    pub ignore_eos: bool,
     /// Temperature; 0 always takes the likeliest token
     #[arg(
         long,
         value_name = "T",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0.8,
         allow_negative_numbers = true,
         value_parser = parse_temperature
@@ -239,6 +295,7 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "K",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 40,
         allow_negative_numbers = true
     )]
@@ -247,6 +304,7 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "P",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0.95,
         allow_negative_numbers = true,
         value_parser = parse_top_p
@@ -256,17 +314,15 @@ pub struct RunArgs {
     #[arg(
         long,
         value_name = "S",
+        help_heading = heading::RUN_TOKENS,
         default_value_t = 0,
         allow_negative_numbers = true
     )]
     pub seed: u64,
-    /// Go on after the model's end-of-sequence token
-    #[arg(long)]
-    pub ignore_eos: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
 }
@@ -407,6 +463,42 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Every option says what it is for, and the sections come in their order.
+    #[test]
+    fn options_are_grouped_by_what_one_wants() {
+        let cli = Cli::command();
+        for (name, expected) in [
+            ("compile", &heading::ALL[..]),
+            ("plan", &heading::ALL),
+            (
+                "analyse",
+                &[heading::TEXT, heading::WHERE, heading::CAREFUL],
+            ),
+            (
+                "run",
+                &[
+                    heading::RUN_TEXT,
+                    heading::RUN_LENGTH,
+                    heading::RUN_TOKENS,
+                    heading::WHERE,
+                ],
+            ),
+        ] {
+            let command = cli.find_subcommand(name).unwrap();
+            let mut seen: Vec<&str> = Vec::new();
+            for option in command.get_arguments().filter(|a| !a.is_positional()) {
+                let Some(heading) = option.get_help_heading() else {
+                    assert_eq!(option.get_id(), "output", "{name}");
+                    continue;
+                };
+                if !seen.contains(&heading) {
+                    seen.push(heading);
+                }
+            }
+            assert_eq!(seen, expected, "{name}");
+        }
     }
 
     /// A plan that is taken from a file leaves nothing to ask for; defaults are nothing asked for.

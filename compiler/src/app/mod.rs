@@ -3,5 +3,6 @@
 pub mod chat;
 pub mod cli;
 pub mod commands;
+pub mod flags;
 pub mod interrupt;
 pub mod terminal;

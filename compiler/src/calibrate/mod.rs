@@ -157,7 +157,7 @@ pub enum CalibrateError {
     },
     /// Fewer tokens asked for than a window has.
     #[error(
-        "--calibration-tokens {tokens}: a window alone has {context} (--context); ask for more, or for shorter windows"
+        "`calibration_tokens` {tokens}: a window alone has {context} (`context`); ask for more, or for shorter windows"
     )]
     FewTokens {
         /// Tokens asked for.
@@ -166,10 +166,10 @@ pub enum CalibrateError {
         context: usize,
     },
     /// What is to be held out is what is calibrated on.
-    #[error("--held-out {}: the same text as --calibration; leave it out and the end of the text is held out, or give another", .0.display())]
+    #[error("`held_out` {}: the same text as `calibration`; leave it out and the end of the text is held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),
     /// There is no room for the statistics.
-    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another --cache DIR", path.display())]
+    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]
     NoSpace {
         /// The folder.
         path: PathBuf,
@@ -179,7 +179,7 @@ pub enum CalibrateError {
         free: u64,
     },
     /// The machine has not as much memory.
-    #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or compile without --calibration", path.display())]
+    #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or do without `calibration`", path.display())]
     NoMemory {
         /// The model.
         path: PathBuf,
@@ -189,7 +189,7 @@ pub enum CalibrateError {
         available: u64,
     },
     /// Windows longer than what the model was trained for.
-    #[error("--context {context}: the model was trained for {limit} positions; give at most that")]
+    #[error("`context` {context}: the model was trained for {limit} positions; give at most that")]
     LongContext {
         /// Tokens of a window.
         context: usize,
@@ -201,12 +201,12 @@ pub enum CalibrateError {
     Stream(PathBuf),
     /// There is no place for the cache.
     #[error(
-        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with --cache DIR"
+        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
     )]
     NoCache,
     /// What is in the cache is somebody else's.
     #[error(
-        "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with --trust-cache, or give another folder with --cache DIR", path.display()
+        "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with `trust_cache`, or give another folder with `cache`", path.display()
     )]
     Foreign {
         /// The folder.
@@ -216,11 +216,11 @@ pub enum CalibrateError {
     },
     /// Another process works in the cache.
     #[error(
-        "{}: another htc still holds this; wait longer with --lock-timeout SECONDS, or give another folder with --cache DIR", .0.display()
+        "{}: another htc still holds this; wait longer with `lock_timeout`, or give another folder with `cache`", .0.display()
     )]
     Locked(PathBuf),
     /// A file of the cache cannot be written or read.
-    #[error("{}: {error}; give another folder with --cache DIR", path.display())]
+    #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {
         /// The file or folder.
         path: PathBuf,
@@ -306,7 +306,7 @@ pub fn calibrate(
         Ok(file) => {
             let held = || {
                 let said = format!(
-                    "another htc calibrates this model on this text; waiting for it, {} seconds at most (--lock-timeout)",
+                    "another htc calibrates this model on this text; waiting for it, {} seconds at most",
                     options.lock_timeout.as_secs()
                 );
                 watch.tell(Event::Warning(&said));

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Why a text gives no windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{found} tokens, one window needs {needed}; give a longer text or a smaller --context")]
+#[error("{found} tokens, one window needs {needed}; give a longer text or a smaller `context`")]
 pub struct TextTooShort {
     /// Tokens of the text.
     pub found: usize,

@@ -145,7 +145,7 @@ impl fmt::Display for Chosen {
 pub enum TrialError {
     /// A gauge makes the model worse.
     #[error(
-        "--gauge {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with --keep-gauge", tail.0, tail.1
+        "`gauge` {gauge}: it changes the tail energy from {:.4} to {:.4}, but on held-out text it is worse than none (KL divergence {found:.5} against {none:.5} nats, perplexity {found_ratio:.4} against {none_ratio:.4} of the source's); leave it out, or take it all the same with `keep_gauge`", tail.0, tail.1
     )]
     Worse {
         /// The gauge.
@@ -163,8 +163,8 @@ pub enum TrialError {
     },
     /// No ratio holds the limit.
     #[error(
-        "{limit}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.2} ± {:.2} % more perplexity and a KL divergence of {kl:.5} ± {kl_interval:.5} nats; allow more, measure on more text (--held-out, --calibration-tokens), or try --factor-type f16 or fewer --slots",
-        100.0 * (perplexity_ratio - 1.0), 100.0 * ratio_interval
+        "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.2} ± {:.2} % more perplexity and a KL divergence of {kl:.5} ± {kl_interval:.5} nats; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
+        limit.asked(), 100.0 * (perplexity_ratio - 1.0), 100.0 * ratio_interval
     )]
     Limit {
         /// The limit.
@@ -182,7 +182,7 @@ pub enum TrialError {
     },
     /// There is nothing to measure on.
     #[error(
-        "{}: nothing to measure on: the calibration text holds a single window; give a longer text, or another one with --held-out", .0
+        "{}: nothing to measure on: the calibration text holds a single window; give a longer text, or another one with `held_out`", .0
     )]
     NothingHeldOut(String),
     /// A model does not execute.
@@ -247,7 +247,7 @@ pub fn choose(
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
     let Some(windows) = held_out else {
         if !limit.is_none() {
-            return Err(TrialError::NothingHeldOut(limit.to_string()).into());
+            return Err(TrialError::NothingHeldOut(limit.asked()).into());
         }
         return unmeasured(inputs, planner, wanted, work, watch);
     };
@@ -447,7 +447,7 @@ impl Bench<'_> {
             });
         }
         let Some(mut best) = best else {
-            return Err(TrialError::NothingHeldOut("--gauge".into()).into());
+            return Err(TrialError::NothingHeldOut("`gauge`".into()).into());
         };
         // A gauge that follows from the weights alone is taken only where it gains: a smaller tail in its
         // own coordinates is not a better model.

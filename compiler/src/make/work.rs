@@ -72,7 +72,7 @@ impl Work {
         };
         let parent = Folder::open(path).map_err(not_made)?;
         let held = || {
-            let busy = "another htc is making this artifact; wait for it, or give another -o";
+            let busy = "another htc is making this artifact; wait for it, or give another `output`";
             failure(
                 "create",
                 output,

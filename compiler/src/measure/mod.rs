@@ -88,7 +88,7 @@ pub enum EvaluateError {
     TextTooShort(#[from] TextTooShort),
     /// The two models do not speak of the same tokens.
     #[error(
-        "--reference: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
+        "`reference`: its vocabulary differs from the model's ({what}); compare models with the same tokenizer"
     )]
     OtherVocabulary {
         /// The first difference.

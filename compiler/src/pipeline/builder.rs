@@ -126,6 +126,26 @@ impl Compiler {
         self.budget(Budget::Ratio(ratio))
     }
 
+    /// The rank of every selected slot.
+    pub fn rank(self, rank: usize) -> Self {
+        self.budget(Budget::Rank(rank))
+    }
+
+    /// Numbers stored for the selected slots.
+    pub fn parameters(self, total: u64) -> Self {
+        self.budget(Budget::Parameters(total))
+    }
+
+    /// Bytes stored for the selected slots.
+    pub fn bytes(self, total: u64) -> Self {
+        self.budget(Budget::Bytes(total))
+    }
+
+    /// The mean of the ranks of the selected slots.
+    pub fn mean_rank(self, mean: f64) -> Self {
+        self.budget(Budget::MeanRank(mean))
+    }
+
     /// How much may be kept.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.wishes.budget = Some(budget);
@@ -169,9 +189,16 @@ impl Compiler {
         self
     }
 
-    /// The machine that the artifact is for.
-    pub fn target(mut self, target: Target) -> Self {
-        self.target = target;
+    /// The second-level cache, in bytes, of the GPU that the artifact is for;
+    /// [`gpu::find`](crate::plan::gpu::find) knows that of many by name.
+    pub fn gpu(mut self, cache: u64) -> Self {
+        self.target.cache = Some(cache);
+        self
+    }
+
+    /// Tokens that the uncompressed model writes per joule on the machine that the artifact is for.
+    pub fn tokens_per_joule(mut self, tokens: f64) -> Self {
+        self.target.tokens_per_joule = Some(tokens);
         self
     }
 
@@ -203,6 +230,12 @@ impl Compiler {
     /// Finds the smallest artifact whose KL divergence from the source is at most so many nats.
     pub fn max_kl(mut self, nats: f64) -> Self {
         self.goal.limit.kl = Some(nats);
+        self
+    }
+
+    /// Takes a gauge that was asked for even where it measures worse than none.
+    pub fn keep_gauge(mut self, keep: bool) -> Self {
+        self.goal.keep_gauge = keep;
         self
     }
 

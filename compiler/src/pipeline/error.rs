@@ -20,7 +20,8 @@ use crate::request::TreatmentError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
 
-/// Why a compilation fails. Each message is one line with the file or option concerned.
+/// Why a compilation fails. Each message is one line with the file or option concerned; an option is
+/// called as the method of [`Compiler`](crate::Compiler), in backticks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -39,7 +40,7 @@ pub enum CompileError {
         error: VocabularyError,
     },
     /// Input and output are the same file.
-    #[error("{}: the output is the same file as the input, or one of the input's; give another -o", .0.display())]
+    #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),
     /// The source is not what it was at the beginning.
     #[error("{}: it changed while it was compiled; nothing is sealed. Let nothing write to it, and compile it again", .0.display())]
@@ -57,7 +58,7 @@ pub enum CompileError {
     #[error(transparent)]
     PlanFile(#[from] PlanFileError),
     /// The artifact cannot fit the file system.
-    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another -o, or compress more", path.display())]
+    #[error("{}: no space: {needed} bytes are needed, {free} are free there; free some, give another `output`, or compress more", path.display())]
     NoSpace {
         /// The artifact.
         path: PathBuf,
@@ -68,7 +69,7 @@ pub enum CompileError {
     },
     /// The machine has not as much memory.
     #[error(
-        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer --threads"
+        "no memory: about {needed} bytes are needed, {available} are available; end other programs, or give fewer `threads`"
     )]
     NoMemory {
         /// What is needed at most, beside the mapped source.

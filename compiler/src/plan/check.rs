@@ -232,12 +232,15 @@ fn of_form(form: Form, members: &[Member]) -> Vec<Fault> {
         faults.push(Fault::TooWide { cols, outs });
     }
     let limit = rank_limit(shared, members);
-    if let Some(found) = form.rank().filter(|rank| !(1..=limit).contains(rank)) {
+    let possible = |rank: &usize| (1..=limit).contains(rank);
+    if let Some(found) = form.rank().filter(|rank| !possible(rank)) {
         faults.push(Fault::Rank { limit, found });
     }
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";
         let length = match (key, form.rank()) {
+            // A rank that cannot be is one fault, not two.
+            ("b" | "projected", Some(rank)) if !possible(&rank) => continue,
             ("b" | "projected", Some(rank)) => rank,
             _ => cols,
         };

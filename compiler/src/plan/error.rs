@@ -5,13 +5,14 @@ use thiserror::Error;
 
 use super::allocate::Allocator;
 
-/// Why no plan satisfies a request. Every message names the option and a remedy.
+/// Why no plan satisfies a request. Every message names the option, as the builder's
+/// method, and a remedy.
 #[derive(Debug, Error, PartialEq)]
 pub enum PlanError {
     /// A rank above what a slot has.
     #[error(
-        "--rank {rank}: {slot} has a rank of at most {limit} ({rows} x {cols}); the largest rank that \
-         all selected slots have is {largest}; give at most that, `full`, or fewer --slots"
+        "`rank` {rank}: {slot} has a rank of at most {limit} ({rows} x {cols}); the largest rank that \
+         all selected slots have is {largest}; give at most that, `full`, or fewer `slots`"
     )]
     RankTooLarge {
         /// The rank asked for.
@@ -28,12 +29,12 @@ pub enum PlanError {
         largest: usize,
     },
     /// Rank zero.
-    #[error("--rank 0: a rank is at least 1")]
+    #[error("`rank` 0: a rank is at least 1")]
     RankZero,
     /// A ratio that no rank can reach.
     #[error(
-        "--ratio {ratio}: the smallest ratio possible for these slots is {smallest:.4}; give at \
-         least that, or fewer --slots"
+        "`ratio` {ratio}: the smallest ratio possible for these slots is {smallest:.4}; give at \
+         least that, or fewer `slots`"
     )]
     RatioTooSmall {
         /// The ratio asked for.
@@ -42,18 +43,18 @@ pub enum PlanError {
         smallest: f64,
     },
     /// A ratio outside (0, 1].
-    #[error("--ratio {0}: a ratio is above 0 and at most 1")]
+    #[error("`ratio` {0}: a ratio is above 0 and at most 1")]
     RatioRange(f64),
     /// A slot that shares its input with nothing.
     #[error(
-        "--slots {0}: the method grc shares a basis among slots that read the same input, and {0} \
-         stands alone; leave it out, or use --method gp"
+        "`slots` {0}: the method grc shares a basis among slots that read the same input, and {0} \
+         stands alone; leave it out, or use `method` gp"
     )]
     NoSharedInput(Slot),
     /// A basis whose matrix would be out of proportion to the file.
     #[error(
-        "--method grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
-         matrix of {cols} x {cols}, which is out of proportion; use --method gp"
+        "`method` grc: {group} read {cols} inputs and have {outs} outputs together; a shared basis needs a \
+         matrix of {cols} x {cols}, which is out of proportion; use `method` gp"
     )]
     InputTooWide {
         /// The slots that would share the basis.
@@ -64,12 +65,12 @@ pub enum PlanError {
         outs: usize,
     },
     /// Nothing selected.
-    #[error("--slots: no slot is selected; name some of q, k, v, o, gate, up, down")]
+    #[error("`slots`: no slot is selected; name some of q, k, v, o, gate, up, down")]
     NoSlots,
     /// A total that no rank can reach.
     #[error(
         "{option} {asked}: the smallest possible for these slots is {smallest}; give at least that, \
-         a lower --rank-floor, or fewer --slots"
+         a lower `rank_floor`, or fewer `slots`"
     )]
     BudgetTooSmall {
         /// The option that sets the budget.
@@ -89,8 +90,8 @@ pub enum PlanError {
     },
     /// A fixed rank leaves nothing to allocate.
     #[error(
-        "{option}: --rank gives every slot its rank, so that there is nothing to allocate; leave one of \
-         them out, or give --ratio"
+        "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \
+         them out, or give `ratio`"
     )]
     NothingToAllocate {
         /// The option that asks for an allocation.
@@ -98,14 +99,14 @@ pub enum PlanError {
     },
     /// A floor that is no rank.
     #[error(
-        "--rank-floor {found}: a floor is a rank of at least 1, or a fraction of the model's width above 0 and at most 1"
+        "`rank_floor` {found}: a floor is a rank of at least 1, or a fraction of the model's width above 0 and at most 1"
     )]
     FloorRange {
         /// The floor.
         found: String,
     },
     /// A floor above the cap.
-    #[error("--rank-floor {floor}: it is above --rank-cap {cap}; lower the one or raise the other")]
+    #[error("`rank_floor` {floor}: it is above `rank_cap` {cap}; lower the one or raise the other")]
     FloorAboveCap {
         /// The floor, as a rank.
         floor: usize,
@@ -114,7 +115,7 @@ pub enum PlanError {
     },
     /// A cap below the smallest rank that is stored.
     #[error(
-        "--rank-cap {cap}: {unit} takes ranks in steps of {step} from {least} on; give at least that"
+        "`rank_cap` {cap}: {unit} takes ranks in steps of {step} from {least} on; give at least that"
     )]
     CapTooSmall {
         /// The cap.
@@ -127,7 +128,7 @@ pub enum PlanError {
         least: usize,
     },
     /// The allocator looks at something that was not measured.
-    #[error("--allocator {allocator}: it needs {needs}; {remedy}, or choose another allocator")]
+    #[error("`allocator` {allocator}: it needs {needs}; {remedy}, or choose another allocator")]
     NoEvidence {
         /// The allocator.
         allocator: Allocator,
@@ -138,7 +139,7 @@ pub enum PlanError {
     },
     /// What was measured does not belong to this model, or is no number.
     #[error(
-        "--allocator {allocator}: {what}: expected {expected}, found {found}; measure this model anew"
+        "`allocator` {allocator}: {what}: expected {expected}, found {found}; measure this model anew"
     )]
     Evidence {
         /// The allocator.
@@ -152,8 +153,8 @@ pub enum PlanError {
     },
     /// Not even the smallest factors fit the cache.
     #[error(
-        "--allocator cachefit: the smallest factors of {unit} are {bytes} bytes, {limit} are the share of \
-         the cache they may fill; use another allocator, a shorter --factor-type, or fewer --slots"
+        "`allocator` cachefit: the smallest factors of {unit} are {bytes} bytes, {limit} are the share of \
+         the cache they may fill; use another allocator, a shorter `factor_type`, or fewer `slots`"
     )]
     CacheTooSmall {
         /// The slots that read the same input.
@@ -164,6 +165,6 @@ pub enum PlanError {
         limit: u64,
     },
     /// What was decided does not fit the model; a fault of the program.
-    #[error("the plan that was made does not fit the model: {}; report this, or give a plan with --plan", .0.as_deref().unwrap_or("unknown"))]
+    #[error("the plan that was made does not fit the model: {}; report this, or give a plan with `plan`", .0.as_deref().unwrap_or("unknown"))]
     Inconsistent(Option<String>),
 }

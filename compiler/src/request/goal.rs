@@ -16,6 +16,17 @@ impl Limit {
     pub fn is_none(self) -> bool {
         self == Limit::default()
     }
+
+    /// What errors call it: the builder's methods, in backticks.
+    pub(crate) fn asked(self) -> String {
+        let increase = self.perplexity_increase.map(|increase| {
+            let percent = 100.0 * increase;
+            format!("`max_perplexity_increase` {percent} %")
+        });
+        let kl = self.kl.map(|kl| format!("`max_kl` {kl}"));
+        let asked: Vec<String> = increase.into_iter().chain(kl).collect();
+        asked.join(" and ")
+    }
 }
 
 /// As it is typed.

@@ -248,9 +248,9 @@ impl Allocation {
     /// The first option that is not left at its default.
     pub(crate) fn option(&self) -> String {
         match (self.allocator, self.floor, self.cap) {
-            (Allocator::Uniform, Some(floor), _) => format!("--rank-floor {floor}"),
-            (Allocator::Uniform, None, Some(cap)) => format!("--rank-cap {cap}"),
-            (allocator, ..) => format!("--allocator {allocator}"),
+            (Allocator::Uniform, Some(floor), _) => format!("`rank_floor` {floor}"),
+            (Allocator::Uniform, None, Some(cap)) => format!("`rank_cap` {cap}"),
+            (allocator, ..) => format!("`allocator` {allocator}"),
         }
     }
 }

@@ -195,19 +195,19 @@ impl Asked {
             bias: self.bias == Some(BiasArg::On),
         };
         let needed = [
-            (treatment.gauge.is_calibrated(), "--gauge none or axiom"),
+            (treatment.gauge.is_calibrated(), "`gauge` none or axiom"),
             (
                 treatment.sink == SinkProtection::Append,
-                "--sink off or channels:T",
+                "`sink` off or channels:T",
             ),
-            (treatment.bias, "--bias off"),
+            (treatment.bias, "`bias` off"),
         ];
         match needed.into_iter().position(|(needs, _)| needs) {
             Some(at) if !calibrated => Err(TreatmentError::NoCalibration {
                 option: match at {
-                    0 => format!("--gauge {}", treatment.gauge),
-                    1 => format!("--sink {}", treatment.sink),
-                    _ => "--bias on".to_owned(),
+                    0 => format!("`gauge` {}", treatment.gauge),
+                    1 => format!("`sink` {}", treatment.sink),
+                    _ => "`bias` on".to_owned(),
                 },
                 other: needed[at].1,
             }),
@@ -273,7 +273,7 @@ impl Serialize for Treatment {
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum TreatmentError {
     /// It is made from activations, and there are none.
-    #[error("{option} is made from activations; give a text with --calibration TEXT, or {other}")]
+    #[error("{option} is made from activations; give a text with `calibration`, or {other}")]
     NoCalibration {
         /// What was asked for.
         option: String,
@@ -282,7 +282,7 @@ pub enum TreatmentError {
     },
     /// The exact channels need more ranks than there are.
     #[error(
-        "--sink channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
+        "`sink` channels:{channels}: {unit} has rank {rank}, and every channel takes one; choose at most channels:{rank}, or more rank"
     )]
     Channels {
         /// Channels asked for.
@@ -351,26 +351,26 @@ mod tests {
             ..nothing
         };
         for (asked, option) in [
-            (gauge(GaugeKind::Whiten), "--gauge whiten"),
-            (gauge(GaugeKind::Activation), "--gauge activation"),
+            (gauge(GaugeKind::Whiten), "`gauge` whiten"),
+            (gauge(GaugeKind::Activation), "`gauge` activation"),
             (
                 Asked {
                     sink: Some(SinkProtection::Append),
                     ..nothing
                 },
-                "--sink append",
+                "`sink` append",
             ),
             (
                 Asked {
                     bias: Some(BiasArg::On),
                     ..nothing
                 },
-                "--bias on",
+                "`bias` on",
             ),
         ] {
             let error = asked.resolve(false).unwrap_err().to_string();
             assert!(error.starts_with(option), "{error}");
-            assert!(error.contains("--calibration"), "{error}");
+            assert!(error.contains("`calibration`"), "{error}");
             assert!(asked.resolve(true).is_ok());
         }
         assert!(gauge(GaugeKind::Axiom).resolve(false).is_ok());

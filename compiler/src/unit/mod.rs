@@ -99,7 +99,7 @@ pub enum UnitError {
     },
     /// A factor does not fit the type it is to be stored in.
     #[error(
-        "tensor {tensor}: its factors exceed the range of {dtype}; use --factor-type f32 or bf16, or leave the slot out of --slots"
+        "tensor {tensor}: its factors exceed the range of {dtype}; use `factor_type` f32 or bf16, or leave the slot out of `slots`"
     )]
     Overflow {
         /// Name in the source.

@@ -85,8 +85,9 @@ const FLOAT: f64 = 1e-4;
 /// rounds to.
 const F16_KV: f64 = 2e-3;
 
-/// Weights in blocks meet activations of eight bits.
-const BLOCKS: f64 = 0.1;
+/// Weights in blocks meet activations of eight bits, rounded before either factor; random weights
+/// amplify that from layer to layer. A block or a scale out of place differs by one and more.
+const BLOCKS: f64 = 0.3;
 
 pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for name in ARCHITECTURES {

@@ -166,7 +166,7 @@ pub fn projections<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let width = 512;
     for &dtype in block::writable() {
         let block = dtype.block_len();
-        let full = block.next_multiple_of(96);
+        let full = 96_usize.next_multiple_of(block);
         let mut made = |shape| tensor(&mut random, dtype, shape);
         let first = [full, width];
         let (a, basis) = (made(first), made(first));

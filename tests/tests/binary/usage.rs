@@ -63,6 +63,38 @@ fn every_command_explains_its_options() {
     }
 }
 
+/// What a person sees first: the few options that matter, on one screen, in sections of which each says what
+/// it is for.
+#[test]
+fn the_short_help_fits_a_screen() {
+    const SECTIONS: [&str; 5] = [
+        "How small:",
+        "On what text:",
+        "Which method:",
+        "Where:",
+        "How careful:",
+    ];
+    for command in ["compile", "plan", "analyse", "eval", "run"] {
+        let short = htc![command, "-h"].run().ok();
+        let lines: Vec<&str> = short.text().lines().collect();
+        assert!(lines.len() <= 40, "{command}: {} lines", lines.len());
+        assert!(lines.iter().all(|line| line.chars().count() <= 100));
+        if !matches!(command, "compile" | "plan") {
+            continue;
+        }
+        for flag in ["-h", "--help"] {
+            let help = htc![command, flag].run().ok();
+            let found = help.text().lines().filter(|line| SECTIONS.contains(line));
+            let found: Vec<&str> = found.collect();
+            assert_eq!(found, SECTIONS, "{command} {flag}");
+        }
+        for option in ["--ratio", "--calibration", "--method", "--output"] {
+            assert!(short.text().contains(option), "{command} -h: no {option}");
+        }
+        assert!(!short.text().contains("--tokens-per-joule") && short.text().contains("--help"));
+    }
+}
+
 /// Every allocator has a line that says what it needs.
 #[test]
 fn every_allocator_is_explained() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CalibrationArgs, ThreadArgs};
+use super::{CacheArgs, CalibrationArgs, ThreadArgs, heading};
 
 /// Arguments of `htc analyse`.
 #[derive(Debug, Args)]
@@ -13,19 +13,22 @@ pub struct AnalyseArgs {
     /// .safetensors
     #[arg(value_name = "MODEL")]
     pub input: PathBuf,
+    /// File to write the result to (JSON)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub calibration: CalibrationArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub threads: ThreadArgs,
+    pub cache: CacheArgs,
     /// Print the result as JSON on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = heading::WHERE)]
     pub json: bool,
-    /// File to write the result to (JSON)
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
     /// Replace FILE if it exists
-    #[arg(long, requires = "output")]
+    #[arg(long, requires = "output", help_heading = heading::CAREFUL)]
     pub force: bool,
 }

@@ -4,6 +4,7 @@
 use clap::Args;
 
 use super::planning::parse_positive;
+use super::{WeightingArgs, heading};
 use crate::request::{Goal, Limit};
 
 /// What a search decides.
@@ -11,18 +12,17 @@ const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"]
 
 /// What is decided by measuring on held-out text.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = heading::SMALL)]
 pub struct GoalArgs {
-    /// Find the smallest artifact whose perplexity on held-out text is at most so many percent above
-    /// the source's, the upper end of the 95 % interval included
+    /// Find the smallest artifact whose perplexity is at most PERCENT above the source's
+    ///
+    /// Measured on held-out text, the upper end of the 95 % interval included.
     #[arg(long, value_name = "PERCENT", requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_perplexity_increase: Option<f64>,
     /// Find the smallest artifact whose KL divergence from the source on held-out text is at most so
     /// many nats
-    #[arg(long, value_name = "NATS", requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
+    #[arg(long, value_name = "NATS", hide_short_help = true, requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_kl: Option<f64>,
-    /// Take --gauge axiom even where it measures worse than none
-    #[arg(long, requires = "gauge")]
-    pub keep_gauge: bool,
 }
 
 impl GoalArgs {
@@ -30,13 +30,13 @@ impl GoalArgs {
     pub(super) const LIMITS: [&str; 2] = ["max_perplexity_increase", "max_kl"];
 
     /// What is to be reached.
-    pub fn goal(&self) -> Goal {
+    pub fn goal(&self, weighting: &WeightingArgs) -> Goal {
         Goal {
             limit: Limit {
                 perplexity_increase: self.max_perplexity_increase.map(|percent| percent / 100.0),
                 kl: self.max_kl,
             },
-            keep_gauge: self.keep_gauge,
+            keep_gauge: weighting.keep_gauge,
         }
     }
 }

@@ -5,69 +5,99 @@ use clap::{Args, ValueEnum};
 use htc_formats::model::Slot;
 use htc_formats::{DType, block};
 
+use super::heading;
 use crate::plan::gpu;
 use crate::request::{
     Allocator, Asked, Budget, DenseTypes, Floor, Method, Request, Target, Wishes,
 };
 
-/// What a plan is made from.
+/// How much may be kept, and how it is stored.
 #[derive(Clone, Debug, Args)]
-pub struct PlanningArgs {
-    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
-    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
-    pub method: MethodArg,
+#[command(next_help_heading = heading::SMALL)]
+pub struct SizeArgs {
+    /// Parameters after over before on the selected slots, met from below [default: 0.9]
+    #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
+    pub ratio: Option<f64>,
     /// Rank of every selected slot; `full` keeps every component, whatever the size
     #[arg(
         long,
+        hide_short_help = true,
         value_name = "N|full",
         conflicts_with_all = ["ratio", "parameters", "bytes", "mean_rank"],
         allow_negative_numbers = true
     )]
     pub rank: Option<super::RankArg>,
-    /// Parameters after over before on the selected slots, met from below [default: 0.9]
-    #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
-    pub ratio: Option<f64>,
     /// Numbers stored for the selected slots, met from below
-    #[arg(long, value_name = "N", value_parser = parse_parameters, allow_negative_numbers = true, conflicts_with_all = ["bytes", "mean_rank"])]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = parse_parameters, allow_negative_numbers = true, conflicts_with_all = ["bytes", "mean_rank"])]
     pub parameters: Option<u64>,
     /// Bytes stored for the selected slots, such as 12345, 3.5MB or 400MiB, met from below
-    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true, conflicts_with = "mean_rank")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true, conflicts_with = "mean_rank")]
     pub bytes: Option<u64>,
     /// Mean of the ranks of the selected slots, met from below
-    #[arg(long, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
     pub mean_rank: Option<f64>,
-    /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
-    /// waterfill for grc; else uniform]
-    #[arg(long, value_name = "NAME", value_parser = allocator())]
-    pub allocator: Option<Allocator>,
-    /// Smallest rank of a factorised slot; with a point, a fraction of the model's width
-    #[arg(long, value_name = "N|FRACTION", allow_negative_numbers = true)]
-    pub rank_floor: Option<Floor>,
-    /// Largest rank of a factorised slot
-    #[arg(long, value_name = "N", value_parser = parse_cap, allow_negative_numbers = true)]
-    pub rank_cap: Option<usize>,
-    /// For cachefit: the GPU to fit, or the bytes of its second-level cache
-    #[arg(long, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]
-    pub gpu: Option<Cache>,
-    /// For diffplan: tokens that the uncompressed model writes per joule on the target
-    #[arg(long, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
-    pub tokens_per_joule: Option<f64>,
-    /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub slots: Vec<Slot>,
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
     /// Encode slots that stay dense in this type, where it takes less than the source
-    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
     pub dense_type: Option<DType>,
     /// The same for the embedding, and for the head where the model has its own
-    #[arg(long, value_name = "T", value_parser = parse_factor_type)]
+    #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
     pub embedding_type: Option<DType>,
 }
 
+impl SizeArgs {
+    /// How much may be kept; `None` where nothing was said.
+    fn budget(&self) -> Option<Budget> {
+        let budget = self.rank.map(Budget::from);
+        let budget = budget.or(self.ratio.map(Budget::Ratio));
+        let budget = budget.or(self.parameters.map(Budget::Parameters));
+        let budget = budget.or(self.bytes.map(Budget::Bytes));
+        budget.or(self.mean_rank.map(Budget::MeanRank))
+    }
+}
+
+/// What becomes of every slot.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::METHOD)]
+pub struct PlanningArgs {
+    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
+    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
+    pub method: MethodArg,
+    /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
+    /// waterfill for grc; else uniform]
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = allocator())]
+    pub allocator: Option<Allocator>,
+    /// Smallest rank of a factorised slot; with a point, a fraction of the model's width
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "N|FRACTION",
+        allow_negative_numbers = true
+    )]
+    pub rank_floor: Option<Floor>,
+    /// Largest rank of a factorised slot
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = parse_cap, allow_negative_numbers = true)]
+    pub rank_cap: Option<usize>,
+    /// For cachefit: the GPU to fit, or the bytes of its second-level cache
+    #[arg(long, hide_short_help = true, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]
+    pub gpu: Option<Cache>,
+    /// For diffplan: tokens that the uncompressed model writes per joule on the target
+    #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
+    pub tokens_per_joule: Option<f64>,
+    /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "LIST",
+        value_delimiter = ','
+    )]
+    pub slots: Vec<Slot>,
+}
+
 impl PlanningArgs {
-    /// All of them, as clap calls them.
+    /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
     pub(super) const IDS: [&str; 15] = [
         "method",
         "rank",
@@ -87,33 +117,28 @@ impl PlanningArgs {
     ];
 
     /// The allocator asked for, or the default.
-    pub fn allocator(&self, calibrated: bool) -> Allocator {
-        self.wishes(Asked::default()).allocator(calibrated)
+    pub fn allocator(&self, size: &SizeArgs, calibrated: bool) -> Allocator {
+        self.wishes(size, Asked::default()).allocator(calibrated)
     }
 
     /// What is asked for, with a calibration or without; `weighting` is what the other options ask
     /// for.
-    pub fn request(&self, calibrated: bool, weighting: Asked) -> Request {
-        self.wishes(weighting).request(calibrated)
+    pub fn request(&self, size: &SizeArgs, calibrated: bool, weighting: Asked) -> Request {
+        self.wishes(size, weighting).request(calibrated)
     }
 
-    fn wishes(&self, weighting: Asked) -> Wishes {
-        let budget = self.rank.map(Budget::from);
-        let budget = budget.or(self.ratio.map(Budget::Ratio));
-        let budget = budget.or(self.parameters.map(Budget::Parameters));
-        let budget = budget.or(self.bytes.map(Budget::Bytes));
-        let budget = budget.or(self.mean_rank.map(Budget::MeanRank));
+    fn wishes(&self, size: &SizeArgs, weighting: Asked) -> Wishes {
         Wishes {
             method: Some(self.method.into()),
-            budget,
+            budget: size.budget(),
             allocator: self.allocator,
             floor: self.rank_floor,
             cap: self.rank_cap,
             slots: self.slots.clone(),
-            factor_type: Some(self.factor_type),
+            factor_type: Some(size.factor_type),
             dense: DenseTypes {
-                slots: self.dense_type,
-                outside: self.embedding_type,
+                slots: size.dense_type,
+                outside: size.embedding_type,
             },
             weighting,
         }
@@ -279,7 +304,8 @@ mod tests {
 
     #[test]
     fn all_of_them_are_listed() {
-        let command = PlanningArgs::augment_args(clap::Command::new("htc"));
+        let command = SizeArgs::augment_args(clap::Command::new("htc"));
+        let command = PlanningArgs::augment_args(command);
         let ids: Vec<&str> = command
             .get_arguments()
             .map(|a| a.get_id().as_str())

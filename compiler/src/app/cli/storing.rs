@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::heading;
 use crate::make::work::SWEPT_AFTER;
 use crate::request::DEFAULT_LOCK_TIMEOUT;
 
 /// How a cache is shared.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::WHERE)]
 pub struct SharingArgs {
     /// Take statistics from the cache that another user wrote, who may have written anything
-    #[arg(long, requires = "calibration")]
+    #[arg(long, hide_short_help = true, requires = "calibration")]
     pub trust_cache: bool,
     /// Wait at most so long for another htc that makes the same statistics
-    #[arg(long, value_name = "SECONDS", requires = "calibration", default_value_t = DEFAULT_LOCK_TIMEOUT.as_secs(), allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_LOCK_TIMEOUT.as_secs(), allow_negative_numbers = true)]
     pub lock_timeout: u64,
 }
 

@@ -2,24 +2,29 @@
 
 use clap::Args;
 
+use super::heading;
 use crate::request::{Asked, BiasArg, GaugeKind, SinkProtection};
 
 /// Which errors count, what stays exact, and whether biases correct.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = heading::METHOD)]
 pub struct WeightingArgs {
     /// Which errors count: none, all alike; axiom, in coordinates where the weights truncate best;
     /// activation, by how much each input channel is excited; whiten, those of the outputs [default: with
     /// --calibration the one that measures best on held-out text, else none]
-    #[arg(long, value_name = "G")]
+    #[arg(long, hide_short_help = true, value_name = "G")]
     pub gauge: Option<GaugeKind>,
     /// What q, k, v, gate and up must not lose: append, the direction of a sequence's first position;
     /// channels:T, the T strongest input channels [default: append with --calibration, else off]
-    #[arg(long, value_name = "append|channels:T|off")]
+    #[arg(long, hide_short_help = true, value_name = "append|channels:T|off")]
     pub sink: Option<SinkProtection>,
     /// Put back as a bias what factors lose on the mean input; auto, where that measures better on
     /// held-out text [default: auto with --calibration, else off]
-    #[arg(long, value_name = "auto|on|off")]
+    #[arg(long, hide_short_help = true, value_name = "auto|on|off")]
     pub bias: Option<BiasArg>,
+    /// Take --gauge axiom even where it measures worse than none
+    #[arg(long, hide_short_help = true, requires = "gauge")]
+    pub keep_gauge: bool,
 }
 
 impl WeightingArgs {

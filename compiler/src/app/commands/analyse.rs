@@ -13,7 +13,7 @@ use crate::pipeline::{self, CompileError};
 
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;
-    let calibration = args.calibration.options();
+    let calibration = args.calibration.options(&args.cache);
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {

@@ -25,14 +25,15 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         planning: match &args.plan {
             Some(path) => Planning::File(path.clone()),
             None => planning(
+                &args.size,
                 &args.planning,
                 args.calibration.is_given(),
                 args.weighting.asked(),
             )?,
         },
-        calibration: args.calibration.options(),
+        calibration: args.calibration.options(&args.cache),
         weighting: args.weighting.asked(),
-        goal: args.goal.goal(),
+        goal: args.goal.goal(&args.weighting),
         threads: args.threads.count(),
         overwrite: args.force,
     };

@@ -32,6 +32,7 @@ use thiserror::Error;
 
 use crate::app::chat::{self, ChatError};
 use crate::app::cli::Command;
+use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
 use crate::calibrate::CalibrateError;
@@ -207,8 +208,36 @@ impl Failure {
         }
     }
 
+    /// What is said of it, with the options as they are typed.
+    pub fn message(&self) -> String {
+        let message = match self {
+            // These quote the keys of files, in backticks, which may be called like an option.
+            Failure::Gguf(_)
+            | Failure::Htz(_)
+            | Failure::Source(_)
+            | Failure::Load { .. }
+            | Failure::Vocabulary { .. }
+            | Failure::Tokenizer { .. }
+            | Failure::Damaged { .. }
+            | Failure::Page(_)
+            | Failure::Compile(
+                CompileError::Source(_)
+                | CompileError::Vocabulary { .. }
+                | CompileError::Seal(_)
+                | CompileError::PlanFile(
+                    PlanFileError::Syntax { .. } | PlanFileError::Misfits { .. },
+                ),
+            ) => self.to_string(),
+            _ => flags::as_typed(&self.to_string()),
+        };
+        match self.option() {
+            Some(remedy) => format!("{message} ({remedy})"),
+            None => message,
+        }
+    }
+
     /// The option that is the remedy, where the failure names a remedy of the library's.
-    pub fn option(&self) -> Option<&'static str> {
+    fn option(&self) -> Option<&'static str> {
         match self {
             Failure::Kept { error, .. } => error.option(),
             Failure::Compile(CompileError::Seal(HtzError::Exists { .. })) => Some("--force"),

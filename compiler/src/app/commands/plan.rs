@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 
 use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe, interrupted};
-use crate::app::cli::{PlanArgs, PlanningArgs};
+use crate::app::cli::{PlanArgs, PlanningArgs, SizeArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::Output;
 use crate::calibrate;
@@ -27,7 +27,12 @@ use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.weighting.asked();
-    let planning = planning(&args.planning, args.calibration.is_given(), asked)?;
+    let planning = planning(
+        &args.size,
+        &args.planning,
+        args.calibration.is_given(),
+        asked,
+    )?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
@@ -37,7 +42,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         check(
             path,
             &source,
-            args.calibration.options().as_ref(),
+            args.calibration.options(&args.cache).as_ref(),
             args.force,
         )?;
     }
@@ -46,8 +51,8 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
-    let mut calibration = args.calibration.options();
-    let goal = args.goal.goal();
+    let mut calibration = args.calibration.options(&args.cache);
+    let goal = args.goal.goal(&args.weighting);
     if let Planning::Make { request, .. } = &planning
         && calibration.is_some()
         && goal.limit.is_none()
@@ -119,6 +124,7 @@ fn scratch_name(input: &Path) -> String {
 
 /// Where the plan comes from when the options say it.
 pub(super) fn planning(
+    size: &SizeArgs,
     args: &PlanningArgs,
     calibrated: bool,
     weighting: Asked,
@@ -127,10 +133,10 @@ pub(super) fn planning(
         Some((option, reader)) => Err(Failure::Unread {
             option,
             reader,
-            chosen: args.allocator(calibrated),
+            chosen: args.allocator(size, calibrated),
         }),
         None => Ok(Planning::Make {
-            request: args.request(calibrated, weighting),
+            request: args.request(size, calibrated, weighting),
             target: args.target(),
         }),
     }

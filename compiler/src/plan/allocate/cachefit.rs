@@ -29,7 +29,7 @@ pub(super) fn cap(
         return Err(PlanError::NoEvidence {
             allocator: Allocator::CacheFit,
             needs: "the size of the target's L2 cache",
-            remedy: "name the target with --gpu",
+            remedy: "name the target with `gpu`",
         });
     };
     let limit = share_of(cache);

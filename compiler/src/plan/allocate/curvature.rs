@@ -26,7 +26,7 @@ pub(super) fn scales(
         return Err(PlanError::NoEvidence {
             allocator,
             needs: "the variance of the residual stream in every layer",
-            remedy: "give --calibration FILE",
+            remedy: "give a text with `calibration`",
         });
     };
     check_length(allocator, profile, layers)?;

@@ -40,7 +40,7 @@ pub(super) fn losses(
         None => Err(PlanError::NoEvidence {
             allocator: Allocator::DiffPlan,
             needs: "the spectra of the weights or of the outputs",
-            remedy: "give --calibration FILE",
+            remedy: "give a text with `calibration`",
         }),
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn joules_per_rank(units: &[Unit], evidence: &Evidence) -> Result<Vec
         return Err(PlanError::NoEvidence {
             allocator,
             needs: "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
-            remedy: "measure power and throughput there and give --tokens-per-joule",
+            remedy: "measure power and throughput there and give `tokens_per_joule`",
         });
     };
     if !(tokens.is_finite() && tokens > 0.0) {

@@ -36,7 +36,7 @@ impl Totals {
             Budget::Parameters(total) | Budget::Bytes(total) => total,
             Budget::MeanRank(mean) if !positive(mean) => {
                 return Err(PlanError::BudgetRange {
-                    option: "--mean-rank",
+                    option: "`mean_rank`",
                     found: mean.to_string(),
                 });
             }
@@ -61,13 +61,13 @@ impl Totals {
                 return PlanError::RatioTooSmall { ratio, smallest };
             }
             Budget::MeanRank(mean) => (
-                "--mean-rank",
+                "`mean_rank`",
                 mean.to_string(),
                 round_up(least as f64 / self.units as f64, 2).to_string(),
             ),
-            Budget::Bytes(total) => ("--bytes", total.to_string(), least.to_string()),
-            Budget::Parameters(total) => ("--parameters", total.to_string(), least.to_string()),
-            Budget::Rank(_) | Budget::FullRank => ("--rank", String::new(), least.to_string()),
+            Budget::Bytes(total) => ("`bytes`", total.to_string(), least.to_string()),
+            Budget::Parameters(total) => ("`parameters`", total.to_string(), least.to_string()),
+            Budget::Rank(_) | Budget::FullRank => ("`rank`", String::new(), least.to_string()),
         };
         PlanError::BudgetTooSmall {
             option,

@@ -36,7 +36,7 @@ pub(super) fn losses(
         Allocator::Whitened => (
             &evidence.whitened,
             "the spectra of the outputs on a text",
-            "give --calibration FILE",
+            "give a text with `calibration`",
         ),
         _ => (
             &evidence.spectra,

@@ -373,7 +373,9 @@ impl Checker {
         let known = ["form", "rank", "types", "notes"];
         let [form, rank, types, notes] = self.keys(entries, |_| line, place, known);
         let Some(member) = Member::new(matrix, read.hyper, read.source_type) else {
-            self.misfit(at, Fault::Absent { matrix }.to_string());
+            let what = Fault::Absent { matrix }.to_string();
+            // The place is said once.
+            self.misfit(at, what.trim_start_matches(place).trim_start_matches(": "));
             return;
         };
         let given = Given {

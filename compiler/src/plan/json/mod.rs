@@ -82,7 +82,7 @@ pub const MAX_MISFITS: usize = 50;
 #[derive(Debug, Error)]
 pub enum PlanFileError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; check --plan", path.display())]
+    #[error("{}: cannot be read: {source}; check `plan`", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -90,7 +90,7 @@ pub enum PlanFileError {
         source: io::Error,
     },
     /// The file is out of proportion.
-    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check --plan", path.display())]
+    #[error("{}: a plan has at most {MAX_BYTES} bytes, the file has more; check `plan`", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

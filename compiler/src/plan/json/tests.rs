@@ -197,7 +197,7 @@ fn a_model_that_ties_its_head_has_none_to_decide_about() {
     let from = |text: &str| parse(Path::new("p"), text.as_bytes(), &hyper(), source, Tied);
     let said = from(FORMS).unwrap_err().to_string();
     assert!(
-        said.contains("line 7, head: head: the model has none of its own"),
+        said.contains("line 7, head: the model has none of its own"),
         "{said}"
     );
     let without: String = FORMS

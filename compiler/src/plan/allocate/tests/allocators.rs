@@ -36,7 +36,7 @@ fn what_an_allocator_lacks_is_named_with_the_option() {
         let text = error.to_string();
         assert!(matches!(error, PlanError::NoEvidence { .. }), "{text}");
         assert!(
-            text.starts_with(&format!("--allocator {allocator}: ")),
+            text.starts_with(&format!("`allocator` {allocator}: ")),
             "{text}"
         );
         assert!(text.contains(word) && !text.contains('\n'), "{text}");

@@ -141,8 +141,9 @@ impl Case {
             let together = matches!(allocator, Allocator::Uniform | Allocator::CacheFit)
                 || plan.notes.iter().any(|n| n.contains("uniform"));
             let alike = |other: &&(&[crate::plan::Member], Option<u64>, &Ladder)| {
-                let slots =
-                    |m: &[crate::plan::Member]| m.iter().map(|m| m.matrix).collect::<Vec<_>>();
+                let slots = |m: &[crate::plan::Member]| -> Vec<Option<Slot>> {
+                    m.iter().map(crate::plan::Member::slot).collect()
+                };
                 slots(other.0) == slots(members) && other.2.rungs == ladder.rungs
             };
             let count = match together {
@@ -237,9 +238,9 @@ fn budgets_that_are_no_quantity_are_refused() {
 fn a_fixed_rank_leaves_nothing_to_allocate() {
     let hyper = hyper(2, (4, 2, 16), (64, 160));
     for (allocation, option) in [
-        (("phase", None, None), "--allocator phase"),
-        (("uniform", Some("8"), None), "--rank-floor 8"),
-        (("uniform", None, Some(8)), "--rank-cap 8"),
+        (("phase", None, None), "`allocator` phase"),
+        (("uniform", Some("8"), None), "`rank_floor` 8"),
+        (("uniform", None, Some(8)), "`rank_cap` 8"),
     ] {
         let (allocator, floor, cap): (&str, Option<&str>, _) = allocation;
         let mut request = request(allocator.parse().unwrap(), Budget::Rank(8));

@@ -1,0 +1,85 @@
+//! Options in messages: the library calls them by the methods of its builder, the command line as they
+//! are typed.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory;
+
+use crate::app::cli::Cli;
+
+/// Methods of the builder whose options are called otherwise.
+const OTHERWISE: [(&str, &str); 2] = [("output", "-o"), ("overwrite", "--force")];
+
+/// A message of the library with its options as they are typed: `` `rank_cap` 4 `` becomes `--rank-cap 4`.
+/// What is quoted and no option stays.
+pub fn as_typed(message: &str) -> String {
+    let options = options();
+    let mut typed = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some((before, from)) = rest.split_once('`') {
+        typed.push_str(before);
+        let Some((name, behind)) = from.split_once('`') else {
+            rest = &rest[before.len()..];
+            break;
+        };
+        match option(name, &options) {
+            Some(option) => {
+                typed.push_str(&option);
+                rest = behind;
+            }
+            // The second quote may open what comes behind.
+            None => {
+                typed.push('`');
+                rest = from;
+            }
+        }
+    }
+    typed + rest
+}
+
+fn option(method: &str, options: &BTreeSet<String>) -> Option<String> {
+    if let Some((_, option)) = OTHERWISE.iter().find(|(name, _)| *name == method) {
+        return Some((*option).to_owned());
+    }
+    let long = method.replace('_', "-");
+    (!method.contains('-') && options.contains(&long)).then(|| format!("--{long}"))
+}
+
+/// The long options of all commands.
+fn options() -> BTreeSet<String> {
+    let command = Cli::command();
+    let commands = command.get_subcommands();
+    let arguments = commands.flat_map(|command| command.get_arguments());
+    arguments
+        .filter_map(|a| a.get_long().map(str::to_owned))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_become_options() {
+        for (message, typed) in [
+            (
+                "`rank_cap` 4: more than `rank_floor`",
+                "--rank-cap 4: more than --rank-floor",
+            ),
+            (
+                "give another `output`, or `overwrite`",
+                "give another -o, or --force",
+            ),
+            (
+                "at most that, `full`, or fewer `slots`",
+                "at most that, `full`, or fewer --slots",
+            ),
+            ("a file ` of mine: `threads`", "a file ` of mine: --threads"),
+            ("`rank-cap`, `rank", "`rank-cap`, `rank"),
+            ("``", "``"),
+            ("no option", "no option"),
+        ] {
+            assert_eq!(as_typed(message), typed);
+        }
+    }
+}
