@@ -13,6 +13,7 @@
 //! number of threads.
 
 pub mod cache;
+mod files;
 mod moments;
 mod statistics;
 mod store;
@@ -22,8 +23,6 @@ use std::ffi::OsStr;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use htc_formats::folder::Folder;
 
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
@@ -40,7 +39,8 @@ pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::text;
 use crate::system::{disk, lock, memory};
 pub use cache::{cache_folder, forget};
-use cache::{entry_name, is_of_entry, open_entry};
+use cache::{entry_name, open_entry};
+use files::{Files, layer_name, stream_name};
 use statistics::LayerSums;
 use store::{Extent, Hashed, Identity};
 pub use store::{Moment, StoredLayer};
@@ -358,6 +358,9 @@ pub fn calibrate(
             CalibrateError::Cache { path, error }
         })?;
     }
+    if found < hyper.layers {
+        check_memory(&path, hyper, extent, threads)?;
+    }
     let stream = 4 * (windows.tokens() * hyper.width) as u64;
     let missing = (hyper.layers - found) as u64;
     let needed =
@@ -368,9 +371,6 @@ pub fn calibrate(
     }
     if may_write {
         files.sweep(found).map_err(failed(files.folder.path()))?;
-    }
-    if found < hyper.layers {
-        check_memory(&path, hyper, extent, threads)?;
     }
     watch.tell(Event::Calibrating {
         windows: windows.count(),
@@ -511,75 +511,6 @@ fn check_memory(
             available,
         }),
         _ => Ok(()),
-    }
-}
-
-fn layer_name(layer: usize) -> String {
-    format!("layer-{layer:04}")
-}
-
-/// The residual stream behind a layer.
-fn stream_name(layer: usize) -> String {
-    format!("stream-{layer:04}")
-}
-
-/// The files of one calibration.
-struct Files {
-    folder: Folder,
-    key: Digest,
-    extent: Extent,
-}
-
-impl Files {
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Removes what runs that were killed left behind the first `found` layers.
-    fn sweep(&self, found: usize) -> io::Result<()> {
-        let mut needed: Vec<String> = (0..found).map(layer_name).collect();
-        needed.extend(found.checked_sub(1).map(stream_name));
-        for name in self.folder.names()? {
-            if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
-                self.folder.remove(&name)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn open(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
-        let name = layer_name(layer);
-        let identity = Identity {
-            key: self.key,
-            layer,
-        };
-        let damaged = |why: &str| {
-            let said = format!("{}: {why}; it is made again", self.path(&name).display());
-            watch.tell(Event::Warning(&said));
-        };
-        StoredLayer::open(
-            &self.folder,
-            OsStr::new(&name),
-            identity,
-            hyper,
-            self.extent,
-            damaged,
-        )
-    }
-
-    fn has_stream(&self, layer: usize, expected: Digest) -> bool {
-        let digest = || -> io::Result<Digest> {
-            let mut file = self.folder.read(OsStr::new(&stream_name(layer)))?;
-            let mut hasher = Hasher::default();
-            let mut buffer = vec![0; 1 << 20];
-            loop {
-                match file.read(&mut buffer)? {
-                    0 => return Ok(hasher.finish()),
-                    n => hasher.update(&buffer[..n]),
-                }
-            }
-        };
-        digest().is_ok_and(|found| found == expected)
     }
 }
 

@@ -248,6 +248,28 @@ mod tests {
         }
     }
 
+    /// What is forecast is what is taken, or a little more.
+    #[test]
+    fn the_memory_of_sums_is_known_before() {
+        for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
+            let sums = Moments::new(order);
+            let tiles = sums.tiles.iter().map(|tile| 8 * tile.values.len() as u64);
+            let strips = sums
+                .strips
+                .iter()
+                .map(|strip| 4 * (ROWS * strip.padded) as u64);
+            let taken = tiles.sum::<u64>() + strips.sum::<u64>();
+            let forecast = Moments::bytes(order);
+            let most = if order < 3 * TILE { 4 } else { 2 };
+            assert!(
+                (taken..=most * taken).contains(&forecast),
+                "{order}: {forecast} {taken}"
+            );
+        }
+        // A file of some megabytes may claim this width.
+        assert!(Moments::bytes(65536) > 17_000_000_000);
+    }
+
     #[test]
     fn nothing_has_moments_of_zero() {
         let moments = Moments::new(2);

@@ -1,5 +1,8 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
+use std::ffi::OsStr;
+
+use htc_formats::folder::Folder;
 use htc_formats::model::{Forward, Site};
 use htc_loader::exec::{Point, Tap};
 

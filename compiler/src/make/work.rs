@@ -72,7 +72,7 @@ impl Work {
         };
         let parent = Folder::open(path).map_err(not_made)?;
         let held = || {
-            let busy = "another htc is making this artifact; wait for it, or give another `output`";
+            let busy = "another htc is making this artifact; wait for it, or choose another name";
             failure(
                 "create",
                 output,
@@ -299,13 +299,10 @@ fn name_of(output: &Path) -> OsString {
 
 pub(super) fn failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     let path = PathBuf::from(path);
-    match source.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HtzError::DiskFull { path, needed: 0 },
-        _ => HtzError::Io {
-            action,
-            path,
-            source,
-        },
+    HtzError::Io {
+        action,
+        path,
+        source,
     }
 }
 

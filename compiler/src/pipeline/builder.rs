@@ -17,6 +17,9 @@ use crate::request::{
 /// A compilation that is about to be described and run. What is not said has the command line's
 /// defaults.
 ///
+/// What is finished is kept beside the artifact until it is complete, sealed with a secret in the user's
+/// state folder: the same compilation goes on with it, and with nothing that somebody else laid there.
+///
 /// ```no_run
 /// # fn main() -> Result<(), htc::CompileError> {
 /// let report = htc::Compiler::new("model.gguf", "model.htz")

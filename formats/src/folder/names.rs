@@ -14,6 +14,7 @@ pub(super) enum Use {
     Read,
     Edit,
     /// It must not exist.
+    #[allow(dead_code, reason = "permissions of files are not those of Unix here")]
     New(u32),
 }
 

@@ -211,6 +211,9 @@ impl Failure {
     /// What is said of it, with the options as they are typed.
     pub fn message(&self) -> String {
         let message = match self {
+            Failure::Kept { error, folder } => {
+                return format!("{}; {}", error.message(), kept_in(folder));
+            }
             // These quote the keys of files, in backticks, which may be called like an option.
             Failure::Gguf(_)
             | Failure::Htz(_)
@@ -274,6 +277,11 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::RenderChatTemplate => chat::serve().map_err(Failure::Served),
     }
+}
+
+fn kept_in(folder: &Path) -> String {
+    let folder = terminal::name(folder);
+    format!("what is finished is kept in {folder}, and the same command goes on with it")
 }
 
 /// What became of a command that the user ended, or that failed with something finished.

@@ -30,7 +30,7 @@ fn work_and_statistics_of_an_age() {
     assert!(said.contains("nothing is 30 days old"), "{said}");
     subject.calibrated().run().ok();
     fs::remove_file(&subject.output).unwrap();
-    subject.fail_halfway(subject.compile());
+    subject.fail_halfway(|| subject.compile());
     let unfinished = ".htc-0123456789abcdef.unfinished";
     let file = File::create(subject.scratch.path(unfinished)).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(7200))

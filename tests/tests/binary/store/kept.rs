@@ -8,18 +8,18 @@ use std::time::{Duration, Instant, SystemTime};
 use htc_tests::binary::wait;
 use htc_tests::{Scratch, TinyModel, htc};
 
-use super::{SOON, Subject, WORK};
+use super::{SOON, Subject, WORK, fail_halfway};
 
 /// Any error, here a disk that is full in the middle.
 #[test]
 fn an_error_keeps_what_is_finished() {
     let subject = Subject::new();
     let expected = subject.expected(Subject::compile);
-    subject.fail_halfway(subject.compile());
+    let blocks = subject.fail_halfway(|| subject.compile());
     let journal = fs::read(subject.left("journal")).unwrap();
     assert!(!journal.is_empty());
     // Again, and a little further.
-    let further = subject.compile().file_blocks(170).run();
+    let further = subject.compile().file_blocks(blocks + 1).run();
     further.refused(1, &["same command goes on", WORK]);
     assert!(
         fs::read(subject.left("journal"))
@@ -40,11 +40,13 @@ fn without_a_state_folder_nothing_is_gone_on_with() {
         let run = subject.compile().env("XDG_STATE_HOME", None);
         run.env("HOME", None)
     };
-    let failed = without().file_blocks(150).run();
+    let blocks = subject.fail_halfway(|| subject.compile());
+    fs::remove_dir_all(subject.scratch.path(WORK)).unwrap();
+    let failed = without().file_blocks(blocks).run();
     failed.refused(1, &["out.htz"]);
     assert!(!failed.stderr.contains("kept"), "{}", failed.stderr);
     subject.scratch.holds_only(&["model.gguf"]);
-    subject.fail_halfway(subject.compile());
+    subject.fail_halfway(|| subject.compile());
     let outcome = without().run().ok();
     assert!(
         outcome.stderr.contains("XDG_STATE_HOME"),
@@ -68,11 +70,7 @@ fn a_file_that_was_edited_meanwhile() {
     fs::write(&template, "{{ messages[0].content }} old").unwrap();
     let output = scratch.path("out.htz");
     let compile = || htc!["compile", &folder, "-o", &output, "--rank", "4"];
-    compile().run().ok();
-    let length = fs::metadata(&output).unwrap().len();
-    fs::remove_file(&output).unwrap();
-    let failed = compile().file_blocks(length / 512 - 2).run();
-    failed.refused(1, &["kept in"]);
+    fail_halfway(compile);
     fs::write(&template, "{{ messages[0].content }} new").unwrap();
     compile().run().ok();
     let resumed = fs::read(&output).unwrap();
@@ -134,7 +132,7 @@ fn a_source_that_is_written_to_meanwhile() {
 #[test]
 fn work_that_nobody_goes_on_with_is_swept() {
     let subject = Subject::new();
-    subject.fail_halfway(subject.compile());
+    subject.fail_halfway(|| subject.compile());
     let month = Duration::from_secs(31 * 24 * 60 * 60);
     for entry in fs::read_dir(subject.scratch.path(WORK)).unwrap() {
         let file = File::options().write(true).open(entry.unwrap().path());

@@ -58,10 +58,11 @@ impl Subject {
         run.args(["--gauge", "activation", "--bias", "off"])
     }
 
-    /// Fails when about half of the artifact is written, as on a full disk.
-    fn fail_halfway(&self, run: Htc) {
-        run.file_blocks(150).run().refused(1, &["kept in", WORK]);
+    /// Fails with something finished.
+    fn fail_halfway(&self, run: impl Fn() -> Htc) -> u64 {
+        let blocks = fail_halfway(run);
         assert!(!self.output.exists());
+        blocks
     }
 
     /// The artifact of an undisturbed run.
@@ -91,6 +92,22 @@ impl Subject {
     fn is_complete(&self, expected: &[u8]) {
         assert!(fs::read(&self.output).unwrap() == expected, "other bytes");
     }
+}
+
+/// Fails in the middle of writing, as on a full disk, with something finished; and how many blocks a file
+/// might have.
+fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
+    // What stands first may be large, and shells count blocks differently.
+    let mut blocks: u64 = 10;
+    while blocks < 4000 {
+        let outcome = run().file_blocks(blocks).run();
+        outcome.refused(1, &[".htc-work"]);
+        if outcome.stderr.contains("is kept in") {
+            return blocks;
+        }
+        blocks += blocks.div_ceil(5);
+    }
+    panic!("nothing was finished");
 }
 
 /// A folder of somebody else, with files that have the names of ours.

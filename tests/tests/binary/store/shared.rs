@@ -74,6 +74,6 @@ fn folders_are_for_their_user_alone() {
     subject.calibrated().run().ok();
     assert_eq!(mode(&entry), 0o755);
     fs::remove_file(&subject.output).unwrap();
-    subject.fail_halfway(subject.compile());
+    subject.fail_halfway(|| subject.compile());
     assert_eq!(mode(&subject.scratch.path(super::WORK)), 0o700);
 }
