@@ -108,6 +108,15 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
     }
 }
 
+/// Bytes that the sums of a layer take.
+pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
+    let sites = Site::ALL.map(|site| Moments::bytes(site_width(hyper, site)));
+    let streams = 2 * Moments::bytes(hyper.width);
+    let heads = Moments::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
+    let sites = sites.into_iter().fold(0, u64::saturating_add);
+    sites.saturating_add(streams).saturating_add(heads)
+}
+
 impl<'a> LayerSums<'a> {
     /// Those of no text yet, of the windows that are to come.
     pub fn new(cpu: &'a Cpu, hyper: &HyperParameters, extent: Extent) -> Self {

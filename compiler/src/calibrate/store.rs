@@ -7,9 +7,10 @@
 //! so that a file of another length is no file of them. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::path::Path;
 
+use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, Site};
@@ -127,8 +128,14 @@ pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
 ///
 /// # Errors
 /// What the system says.
-pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) -> io::Result<()> {
-    disk::replace(path, |to| {
+pub fn write(
+    folder: &Folder,
+    name: &OsStr,
+    identity: Identity,
+    stream: Digest,
+    sums: &LayerSums,
+) -> io::Result<()> {
+    disk::write_in(folder, name, true, |to| {
         let mut to = Hashed {
             to,
             hasher: Hasher::default(),
@@ -218,16 +225,21 @@ impl StoredLayer {
     /// The file of a layer; `None` where there is none that can be used: it is absent, or it is of
     /// something else or damaged, which `damaged` is told.
     pub fn open(
-        path: &Path,
+        folder: &Folder,
+        name: &OsStr,
         identity: Identity,
         hyper: &HyperParameters,
         extent: Extent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
-        if !path.exists() {
-            return None;
-        }
-        let found = MappedFile::open(path).map_err(|error| error.to_string());
+        let found = match folder.read(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            found => found.map_err(|error| error.to_string()),
+        };
+        let found = found.and_then(|file| {
+            let map = MappedFile::of_file(folder.path().join(name), &file);
+            map.map_err(|error| error.into_io().to_string())
+        });
         let checked = found.and_then(|file| {
             let (length, expected) = (file.len(), file_bytes(hyper, extent));
             if length != expected {

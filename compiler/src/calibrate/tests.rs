@@ -1,5 +1,8 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
+use std::ffi::OsStr;
+
+use htc_formats::folder::Folder;
 use htc_formats::model::{Forward, Site};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
@@ -150,11 +153,13 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&sums.sink.mean(), &moments(&first, 12).0);
 
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("layer");
+    let folder = Folder::open(folder.path()).unwrap();
+    let name = OsStr::new("layer");
     let key = Digest::of(b"key");
     let identity = Identity { key, layer: 1 };
-    store::write(&path, identity, Digest::of(b"stream"), &sums).unwrap();
-    let open = |identity, extent| StoredLayer::open(&path, identity, &hyper, extent, |_| ());
+    store::write(&folder, name, identity, Digest::of(b"stream"), &sums).unwrap();
+    let open =
+        |identity, extent| StoredLayer::open(&folder, name, identity, &hyper, extent, |_| ());
     let stored = open(identity, EXTENT).unwrap();
     assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
     for site in Site::ALL {
@@ -338,11 +343,12 @@ fn a_weight_counts_as_repetitions() {
         key: Digest::of(b"key"),
         layer: 0,
     };
+    let folder = Folder::open(folder.path()).unwrap();
     let stored = [("weighted", &mut weighted), ("repeated", &mut repeated)].map(|(name, sums)| {
-        let path = folder.path().join(name);
+        let name = OsStr::new(name);
         sums.sample.resize(12 * WINDOWS * (CONTEXT - 1), 0.0);
-        store::write(&path, identity, Digest::default(), sums).unwrap();
-        StoredLayer::open(&path, identity, &hyper, EXTENT, |_| ()).unwrap()
+        store::write(&folder, name, identity, Digest::default(), sums).unwrap();
+        StoredLayer::open(&folder, name, identity, &hyper, EXTENT, |_| ()).unwrap()
     });
     close(&stored[0].norms(), &stored[1].norms());
     close(&stored[0].branches(), &stored[1].branches());

@@ -1,6 +1,7 @@
 //! Compiling from another program: what the command line offers, with its defaults.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use htc_formats::DType;
 use htc_formats::model::Slot;
@@ -16,6 +17,9 @@ use crate::request::{
 
 /// A compilation that is about to be described and run. What is not said has the command line's
 /// defaults.
+///
+/// What is finished is kept beside the artifact until it is complete, sealed with a secret in the user's
+/// state folder: the same compilation goes on with it, and with nothing that somebody else laid there.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), htc::CompileError> {
@@ -105,6 +109,18 @@ impl Compiler {
     /// The folder where statistics are kept and found again; that of the user by default.
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.calibration.cache = Some(folder.into());
+        self
+    }
+
+    /// Takes statistics of the cache that another user wrote, who may have written anything.
+    pub fn trust_cache(mut self, trust: bool) -> Self {
+        self.calibration.trust_cache = trust;
+        self
+    }
+
+    /// How long to wait for another process that makes the same statistics; an hour by default.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.calibration.lock_timeout = timeout;
         self
     }
 

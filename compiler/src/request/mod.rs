@@ -28,7 +28,9 @@ mod shrinkage;
 mod treatment;
 mod wishes;
 
-pub use calibration::{CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+pub use calibration::{
+    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
+};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
 pub use planning::{

@@ -2,12 +2,13 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 8] = [
-    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize",
+const COMMANDS: [&str; 9] = [
+    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize", "clean",
 ];
 
 /// What decides about a plan.
-const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache";
+const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \
+    --trust-cache --lock-timeout";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
     --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --slots --factor-type";
@@ -51,6 +52,7 @@ fn every_command_explains_its_options() {
         ("inspect", "--json"),
         ("verify", "--json"),
         ("tokenize", "--text --special --json"),
+        ("clean", "--cache --older-than --dry-run"),
     ] {
         let outcome = htc![command, "--help"].run().ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();
