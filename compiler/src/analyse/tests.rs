@@ -26,7 +26,7 @@ fn numbers_are_rounded_to_six_digits() {
 #[test]
 fn a_record_reads_back_as_it_was_written() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
-    let source = ModelFile::open(&demo.join("reference-7m-f16.gguf")).unwrap();
+    let source = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
     let digest = source.digest();
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {

@@ -46,7 +46,7 @@ fn report() -> Value {
         "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
         "trials": [{"gauge": "none", "sink": "off", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
             {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
-        "quality": {"text": "held-out", "evaluation": scores},
+        "quality": {"text": "held-out", "choosing_windows": 2, "evaluation": scores},
         "forecast": {"bytes": 2000, "peak_memory": 5000, "seconds": 2.0}, "peak_memory": 4000
     })
 }
@@ -83,7 +83,8 @@ fn everything_in_a_report_is_on_its_page() {
         "0.03125",
         "0.07031",
         "chosen",
-        "held-out",
+        "held-out windows that decided",
+        "windows of held-out of 64 tokens each that decided nothing; 2 others decided",
         "whiten, bias",
         "q k v: norm of the projection",
         "biases added",

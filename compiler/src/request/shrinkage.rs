@@ -15,13 +15,14 @@ pub struct Shrinkage(f64);
 impl Eq for Shrinkage {}
 
 impl Shrinkage {
-    /// Those that are compared where the best is to be found, from the default to both sides.
+    /// Those that are compared where the best is to be found. Below the default nothing changes that could
+    /// be measured; text of another kind prefers large ones.
     pub const TRIED: [Shrinkage; 5] = [
         Shrinkage(DEFAULT_SHRINKAGE),
-        Shrinkage(0.001),
         Shrinkage(0.03),
         Shrinkage(0.1),
         Shrinkage(0.3),
+        Shrinkage(0.6),
     ];
 
     /// A part of a whole; `None` for what is none.

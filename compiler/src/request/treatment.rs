@@ -301,7 +301,7 @@ struct TreatmentRecord {
     sink: SinkProtection,
     bias: bool,
     /// Absent where the gauge shrinks nothing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     shrinkage: Option<f64>,
 }
 

@@ -152,16 +152,20 @@ fn quality_is_what_eval_measures_on_the_held_out_text() {
 fn a_gauge_that_measures_worse_is_refused() {
     let scratch = Scratch::new();
     let options = ["--ratio", "0.5", "--gauge", "axiom", "--bias", "off"];
-    let run = command(&scratch, "compile", &options).run();
+    // Where it loses by far: the feed-forward network.
+    let run = || {
+        let run = calibrated(&scratch, "compile", "out").args(options);
+        run.args(["--slots", "gate,up", "--allocator", "uniform"])
+    };
     let said = [
         "axiom",
         "tail energy from",
         "worse than none",
         "--keep-gauge",
     ];
-    run.refused(1, &said);
+    run().run().refused(1, &said);
     scratch.holds_only(&["cache"]);
-    let kept = compile(&scratch, &[&options[..], &["--keep-gauge"]].concat());
+    let kept = run().args(["--keep-gauge", "--report", "json"]).run().ok();
     let trials = trials(&kept.json());
     assert_eq!(trials[0]["chosen"], true);
     assert!(kl(&trials[0]) > kl(&trials[1]));

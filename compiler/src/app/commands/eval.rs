@@ -95,18 +95,23 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             evaluation: result,
         })
     } else {
-        show(&result, &args.model, args.reference.as_deref());
+        let which = if args.chunks.is_some() {
+            "the first"
+        } else {
+            "all"
+        };
+        show(&result, which, &args.model, args.reference.as_deref());
         Ok(())
     }
 }
 
-fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
+fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {
     // Nothing where there is a single window.
     let error = |error: Option<f64>, digits: usize| {
         error.map_or_else(String::new, |error| format!(" ± {error:.digits$}"))
     };
     say!(
-        "{}: {} windows of {} tokens",
+        "{}: {which} {} windows of {} tokens",
         name(model),
         result.chunks,
         result.context

@@ -38,7 +38,7 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
         "quality",
         "Quality against size",
-        "Down and to the left is better. Bars are 95 % intervals; points on one plot were measured on the same text in the same way.",
+        "Down and to the left is better. Bars are 95 % intervals over windows of text; points on one plot were measured on the same text in the same way.",
     );
     for field in fields(given) {
         section.blocks.extend(figures(&field)?);
@@ -69,7 +69,7 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
         let reference = reference
             .map(|(file, found)| (file.name.clone(), file.bytes, found.reference_perplexity));
         add(
-            about(scores, &of.text),
+            about(scores, &format!("windows of {}", of.text)),
             reference,
             Measurement {
                 name: of.model.name.clone(),
@@ -93,20 +93,30 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             .trials
             .iter()
             .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
+        let parts = report.trials.iter().filter_map(|trial| trial.shrinkage);
+        let of_shrinkages = parts.clone().any(|part| Some(part) != parts.clone().next());
         for trial in &report.trials {
             let scores = &trial.evaluation;
             let bias = if trial.bias { ", bias" } else { "" };
+            let part = trial.shrinkage.filter(|_| of_shrinkages);
+            let part = part.map_or_else(String::new, |part| format!(" {part}"));
             let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
             let ratio = ratio.unwrap_or_default();
             add(
                 format!(
-                    "candidates of {}, {} held-out tokens",
+                    "candidates of {}, {} held-out windows that decided{}, {} tokens",
                     subject.name,
+                    scores.chunks,
+                    if trial.elsewhere {
+                        " on the shrinkage, of the texts behind the first"
+                    } else {
+                        ""
+                    },
                     number(scores.tokens as f64)
                 ),
                 reference(scores),
                 Measurement {
-                    name: format!("{}{bias}{ratio}", trial.gauge),
+                    name: format!("{}{part}{bias}{ratio}", trial.gauge),
                     bytes: trial.bytes,
                     scores,
                     kind: if trial.chosen {
@@ -120,7 +130,14 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
         if let Some(quality) = &report.quality {
             let scores = &quality.evaluation;
             add(
-                about(scores, &quality.text),
+                format!(
+                    "{} that decided nothing{}",
+                    about(scores, &format!("held-out windows of {}", quality.text)),
+                    match quality.choosing_windows {
+                        0 => String::new(),
+                        chose => format!("; {chose} others decided"),
+                    }
+                ),
                 reference(scores),
                 Measurement {
                     name: subject.name.clone(),
@@ -135,10 +152,11 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
 }
 
 /// What an evaluation is of.
-fn about(scores: &Evaluation, text: &str) -> String {
+fn about(scores: &Evaluation, windows: &str) -> String {
     format!(
-        "{} tokens of {text}, windows of {}",
+        "{} tokens scored, {} {windows} of {} tokens each",
         number(scores.tokens as f64),
+        scores.chunks,
         scores.context
     )
 }
