@@ -10,8 +10,8 @@ use htc_formats::source::ModelFile;
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::Calibration;
 use crate::math::{
-    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, FactoriseError,
-    Gauge, SecondMoment, Side, Weight, axiom_gauge, largest_columns, largest_moments,
+    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, FactoriseError, Gauge, SecondMoment,
+    Side, Weight, axiom_gauge, largest_columns, largest_moments,
 };
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
@@ -166,7 +166,10 @@ impl<'a> Weighting<'a> {
                 GaugeKind::Whiten => {
                     let order = moment.mean.len();
                     let values = &moment.lower();
-                    Gauge::whiten(SecondMoment { order, values }, DEFAULT_SHRINKAGE)?
+                    Gauge::whiten(
+                        SecondMoment { order, values },
+                        self.treatment.shrinkage.part(),
+                    )?
                 }
             };
             Ok(Arc::new(gauge))

@@ -24,6 +24,7 @@ mod probe;
 mod report;
 mod run;
 mod terminal;
+mod texts;
 mod tokenize;
 mod trained;
 mod usage;
