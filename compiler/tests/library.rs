@@ -14,7 +14,6 @@ use htc::request::{
     Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, SinkProtection,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
-use htc_formats::DType;
 use htc_formats::model::Slot;
 
 fn demo(name: &str) -> PathBuf {
@@ -166,22 +165,10 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         ),
         (calibrated().held_out(demo("alice.txt")), "held_out"),
         (calibrated().cache(demo("alice.txt")), "cache"),
-        // A text of one window, and limits that factors of 4 bits cannot hold.
+        // A text of one window.
         (
             calibrated().calibration(window).context(64).max_kl(0.1),
             "max_kl",
-        ),
-        (
-            calibrated()
-                .calibration_tokens(256)
-                .context(32)
-                .gauge(GaugeKind::None)
-                .bias(BiasArg::Off)
-                .allocator(Allocator::Uniform)
-                .factor_type(DType::Q4_0)
-                .max_perplexity_increase(1e-12)
-                .max_kl(1e-12),
-            "max_perplexity_increase",
         ),
     ]
 }

@@ -278,6 +278,24 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
     }
 }
 
+#[test]
+fn vectors_of_both_kinds_have_one_variance() {
+    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
+    let first = Moment {
+        count: 2,
+        mean: vec![12.0, 0.0],
+        second: vec![148.0, 0.0, 0.0],
+    };
+    let later = Moment {
+        count: 3,
+        mean: vec![2.0, 0.0],
+        second: vec![14.0 / 3.0, 0.0, 0.0],
+    };
+    // E[x²] = 62, E[x] = 6.
+    assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
+    assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
+}
+
 /// One window of text through a layer; which one says the seed.
 fn feed(sums: &mut LayerSums, seed: u64) {
     let mut random = Rng(seed);
@@ -347,6 +365,7 @@ fn a_weight_counts_as_repetitions() {
     let stored = [("weighted", &mut weighted), ("repeated", &mut repeated)].map(|(name, sums)| {
         let name = OsStr::new(name);
         sums.sample.resize(12 * WINDOWS * (CONTEXT - 1), 0.0);
+        sums.token_norms.resize(WINDOWS * CONTEXT, 0.0);
         store::write(&folder, name, identity, Digest::default(), sums).unwrap();
         StoredLayer::open(&folder, name, identity, &hyper, EXTENT, |_| ()).unwrap()
     });
@@ -356,22 +375,4 @@ fn a_weight_counts_as_repetitions() {
         .each_ref()
         .map(|of| of.first_input(Site::Attention).unwrap());
     close(&first[0], &first[1]);
-}
-
-#[test]
-fn vectors_of_both_kinds_have_one_variance() {
-    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
-    let first = Moment {
-        count: 2,
-        mean: vec![12.0, 0.0],
-        second: vec![148.0, 0.0, 0.0],
-    };
-    let later = Moment {
-        count: 3,
-        mean: vec![2.0, 0.0],
-        second: vec![14.0 / 3.0, 0.0, 0.0],
-    };
-    // E[x²] = 62, E[x] = 6.
-    assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
-    assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
 }

@@ -388,7 +388,11 @@ fn first_positions_count_where_they_are_asked_to() {
     let made = |options: &[&str]| {
         let run = plan(
             &model,
-            &[&["--allocator", "curvature", "--ratio", "0.5"], options],
+            &[
+                &["--allocator", "curvature", "--ratio", "0.5"],
+                &["--factor-type", "f16"],
+                options,
+            ],
         );
         let run = run.arg("--calibration").arg(demo("alice.txt"));
         let run = run.args(["--calibration-tokens", "1024", "--context", "64"]);
