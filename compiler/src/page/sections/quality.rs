@@ -1,13 +1,14 @@
 //! Quality against size: what was measured on artifacts, and on the candidates of a choice.
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::input::Compiled;
+
 use super::super::number::{bytes, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::super::table::{Cell, Table};
 use super::empty;
 use crate::measure::{Evaluation, Interval};
+use crate::report::Report;
 
 /// Something that was measured.
 struct Measurement<'a> {
@@ -102,7 +103,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn candidates(&mut self, name: &str, report: &'a Compiled) {
+    fn candidates(&mut self, name: &str, report: &'a Report) {
         // Only what tells candidates apart: a plot has little room for names.
         let first = report.trials.first();
         let mut trials = report.trials.iter();
@@ -140,7 +141,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn quality(&mut self, name: &str, bytes: u64, report: &'a Compiled) {
+    fn quality(&mut self, name: &str, bytes: u64, report: &'a Report) {
         let Some(quality) = &report.quality else {
             return;
         };
@@ -164,7 +165,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The source of a report as the reference.
-fn source(report: &Compiled, scores: &Evaluation) -> Option<Reference> {
+fn source(report: &Report, scores: &Evaluation) -> Option<Reference> {
     let perplexity = scores.reference.as_ref()?.reference_perplexity;
     Some((report.source.clone(), report.bytes.before, perplexity))
 }
