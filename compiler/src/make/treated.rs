@@ -51,7 +51,7 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// The largest part of it that a single component has.
     pub largest: f64,
-    /// Whether the last component was given up for it.
+    /// Whether a component was given up for it, which is the first then.
     pub appended: bool,
 }
 
