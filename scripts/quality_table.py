@@ -8,7 +8,7 @@ Without models: the demo model on the demo's text. Each model is compiled once p
 ratio and measured with `htc eval --reference`: perplexity in llama.cpp's protocol (windows of
 --context tokens, second half scored) and its ratio to the source's, Kullback-Leibler divergence
 from the source (nats per token), share of positions with the same likeliest token, each ± one
-standard error (the ratio: 95 % interval from paired differences). A ratio is parameters after
+standard error over windows (the ratio: 95 % interval from paired differences). A ratio is parameters after
 over before on the method's slots: all seven for gp, Q, K and V for grc; "bytes" are of the file.
 
 Decode speed: tokens/s behind a short prompt, median of --rounds rounds over all rows of a model
@@ -98,16 +98,25 @@ def speeds(options, files, folder):
     return found
 
 
+def off(error, digits, times=1):
+    """A standard error; a single window has none."""
+    return "" if error is None else f" ± {times * error:.{digits}f}"
+
+
+def ends(interval):
+    return "" if interval is None else f" ({interval[0]:.4f} to {interval[1]:.4f})"
+
+
 def row(model, name, path, quality, speed):
     compared = "kl" in quality
     return [
         f"{model.stem}, {name}",
         f"{path.stat().st_size:,}",
         f"{100 * path.stat().st_size / model.stat().st_size:.1f} %",
-        f"{quality['perplexity']:.2f} ± {quality['stderr']:.2f}",
-        f"{quality['perplexity_ratio']:.4f} ± {quality['perplexity_ratio_ci95']:.4f}" if compared else "1",
-        f"{quality['kl']:.4f} ± {quality['kl_stderr']:.4f}" if compared else "0",
-        f"{100 * quality['top1']:.1f} ± {100 * quality['top1_stderr']:.1f} %" if compared else "100 %",
+        f"{quality['perplexity']:.2f}{off(quality['stderr'], 2)}",
+        f"{quality['perplexity_ratio']:.4f}{ends(quality['perplexity_ratio_interval'])}" if compared else "1",
+        f"{quality['kl']:.4f}{off(quality['kl_stderr'], 4)}" if compared else "0",
+        f"{100 * quality['top1']:.1f}{off(quality['top1_stderr'], 1, 100)} %" if compared else "100 %",
         f"{speed:.0f}",
     ]
 

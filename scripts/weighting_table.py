@@ -3,7 +3,7 @@
 
     python3 scripts/weighting_table.py model.gguf --calibration train.txt --text test.txt
 
-Every method, gauge, sink, bias, allocator and ratio of parameters is compiled with factors in f16 and
+Every method, gauge, shrinkage (of whiten), sink, bias, allocator and ratio of parameters is compiled with factors in f16 and
 measured against the source on the first bytes of the text. An entry is the perplexity over the source's,
 and the KL divergence in nats. No speed is measured, so the machine may be busy.
 """
@@ -23,6 +23,7 @@ def arguments():
     parser.add_argument("--ratios", type=m.numbers(float, 0.0), default=[0.9, 0.8, 0.6], metavar="LIST")
     parser.add_argument("--methods", default="gp,grc", metavar="LIST")
     parser.add_argument("--gauges", default="none,axiom,activation,whiten", metavar="LIST")
+    parser.add_argument("--shrinkages", default="0.01", metavar="LIST", help="of whiten [default: 0.01]")
     parser.add_argument("--sinks", default="append", metavar="LIST")
     parser.add_argument("--biases", default="off", metavar="LIST")
     parser.add_argument(
@@ -39,7 +40,7 @@ def arguments():
     return options
 
 
-def measured(options, folder, method, gauge, sink, bias, allocator, ratio):
+def measured(options, folder, method, gauge, shrinkage, sink, bias, allocator, ratio):
     """The evaluation of one artifact; what htc says where it is impossible."""
     held_out = folder / "held-out.txt"
     if not held_out.exists():
@@ -54,6 +55,7 @@ def measured(options, folder, method, gauge, sink, bias, allocator, ratio):
             *("--keep-gauge", "--calibration", options.calibration, "--cache", folder / "cache"),
             *("--context", options.context, "--held-out", held_out, "--report", "json"),
             *NEEDS.get(allocator, []),
+            *(("--shrinkage", shrinkage) if gauge == "whiten" else ()),
         )
     except m.Failed as failed:
         return str(failed).splitlines()[-1]
@@ -65,8 +67,12 @@ def main():
     rows, results, refused = [], [], []
     watch = m.Watch()
     with m.work_folder(None) as folder:
-        lists = (options.methods, options.gauges, options.sinks, options.biases, options.allocators)
-        for row in itertools.product(*(of.split(",") for of in lists)):
+        lists = (options.methods, options.gauges, options.shrinkages)
+        lists += (options.sinks, options.biases, options.allocators)
+        wanted = itertools.product(*(of.split(",") for of in lists))
+        # Other gauges than whiten have nothing to shrink: once is enough.
+        wanted = dict.fromkeys(row if row[1] == "whiten" else (*row[:2], "", *row[3:]) for row in wanted)
+        for row in wanted:
             entries = []
             for ratio in options.ratios:
                 found = measured(options, folder, *row, ratio)
@@ -78,7 +84,7 @@ def main():
                     entries.append(f"{found['perplexity_ratio']:.3f} ({found['kl']:.4f})")
             rows.append([*row, *entries])
             m.say(" ".join(rows[-1]))
-    heads = ["method", "gauge", "sink", "bias", "allocator", *(f"ratio {r}" for r in options.ratios)]
+    heads = ["method", "gauge", "shrinkage", "sink", "bias", "allocator", *(f"ratio {r}" for r in options.ratios)]
     notes = [
         f"{options.model.name} on the first {options.bytes} bytes of {options.text.name}, calibrated on "
         f"{options.calibration.name}; perplexity over the source's (KL divergence, nats).",

@@ -31,7 +31,7 @@ use crate::layout;
 use crate::make::Inputs;
 use crate::make::work::Work;
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
-use crate::request::{Asked, BiasArg, CompileOptions, Goal, Treatment};
+use crate::request::{Asked, BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::memory::Peak;
 use crate::system::show::name_of;
@@ -85,7 +85,8 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     })?;
     drop(work);
     watch.tell(Event::Keeping(None));
-    let calibration = calibrated(options, prepared.calibration.as_ref(), &chosen);
+    let calibration = prepared.calibration.as_ref();
+    let calibration = calibration.map(|found| calibrated(found, &chosen));
     let made = Made {
         digest: prepared.digest,
         calibration,
@@ -131,15 +132,9 @@ fn depth_sink(
 }
 
 /// What the report says of a calibration.
-fn calibrated(
-    options: &CompileOptions,
-    found: Option<&Calibration>,
-    chosen: &Chosen,
-) -> Option<Calibrated> {
-    let (asked, found) = options.calibration.as_ref().zip(found)?;
+fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
     let errors = chosen.built.treated.output_errors();
-    let gauge = chosen.treatment.gauge;
-    Some(Calibrated::new(&asked.text, found, gauge, &errors))
+    Calibrated::new(found, chosen.treatment.gauge, &errors)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.
@@ -201,11 +196,17 @@ pub fn search(
     let (mut chosen, _) = or_kept(work, chosen)?;
     watch.tell(Event::Keeping(None));
     // Compiled, it is to be what was measured.
-    let Treatment { gauge, sink, bias } = chosen.treatment;
+    let Treatment {
+        gauge,
+        sink,
+        bias,
+        shrinkage: _,
+    } = chosen.treatment;
     chosen.plan.set_weighting(Asked {
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),
+        shrinkage: chosen.treatment.shrinks().map(ShrinkageArg::Part),
     });
     Ok(chosen)
 }

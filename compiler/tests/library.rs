@@ -52,6 +52,7 @@ fn what_is_not_said_has_the_defaults_of_the_command_line() {
 fn texts_and_plans_are_inputs_too() {
     let compiler = Compiler::new(demo("reference-7m-f16.gguf"), "a.htz")
         .calibration(demo("alice.txt"))
+        .weighted_calibration("more.txt", 0.5)
         .held_out(demo("time_machine.txt"))
         .plan("plan.json");
     let inputs = compiler.inputs().unwrap();
@@ -59,6 +60,7 @@ fn texts_and_plans_are_inputs_too() {
         demo("reference-7m-f16.gguf"),
         demo("alice.txt"),
         demo("time_machine.txt"),
+        "more.txt".into(),
         "plan.json".into(),
     ] {
         assert!(inputs.contains(&input), "{}", input.display());

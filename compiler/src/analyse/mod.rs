@@ -26,7 +26,7 @@ mod sample;
 mod sinks;
 mod spectra;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use htc_formats::htz::Digest;
 use htc_formats::source::ModelFile;
@@ -54,8 +54,8 @@ pub struct Subject<'a> {
     pub source: &'a ModelFile,
     /// Its digest.
     pub digest: Digest,
-    /// Its activations, and the text they are of.
-    pub calibration: Option<(&'a Path, &'a Calibration)>,
+    /// Its activations.
+    pub calibration: Option<&'a Calibration>,
 }
 
 /// Why an analysis fails.
@@ -91,7 +91,7 @@ pub enum AnalyseError {
 /// [`AnalyseError`].
 pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysis, AnalyseError> {
     let Subject { source, .. } = subject;
-    let calibration = subject.calibration.map(|(_, calibration)| calibration);
+    let calibration = subject.calibration;
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
@@ -133,10 +133,10 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
             head_size: hyper.head_size,
             ffn: hyper.ffn,
         },
-        calibration: subject.calibration.map(|(text, found)| CalibratedOn {
-            text: name_of(text),
-            text_sha256: found.text,
-            tokens: found.tokens,
+        calibration: subject.calibration.map(|found| CalibratedOn {
+            text: found.text(),
+            text_sha256: found.text_digest(),
+            tokens: found.tokens(),
             context: found.context,
         }),
         spectra,

@@ -26,19 +26,18 @@ fn numbers_are_rounded_to_six_digits() {
 #[test]
 fn a_record_reads_back_as_it_was_written() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
-    let source = ModelFile::open(&demo.join("reference-7m-f16.gguf")).unwrap();
+    let source = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
     let digest = source.digest();
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {
-        text: demo.join("alice.txt"),
         tokens: 2048,
         context: 128,
         cache: Some(cache.path().to_owned()),
-        held_out: None,
+        ..CalibrationOptions::new(demo.join("alice.txt"))
     };
     let model = Arc::new(Model::bind(source.clone()).unwrap());
     let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();
-    for calibration in [None, Some((options.text.as_path(), &found))] {
+    for calibration in [None, Some(&found)] {
         let subject = Subject {
             source: &source,
             digest,

@@ -1,6 +1,6 @@
 //! The command line: what was typed, before anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
@@ -8,7 +8,7 @@ use htc_loader::kv::KvType;
 
 use crate::calibrate;
 use crate::plan::Budget;
-use crate::request::CalibrationOptions;
+use crate::request::{CalibrationOptions, CalibrationText};
 
 mod analysis;
 mod goal;
@@ -131,17 +131,18 @@ pub struct CompileArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = heading::TEXT)]
 pub struct CalibrationArgs {
-    /// Text to calibrate on (UTF-8): what the model is to be good at
-    #[arg(long, value_name = "TEXT")]
-    pub calibration: Option<PathBuf>,
-    /// Tokens of the text at most
+    /// Text to calibrate on (UTF-8): what the model is to be good at. May be given several times; with
+    /// =WEIGHT behind it each token of the text counts so many times
+    #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
+    pub calibration: Vec<CalibrationText>,
+    /// Tokens of each text at most
     #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
     pub calibration_tokens: u32,
     /// Tokens in a window of the calibration
     #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = calibrate::DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
-    /// Text to measure on what is decided (UTF-8) [default: the end of TEXT, which is not calibrated
-    /// on then]
+    /// Text to measure on what is decided (UTF-8) [default: the end of each TEXT, which is not
+    /// calibrated on then]
     #[arg(
         long,
         value_name = "FILE",
@@ -154,8 +155,8 @@ pub struct CalibrationArgs {
 impl CalibrationArgs {
     /// What to calibrate on.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        Some(CalibrationOptions {
-            text: self.calibration.clone()?,
+        self.is_given().then(|| CalibrationOptions {
+            texts: self.calibration.clone(),
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,
             cache: cache.cache.clone(),
@@ -165,7 +166,7 @@ impl CalibrationArgs {
 
     /// Whether there is a text.
     pub fn is_given(&self) -> bool {
-        self.calibration.is_some()
+        !self.calibration.is_empty()
     }
 }
 
@@ -423,6 +424,28 @@ impl From<RankArg> for Budget {
     }
 }
 
+/// A text, with its weight where what is behind the last `=` is a number; a file whose name ends so is
+/// meant itself.
+fn parse_text(text: &str) -> Result<CalibrationText, String> {
+    let plain = |path: &str, weight| {
+        let path = PathBuf::from(path);
+        Ok(CalibrationText { path, weight })
+    };
+    let split = text.rsplit_once('=');
+    let weighted = split.and_then(|(path, weight)| Some((path, weight.parse::<f64>().ok()?)));
+    match weighted {
+        Some((path, weight)) if !Path::new(text).exists() => {
+            match weight > 0.0 && weight.is_finite() && !path.is_empty() {
+                true => plain(path, weight),
+                false => {
+                    Err("a weight is a finite number above 0, behind the name of a text".into())
+                }
+            }
+        }
+        _ => plain(text, 1.0),
+    }
+}
+
 fn parse_kv_type(text: &str) -> Result<KvType, String> {
     match text {
         "f16" => Ok(KvType::F16),
@@ -488,6 +511,21 @@ mod tests {
                 }
             }
             assert_eq!(seen, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_may_have_a_weight() {
+        let text = |path: &str, weight| {
+            let path = PathBuf::from(path);
+            Ok(CalibrationText { path, weight })
+        };
+        assert_eq!(parse_text("a.txt"), text("a.txt", 1.0));
+        assert_eq!(parse_text("a.txt=0.3"), text("a.txt", 0.3));
+        assert_eq!(parse_text("a=b=2"), text("a=b", 2.0));
+        assert_eq!(parse_text("a=b"), text("a=b", 1.0));
+        for wrong in ["a.txt=0", "a.txt=-1", "a.txt=inf", "a.txt=nan", "=2"] {
+            assert!(parse_text(wrong).is_err(), "{wrong}");
         }
     }
 

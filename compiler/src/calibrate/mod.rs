@@ -12,39 +12,39 @@
 //! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
 //! number of threads.
 
+mod error;
+mod files;
+mod flow;
 mod moments;
 mod statistics;
 mod store;
 pub mod windows;
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use htc_formats::htz::{Digest, Hasher};
+use htc_formats::htz::Digest;
 use htc_formats::model::HyperParameters;
-use htc_kernels::PoolError;
-use htc_kernels::cpu::Cpu;
-use htc_loader::kv::KvType;
-use htc_loader::tokenizer::{Tokenizer, TokenizerError};
-use htc_loader::{ExecError, LoadError, Model, Session};
-use thiserror::Error;
+use htc_loader::Model;
+use htc_loader::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
 
-use crate::calibrate::windows::{TextTooShort, Windows};
-use crate::event::{Cancelled, Event, Watch};
+use crate::calibrate::windows::{HeldOut, Mixture, Windows};
+use crate::event::{Event, Watch};
+use crate::request::CalibrationText;
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::disk;
+use crate::system::show::name_of;
 use crate::system::text;
-use statistics::LayerSums;
-use store::{Extent, Hashed, Identity};
+pub use error::CalibrateError;
+use files::Files;
+pub use files::cache_folder;
+use flow::Flow;
+use store::Extent;
 pub use store::{Moment, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
 const VERSION: u32 = 3;
-
-/// Held by the process that works in the folder of a calibration.
-const LOCK: &str = "lock";
 
 /// Windows at most that are measured of a text of its own.
 const MOST_HELD_OUT: usize = 64;
@@ -62,136 +62,48 @@ impl CalibrationOptions {
         if context > limit {
             return Err(CalibrateError::LongContext { context, limit });
         }
-        let texts = std::iter::once(&self.text).chain(&self.held_out);
-        for path in texts {
+        for path in self.files() {
             text::open(path)?;
         }
-        match &self.held_out {
-            Some(other) if disk::same_place(other, &self.text) => {
-                Err(CalibrateError::HeldOutIsText(other.clone()))
+        for (index, text) in self.texts.iter().enumerate() {
+            if !(text.weight > 0.0 && text.weight.is_finite()) {
+                return Err(CalibrateError::Weight(text.weight));
             }
-            _ => Ok(()),
+            let same = |other: &Path| disk::same_place(other, &text.path);
+            if self.texts[..index].iter().any(|other| same(&other.path)) {
+                return Err(CalibrateError::Twice(text.path.clone()));
+            }
+            if let Some(other) = self.held_out.as_ref().filter(|other| same(other)) {
+                return Err(CalibrateError::HeldOutIsText(other.clone()));
+            }
         }
+        Ok(())
     }
 
-    /// The digest that names the statistics of a model on the windows of a text. The ids of the
-    /// tokens stand for the text and the tokenizer. The last bits depend on the kernels.
-    fn key(source: Digest, windows: &Windows) -> Digest {
+    /// The digest that names the statistics of a model on the windows of texts. The ids of the
+    /// tokens stand for the texts and the tokenizer. The last bits depend on the kernels.
+    fn key(source: Digest, text: &Mixture) -> Digest {
         let named = format!(
-            "htc {} calibration {VERSION} {}\nsource {source}\ncontext {}\ntokens {}\n",
+            "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
-            windows.context(),
-            windows.digest(),
+            text.named(),
         );
         Digest::of(named.as_bytes())
     }
 }
 
-/// Why a calibration fails.
-#[derive(Debug, Error)]
-pub enum CalibrateError {
-    /// The text cannot be read.
-    #[error(transparent)]
-    Text(#[from] crate::system::text::TextError),
-    /// The text is shorter than a window.
-    #[error("{}: {error}", path.display())]
-    TooShort {
-        /// The text.
-        path: PathBuf,
-        /// How short.
-        error: TextTooShort,
-    },
-    /// There is no tokenizer.
-    #[error("{}: {error}", path.display())]
-    Tokenizer {
-        /// The model.
-        path: PathBuf,
-        /// Why.
-        error: TokenizerError,
-    },
-    /// The model cannot be executed.
-    #[error("{}: {error}", path.display())]
-    Load {
-        /// The model.
-        path: PathBuf,
-        /// Why.
-        error: LoadError,
-    },
-    /// A forward pass failed.
-    #[error("{}: layer {layer}: {error}", path.display())]
-    Exec {
-        /// The model.
-        path: PathBuf,
-        /// The layer.
-        layer: usize,
-        /// Why.
-        error: ExecError,
-    },
-    /// An activation is infinite or not a number.
-    #[error(
-        "{}: layer {layer}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
-        path.display()
-    )]
-    NotFinite {
-        /// The model.
-        path: PathBuf,
-        /// The first layer with one.
-        layer: usize,
-    },
-    /// Fewer tokens asked for than a window has.
-    #[error(
-        "`calibration_tokens` {tokens}: a window alone has {context} (`context`); ask for more, or for shorter windows"
-    )]
-    FewTokens {
-        /// Tokens asked for.
-        tokens: usize,
-        /// Tokens of a window.
-        context: usize,
-    },
-    /// What is to be held out is what is calibrated on.
-    #[error("`held_out` {}: the same text as `calibration`; leave it out and the end of the text is held out, or give another", .0.display())]
-    HeldOutIsText(PathBuf),
-    /// There is no room for the statistics.
-    #[error("{}: no space: {needed} bytes of statistics are needed, {free} are free there; free some, or give another `cache` DIR", path.display())]
-    NoSpace {
-        /// The folder.
-        path: PathBuf,
-        /// Bytes of all layers and of two residual streams.
-        needed: u64,
-        /// What is free.
-        free: u64,
-    },
-    /// Windows longer than what the model was trained for.
-    #[error("`context` {context}: the model was trained for {limit} positions; give at most that")]
-    LongContext {
-        /// Tokens of a window.
-        context: usize,
-        /// Positions of the model.
-        limit: usize,
-    },
-    /// The residual stream changed while it was used.
-    #[error("{}: not what was written there; does another program use this folder? Start again", .0.display())]
-    Stream(PathBuf),
-    /// There is no place for the cache.
-    #[error(
-        "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
-    )]
-    NoCache,
-    /// A file of the cache cannot be written or read.
-    #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
-    Cache {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// The system gives no threads.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// Somebody asked for an end.
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
+/// A text that was calibrated on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibratedText {
+    /// Its name, without its folder.
+    pub name: String,
+    /// Its digest.
+    pub sha256: Digest,
+    /// Tokens of it that went through the model.
+    pub tokens: usize,
+    /// How much each of them counts.
+    pub weight: f64,
 }
 
 /// The statistics of a model on a text, layer by layer in the cache.
@@ -201,19 +113,47 @@ pub struct Calibration {
     pub key: Digest,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
-    /// Digest of the text.
-    pub text: Digest,
-    /// Tokens that went through the model.
-    pub tokens: usize,
+    /// The texts.
+    pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
     pub context: usize,
     /// Layers that were in the cache already.
     pub found: usize,
-    /// What was kept back for measuring; `None` where the text has a single window.
-    pub held_out: Option<Windows>,
+    /// What was kept back for measuring; `None` where each text has a single window.
+    pub held_out: Option<HeldOut>,
 }
 
-/// Calibrates the model at `path`, whose digest is `source`.
+impl Calibration {
+    /// Tokens that went through the model.
+    pub fn tokens(&self) -> usize {
+        self.texts.iter().map(|text| text.tokens).sum()
+    }
+
+    /// The names of the texts, with the weights where they are not 1.
+    pub fn text(&self) -> String {
+        let name = |text: &CalibratedText| match text.weight {
+            1.0 => text.name.clone(),
+            weight => format!("{} (weight {weight})", text.name),
+        };
+        let names: Vec<String> = self.texts.iter().map(name).collect();
+        names.join(", ")
+    }
+
+    /// The digest of the text; of several, that of a line for each with its digest and its weight.
+    pub fn text_digest(&self) -> Digest {
+        match &self.texts[..] {
+            [text] => text.sha256,
+            texts => {
+                let lines = texts
+                    .iter()
+                    .map(|text| format!("{} {}\n", text.sha256, text.weight));
+                Digest::of(lines.collect::<String>().as_bytes())
+            }
+        }
+    }
+}
+
+/// Calibrates a model, whose digest is `source`.
 ///
 /// # Errors
 /// [`CalibrateError`].
@@ -224,276 +164,98 @@ pub fn calibrate(
     threads: usize,
     watch: Watch,
 ) -> Result<Calibration, CalibrateError> {
-    let path = model.file().path.clone();
     let hyper = model.hyper();
     options.check(hyper)?;
-    let tokenizer = tokenizer(model)?;
-    let text = crate::system::text::read(&options.text)?;
-    let most = options.tokens / options.context;
-    let all = |path: &Path, text: &str, most| {
-        Windows::new(&tokenizer, text, options.context, most).map_err(|error| {
-            let path = path.to_owned();
-            CalibrateError::TooShort { path, error }
-        })
-    };
-    let (windows, held_out) = match &options.held_out {
-        None => all(&options.text, &text, None)?.hold_out(most),
-        Some(path) => {
-            let held_out = all(path, &crate::system::text::read(path)?, Some(MOST_HELD_OUT))?;
-            (all(&options.text, &text, Some(most))?, Some(held_out))
-        }
-    };
-    let text = Digest::of(text.as_bytes());
-    let key = CalibrationOptions::key(source, &windows);
-    let folder = cache_folder(options)?.join(format!("calibration-{key}"));
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |error| CalibrateError::Cache { path, error }
-    };
-    fs::create_dir_all(&folder).map_err(failed(&folder))?;
-
+    let Read {
+        text,
+        texts,
+        held_out,
+    } = Read::of(model, options)?;
+    let key = CalibrationOptions::key(source, &text);
+    let windows = text.windows().count();
     let extent = Extent {
         context: options.context,
-        windows: windows.count(),
+        windows,
     };
-    let files = Files {
-        folder,
-        key,
-        extent,
-    };
-    // Whoever comes second waits, and finds everything.
-    let lock = files.folder.join(LOCK);
-    let locked = File::create(&lock).and_then(|file| {
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let said = "another htc calibrates this model on this text; waiting for it";
-            watch.tell(Event::Warning(said));
-            file.lock()?;
-        }
-        Ok(file)
-    });
-    // A cache that is complete and may only be read is as good.
-    let only_read = |error: &io::Error| {
-        let kinds = [
-            io::ErrorKind::ReadOnlyFilesystem,
-            io::ErrorKind::PermissionDenied,
-        ];
-        kinds.contains(&error.kind())
-    };
-    let may_write = !matches!(&locked, Err(error) if only_read(error));
-    let mut layers = Vec::with_capacity(hyper.layers);
-    for layer in 0..hyper.layers {
-        match files.open(layer, hyper, watch) {
-            Some(stored) => layers.push(Arc::new(stored)),
-            None => break,
-        }
-    }
-    // Behind the last layer that is there its residual stream is needed; without it everything is
-    // made again, with the same bytes.
-    if (1..hyper.layers).contains(&layers.len()) {
-        let last = layers.len() - 1;
-        if !files.has_stream(last, layers[last].stream_digest()) {
-            let said = "calibration cannot go on where it was interrupted; it begins anew";
-            watch.tell(Event::Warning(said));
-            layers.clear();
-        }
-    }
+    let files = Files::open(options, key, extent)?;
+    let lock = files.lock(watch);
+    let mut layers = files.finished(hyper, watch);
     let found = layers.len();
-    if may_write || found < hyper.layers {
-        locked.as_ref().map_err(|error| {
-            let (path, error) = (
-                lock.clone(),
-                io::Error::new(error.kind(), error.to_string()),
-            );
-            CalibrateError::Cache { path, error }
-        })?;
-    }
-    let stream = 4 * (windows.tokens() * hyper.width) as u64;
-    let missing = (hyper.layers - found) as u64;
-    let needed =
-        missing * store::file_bytes(hyper, extent) as u64 + 2 * stream.min(missing * stream);
-    if let Some(free) = disk::free(&files.folder).filter(|free| *free < needed) {
-        let path = files.folder;
-        return Err(CalibrateError::NoSpace { path, needed, free });
-    }
-    if may_write {
-        files.sweep(found).map_err(failed(&files.folder))?;
+    let lock = files.locked(lock, found == hyper.layers)?;
+    files.make_room(hyper, found)?;
+    if lock.is_some() {
+        files.sweep(found)?;
     }
     watch.tell(Event::Calibrating {
-        windows: windows.count(),
+        windows,
         layers: hyper.layers,
         found,
     });
-    let cpu = Cpu::with_threads(threads)?;
-    let (model, context) = (Arc::clone(model), options.context);
-    let session = Session::with_kv_type(model, cpu.clone().into(), context, KvType::F32);
-    let mut session = session.map_err(|error| CalibrateError::Exec {
-        path: path.clone(),
-        layer: found,
-        error,
-    })?;
-    let (mut x, mut bytes) = (Vec::new(), Vec::new());
-    for layer in found..hyper.layers {
-        let mut sums = LayerSums::new(&cpu, hyper, extent);
-        let exec = |error| CalibrateError::Exec {
-            path: path.clone(),
-            layer,
-            error,
-        };
-        let mut source = match layer {
-            0 => None,
-            _ => {
-                let stream = files.stream(layer - 1);
-                let file = File::open(&stream).map_err(failed(&stream))?;
-                Some(Hashed {
-                    to: BufReader::with_capacity(1 << 20, file),
-                    hasher: Hasher::default(),
-                })
-            }
-        };
-        let target = files.stream(layer);
-        let mut digest = Hasher::default();
-        let mut outcome = Ok(());
-        // The stream behind the last layer is of no use.
-        let mut pass = |mut to: Option<&mut dyn Write>| -> io::Result<()> {
-            for window in windows.iter() {
-                session.reset();
-                let mut position = 0;
-                for batch in window.chunks(session.batch()) {
-                    x.resize(batch.len() * hyper.width, 0.0);
-                    match &mut source {
-                        Some(source) => read_numbers(source, &mut x, &mut bytes)?,
-                        None => outcome = session.embed(batch, &mut x).map_err(exec),
-                    }
-                    sums.begin(position);
-                    if outcome.is_ok() {
-                        outcome = session.block(layer, &mut x, &mut sums).map_err(exec);
-                    }
-                    if outcome.is_ok() && !all_finite(&x) {
-                        let path = path.clone();
-                        outcome = Err(CalibrateError::NotFinite { path, layer });
-                    }
-                    if outcome.is_err() {
-                        return Err(io::ErrorKind::Other.into());
-                    }
-                    sums.behind(&x);
-                    if let Some(to) = &mut to {
-                        write_numbers(to, &x, &mut bytes)?;
-                    }
-                    position += batch.len();
-                }
-                watch.tell(Event::Window);
-                if let Err(cancelled) = watch.check() {
-                    outcome = Err(cancelled.into());
-                    return Err(io::ErrorKind::Interrupted.into());
-                }
-            }
-            Ok(())
-        };
-        let written = if layer + 1 < hyper.layers {
-            disk::replace(&target, |to| {
-                let mut hashed = Hashed {
-                    to,
-                    hasher: Hasher::default(),
-                };
-                pass(Some(&mut hashed))?;
-                digest = hashed.hasher;
-                Ok(())
-            })
-        } else {
-            pass(None)
-        };
-        outcome?;
-        sums.finish();
-        written.map_err(failed(&target))?;
-        if !sums.is_finite() {
-            let path = path.clone();
-            return Err(CalibrateError::NotFinite { path, layer });
+    if found < hyper.layers {
+        let mut flow = Flow::new(&files, &text, model, found, threads, watch)?;
+        for layer in found..hyper.layers {
+            let before = layers.last().map(Arc::as_ref);
+            layers.push(Arc::new(flow.layer(layer, before)?));
         }
-        if let (Some(read), Some(before)) = (source, layers.last())
-            && read.hasher.finish() != before.stream_digest()
-        {
-            return Err(CalibrateError::Stream(files.stream(layer - 1)));
-        }
-        let statistics = files.layer(layer);
-        let identity = Identity { key, layer };
-        store::write(&statistics, identity, digest.finish(), &sums).map_err(failed(&statistics))?;
-        if layer > 0 {
-            let done = files.stream(layer - 1);
-            fs::remove_file(&done).map_err(failed(&done))?;
-        }
-        let stored = files.open(layer, hyper, watch);
-        let stored = stored.ok_or_else(|| io::Error::other("what was written is damaged"));
-        layers.push(Arc::new(stored.map_err(failed(&statistics))?));
     }
     Ok(Calibration {
         key,
         layers,
-        text,
-        tokens: windows.tokens(),
+        texts,
         context: options.context,
         found,
         held_out,
     })
 }
 
-/// The files of one calibration.
-struct Files {
-    folder: PathBuf,
-    key: Digest,
-    extent: Extent,
+/// What is read of the texts.
+struct Read {
+    /// What is calibrated on.
+    text: Mixture,
+    /// The same, text by text.
+    texts: Vec<CalibratedText>,
+    /// What is kept back for measuring.
+    held_out: Option<HeldOut>,
 }
 
-impl Files {
-    fn layer(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("layer-{layer:04}"))
-    }
-
-    /// The residual stream behind a layer.
-    fn stream(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("stream-{layer:04}"))
-    }
-
-    /// Removes what runs that were killed left behind the first `found` layers.
-    fn sweep(&self, found: usize) -> io::Result<()> {
-        let needed: Vec<PathBuf> = (0..found).map(|layer| self.layer(layer)).collect();
-        let stream = found.checked_sub(1).map(|last| self.stream(last));
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let is_needed = needed.contains(&path)
-                || stream.as_ref() == Some(&path)
-                || path.file_name().is_some_and(|name| name == LOCK);
-            if !is_needed {
-                fs::remove_file(&path)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn open(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
-        let path = self.layer(layer);
-        let identity = Identity {
-            key: self.key,
-            layer,
+impl Read {
+    fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
+        let tokenizer = tokenizer(model)?;
+        let (context, most) = (options.context, options.tokens / options.context);
+        let too_short = |path: &Path| {
+            let path = path.to_owned();
+            move |error| CalibrateError::TooShort { path, error }
         };
-        StoredLayer::open(&path, identity, hyper, self.extent, |why| {
-            let said = format!("{}: {why}; it is made again", path.display());
-            watch.tell(Event::Warning(&said));
-        })
-    }
-
-    fn has_stream(&self, layer: usize, expected: Digest) -> bool {
-        let digest = || -> io::Result<Digest> {
-            let mut file = File::open(self.stream(layer))?;
-            let mut hasher = Hasher::default();
-            let mut buffer = vec![0; 1 << 20];
-            loop {
-                match file.read(&mut buffer)? {
-                    0 => return Ok(hasher.finish()),
-                    n => hasher.update(&buffer[..n]),
+        let windows = |path: &Path, text: &str, most| {
+            Windows::new(&tokenizer, text, context, most).map_err(too_short(path))
+        };
+        let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
+        for CalibrationText { path, weight } in &options.texts {
+            let text = text::read(path)?;
+            let used = match &options.held_out {
+                Some(_) => windows(path, &text, Some(most))?,
+                None => {
+                    let (used, held) = windows(path, &text, None)?.hold_out(most);
+                    held_out.extend(held);
+                    used
                 }
-            }
-        };
-        digest().is_ok_and(|found| found == expected)
+            };
+            texts.push(CalibratedText {
+                name: name_of(path),
+                sha256: Digest::of(text.as_bytes()),
+                tokens: used.tokens(),
+                weight: *weight,
+            });
+            parts.push((used, *weight));
+        }
+        if let Some(path) = &options.held_out {
+            held_out.push(windows(path, &text::read(path)?, Some(MOST_HELD_OUT))?);
+        }
+        Ok(Read {
+            text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
+            texts,
+            held_out: HeldOut::new(held_out),
+        })
     }
 }
 
@@ -504,47 +266,6 @@ fn tokenizer(model: &Model) -> Result<Tokenizer, CalibrateError> {
     };
     let vocabulary = model.file().vocabulary.clone();
     Tokenizer::new(vocabulary.map_err(|error| failed(error.into()))?).map_err(failed)
-}
-
-/// The folder of the cache.
-///
-/// # Errors
-/// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
-    if let Some(folder) = &options.cache {
-        return Ok(folder.clone());
-    }
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
-        (Some(cache), _) => Ok(PathBuf::from(cache).join("htc")),
-        (None, Some(home)) => Ok(PathBuf::from(home).join(".cache/htc")),
-        (None, None) => Err(CalibrateError::NoCache),
-    }
-}
-
-/// Whether no number is infinite or none at all. Without a way out, so that the compiler makes
-/// vectors of it.
-fn all_finite(x: &[f32]) -> bool {
-    x.iter().fold(true, |all, x| all & x.is_finite())
-}
-
-/// `bytes` is working memory.
-fn read_numbers(from: &mut impl Read, out: &mut [f32], bytes: &mut Vec<u8>) -> io::Result<()> {
-    bytes.resize(4 * out.len(), 0);
-    from.read_exact(bytes)?;
-    for (number, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *number = f32::from_le_bytes(*bytes);
-    }
-    Ok(())
-}
-
-/// `bytes` is working memory.
-fn write_numbers(to: &mut impl Write, x: &[f32], bytes: &mut Vec<u8>) -> io::Result<()> {
-    bytes.resize(4 * x.len(), 0);
-    for (bytes, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(x) {
-        *bytes = number.to_le_bytes();
-    }
-    to.write_all(bytes)
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ const LINE: usize = 16;
 pub struct Moments {
     order: usize,
     count: u64,
+    /// Sum of the vectors' weights.
+    weight: f64,
     strips: Vec<Strip>,
     tiles: Vec<Tile>,
 }
@@ -77,6 +79,7 @@ impl Moments {
         Moments {
             order,
             count: 0,
+            weight: 0.0,
             strips,
             tiles,
         }
@@ -88,6 +91,7 @@ impl Moments {
         for rows in x.chunks(ROWS * order) {
             let rows = rows.chunks_exact(order);
             self.count += rows.len() as u64;
+            self.weight += rows.len() as f64;
             pool.chunks_mut(&mut self.strips, 1, |_, strip| {
                 strip[0].take(cpu, rows.clone())
             });
@@ -108,6 +112,7 @@ impl Moments {
                 return;
             }
             self.count += rows.len() as u64;
+            self.weight += rows.len() as f64;
             let strips = self.strips.iter_mut();
             strips.for_each(|strip| strip.take(cpu, rows.iter().copied()));
             let tiles = self.tiles.iter_mut();
@@ -115,9 +120,17 @@ impl Moments {
         }
     }
 
+    /// Multiplies the weight of every vector so far by `factor`; the next ones have a weight of 1.
+    pub fn reweigh(&mut self, factor: f64) {
+        self.weight *= factor;
+        let sums = self.strips.iter_mut().flat_map(|strip| &mut strip.sum);
+        let values = self.tiles.iter_mut().flat_map(|tile| &mut tile.values);
+        sums.chain(values).for_each(|sum| *sum *= factor);
+    }
+
     /// Whether every number of the second moment is finite in float32.
     pub fn fits_float32(&self) -> bool {
-        let limit = f64::from(f32::MAX) * self.divisor();
+        let limit = f64::from(f32::MAX) * self.weight();
         let values = self.tiles.iter().flat_map(|tile| &tile.values);
         // False for what is not a number, too.
         let sums = self.strips.iter().flat_map(|strip| &strip.sum);
@@ -132,7 +145,7 @@ impl Moments {
     /// `E[x]`, zero where there was no vector.
     pub fn mean(&self) -> Vec<f64> {
         let sums = self.strips.iter().flat_map(|s| &s.sum[..s.width]);
-        sums.map(|sum| sum / self.divisor()).collect()
+        sums.map(|sum| sum / self.weight()).collect()
     }
 
     /// The lower triangle of `E[x xᵀ]`, row by row: `order (order + 1) / 2` numbers.
@@ -146,15 +159,19 @@ impl Moments {
                 let start = row * (row + 1) / 2 + cols.first;
                 let count = cols.width.min(row + 1 - cols.first);
                 for (packed, value) in packed[start..][..count].iter_mut().zip(values) {
-                    *packed = value / self.divisor();
+                    *packed = value / self.weight();
                 }
             }
         }
         packed
     }
 
-    fn divisor(&self) -> f64 {
-        self.count.max(1) as f64
+    /// Sum of the vectors' weights, by which sums are divided; 1 where there is no vector.
+    pub fn weight(&self) -> f64 {
+        match self.count {
+            0 => 1.0,
+            _ => self.weight,
+        }
     }
 }
 
@@ -237,6 +254,25 @@ mod tests {
                 assert_eq!(*first.get_or_insert(bits.clone()), bits);
             }
         }
+    }
+
+    /// A vector of weight 3 is worth three of weight 1.
+    #[test]
+    fn weights_are_repetitions() {
+        let cpu = Cpu::with_threads(1).unwrap();
+        let (order, x, y) = (5, numbers(5 * 40), numbers(5 * 90)[200..].to_vec());
+        let mut weighted = Moments::new(order);
+        weighted.add(&cpu, &x);
+        weighted.reweigh(3.0 / 0.5);
+        weighted.add(&cpu, &y);
+        let mut repeated = Moments::new(order);
+        (0..6).for_each(|_| repeated.add(&cpu, &x));
+        repeated.add(&cpu, &y);
+        assert_eq!(weighted.count(), 90);
+        assert_eq!(weighted.weight(), repeated.weight());
+        let close = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close(weighted.mean(), repeated.mean()));
+        assert!(close(weighted.second_moment(), repeated.second_moment()));
     }
 
     #[test]

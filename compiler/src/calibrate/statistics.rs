@@ -162,6 +162,21 @@ impl<'a> LayerSums<'a> {
         self.first_rows.clear();
     }
 
+    /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
+    pub fn reweigh(&mut self, factor: f64) {
+        self.finish();
+        let heads = self.heads.iter_mut();
+        let heads = heads.flat_map(|head| [&mut head.queries, &mut head.keys, &mut head.values]);
+        let moments = self.sites.iter_mut();
+        let moments = moments
+            .chain([&mut self.stream, &mut self.sink])
+            .chain(heads);
+        moments.for_each(|moments| moments.reweigh(factor));
+        let first = self.first_inputs.iter_mut().flatten();
+        let sums = self.norms.iter_mut().chain(&mut self.branches).chain(first);
+        sums.for_each(|sum| *sum *= factor);
+    }
+
     /// Whether everything can be stored.
     pub fn is_finite(&self) -> bool {
         let heads = self.heads.iter();

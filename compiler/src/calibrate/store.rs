@@ -129,8 +129,8 @@ pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) 
         {
             write_moments(&mut to, moments)?;
         }
-        let windows = sums.sink.count().max(1) as f64;
-        let positions = sums.stream.count().max(1) as f64;
+        let windows = sums.sink.weight();
+        let positions = sums.stream.weight();
         let norms = sums.norms.iter().map(|sum| sum / windows);
         let branches = sums.branches.iter().map(|sum| sum / positions);
         let first = sums.first_inputs.iter().flatten();

@@ -1,8 +1,11 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
 use htc_formats::model::{Forward, Site};
+use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
+use super::statistics::LayerSums;
+use super::store::Identity;
 use super::*;
 use crate::system::random::Rng;
 
@@ -263,4 +266,83 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
             assert!(later[stretch].contains(row), "{index}: {row}");
         }
     }
+}
+
+/// One window of text through a layer; which one says the seed.
+fn feed(sums: &mut LayerSums, seed: u64) {
+    let mut random = Rng(seed);
+    let points = [
+        (Point::Input(Site::Attention), 12),
+        (Point::Queries, 12),
+        (Point::Keys, 6),
+        (Point::Values, 6),
+        (Point::AttentionBranch, 12),
+        (Point::Input(Site::FfnHidden), 20),
+        (Point::FfnBranch, 12),
+    ];
+    let mut rows = |width: usize| -> Vec<f32> {
+        let numbers = CONTEXT * width;
+        (0..numbers).map(|_| random.normal() as f32).collect()
+    };
+    sums.begin(0);
+    for (point, width) in points {
+        sums.see(0, point, &rows(width));
+    }
+    sums.behind(&rows(12));
+}
+
+/// A text of weight 3 is worth as much as three times the text beside one of weight 1.
+#[test]
+fn a_weight_counts_as_repetitions() {
+    let hyper = hyper();
+    let cpu = Cpu::with_threads(1).unwrap();
+    let (mut weighted, mut repeated) = (
+        LayerSums::new(&cpu, &hyper, EXTENT),
+        LayerSums::new(&cpu, &hyper, EXTENT),
+    );
+    for seed in [1, 2] {
+        feed(&mut weighted, seed);
+        (0..3).for_each(|_| feed(&mut repeated, seed));
+    }
+    weighted.reweigh(3.0);
+    for seed in [3, 4, 5] {
+        feed(&mut weighted, seed);
+        feed(&mut repeated, seed);
+    }
+    weighted.finish();
+    repeated.finish();
+    let moments = |sums: &LayerSums| {
+        let sites = [Site::Attention, Site::FfnHidden].map(|site| &sums.sites[site as usize]);
+        let head = &sums.heads[1];
+        let all = sites.into_iter().chain([&sums.stream, &sums.sink]);
+        let all = all.chain([&head.queries, &head.keys, &head.values]);
+        all.flat_map(|moments| [moments.mean(), moments.second_moment()].concat())
+            .collect::<Vec<f64>>()
+    };
+    close(&moments(&weighted), &moments(&repeated));
+    close(&weighted.norms, &repeated.norms);
+    close(&weighted.branches, &repeated.branches);
+    close(
+        &weighted.first_inputs.concat(),
+        &repeated.first_inputs.concat(),
+    );
+    assert_eq!(weighted.sink.weight(), repeated.sink.weight());
+    // What is written is divided by weights, not by counts.
+    let folder = tempfile::tempdir().unwrap();
+    let identity = Identity {
+        key: Digest::of(b"key"),
+        layer: 0,
+    };
+    let stored = [("weighted", &mut weighted), ("repeated", &mut repeated)].map(|(name, sums)| {
+        let path = folder.path().join(name);
+        sums.sample.resize(12 * WINDOWS * (CONTEXT - 1), 0.0);
+        store::write(&path, identity, Digest::default(), sums).unwrap();
+        StoredLayer::open(&path, identity, &hyper, EXTENT, |_| ()).unwrap()
+    });
+    close(&stored[0].norms(), &stored[1].norms());
+    close(&stored[0].branches(), &stored[1].branches());
+    let first = stored
+        .each_ref()
+        .map(|of| of.first_input(Site::Attention).unwrap());
+    close(&first[0], &first[1]);
 }

@@ -51,21 +51,41 @@ impl Windows {
         Ok(Windows { tokens, context })
     }
 
-    /// The first windows, `most` at most, and behind them an eighth as many that are held out: what
-    /// is decided on the first is measured on the others. A text without more windows than `most`
-    /// gives an eighth of its own; one with a single window holds nothing out.
+    /// The first windows, `most` at most, and those behind them that are held out: what is decided on
+    /// the first is measured on the others. Held out are a quarter as many as `most`, or as there are, half of
+    /// which may decide and half report; they are at least two where there are three windows. A text with
+    /// a single window holds nothing out.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
-        let eighth = |windows: usize| (windows / 8).max(1);
         let (count, context) = (self.count(), self.context);
-        let (first, held) = match count {
-            0 | 1 => (count, 0),
-            _ if count > most => (most, eighth(most).min(count - most)),
-            _ => (count - eighth(count), eighth(count)),
-        };
+        let held = (count.min(most) / 4).max(2).min(count.saturating_sub(1));
+        let first = most.min(count - held);
         let mut tokens = self.tokens.split_off(first * context);
         tokens.truncate(held * context);
         let held = (held > 0).then_some(Windows { tokens, context });
         (self, held)
+    }
+
+    /// Every other window, from the one of that index on.
+    fn every_other(&self, from: usize) -> Windows {
+        Windows {
+            tokens: self
+                .iter()
+                .skip(from)
+                .step_by(2)
+                .flatten()
+                .copied()
+                .collect(),
+            context: self.context,
+        }
+    }
+
+    /// The windows of several texts, of one length; `None` where there is no window.
+    fn joined(texts: impl IntoIterator<Item = Windows>) -> Option<Windows> {
+        let joined = texts.into_iter().reduce(|mut all, text| {
+            all.tokens.extend(text.tokens);
+            all
+        });
+        joined.filter(|all| !all.tokens.is_empty())
     }
 
     /// Every window in order.
@@ -98,6 +118,95 @@ impl Windows {
     }
 }
 
+/// The windows of several texts, whose tokens count by a weight of their text.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    windows: Windows,
+    /// By text, its windows and its weight.
+    shares: Vec<(usize, f64)>,
+}
+
+impl Mixture {
+    /// The windows of texts of one window length, each with its weight; `None` where there is no window.
+    pub fn new(texts: Vec<(Windows, f64)>) -> Option<Mixture> {
+        let shares = texts.iter().map(|(of, weight)| (of.count(), *weight));
+        let shares = shares.collect();
+        let windows = Windows::joined(texts.into_iter().map(|(windows, _)| windows))?;
+        Some(Mixture { windows, shares })
+    }
+
+    /// All windows, text by text.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Where the window of that index is the first of a text, the weight of the text before it over its
+    /// own: what was summed until then is to be multiplied by it.
+    pub fn reweighed_at(&self, index: usize) -> Option<f64> {
+        let mut first = 0;
+        self.shares.windows(2).find_map(|pair| {
+            first += pair[0].0;
+            (first == index).then_some(pair[0].1 / pair[1].1)
+        })
+    }
+
+    /// What statistics depend on, as a text: the tokens, the windows, and the weights where there are
+    /// several texts.
+    pub fn named(&self) -> String {
+        let (windows, shares) = (&self.windows, &self.shares);
+        let mut named = format!(
+            "context {}\ntokens {}\n",
+            windows.context(),
+            windows.digest()
+        );
+        if shares.len() > 1 {
+            named.push_str(&format!("windows and weights {shares:?}\n"));
+        }
+        named
+    }
+}
+
+/// Windows that nothing is calibrated on, text by text. Every other window of each text decides what has no
+/// closed form, from the first on; those between them decide nothing, so that what is measured on them is
+/// no better than on any such text. Neighbours alternate because a text's parts differ more than they do.
+#[derive(Clone, Debug)]
+pub struct HeldOut {
+    texts: Vec<Windows>,
+}
+
+impl HeldOut {
+    /// Those of some texts; `None` where there is not one window.
+    pub fn new(texts: Vec<Windows>) -> Option<HeldOut> {
+        let found = HeldOut { texts };
+        (found.count() > 0).then_some(found)
+    }
+
+    /// Windows.
+    pub fn count(&self) -> usize {
+        self.texts.iter().map(Windows::count).sum()
+    }
+
+    /// All windows, for what is decided without them.
+    pub fn all(&self) -> Option<Windows> {
+        Windows::joined(self.texts.iter().cloned())
+    }
+
+    /// Those that decide: the first of each text, its third and so on.
+    pub fn choosing(&self) -> Option<Windows> {
+        Windows::joined(self.texts.iter().map(|text| text.every_other(0)))
+    }
+
+    /// Those that decide, without the first text's; `None` where there is no other text.
+    pub fn choosing_elsewhere(&self) -> Option<Windows> {
+        Windows::joined(self.texts.iter().skip(1).map(|text| text.every_other(0)))
+    }
+
+    /// Those that report: the second of each text, its fourth and so on; `None` where no text has two.
+    pub fn reporting(&self) -> Option<Windows> {
+        Windows::joined(self.texts.iter().map(|text| text.every_other(1)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,14 +220,58 @@ mod tests {
 
     #[test]
     fn what_is_held_out_lies_behind_what_is_used() {
-        // Text to spare: an eighth more.
-        assert_eq!(split(20, 16), ((0..32).collect(), Some((32..36).collect())));
-        // Less to spare than an eighth.
-        assert_eq!(split(17, 16), ((0..32).collect(), Some((32..34).collect())));
-        // Nothing to spare.
-        assert_eq!(split(16, 16), ((0..28).collect(), Some((28..32).collect())));
-        assert_eq!(split(3, 16), ((0..4).collect(), Some((4..6).collect())));
+        // Text to spare: a quarter more.
+        assert_eq!(split(30, 16), ((0..32).collect(), Some((32..40).collect())));
+        assert_eq!(split(20, 16), ((0..32).collect(), Some((32..40).collect())));
+        // Less to spare than a quarter, and nothing.
+        assert_eq!(split(17, 16), ((0..26).collect(), Some((26..34).collect())));
+        assert_eq!(split(16, 16), ((0..24).collect(), Some((24..32).collect())));
+        assert_eq!(split(3, 16), ((0..2).collect(), Some((2..6).collect())));
         assert_eq!(split(2, 1), ((0..2).collect(), Some((2..4).collect())));
         assert_eq!(split(1, 16), ((0..2).collect(), None));
+        assert_eq!(split(0, 16), (vec![], None));
+    }
+
+    /// No window that decides is among those that report, and together they are all.
+    #[test]
+    fn what_decides_does_not_report() {
+        let text = |tokens: std::ops::Range<u32>| Windows {
+            tokens: tokens.collect(),
+            context: 2,
+        };
+        let tokens = |windows: Option<Windows>| windows.map(|found| found.tokens);
+        let found = HeldOut::new(vec![text(0..10), text(20..26)]).unwrap();
+        assert_eq!(found.count(), 8);
+        let choosing = vec![0, 1, 4, 5, 8, 9, 20, 21, 24, 25];
+        assert_eq!(tokens(found.choosing()), Some(choosing));
+        let elsewhere = vec![20, 21, 24, 25];
+        assert_eq!(tokens(found.choosing_elsewhere()), Some(elsewhere));
+        let reporting = vec![2, 3, 6, 7, 22, 23];
+        assert_eq!(tokens(found.reporting()), Some(reporting));
+        assert_eq!(tokens(found.all()), Some((0..10).chain(20..26).collect()));
+        // One window may decide, and then there is none left.
+        let one = HeldOut::new(vec![text(0..2)]).unwrap();
+        assert_eq!(tokens(one.choosing()), Some(vec![0, 1]));
+        assert_eq!(tokens(one.reporting()), None);
+        assert_eq!(tokens(one.choosing_elsewhere()), None);
+        assert!(HeldOut::new(vec![text(0..0)]).is_none());
+    }
+
+    #[test]
+    fn sums_change_their_weight_where_a_text_begins() {
+        let text = |count: u32| Windows {
+            tokens: (0..2 * count).collect(),
+            context: 2,
+        };
+        let of = |weights: [f64; 3]| {
+            let counts = [3, 1, 2];
+            Mixture::new(counts.map(text).into_iter().zip(weights).collect()).unwrap()
+        };
+        let mixture = of([1.0, 0.5, 2.0]);
+        let found: Vec<Option<f64>> = (0..6).map(|i| mixture.reweighed_at(i)).collect();
+        assert_eq!(found, [None, None, None, Some(2.0), Some(0.25), None]);
+        assert_eq!(mixture.windows().count(), 6);
+        assert_ne!(mixture.named(), of([1.0, 0.5, 3.0]).named());
+        assert!(Mixture::new(Vec::new()).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Trial;
-use crate::system::show::bytes_for_people;
+use crate::system::show::{bytes_for_people, interval};
 
 /// Candidates for people, a line each; nothing where there was no choice.
 pub(crate) fn show_trials(
@@ -23,22 +23,34 @@ pub(crate) fn show_trials(
             "  chosen      of {count} candidates, as the smallest that holds {limit} on held-out text with the upper end of its 95 % interval:"
         )?,
     }
+    let parts = trials.iter().filter_map(|trial| trial.shrinkage);
+    let of_shrinkages = trials.iter().any(|trial| trial.elsewhere)
+        || parts.clone().any(|part| Some(part) != parts.clone().next());
     for trial in trials {
         let Some(found) = &trial.evaluation.reference else {
             continue;
         };
+        let shrinkage = match (of_shrinkages, trial.shrinkage) {
+            (true, Some(part)) => format!("  shrinkage {part:<5}"),
+            (true, None) => " ".repeat(17),
+            (false, _) => String::new(),
+        };
         writeln!(
             f,
-            "    {} gauge {:<10}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} ± {:.4} of the source's, KL {:.5} ± {:.5}",
+            "    {} gauge {:<10}{shrinkage}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}{}",
             if trial.chosen { "*" } else { " " },
             trial.gauge,
             if trial.bias { "on" } else { "off" },
             trial.ratio,
             bytes_for_people(trial.bytes),
             found.perplexity_ratio,
-            found.perplexity_ratio_ci95 / 1.96,
             found.kl,
-            found.kl_stderr,
+            interval(found.kl_interval, 5),
+            if trial.elsewhere {
+                " on the texts behind the first"
+            } else {
+                ""
+            },
         )?;
     }
     Ok(())

@@ -77,15 +77,21 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
+    // Half of them decide, with every candidate; half report on the one that is taken.
+    let times = match candidates {
+        1 => 1.0,
+        many => 0.5 * (many + 1) as f64,
+    };
     let once = Speed::measure().seconds(plan.units().iter(), threads, calibrated > 0);
     let evaluation = held_out.map_or(0.0, |windows| {
         // The source and the candidate.
-        2.0 * forward_seconds(source, windows.tokens(), threads).unwrap_or(0.0)
+        let tokens = windows.count() * calibration.map_or(0, |found| found.context);
+        2.0 * times * forward_seconds(source, tokens, threads).unwrap_or(0.0)
     });
     Estimate {
         bytes,
         peak_memory: calibrated + memory,
-        seconds: candidates as f64 * (once + evaluation),
+        seconds: candidates as f64 * once + evaluation,
     }
 }
 

@@ -154,8 +154,8 @@ pub fn draft(
 /// What the artifact says of its calibration.
 fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> CalibrationRecord {
     CalibrationRecord {
-        text_sha256: calibration.text,
-        tokens: calibration.tokens as u64,
+        text_sha256: calibration.text_digest(),
+        tokens: calibration.tokens() as u64,
         context: calibration.context as u64,
         gauge: gauge.name().to_owned(),
     }
@@ -163,7 +163,9 @@ fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> Calibratio
 
 /// What the artifact says of the treatment, where the record of a calibration has no word for it.
 fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
-    let Treatment { gauge, sink, bias } = *treatment;
+    let Treatment {
+        gauge, sink, bias, ..
+    } = *treatment;
     let told = matches!(
         gauge,
         GaugeKind::None | GaugeKind::Activation | GaugeKind::Whiten

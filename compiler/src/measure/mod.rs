@@ -4,8 +4,12 @@
 //! by BOS where the model asks for one. Every position but the last predicts its successor.
 //! `perplexity` is llama.cpp's: only positions from half of the window on are scored, so each
 //! has at least that much context. `perplexity_all` scores all positions.
+//!
+//! Standard errors are over windows, not over tokens, and intervals are Student's for their number:
+//! see [`statistics`].
 
-mod statistics;
+mod score;
+pub mod statistics;
 
 use std::sync::Arc;
 
@@ -19,8 +23,8 @@ use thiserror::Error;
 use crate::calibrate::windows::{TextTooShort, Windows};
 use crate::event::Cancelled;
 
-pub use statistics::Mean;
-use statistics::{Score, compare, score};
+use score::{Score, compare, score};
+use statistics::Clustered;
 
 /// Logits held at a time, in numbers.
 const LOGITS: usize = 1 << 22;
@@ -36,17 +40,22 @@ pub struct Protocol {
     pub kv_type: KvType,
 }
 
-/// The result.
+/// A 95 % interval: its lower and its upper end.
+pub type Interval = (f64, f64);
+
+/// The result. A single window has neither standard errors nor intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Perplexity of the second half of each window.
     pub perplexity: f64,
-    /// Standard error of `perplexity`.
-    pub stderr: f64,
+    /// Standard error of `perplexity`, over windows.
+    pub stderr: Option<f64>,
+    /// Interval of `perplexity`: that of the mean loss, exponentiated.
+    pub perplexity_interval: Option<Interval>,
     /// Perplexity of all positions.
     pub perplexity_all: f64,
-    /// Standard error of `perplexity_all`.
-    pub stderr_all: f64,
+    /// Standard error of `perplexity_all`, over windows.
+    pub stderr_all: Option<f64>,
     /// Positions scored for `perplexity`.
     pub tokens: u64,
     /// Positions scored for `perplexity_all`.
@@ -65,19 +74,45 @@ pub struct Evaluation {
 pub struct Distance {
     /// Mean Kullback–Leibler divergence of the model's distribution from the reference's, nats.
     pub kl: f64,
-    /// Standard error of `kl`.
-    pub kl_stderr: f64,
+    /// Standard error of `kl`, over windows.
+    pub kl_stderr: Option<f64>,
+    /// Interval of `kl`.
+    pub kl_interval: Option<Interval>,
     /// Share of positions where both think the same token likeliest.
     pub top1: f64,
-    /// Standard error of `top1`.
-    pub top1_stderr: f64,
+    /// Standard error of `top1`, over windows.
+    pub top1_stderr: Option<f64>,
     /// Perplexity of the reference in the same protocol.
     pub reference_perplexity: f64,
     /// Perplexity of the model over the reference's.
     pub perplexity_ratio: f64,
-    /// Half the width of the ratio's 95 % confidence interval, from the paired differences of
-    /// the two models' losses.
-    pub perplexity_ratio_ci95: f64,
+    /// Interval of `perplexity_ratio`: that of the paired differences of the two models' losses,
+    /// exponentiated.
+    pub perplexity_ratio_interval: Option<Interval>,
+}
+
+/// An evaluation beside what it is of, as `htc eval --json` writes it: its numbers are to stand alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What was measured.
+    pub model: Named,
+    /// What it was compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Named>,
+    /// Name of the text, without its folder.
+    pub text: String,
+    /// What was measured.
+    #[serde(flatten)]
+    pub evaluation: Evaluation,
+}
+
+/// A model by its name, without its folder, and the bytes of its files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its name, without its folder.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// Why a measurement is impossible.
@@ -153,6 +188,7 @@ pub fn on_windows(
         if let Some(other) = &mut other {
             other.reset();
         }
+        totals.begin();
         let mut start = 0;
         let batch = other.as_ref().map_or(BATCH, Session::batch);
         for batch in window.chunks(batch.min(session.batch())) {
@@ -226,26 +262,40 @@ fn score_batch(
 
 #[derive(Default)]
 struct Totals {
-    all: Mean,
-    second_half: Mean,
-    reference: Mean,
-    difference: Mean,
-    divergence: Mean,
-    agreement: Mean,
-    compared: bool,
+    all: Clustered,
+    second_half: Clustered,
+    /// What is compared with the reference, where there is one.
+    compared: Option<Compared>,
+}
+
+#[derive(Default)]
+struct Compared {
+    reference: Clustered,
+    difference: Clustered,
+    divergence: Clustered,
+    agreement: Clustered,
 }
 
 impl Totals {
+    /// The scores that follow are of another window.
+    fn begin(&mut self) {
+        self.all.begin();
+        self.second_half.begin();
+        if let Some(compared) = &mut self.compared {
+            compared.begin();
+        }
+    }
+
     fn add(&mut self, score: &Score, second_half: bool) {
         self.all.add(score.loss);
         if second_half {
             self.second_half.add(score.loss);
             if let Some((divergence, agrees)) = score.distance {
-                self.compared = true;
-                self.reference.add(score.reference_loss);
-                self.difference.add(score.loss - score.reference_loss);
-                self.divergence.add(divergence);
-                self.agreement.add(f64::from(u8::from(agrees)));
+                let compared = self.compared.get_or_insert_default();
+                compared.reference.add(score.reference_loss);
+                compared.difference.add(score.loss - score.reference_loss);
+                compared.divergence.add(divergence);
+                compared.agreement.add(f64::from(u8::from(agrees)));
             }
         }
     }
@@ -253,29 +303,55 @@ impl Totals {
     fn finish(&self, context: usize, chunks: usize) -> Evaluation {
         let perplexity = self.second_half.mean().exp();
         let perplexity_all = self.all.mean().exp();
-        let reference = self.compared.then(|| {
-            let ratio = self.difference.mean().exp();
-            Distance {
-                kl: self.divergence.mean(),
-                kl_stderr: self.divergence.standard_error(),
-                top1: self.agreement.mean(),
-                top1_stderr: self.agreement.standard_error(),
-                reference_perplexity: self.reference.mean().exp(),
-                perplexity_ratio: ratio,
-                perplexity_ratio_ci95: 1.96 * ratio * self.difference.standard_error(),
-            }
-        });
+        let times = |of: f64| move |error: f64| of * error;
         Evaluation {
             perplexity,
-            stderr: perplexity * self.second_half.standard_error(),
+            stderr: self.second_half.standard_error().map(times(perplexity)),
+            perplexity_interval: self.second_half.interval().map(exponentiated),
             perplexity_all,
-            stderr_all: perplexity_all * self.all.standard_error(),
+            stderr_all: self.all.standard_error().map(times(perplexity_all)),
             tokens: self.second_half.count(),
             tokens_all: self.all.count(),
             context,
             chunks,
-            reference,
+            reference: self.compared.as_ref().map(Compared::finish),
         }
+    }
+}
+
+impl Compared {
+    fn begin(&mut self) {
+        self.reference.begin();
+        self.difference.begin();
+        self.divergence.begin();
+        self.agreement.begin();
+    }
+
+    fn finish(&self) -> Distance {
+        Distance {
+            kl: self.divergence.mean(),
+            kl_stderr: self.divergence.standard_error(),
+            kl_interval: self.divergence.interval(),
+            top1: self.agreement.mean(),
+            top1_stderr: self.agreement.standard_error(),
+            reference_perplexity: self.reference.mean().exp(),
+            perplexity_ratio: self.difference.mean().exp(),
+            perplexity_ratio_interval: self.difference.interval().map(exponentiated),
+        }
+    }
+}
+
+fn exponentiated((low, high): Interval) -> Interval {
+    (low.exp(), high.exp())
+}
+
+/// What a standard error is one of, for people.
+pub fn about_errors(windows: usize) -> String {
+    match windows {
+        1 => {
+            "a single window says nothing of how far off these are; measure on more text".to_owned()
+        }
+        _ => format!("± is one standard error, over {windows} windows"),
     }
 }
 

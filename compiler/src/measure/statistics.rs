@@ -1,136 +1,259 @@
-//! Losses and distances of single positions, and their means.
+//! Means over positions of which those of one window are no independent observations.
+//!
+//! A window is about one thing: its positions are easy or hard together, and a thousand of them say less
+//! than a thousand positions of as many texts. Windows are therefore the observations, by the ratio
+//! estimator of cluster sampling (Cochran, Sampling Techniques, 3rd ed., 1977, section 9A; the same as
+//! the cluster-robust variance of a regression on a constant, Liang and Zeger 1986): with the sum `s_g`
+//! and the count `n_g` of window `g` of `G`,
+//!
+//! ```text
+//! m = Σ s_g / Σ n_g      SE² = G / (G − 1) · Σ (s_g − m n_g)² / (Σ n_g)²
+//! ```
+//!
+//! and an interval is as wide as Student's t for `G − 1` degrees of freedom says. One window says
+//! nothing of how windows differ, so that its mean has neither.
 
-/// Running mean and variance (Welford).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mean {
-    count: u64,
-    mean: f64,
-    squares: f64,
+use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
+
+/// The part of all texts whose interval holds the true mean.
+const CONFIDENCE: f64 = 0.95;
+
+/// The mean of values that come window by window.
+#[derive(Clone, Debug, Default)]
+pub struct Clustered {
+    /// Sum and count of every window.
+    windows: Vec<(f64, u64)>,
 }
 
-impl Mean {
-    /// Takes one more value.
+impl Clustered {
+    /// The values that follow are of another window.
+    pub fn begin(&mut self) {
+        self.windows.push((0.0, 0));
+    }
+
+    /// Takes one more value of the window.
     pub fn add(&mut self, value: f64) {
-        self.count += 1;
-        let delta = value - self.mean;
-        self.mean += delta / self.count as f64;
-        self.squares += delta * (value - self.mean);
+        if self.windows.is_empty() {
+            self.begin();
+        }
+        if let Some((sum, count)) = self.windows.last_mut() {
+            *sum += value;
+            *count += 1;
+        }
     }
 
     /// Values taken.
     pub fn count(&self) -> u64 {
-        self.count
+        self.windows.iter().map(|(_, count)| count).sum()
     }
 
-    /// Their mean.
+    /// Their mean; not a number where there are none.
     pub fn mean(&self) -> f64 {
-        self.mean
+        let sum: f64 = self.windows.iter().map(|(sum, _)| sum).sum();
+        sum / self.count() as f64
     }
 
-    /// Standard error of the mean, as llama.cpp computes it: population variance over n − 1.
-    /// Not a number for fewer than two values (`null` in JSON).
-    pub fn standard_error(&self) -> f64 {
-        if self.count < 2 {
-            return f64::NAN;
+    /// Standard error of the mean over other windows of such text; `None` for fewer than two windows.
+    pub fn standard_error(&self) -> Option<f64> {
+        let (mean, windows) = (self.mean(), self.clusters());
+        let off = self.windows.iter();
+        let squares: f64 = off
+            .map(|(sum, count)| (sum - mean * *count as f64).powi(2))
+            .sum();
+        let correction = windows as f64 / windows.checked_sub(1).filter(|&n| n > 0)? as f64;
+        Some((correction * squares).sqrt() / self.count() as f64)
+    }
+
+    /// Half the width of the mean's 95 % interval; `None` for fewer than two windows.
+    pub fn half_width(&self) -> Option<f64> {
+        let degrees = self.clusters().checked_sub(1)?;
+        Some(student(degrees)? * self.standard_error()?)
+    }
+
+    /// The mean's 95 % interval; `None` for fewer than two windows.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        let (mean, half) = (self.mean(), self.half_width()?);
+        Some((mean - half, mean + half))
+    }
+
+    /// Windows with values.
+    fn clusters(&self) -> usize {
+        self.windows.iter().filter(|(_, count)| *count > 0).count()
+    }
+}
+
+/// The `t` that a Student variable of so many degrees of freedom exceeds, up or down, in 5 % of all
+/// cases; `None` without a degree of freedom.
+pub(super) fn student(degrees: usize) -> Option<f64> {
+    if degrees == 0 {
+        return None;
+    }
+    // The angle whose tangent is t / √ν, by bisection: the probability rises with it.
+    let (mut low, mut high) = (0.0, FRAC_PI_2);
+    for _ in 0..f64::MANTISSA_DIGITS {
+        let middle = 0.5 * (low + high);
+        match within(middle, degrees) < CONFIDENCE {
+            true => low = middle,
+            false => high = middle,
         }
-        let n = self.count as f64;
-        (self.squares / n / (n - 1.0)).sqrt()
     }
+    Some((0.5 * (low + high)).tan() * (degrees as f64).sqrt())
 }
 
-/// What one position says.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Score {
-    /// Negative log-likelihood of the next token, nats.
-    pub loss: f64,
-    /// The same by the reference; 0 without one.
-    pub reference_loss: f64,
-    /// Divergence from the reference and agreement on the likeliest token.
-    pub distance: Option<(f64, bool)>,
-}
-
-/// Logarithm of the sum of exponentials, and the index of the largest (the first of equals).
-fn log_sum_exp(logits: &[f32]) -> (f64, usize) {
-    let mut top = 0;
-    for (i, &x) in logits.iter().enumerate() {
-        if x > logits[top] {
-            top = i;
-        }
+/// The probability that a Student variable of `degrees` degrees of freedom lies within `± √degrees tan
+/// angle` (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+fn within(angle: f64, degrees: usize) -> f64 {
+    let (sin, cos) = angle.sin_cos();
+    let odd = degrees % 2 == 1;
+    // The series of every second power of the cosine, from the first or the zeroth up to degrees − 2.
+    let mut power = if odd { 1 } else { 0 };
+    let mut term = if odd { cos } else { 1.0 };
+    let mut sum = 0.0;
+    while power + 2 <= degrees {
+        sum += term;
+        power += 2;
+        term *= cos * cos * (power - 1) as f64 / power as f64;
     }
-    let largest = logits[top];
-    let sum: f64 = logits.iter().map(|&x| f64::from((x - largest).exp())).sum();
-    (f64::from(largest) + sum.ln(), top)
-}
-
-pub(super) fn score(logits: &[f32], target: usize) -> Score {
-    let (normaliser, _) = log_sum_exp(logits);
-    Score {
-        loss: normaliser - f64::from(logits[target]),
-        ..Score::default()
-    }
-}
-
-pub(super) fn compare(logits: &[f32], reference: &[f32], target: usize) -> Score {
-    let (normaliser, top) = log_sum_exp(logits);
-    let (other, other_top) = log_sum_exp(reference);
-    let divergence: f64 = reference
-        .iter()
-        .zip(logits)
-        .map(|(&p, &q)| {
-            let log_p = f64::from(p) - other;
-            let log_q = f64::from(q) - normaliser;
-            f64::from((log_p as f32).exp()) * (log_p - log_q)
-        })
-        .sum();
-    Score {
-        loss: normaliser - f64::from(logits[target]),
-        reference_loss: other - f64::from(reference[target]),
-        distance: Some((divergence, top == other_top)),
+    match odd {
+        true => FRAC_2_PI * (angle + sin * sum),
+        false => sin * sum,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::random::Rng;
+
+    fn clustered(windows: &[&[f64]]) -> Clustered {
+        let mut found = Clustered::default();
+        for window in windows {
+            found.begin();
+            window.iter().for_each(|&value| found.add(value));
+        }
+        found
+    }
 
     #[test]
-    fn the_mean_and_its_error_equal_the_closed_form() {
+    fn windows_of_one_value_give_the_error_of_independent_values() {
         let values = [1.0, 2.0, 4.0, 8.0];
-        let mut mean = Mean::default();
-        values.iter().for_each(|&v| mean.add(v));
-        assert_eq!(mean.mean(), 3.75);
-        let variance = values.iter().map(|v| (v - 3.75_f64).powi(2)).sum::<f64>() / 4.0;
-        assert!((mean.standard_error() - (variance / 3.0).sqrt()).abs() < 1e-15);
+        let windows: Vec<&[f64]> = values.chunks(1).collect();
+        let found = clustered(&windows);
+        assert_eq!((found.mean(), found.count()), (3.75, 4));
+        let variance = values.iter().map(|v| (v - 3.75_f64).powi(2)).sum::<f64>() / 3.0;
+        let error = found.standard_error().unwrap();
+        assert!((error - (variance / 4.0).sqrt()).abs() < 1e-15);
+        let (low, high) = found.interval().unwrap();
+        assert!((high - low - 2.0 * 3.182_446_305 * error).abs() < 1e-8);
+        assert!((high + low - 7.5).abs() < 1e-12);
+    }
+
+    /// Of windows of equal length only the means count, whatever happens within them.
+    #[test]
+    fn equal_windows_count_by_their_means() {
+        let found = clustered(&[&[0.0, 2.0, 4.0], &[5.0, 5.0, 5.0], &[9.0, 0.0, 0.0]]);
+        let means = [2.0, 5.0, 3.0];
+        let mean = means.iter().sum::<f64>() / 3.0;
+        let variance = means.iter().map(|m| (m - mean).powi(2)).sum::<f64>() / 2.0;
+        assert!((found.mean() - mean).abs() < 1e-15);
+        let error = found.standard_error().unwrap();
+        assert!((error - (variance / 3.0).sqrt()).abs() < 1e-15);
+    }
+
+    /// Values by hand: sums 2 and 12, counts 2 and 4, hence m = 7/3 and residuals ± 8/3.
+    #[test]
+    fn unequal_windows_follow_the_ratio_estimator() {
+        let found = clustered(&[&[1.0, 1.0], &[3.0, 3.0, 3.0, 3.0]]);
+        assert!((found.mean() - 7.0 / 3.0).abs() < 1e-15);
+        let expected = (2.0 * 2.0 * (8.0_f64 / 3.0).powi(2)).sqrt() / 6.0;
+        assert!((found.standard_error().unwrap() - expected).abs() < 1e-15);
+    }
+
+    /// Copies of what a window says are no more evidence.
+    #[test]
+    fn repeated_values_of_a_window_leave_the_error_as_it_is() {
+        let windows = [[1.0, 3.0], [2.0, 8.0], [0.0, 5.0]];
+        let once = clustered(&windows.each_ref().map(|w| &w[..]));
+        let often: Vec<Vec<f64>> = windows.iter().map(|w| w.repeat(100)).collect();
+        let often: Vec<&[f64]> = often.iter().map(|w| &w[..]).collect();
+        let often = clustered(&often).standard_error().unwrap();
+        assert!((often - once.standard_error().unwrap()).abs() < 1e-12);
     }
 
     #[test]
-    fn losses_and_divergence_equal_the_closed_form() {
-        // p = (1/2, 1/4, 1/4), q = (1/4, 1/2, 1/4), with arbitrary offsets.
-        let ln = |x: f32| x.ln();
-        let p = [ln(0.5) + 3.0, ln(0.25) + 3.0, ln(0.25) + 3.0];
-        let q = [ln(0.25) - 50.0, ln(0.5) - 50.0, ln(0.25) - 50.0];
-        let score = compare(&q, &p, 1);
-        let expected = 0.5 * 2.0_f64.ln() + 0.25 * 0.5_f64.ln();
-        let (divergence, agrees) = score.distance.unwrap();
-        assert!(
-            (divergence - expected).abs() < 1e-5,
-            "{divergence} {expected}"
-        );
-        assert!(!agrees);
-        assert!((score.loss - 2.0_f64.ln()).abs() < 1e-5);
-        assert!((score.reference_loss - 4.0_f64.ln()).abs() < 1e-5);
-        let same = compare(&p, &p, 0).distance.unwrap();
-        assert!(same.0.abs() < 1e-12 && same.1);
+    fn one_window_has_no_interval() {
+        for windows in [&[][..], &[&[1.0, 2.0, 3.0][..]]] {
+            let found = clustered(windows);
+            assert_eq!((found.standard_error(), found.interval()), (None, None));
+        }
+        assert_eq!(clustered(&[&[1.0, 2.0, 3.0]]).mean(), 2.0);
+        assert_eq!(student(0), None);
     }
 
     #[test]
-    fn what_is_not_finite_shows() {
-        assert!(!score(&[f32::NAN, 1.0], 1).loss.is_finite());
-        assert!(!score(&[f32::INFINITY, 1.0], 1).loss.is_finite());
-        assert!(
-            !score(&[f32::NEG_INFINITY, f32::NEG_INFINITY], 1)
-                .loss
-                .is_finite()
-        );
+    fn quantiles_are_those_of_the_tables() {
+        for (degrees, expected) in [
+            (1, 12.706_204_736),
+            (2, 4.302_652_730),
+            (3, 3.182_446_305),
+            (4, 2.776_445_105),
+            (7, 2.364_624_252),
+            (10, 2.228_138_852),
+            (15, 2.131_449_546),
+            (30, 2.042_272_456),
+            (120, 1.979_930_405),
+            (1000, 1.962_339_081),
+            (100_000, 1.959_987_7),
+        ] {
+            let found = student(degrees).unwrap();
+            assert!((found - expected).abs() < 1e-7, "{degrees}: {found}");
+        }
+    }
+
+    /// Values of windows that differ by as much as the values in them.
+    fn simulated(random: &mut Rng, windows: usize) -> Vec<Vec<f64>> {
+        let window = |_| {
+            let about = random.normal();
+            (0..50).map(|_| about + random.normal()).collect()
+        };
+        (0..windows).map(window).collect()
+    }
+
+    /// The share of 2000 simulated texts whose interval, by what is in `half`, holds the true mean of
+    /// zero.
+    fn coverage(windows: usize, half: impl Fn(&[Vec<f64>], &Clustered) -> f64) -> f64 {
+        let mut random = Rng(7);
+        let holds = (0..2000).filter(|_| {
+            let text = simulated(&mut random, windows);
+            let of: Vec<&[f64]> = text.iter().map(|w| &w[..]).collect();
+            let found = clustered(&of);
+            found.mean().abs() <= half(&text, &found)
+        });
+        holds.count() as f64 / 2000.0
+    }
+
+    /// 95 of 100 intervals hold the truth where windows differ, with few windows and with many; those of
+    /// independent tokens would hold it in a third of the cases.
+    #[test]
+    fn intervals_hold_the_mean_where_windows_differ() {
+        let by_window = |_: &[Vec<f64>], found: &Clustered| found.half_width().unwrap();
+        let by_token = |text: &[Vec<f64>], found: &Clustered| {
+            let (mean, n) = (found.mean(), found.count() as f64);
+            let squares = text
+                .concat()
+                .iter()
+                .map(|v| (v - mean).powi(2))
+                .sum::<f64>();
+            1.96 * (squares / n / (n - 1.0)).sqrt()
+        };
+        for windows in [3, 8, 40] {
+            let held = coverage(windows, by_window);
+            assert!((0.935..0.965).contains(&held), "{windows}: {held}");
+            let held = coverage(windows, by_token);
+            assert!(held < 0.45, "{windows}: {held}");
+        }
+        // With three windows the normal distribution is not enough.
+        let normal = |_: &[Vec<f64>], found: &Clustered| 1.96 * found.standard_error().unwrap();
+        assert!(coverage(3, normal) < 0.85);
     }
 }

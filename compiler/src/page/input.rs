@@ -12,8 +12,10 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
 
 use crate::analyse::record::{Analysis, Kind};
+use crate::choose::Trial;
 use crate::estimate::Estimate;
-use crate::report::{Bases, BeforeAfter, Calibrated, Seconds, SlotSummary};
+use crate::measure::Record;
+use crate::report::{Bases, BeforeAfter, Calibrated, Quality, Seconds, SlotSummary};
 use crate::system::show::name_of;
 
 /// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
@@ -134,6 +136,9 @@ pub struct Weighting {
     pub sink: String,
     /// Whether biases correct the mean.
     pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk.
+    #[serde(default)]
+    pub shrinkage: Option<f64>,
 }
 
 /// The errors of one slot of one layer.
@@ -201,89 +206,6 @@ pub struct Exempt {
     pub channels: Vec<u64>,
 }
 
-/// A candidate that was measured before the choice.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Trial {
-    /// Which errors counted.
-    pub gauge: String,
-    /// Whether the outputs' mean was corrected.
-    #[serde(default)]
-    pub bias: bool,
-    /// What was asked for.
-    #[serde(default)]
-    pub ratio: Option<f64>,
-    /// Bytes of the candidate.
-    pub bytes: u64,
-    /// Whether it was chosen.
-    #[serde(default)]
-    pub chosen: bool,
-    /// What was measured.
-    pub evaluation: Scores,
-}
-
-/// The artifact, measured on a text.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Quality {
-    /// Name of the text.
-    #[serde(default)]
-    pub text: Option<String>,
-    /// What was measured.
-    pub evaluation: Scores,
-}
-
-/// Numbers of an evaluation; those without a value were not measured.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Scores {
-    /// Perplexity of the second half of each window.
-    pub perplexity: f64,
-    /// Its standard error.
-    pub stderr: Option<f64>,
-    /// Positions that were scored.
-    pub tokens: u64,
-    /// Tokens in a window.
-    pub context: u64,
-    /// Divergence from the reference, nats.
-    #[serde(default)]
-    pub kl: Option<f64>,
-    /// Its standard error.
-    #[serde(default)]
-    pub kl_stderr: Option<f64>,
-    /// Share of positions with the same likeliest token.
-    #[serde(default)]
-    pub top1: Option<f64>,
-    /// Perplexity of the reference.
-    #[serde(default)]
-    pub reference_perplexity: Option<f64>,
-    /// Perplexity over the reference's.
-    #[serde(default)]
-    pub perplexity_ratio: Option<f64>,
-    /// Half the width of its 95 % interval.
-    #[serde(default)]
-    pub perplexity_ratio_ci95: Option<f64>,
-}
-
-/// Name and size of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Named {
-    /// Its name, without its folder.
-    pub name: String,
-    /// Its bytes.
-    pub bytes: u64,
-}
-
-/// What `htc eval --json` wrote.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Evaluated {
-    /// What was measured.
-    pub model: Named,
-    /// What it was compared with.
-    #[serde(default)]
-    pub reference: Option<Named>,
-    /// Name of the text.
-    #[serde(default)]
-    pub text: Option<String>,
-}
-
 /// An artifact's manifest, and what the file is called.
 #[derive(Clone, Debug)]
 pub struct Artifact {
@@ -303,7 +225,7 @@ pub struct Inputs {
     /// Artifacts.
     pub artifacts: Vec<Artifact>,
     /// Evaluations.
-    pub evaluated: Vec<(Evaluated, Scores)>,
+    pub evaluated: Vec<Record>,
     /// Analyses.
     pub analyses: Vec<Analysis>,
     /// Bytes of JSON that were read.
@@ -397,9 +319,7 @@ impl Inputs {
             return Ok(());
         }
         if keys.perplexity.is_some() {
-            let of: Evaluated = parse(path, EVALUATION, json)?;
-            let scores: Scores = parse(path, EVALUATION, json)?;
-            self.evaluated.push((of, scores));
+            self.evaluated.push(parse(path, EVALUATION, json)?);
             return Ok(());
         }
         if keys.peak_memory.is_some() {

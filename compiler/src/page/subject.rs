@@ -2,8 +2,9 @@
 
 use htc_formats::htz::{Digest, PlanRecord};
 
-use super::input::{Artifact, Compiled, Evaluated, Inputs, Scores};
+use super::input::{Artifact, Compiled, Inputs};
 use crate::analyse::record::Analysis;
+use crate::measure::{Evaluation, Record};
 
 /// An artifact, by its report, its file or both.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub struct Subject<'a> {
     /// Its manifest.
     pub artifact: Option<&'a Artifact>,
     /// What was measured on it, and on which text.
-    pub scores: Option<(&'a Scores, Option<&'a str>)>,
+    pub scores: Option<(&'a Evaluation, &'a str)>,
 }
 
 impl Subject<'_> {
@@ -49,7 +50,7 @@ pub struct Given<'a> {
     /// The analyses, each with what it is called on the page.
     pub analyses: Vec<(String, &'a Analysis)>,
     /// The evaluations.
-    pub evaluated: &'a [(Evaluated, Scores)],
+    pub evaluated: &'a [Record],
 }
 
 impl<'a> Given<'a> {
@@ -77,7 +78,7 @@ impl<'a> Given<'a> {
                 plan: &report.plan,
                 report: Some(report),
                 artifact: own.map(|own| &inputs.artifacts[own]),
-                scores: told.map(|q| (&q.evaluation, q.text.as_deref())),
+                scores: told.map(|q| (&q.evaluation, q.text.as_str())),
             });
         }
         for (artifact, _) in inputs
@@ -105,11 +106,11 @@ impl<'a> Given<'a> {
             let own = inputs
                 .evaluated
                 .iter()
-                .filter(|(of, _)| of.model.name == subject.name && of.model.bytes == subject.after);
+                .filter(|of| of.model.name == subject.name && of.model.bytes == subject.after);
             // With a reference it says more.
-            let best = own.max_by_key(|(_, scores)| scores.perplexity_ratio.is_some());
-            if let Some((of, scores)) = best {
-                subject.scores = Some((scores, of.text.as_deref()));
+            let best = own.max_by_key(|of| of.evaluation.reference.is_some());
+            if let Some(of) = best {
+                subject.scores = Some((&of.evaluation, &of.text));
             }
         }
         let names: Vec<String> = subjects.iter().map(|s| s.name.clone()).collect();

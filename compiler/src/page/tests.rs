@@ -17,10 +17,11 @@ fn slot(layer: u64, name: &str, error: Value) -> Value {
 
 /// A report with everything that a report may have.
 fn report() -> Value {
-    let scores = json!({"perplexity": 12.5, "stderr": 0.25, "perplexity_all": 13.0, "stderr_all": 0.2,
+    let scores = json!({"perplexity": 12.5, "stderr": 0.25, "perplexity_interval": [11.5, 13.5],
+        "perplexity_all": 13.0, "stderr_all": 0.2,
         "tokens": 1000, "tokens_all": 2000, "context": 64, "chunks": 3, "kl": 0.0625, "kl_stderr": 0.001,
-        "top1": 0.75, "top1_stderr": 0.01, "reference_perplexity": 12.0, "perplexity_ratio": 1.0417,
-        "perplexity_ratio_ci95": 0.003});
+        "kl_interval": [0.0592, 0.0658], "top1": 0.75, "top1_stderr": 0.01, "reference_perplexity": 12.0,
+        "perplexity_ratio": 1.0417, "perplexity_ratio_interval": [1.0383, 1.0452]});
     json!({
         "source": "<script>alert(1)</script>.gguf", "source_sha256": digest(), "artifact": "a\"b&c.htz",
         "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}},
@@ -43,9 +44,9 @@ fn report() -> Value {
         "axiom": [{"layer": 0, "before": 0.5, "after": 0.25, "trace": [0.5, 0.3, 0.25]}],
         "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "appended": true}],
         "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
-        "trials": [{"gauge": "none", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
+        "trials": [{"gauge": "none", "sink": "off", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
             {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],
-        "quality": {"text": "held-out", "evaluation": scores},
+        "quality": {"text": "held-out", "choosing_windows": 2, "evaluation": scores},
         "forecast": {"bytes": 2000, "peak_memory": 5000, "seconds": 2.0}, "peak_memory": 4000
     })
 }
@@ -75,12 +76,15 @@ fn everything_in_a_report_is_on_its_page() {
         "0.8125",
         "0.0625",
         "1.042",
+        "1.038 to 1.045",
+        "0.0592 to 0.0658",
         "3, 17",
         "a note &lt;b&gt;",
         "0.03125",
         "0.07031",
         "chosen",
-        "held-out",
+        "held-out windows that decided",
+        "windows of held-out of 64 tokens each that decided nothing; 2 others decided",
         "whiten, bias",
         "q k v: norm of the projection",
         "biases added",
@@ -131,7 +135,8 @@ fn a_report_without_what_is_optional_leaves_it_out() {
 
 #[test]
 fn files_are_recognised_by_what_is_in_them() {
-    let evaluation = json!({"model": {"name": "m", "bytes": 5}, "perplexity": 2.0, "stderr": null, "tokens": 3, "context": 4});
+    let evaluation = json!({"model": {"name": "m", "bytes": 5}, "text": "t.txt", "perplexity": 2.0,
+        "stderr": null, "perplexity_all": 2.5, "tokens": 3, "tokens_all": 6, "context": 4, "chunks": 1});
     assert_eq!(read(&evaluation).unwrap().evaluated.len(), 1);
     assert_eq!(read(&report()).unwrap().compiled.len(), 1);
     let unknown = [

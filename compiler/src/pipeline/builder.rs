@@ -9,8 +9,8 @@ use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CompileOptions, DenseTypes, Floor, GaugeKind,
-    Goal, Method, Planning, SinkProtection, Target, Wishes,
+    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
+    Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -45,8 +45,8 @@ pub struct Compiler {
     plan: Option<PathBuf>,
     wishes: Wishes,
     target: Target,
+    /// Without a text there is none.
     calibration: CalibrationOptions,
-    calibrated: bool,
     goal: Goal,
     threads: Option<usize>,
     overwrite: bool,
@@ -62,8 +62,10 @@ impl Compiler {
             plan: None,
             wishes: Wishes::default(),
             target: Target::default(),
-            calibration: CalibrationOptions::new(PathBuf::new()),
-            calibrated: false,
+            calibration: CalibrationOptions {
+                texts: Vec::new(),
+                ..CalibrationOptions::new(PathBuf::new())
+            },
             goal: Goal::default(),
             threads: None,
             overwrite: false,
@@ -71,14 +73,21 @@ impl Compiler {
         }
     }
 
-    /// The text to calibrate on: what the model is to be good at.
-    pub fn calibration(mut self, text: impl Into<PathBuf>) -> Self {
-        self.calibration.text = text.into();
-        self.calibrated = true;
+    /// A text to calibrate on: what the model is to be good at. Called again, it adds another.
+    pub fn calibration(self, text: impl Into<PathBuf>) -> Self {
+        self.weighted_calibration(text, 1.0)
+    }
+
+    /// A text to calibrate on, beside others, of which each token counts as many times as `weight` says.
+    pub fn weighted_calibration(mut self, text: impl Into<PathBuf>, weight: f64) -> Self {
+        let path = text.into();
+        self.calibration
+            .texts
+            .push(CalibrationText { path, weight });
         self
     }
 
-    /// Tokens of the calibration text at most.
+    /// Tokens of each calibration text at most.
     pub fn calibration_tokens(mut self, tokens: usize) -> Self {
         self.calibration.tokens = tokens;
         self
@@ -96,7 +105,7 @@ impl Compiler {
         self
     }
 
-    /// Text to measure on what is decided; by default the end of the calibration text.
+    /// Text to measure on what is decided; by default the ends of the calibration texts.
     pub fn held_out(mut self, text: impl Into<PathBuf>) -> Self {
         self.calibration.held_out = Some(text.into());
         self
@@ -207,6 +216,12 @@ impl Compiler {
         self
     }
 
+    /// How far the second moment of [`GaugeKind::Whiten`] is shrunk.
+    pub fn shrinkage(mut self, shrinkage: ShrinkageArg) -> Self {
+        self.wishes.weighting.shrinkage = Some(shrinkage);
+        self
+    }
+
     /// Finds the smallest artifact whose perplexity is at most so much above the source's: 0.01 is
     /// one percent.
     pub fn max_perplexity_increase(mut self, increase: f64) -> Self {
@@ -259,15 +274,15 @@ impl Compiler {
         let source = open(&self.input)?;
         let mut inputs = super::prepare::files_of(&source);
         inputs.extend(self.plan.clone());
-        if self.calibrated {
-            inputs.extend(self.calibration.texts().map(Path::to_owned));
+        if !self.calibration.texts.is_empty() {
+            inputs.extend(self.calibration.files().map(Path::to_owned));
         }
         Ok(inputs)
     }
 
     /// What is asked for, as every stage reads it.
     pub fn options(&self) -> CompileOptions {
-        let calibrated = self.calibrated;
+        let calibrated = !self.calibration.texts.is_empty();
         CompileOptions {
             input: self.input.clone(),
             output: self.output.clone(),

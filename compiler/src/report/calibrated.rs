@@ -1,24 +1,25 @@
 //! What calibration did for a compilation.
 
 use std::fmt;
-use std::path::Path;
 
 use htc_formats::escape::escaped;
 use htc_formats::htz::Digest;
 use htc_formats::model::Slot;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::Calibration;
+use crate::calibrate::{CalibratedText, Calibration};
 use crate::request::GaugeKind;
-use crate::system::show::name_of;
 
 /// What was calibrated on, and the errors of the outputs on it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Calibrated {
-    /// Name of the text, without its folder.
+    /// Names of the texts, without their folders, with their weights where they are not 1.
     pub text: String,
-    /// Digest of the text.
+    /// Digest of the text; of several, see [`Calibration::text_digest`].
     pub text_sha256: Digest,
+    /// Each of them.
+    #[serde(default)]
+    pub texts: Vec<CalibratedText>,
     /// Tokens that went through the model.
     pub tokens: usize,
     /// Tokens of a window.
@@ -46,12 +47,7 @@ pub struct OutputError {
 
 impl Calibrated {
     /// From the errors of single slots.
-    pub(crate) fn new(
-        text: &Path,
-        calibration: &Calibration,
-        gauge: GaugeKind,
-        errors: &[(Slot, f64)],
-    ) -> Self {
+    pub(crate) fn new(calibration: &Calibration, gauge: GaugeKind, errors: &[(Slot, f64)]) -> Self {
         let of_slot = |slot: Slot| {
             let errors = errors.iter().filter(|(of, _)| *of == slot);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
@@ -63,9 +59,10 @@ impl Calibrated {
             })
         };
         Calibrated {
-            text: name_of(text),
-            text_sha256: calibration.text,
-            tokens: calibration.tokens,
+            text: calibration.text(),
+            text_sha256: calibration.text_digest(),
+            texts: calibration.texts.clone(),
+            tokens: calibration.tokens(),
             context: calibration.context,
             found_layers: calibration.found,
             layers: calibration.layers.len(),

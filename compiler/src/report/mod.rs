@@ -149,15 +149,11 @@ impl Report {
             clock,
             peak_memory,
         } = made;
+        let asked = options.calibration.as_ref();
+        let quality = asked.and_then(|asked| Quality::of(&chosen, asked));
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
-        let asked = options.calibration.as_ref();
-        let text = asked.map(|asked| asked.held_out.as_ref().unwrap_or(&asked.text));
-        let quality = chosen.quality.zip(text).map(|(evaluation, text)| Quality {
-            text: name_of(text),
-            evaluation,
-        });
         Report {
             source: name_of(&options.input),
             source_sha256: digest,

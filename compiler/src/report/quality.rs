@@ -5,45 +5,80 @@ use std::fmt;
 use htc_formats::escape::escaped;
 use serde::{Deserialize, Serialize};
 
+use crate::choose::Chosen;
 use crate::measure::Evaluation;
+use crate::request::CalibrationOptions;
+use crate::system::show::{interval, name_of};
 
-/// The quality of the artifact on text that nothing was decided on but which of the
-/// [`Trial`]s it is.
+/// The quality of the artifact on text that decided nothing of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
-    /// Name of the text, without its folder.
+    /// Names of the texts, without their folders.
     pub text: String,
-    /// What was measured.
+    /// Held-out windows that decided what was chosen, and are not among those that were measured: every
+    /// other one, from the first on; 0 where nothing was decided on them.
+    pub choosing_windows: usize,
+    /// What was measured, on all other held-out windows.
     pub evaluation: Evaluation,
+}
+
+impl Quality {
+    /// What was measured on what was chosen; `None` where nothing was.
+    pub fn of(chosen: &Chosen, asked: &CalibrationOptions) -> Option<Quality> {
+        let text = match &asked.held_out {
+            Some(other) => name_of(other),
+            None => {
+                let names: Vec<String> = asked.texts.iter().map(|t| name_of(&t.path)).collect();
+                names.join(", ")
+            }
+        };
+        Some(Quality {
+            text,
+            choosing_windows: chosen.choosing,
+            evaluation: chosen.quality.clone()?,
+        })
+    }
 }
 
 impl fmt::Display for Quality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Quality { text, evaluation } = self;
-        let text = escaped(text);
+        let Quality {
+            text,
+            choosing_windows: chose,
+            evaluation,
+        } = self;
         let Evaluation {
-            perplexity, tokens, ..
+            perplexity,
+            tokens,
+            chunks,
+            ..
         } = evaluation;
-        let Some(found) = &evaluation.reference else {
-            return write!(
+        match &evaluation.reference {
+            None => write!(
                 f,
-                "  quality     perplexity {perplexity:.3} on {tokens} held-out tokens of {text}"
-            );
-        };
-        let (ratio, interval) = (found.perplexity_ratio, found.perplexity_ratio_ci95);
-        writeln!(
-            f,
-            "  quality     perplexity {:.3} -> {perplexity:.3}: {ratio:.4} of the source's (95 % interval {:.4} to {:.4})",
-            found.reference_perplexity,
-            ratio - interval,
-            ratio + interval,
-        )?;
+                "  quality     perplexity {perplexity:.3}{}",
+                interval(evaluation.perplexity_interval, 3)
+            )?,
+            Some(found) => write!(
+                f,
+                "  quality     perplexity {:.3} -> {perplexity:.3}: {:.4} of the source's{}\n              \
+                 KL divergence {:.5} nats{}, same likeliest token {:.1} %",
+                found.reference_perplexity,
+                found.perplexity_ratio,
+                interval(found.perplexity_ratio_interval, 4),
+                found.kl,
+                interval(found.kl_interval, 5),
+                100.0 * found.top1,
+            )?,
+        }
         write!(
             f,
-            "              KL divergence {:.5} ± {:.5} nats, same likeliest token {:.1} %; on {tokens} held-out tokens of {text}",
-            found.kl,
-            found.kl_stderr,
-            100.0 * found.top1,
-        )
+            "\n              on {chunks} held-out windows of {} that decided nothing, {tokens} tokens",
+            escaped(text)
+        )?;
+        match chose {
+            0 => Ok(()),
+            _ => write!(f, "; {chose} others decided"),
+        }
     }
 }

@@ -4,22 +4,31 @@ use std::path::{Path, PathBuf};
 
 use crate::system::disk;
 
+/// A text to calibrate on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CalibrationText {
+    /// The file.
+    pub path: PathBuf,
+    /// How much each of its tokens counts, beside those of the other texts: finite and above 0.
+    pub weight: f64,
+}
+
 /// What to calibrate on.
 #[derive(Clone, Debug)]
 pub struct CalibrationOptions {
-    /// The text.
-    pub text: PathBuf,
-    /// Tokens of the text at most.
+    /// The texts, in the order in which they are read.
+    pub texts: Vec<CalibrationText>,
+    /// Tokens of each text at most.
     pub tokens: usize,
     /// Tokens of a window.
     pub context: usize,
     /// Folder of the cache; `None` for the user's.
     pub cache: Option<PathBuf>,
-    /// Text to measure on what was decided; `None` for the end of the text.
+    /// Text to measure on what was decided; `None` for the ends of the texts.
     pub held_out: Option<PathBuf>,
 }
 
-/// Tokens read where nothing else is asked for.
+/// Tokens read of a text where nothing else is asked for.
 pub const DEFAULT_TOKENS: usize = 65_536;
 
 /// Tokens of a window where nothing else is asked for.
@@ -27,9 +36,9 @@ pub const DEFAULT_CONTEXT: usize = 512;
 
 impl CalibrationOptions {
     /// A text, with defaults for the rest.
-    pub fn new(text: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         CalibrationOptions {
-            text,
+            texts: vec![CalibrationText { path, weight: 1.0 }],
             tokens: DEFAULT_TOKENS,
             context: DEFAULT_CONTEXT,
             cache: None,
@@ -37,15 +46,14 @@ impl CalibrationOptions {
         }
     }
 
-    /// The texts that are read.
-    pub fn texts(&self) -> impl Iterator<Item = &Path> {
-        std::iter::once(&self.text)
-            .chain(&self.held_out)
-            .map(PathBuf::as_path)
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let texts = self.texts.iter().map(|text| text.path.as_path());
+        texts.chain(self.held_out.as_deref())
     }
 
     /// Whether a path leads to one of the texts.
     pub fn reads(&self, path: &Path) -> bool {
-        self.texts().any(|text| disk::same_place(text, path))
+        self.files().any(|text| disk::same_place(text, path))
     }
 }

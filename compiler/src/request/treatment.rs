@@ -8,6 +8,8 @@ use htc_formats::DType;
 use serde::Serialize;
 use thiserror::Error;
 
+use super::{Shrinkage, ShrinkageArg};
+
 /// A kind of gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GaugeKind {
@@ -163,6 +165,8 @@ pub struct Asked {
     pub sink: Option<SinkProtection>,
     /// Whether biases correct; by default `auto` with a calibration, else not.
     pub bias: Option<BiasArg>,
+    /// How far the second moment of `whiten` is shrunk; by default [`Shrinkage::default`].
+    pub shrinkage: Option<ShrinkageArg>,
 }
 
 impl Asked {
@@ -173,20 +177,21 @@ impl Asked {
             gauge: self.gauge.or(other.gauge),
             sink: self.sink.or(other.sink),
             bias: self.bias.or(other.bias),
+            shrinkage: self.shrinkage.or(other.shrinkage),
         }
     }
 
-    /// What that means with a calibration or without; `auto` is off here.
+    /// What that means with a calibration or without; `auto` is off here, and of a shrinkage the default.
     ///
     /// # Errors
     /// [`TreatmentError::NoCalibration`] where what is asked for is made from activations and there
-    /// are none.
+    /// are none, [`TreatmentError::Shrinkage`] where the gauge does not shrink anything.
     pub fn resolve(self, calibrated: bool) -> Result<Treatment, TreatmentError> {
         let by_default = match calibrated {
             true => Treatment {
                 gauge: GaugeKind::Whiten,
                 sink: SinkProtection::Append,
-                bias: false,
+                ..Treatment::default()
             },
             false => Treatment::default(),
         };
@@ -194,7 +199,23 @@ impl Asked {
             gauge: self.gauge.unwrap_or(by_default.gauge),
             sink: self.sink.unwrap_or(by_default.sink),
             bias: self.bias == Some(BiasArg::On),
+            shrinkage: match self.shrinkage {
+                Some(ShrinkageArg::Part(part)) => part,
+                Some(ShrinkageArg::Auto) | None => Shrinkage::default(),
+            },
         };
+        if let Some(shrinkage) = self.shrinkage {
+            if !calibrated {
+                return Err(TreatmentError::NoCalibration {
+                    option: format!("`shrinkage` {shrinkage}"),
+                    other: "leave it out",
+                });
+            }
+            if treatment.gauge != GaugeKind::Whiten {
+                let gauge = treatment.gauge;
+                return Err(TreatmentError::Shrinkage { shrinkage, gauge });
+            }
+        }
         let needed = [
             (treatment.gauge.is_calibrated(), "`gauge` none or axiom"),
             (
@@ -224,6 +245,7 @@ impl fmt::Display for Asked {
             self.gauge.map(|gauge| format!("--gauge {gauge}")),
             self.sink.map(|sink| format!("--sink {sink}")),
             self.bias.map(|bias| format!("--bias {bias}")),
+            self.shrinkage.map(|part| format!("--shrinkage {part}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join(" "))
@@ -239,6 +261,8 @@ pub struct Treatment {
     pub sink: SinkProtection,
     /// Whether every factorised slot gets a bias `(W − Ŵ) E[x]`, added to its own where it has one.
     pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk; other gauges have none.
+    pub shrinkage: Shrinkage,
 }
 
 impl Treatment {
@@ -249,23 +273,36 @@ impl Treatment {
             ..Treatment::default()
         }
     }
+
+    /// The shrinkage, where the gauge has one.
+    pub fn shrinks(self) -> Option<Shrinkage> {
+        (self.gauge == GaugeKind::Whiten).then_some(self.shrinkage)
+    }
 }
 
 /// One line for reports.
 impl fmt::Display for Treatment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bias = if self.bias { "on" } else { "off" };
-        write!(f, "gauge {}, sink {}, bias {bias}", self.gauge, self.sink)
+        write!(f, "gauge {}, sink {}, bias {bias}", self.gauge, self.sink)?;
+        match self.shrinks() {
+            Some(part) if part != Shrinkage::default() => write!(f, ", shrinkage {part}"),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Serialize for Treatment {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct as _;
-        let mut record = serializer.serialize_struct("Treatment", 3)?;
+        let mut record = serializer.serialize_struct("Treatment", 4)?;
         record.serialize_field("gauge", self.gauge.name())?;
         record.serialize_field("sink", &self.sink.to_string())?;
         record.serialize_field("bias", &self.bias)?;
+        match self.shrinks() {
+            Some(part) => record.serialize_field("shrinkage", &part.part())?,
+            None => record.skip_field("shrinkage")?,
+        }
         record.end()
     }
 }
@@ -280,6 +317,16 @@ pub enum TreatmentError {
         option: String,
         /// What can be asked for without.
         other: &'static str,
+    },
+    /// The gauge has nothing to shrink.
+    #[error(
+        "`shrinkage` {shrinkage}: gauge {gauge} has no second moment that could be shrunk; leave it out, or take `gauge` whiten"
+    )]
+    Shrinkage {
+        /// What was asked for.
+        shrinkage: ShrinkageArg,
+        /// The gauge.
+        gauge: GaugeKind,
     },
     /// The exact channels need more ranks than there are.
     #[error(
@@ -349,6 +396,7 @@ mod tests {
             gauge: Some(GaugeKind::Axiom),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
+            shrinkage: None,
         };
         let found = asked.resolve(false).unwrap();
         assert_eq!(found.to_string(), "gauge axiom, sink channels:8, bias off");
@@ -389,6 +437,26 @@ mod tests {
             assert!(asked.resolve(true).is_ok());
         }
         assert!(gauge(GaugeKind::Axiom).resolve(false).is_ok());
+    }
+
+    #[test]
+    fn a_shrinkage_belongs_to_whiten() {
+        let part = ShrinkageArg::Part(Shrinkage::new(0.1).unwrap());
+        let shrunk = |gauge| Asked {
+            gauge,
+            shrinkage: Some(part),
+            ..Asked::default()
+        };
+        let found = shrunk(None).resolve(true).unwrap();
+        assert!(found.to_string().ends_with(", shrinkage 0.1"), "{found}");
+        assert_eq!(found.shrinks(), Shrinkage::new(0.1));
+        for gauge in [GaugeKind::None, GaugeKind::Activation] {
+            let error = shrunk(Some(gauge)).resolve(true).unwrap_err().to_string();
+            assert!(error.contains("`gauge` whiten"), "{error}");
+            assert_eq!(Treatment::with_gauge(gauge).shrinks(), None);
+        }
+        let error = shrunk(None).resolve(false).unwrap_err().to_string();
+        assert!(error.contains("`calibration`"), "{error}");
     }
 
     #[test]

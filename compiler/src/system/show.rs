@@ -21,6 +21,14 @@ pub fn bytes_for_people(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
+/// ` (95 % interval 1.02 to 1.05)`, or nothing where there is none.
+pub fn interval(interval: Option<(f64, f64)>, digits: usize) -> String {
+    match interval {
+        Some((low, high)) => format!(" (95 % interval {low:.digits$} to {high:.digits$})"),
+        None => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::bytes_for_people;

@@ -10,9 +10,9 @@ use htc_formats::source::ModelFile;
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::{Calibration, Moment};
 use crate::math::{
-    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Energies,
-    FactoriseError, Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns,
-    largest_moments, mean_energy, weighted_energies,
+    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Gauge,
+    SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
+    mean_energy, weighted_energies,
 };
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
@@ -241,7 +241,7 @@ impl<'a> Weighting<'a> {
             let gauge = match kind {
                 GaugeKind::None | GaugeKind::Axiom => Gauge::None,
                 GaugeKind::Activation => Gauge::activation(&weighed.diagonal(), DEFAULT_EXPONENT)?,
-                GaugeKind::Whiten => Gauge::whiten(weighed, DEFAULT_SHRINKAGE)?,
+                GaugeKind::Whiten => Gauge::whiten(weighed, self.treatment.shrinkage.part())?,
             };
             Ok(Arc::new(gauge))
         })

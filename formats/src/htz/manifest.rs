@@ -310,12 +310,12 @@ pub struct TreatmentRecord {
     pub bias: bool,
 }
 
-/// The text that flowed through the source before it was compiled.
+/// The text or texts that flowed through the source before it was compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationRecord {
-    /// Digest of the text.
+    /// Digest of the text; of several texts, that of the lines `DIGEST WEIGHT`, one for each.
     pub text_sha256: Digest,
-    /// Tokens of it that were read.
+    /// Tokens that were read.
     pub tokens: u64,
     /// Tokens of a window.
     pub context: u64,

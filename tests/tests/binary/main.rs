@@ -25,6 +25,7 @@ mod probe;
 mod report;
 mod run;
 mod terminal;
+mod texts;
 mod tokenize;
 mod trained;
 mod usage;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::heading;
-use crate::request::{Asked, BiasArg, GaugeKind, SinkProtection};
+use crate::request::{Asked, BiasArg, GaugeKind, ShrinkageArg, SinkProtection};
 
 /// Which errors count, what stays exact, and whether biases correct.
 #[derive(Clone, Copy, Debug, Args)]
@@ -22,6 +22,16 @@ pub struct WeightingArgs {
     /// held-out text [default: auto with --calibration, else off]
     #[arg(long, hide_short_help = true, value_name = "auto|on|off")]
     pub bias: Option<BiasArg>,
+    /// How far the second moment of whiten is shrunk towards all directions alike, from 0 to 1; auto, what
+    /// measures best on held-out text, of the second text where there are several [default: 0.01]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "auto|S",
+        requires = "calibration",
+        allow_negative_numbers = true
+    )]
+    pub shrinkage: Option<ShrinkageArg>,
     /// Take --gauge axiom even where it measures worse than none
     #[arg(long, hide_short_help = true, requires = "gauge")]
     pub keep_gauge: bool,
@@ -34,6 +44,7 @@ impl WeightingArgs {
             gauge: self.gauge,
             sink: self.sink,
             bias: self.bias,
+            shrinkage: self.shrinkage,
         }
     }
 }

@@ -34,11 +34,10 @@ pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
             .as_ref()
             .map(|options| pipeline::calibrate(&source, digest, options, threads, watch))
             .transpose()?;
-        let texts = calibration.as_ref().map(|options| options.text.as_path());
         let subject = Subject {
             source: &source,
             digest,
-            calibration: texts.zip(found.as_ref()),
+            calibration: found.as_ref(),
         };
         Ok(analyse(subject, threads, watch)?)
     };

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use super::{Failure, check_room, open_model, print_json, tokenizer_of};
 use crate::app::cli::EvalArgs;
 use crate::app::terminal::name;
-use crate::measure::{self, EvaluateError, Evaluation, Protocol};
-use crate::system::show::name_of;
+use crate::measure::{self, EvaluateError, Evaluation, Named, Protocol, Record, about_errors};
+use crate::system::show::{interval, name_of};
 use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
@@ -81,7 +80,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         );
     }
     if args.json {
-        let file = |path: &Path, model: &Model| FileRecord {
+        let file = |path: &Path, model: &Model| Named {
             name: name_of(path),
             bytes: model.file().size(),
         };
@@ -96,67 +95,57 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             evaluation: result,
         })
     } else {
-        show(&result, &args.model, args.reference.as_deref());
+        let which = if args.chunks.is_some() {
+            "the first"
+        } else {
+            "all"
+        };
+        show(&result, which, &args.model, args.reference.as_deref());
         Ok(())
     }
 }
 
-/// What was measured, beside the numbers: they are to stand alone.
-#[derive(Serialize)]
-struct Record {
-    model: FileRecord,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reference: Option<FileRecord>,
-    text: String,
-    #[serde(flatten)]
-    evaluation: Evaluation,
-}
-
-/// A model by its name, without its folder, and the bytes of its files.
-#[derive(Serialize)]
-struct FileRecord {
-    name: String,
-    bytes: u64,
-}
-
-fn show(result: &Evaluation, model: &Path, reference: Option<&Path>) {
+fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {
+    // Nothing where there is a single window.
+    let error = |error: Option<f64>, digits: usize| {
+        error.map_or_else(String::new, |error| format!(" ± {error:.digits$}"))
+    };
     say!(
-        "{}: {} windows of {} tokens",
+        "{}: {which} {} windows of {} tokens",
         name(model),
         result.chunks,
         result.context
     );
     say!(
-        "  perplexity, second half of each window   {:.4} ± {:.4}  ({} tokens)",
+        "  perplexity, second half of each window   {:.4}{}  ({} tokens)",
         result.perplexity,
-        result.stderr,
+        error(result.stderr, 4),
         result.tokens
     );
     say!(
-        "  perplexity, all positions                {:.4} ± {:.4}  ({} tokens)",
+        "  perplexity, all positions                {:.4}{}  ({} tokens)",
         result.perplexity_all,
-        result.stderr_all,
+        error(result.stderr_all, 4),
         result.tokens_all
     );
     if let (Some(d), Some(path)) = (&result.reference, reference) {
         say!("against {}", name(path));
         say!(
-            "  perplexity over the reference's {:.4}  {:.4} (95 % interval {:.4} to {:.4})",
+            "  perplexity over the reference's {:.4}  {:.4}{}",
             d.reference_perplexity,
             d.perplexity_ratio,
-            d.perplexity_ratio - d.perplexity_ratio_ci95,
-            d.perplexity_ratio + d.perplexity_ratio_ci95
+            interval(d.perplexity_ratio_interval, 4)
         );
         say!(
-            "  KL divergence                            {:.5} ± {:.5} nats",
+            "  KL divergence                            {:.5}{} nats",
             d.kl,
-            d.kl_stderr
+            error(d.kl_stderr, 5)
         );
         say!(
-            "  same likeliest token                     {:.2} ± {:.2} %",
+            "  same likeliest token                     {:.2}{} %",
             100.0 * d.top1,
-            100.0 * d.top1_stderr
+            error(d.top1_stderr.map(|error| 100.0 * error), 2)
         );
     }
-    say!("± is one standard error");
+    say!("{}", about_errors(result.chunks));
 }

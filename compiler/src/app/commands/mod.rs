@@ -167,7 +167,9 @@ impl Failure {
                 | CompileError::Calibrate(
                     CalibrateError::FewTokens { .. }
                     | CalibrateError::LongContext { .. }
-                    | CalibrateError::HeldOutIsText(_),
+                    | CalibrateError::HeldOutIsText(_)
+                    | CalibrateError::Twice(_)
+                    | CalibrateError::Weight(_),
                 ),
             )
             | Failure::NoPrompt

@@ -19,7 +19,7 @@ use crate::layout;
 use crate::pipeline::{self, CompileError};
 use crate::plan::json;
 use crate::profile::reads_activations;
-use crate::report::Summary;
+use crate::report::{Quality, Summary};
 use crate::request::{Asked, CalibrationOptions, Planning};
 use crate::system::clock::StageClock;
 use crate::system::disk::{self, folder_of};
@@ -76,12 +76,15 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     progress.clear();
     let planned = planned.map_err(failed)?;
     let mut chosen = None;
+    let mut quality = None;
     if let Some(options) = calibration.as_ref().filter(|_| !goal.limit.is_none()) {
         let cache = calibrate::cache_folder(options).map_err(CompileError::from)?;
         let scratch = cache.join(format!("search-{}", scratch_name(&args.input)));
         let found = pipeline::search(&source, &planned, goal, threads, &scratch, watch);
         progress.clear();
-        chosen = Some(found.map_err(failed)?);
+        let found = found.map_err(failed)?;
+        quality = Quality::of(&found, options);
+        chosen = Some(found);
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
@@ -98,6 +101,12 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     );
     if let Some(chosen) = &chosen {
         say!("{}", chosen.to_string().trim_end());
+        for note in &chosen.notes {
+            say!("  note: {note}");
+        }
+    }
+    if let Some(quality) = &quality {
+        say!("{quality}");
     }
     // The digest of the source would take a look at every byte of it; without one the plan is taken
     // for any model that it fits.

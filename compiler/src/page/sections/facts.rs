@@ -184,6 +184,9 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
                     if weighting.bias { "on" } else { "off" }
                 ),
             ));
+            if let Some(part) = weighting.shrinkage {
+                facts.push(("shrinkage of the second moment", number(part)));
+            }
         }
         if report.bases.count > 0 {
             facts.push((

@@ -1,21 +1,18 @@
 //! Quality against size: what was measured on artifacts, and on the candidates of a choice.
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::input::Scores;
 use super::super::number::{bytes, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::super::table::{Cell, Table};
 use super::empty;
-
-/// Normal quantile of a 95 % interval.
-const Z95: f64 = 1.96;
+use crate::measure::{Evaluation, Interval};
 
 /// Something that was measured.
 struct Measurement<'a> {
     name: String,
     bytes: u64,
-    scores: &'a Scores,
+    scores: &'a Evaluation,
     kind: What,
 }
 
@@ -33,15 +30,15 @@ struct Field<'a> {
     measured: Vec<Measurement<'a>>,
 }
 
-/// A number, and half the width of its interval.
-type Value = (f64, Option<f64>);
+/// A number, and its interval.
+type Value = (f64, Option<Interval>);
 
 /// The section.
 pub fn section(given: &Given) -> Result<Section, PlotError> {
     let mut section = empty(
         "quality",
         "Quality against size",
-        "Down and to the left is better. Bars are 95 % intervals; points on one plot were measured on the same text in the same way.",
+        "Down and to the left is better. Bars are 95 % intervals over windows of text; points on one plot were measured on the same text in the same way.",
     );
     for field in fields(given) {
         section.blocks.extend(figures(&field)?);
@@ -66,16 +63,14 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             }),
         }
     };
-    for (of, scores) in given.evaluated {
-        let text = of.text.as_deref().unwrap_or("a text");
-        let reference = of.reference.as_ref().zip(scores.reference_perplexity);
+    for of in given.evaluated {
+        let scores = &of.evaluation;
+        let reference = of.reference.as_ref().zip(scores.reference.as_ref());
+        let reference = reference
+            .map(|(file, found)| (file.name.clone(), file.bytes, found.reference_perplexity));
         add(
-            format!(
-                "{} tokens of {text}, windows of {}",
-                number(scores.tokens as f64),
-                scores.context
-            ),
-            reference.map(|(file, perplexity)| (file.name.clone(), file.bytes, perplexity)),
+            about(scores, &format!("windows of {}", of.text)),
+            reference,
             Measurement {
                 name: of.model.name.clone(),
                 bytes: of.model.bytes,
@@ -88,8 +83,8 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
         let Some(report) = subject.report else {
             continue;
         };
-        let reference = |scores: &Scores| {
-            let perplexity = scores.reference_perplexity?;
+        let reference = |scores: &Evaluation| {
+            let perplexity = scores.reference.as_ref()?.reference_perplexity;
             Some((report.source.clone(), report.bytes.before, perplexity))
         };
         // Only what tells candidates apart: a plot has little room for names.
@@ -98,20 +93,30 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             .trials
             .iter()
             .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
+        let parts = report.trials.iter().filter_map(|trial| trial.shrinkage);
+        let of_shrinkages = parts.clone().any(|part| Some(part) != parts.clone().next());
         for trial in &report.trials {
             let scores = &trial.evaluation;
             let bias = if trial.bias { ", bias" } else { "" };
-            let ratio = trial.ratio.filter(|_| of_ratios);
-            let ratio = ratio.map_or_else(String::new, |ratio| format!(" at {ratio:.2}"));
+            let part = trial.shrinkage.filter(|_| of_shrinkages);
+            let part = part.map_or_else(String::new, |part| format!(" {part}"));
+            let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
+            let ratio = ratio.unwrap_or_default();
             add(
                 format!(
-                    "candidates of {}, {} held-out tokens",
+                    "candidates of {}, {} held-out windows that decided{}, {} tokens",
                     subject.name,
+                    scores.chunks,
+                    if trial.elsewhere {
+                        " on the shrinkage, of the texts behind the first"
+                    } else {
+                        ""
+                    },
                     number(scores.tokens as f64)
                 ),
                 reference(scores),
                 Measurement {
-                    name: format!("{}{bias}{ratio}", trial.gauge),
+                    name: format!("{}{part}{bias}{ratio}", trial.gauge),
                     bytes: trial.bytes,
                     scores,
                     kind: if trial.chosen {
@@ -123,13 +128,15 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
             );
         }
         if let Some(quality) = &report.quality {
-            let text = quality.text.as_deref().unwrap_or("a held-out text");
             let scores = &quality.evaluation;
             add(
                 format!(
-                    "{} tokens of {text}, windows of {}",
-                    number(scores.tokens as f64),
-                    scores.context
+                    "{} that decided nothing{}",
+                    about(scores, &format!("held-out windows of {}", quality.text)),
+                    match quality.choosing_windows {
+                        0 => String::new(),
+                        chose => format!("; {chose} others decided"),
+                    }
                 ),
                 reference(scores),
                 Measurement {
@@ -144,15 +151,25 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
     fields
 }
 
+/// What an evaluation is of.
+fn about(scores: &Evaluation, windows: &str) -> String {
+    format!(
+        "{} tokens scored, {} {windows} of {} tokens each",
+        number(scores.tokens as f64),
+        scores.chunks,
+        scores.context
+    )
+}
+
 fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
     let several = field.measured.iter().any(|m| m.kind != What::Artifact);
-    let series = |value: &dyn Fn(&Scores) -> Option<Value>, of_reference: Option<f64>| {
+    let series = |value: &dyn Fn(&Evaluation) -> Option<Value>, of_reference: Option<f64>| {
         let points = |kind: What| -> Vec<Point> {
             let own = field.measured.iter().filter(|m| m.kind == kind);
             own.filter_map(|m| {
-                let (y, half) = value(m.scores)?;
+                let (y, interval) = value(m.scores)?;
                 Some(Point {
-                    interval: half.map(|half| (y - half, y + half)),
+                    interval,
                     name: m.name.clone(),
                     named: field.measured.len() <= 12,
                     ..Point::new(m.bytes as f64, y)
@@ -212,7 +229,10 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
             "Perplexity over the original's",
             Axis::new("perplexity / the original's", Kind::Linear),
             series(
-                &|s| Some((s.perplexity_ratio?, s.perplexity_ratio_ci95)),
+                &|s| {
+                    let found = s.reference.as_ref()?;
+                    Some((found.perplexity_ratio, found.perplexity_ratio_interval))
+                },
                 Some(1.0),
             ),
         )?
@@ -220,13 +240,19 @@ fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
         plot(
             "Perplexity",
             Axis::new("perplexity", Kind::Linear),
-            series(&|s| Some((s.perplexity, s.stderr.map(|e| Z95 * e))), None),
+            series(&|s| Some((s.perplexity, s.perplexity_interval)), None),
         )?
     };
     let second = plot(
         "KL divergence from the original",
         Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
-        series(&|s| Some((s.kl?, s.kl_stderr.map(|e| Z95 * e))), None),
+        series(
+            &|s| {
+                let found = s.reference.as_ref()?;
+                Some((found.kl, found.kl_interval))
+            },
+            None,
+        ),
     )?;
     let mut blocks: Vec<Block> = first.into_iter().chain(second).collect();
     if !blocks.is_empty() {
@@ -240,11 +266,11 @@ fn all(field: &Field, several: bool) -> Table {
         "model",
         "bytes",
         "perplexity",
-        "± (95 %)",
+        "95 % interval",
         "over the original's",
-        "± (95 %)",
+        "95 % interval",
         "KL, nats",
-        "± (95 %)",
+        "95 % interval",
         "same likeliest token",
     ];
     let mut head: Vec<String> = head.map(str::to_owned).into();
@@ -256,18 +282,22 @@ fn all(field: &Field, several: bool) -> Table {
         Some(value) => Cell::number(number(value)),
         None => Cell::none(),
     };
+    let interval = |of: Option<Interval>| match of {
+        Some((low, high)) => Cell::number(format!("{} to {}", number(low), number(high))),
+        None => Cell::none(),
+    };
     for one in &field.measured {
-        let s = one.scores;
+        let (s, found) = (one.scores, one.scores.reference.as_ref());
         let mut row = vec![
             Cell::text(&one.name),
             Cell::number(bytes(one.bytes as f64)),
             cell(Some(s.perplexity)),
-            cell(s.stderr.map(|e| Z95 * e)),
-            cell(s.perplexity_ratio),
-            cell(s.perplexity_ratio_ci95),
-            cell(s.kl),
-            cell(s.kl_stderr.map(|e| Z95 * e)),
-            s.top1.map_or_else(Cell::none, |t| Cell::number(percent(t))),
+            interval(s.perplexity_interval),
+            cell(found.map(|f| f.perplexity_ratio)),
+            interval(found.and_then(|f| f.perplexity_ratio_interval)),
+            cell(found.map(|f| f.kl)),
+            interval(found.and_then(|f| f.kl_interval)),
+            found.map_or_else(Cell::none, |f| Cell::number(percent(f.top1))),
         ];
         if several {
             row.push(Cell::text(if one.kind == What::Chosen {

@@ -1,9 +1,9 @@
 //! What is to be known first: how much smaller, and at what quality.
 
 use super::super::html::Tile;
-use super::super::input::Scores;
 use super::super::number::{brief, bytes, number, percent};
 use super::super::subject::{Given, Subject};
+use crate::measure::{Evaluation, Interval};
 
 /// What the page is about.
 pub fn heading(given: &Given) -> String {
@@ -45,12 +45,12 @@ pub fn summary(given: &Given) -> Vec<String> {
         }));
     }
     if said.is_empty() {
-        said.extend(given.evaluated.iter().map(|(of, scores)| {
+        said.extend(given.evaluated.iter().map(|of| {
             format!(
                 "{} ({}): {}.",
                 of.model.name,
                 bytes(of.model.bytes as f64),
-                quality(scores, of.text.as_deref())
+                quality(&of.evaluation, &of.text)
             )
         }));
     }
@@ -83,44 +83,24 @@ fn of_subject(subject: &Subject) -> String {
 }
 
 /// What an evaluation says, in part of a sentence.
-fn quality(scores: &Scores, text: Option<&str>) -> String {
-    let on = match text {
-        Some(text) => format!("on {} tokens of {text}", number(scores.tokens as f64)),
-        None => format!("on {} tokens", number(scores.tokens as f64)),
+fn quality(scores: &Evaluation, text: &str) -> String {
+    let on = format!("on {} tokens of {text}", number(scores.tokens as f64));
+    let interval = |of: Option<Interval>| match of {
+        Some((low, high)) => format!(" (95 % interval {} to {})", number(low), number(high)),
+        None => String::new(),
     };
-    match (scores.perplexity_ratio, scores.perplexity_ratio_ci95) {
-        (Some(ratio), half) => {
-            let interval = match half {
-                Some(half) => format!(
-                    " (95 % interval {} to {})",
-                    number(ratio - half),
-                    number(ratio + half)
-                ),
-                None => String::new(),
-            };
-            let kl = match scores.kl {
-                Some(kl) => format!(", and the KL divergence from it {} nats", brief(kl)),
-                None => String::new(),
-            };
-            format!(
-                "{on} its perplexity is {} times the original's{interval}{kl}",
-                number(ratio)
-            )
-        }
-        (None, _) => {
-            let error = match scores.stderr {
-                Some(error) => format!(
-                    " (95 % interval {} to {})",
-                    number(scores.perplexity - 1.96 * error),
-                    number(scores.perplexity + 1.96 * error)
-                ),
-                None => String::new(),
-            };
-            format!(
-                "{on} its perplexity is {}{error}, with no reference to compare it with",
-                number(scores.perplexity)
-            )
-        }
+    match &scores.reference {
+        Some(found) => format!(
+            "{on} its perplexity is {} times the original's{}, and the KL divergence from it {} nats",
+            number(found.perplexity_ratio),
+            interval(found.perplexity_ratio_interval),
+            brief(found.kl),
+        ),
+        None => format!(
+            "{on} its perplexity is {}{}, with no reference to compare it with",
+            number(scores.perplexity),
+            interval(scores.perplexity_interval),
+        ),
     }
 }
 
@@ -142,23 +122,31 @@ pub fn tiles(given: &Given) -> Vec<Tile> {
         let part = parameters.after as f64 / parameters.before.max(1) as f64;
         tiles.push(tile(percent(part), "of the parameters"));
     }
-    if let Some((scores, _)) = subject.scores {
-        match scores.perplexity_ratio {
-            Some(ratio) => {
-                let about = match scores.perplexity_ratio_ci95 {
-                    Some(half) => format!("the original's perplexity, ± {} (95 %)", brief(half)),
-                    None => "the original's perplexity".to_owned(),
-                };
-                tiles.push(tile(format!("{} ×", number(ratio)), &about));
-            }
-            None => tiles.push(tile(number(scores.perplexity), "perplexity")),
+    match subject.scores {
+        Some((
+            Evaluation {
+                reference: Some(found),
+                ..
+            },
+            _,
+        )) => {
+            let about = match found.perplexity_ratio_interval {
+                Some((low, high)) => format!(
+                    "the original's perplexity (95 %: {} to {})",
+                    number(low),
+                    number(high)
+                ),
+                None => "the original's perplexity".to_owned(),
+            };
+            tiles.push(tile(
+                format!("{} ×", number(found.perplexity_ratio)),
+                &about,
+            ));
+            tiles.push(tile(brief(found.kl), "nats of KL divergence"));
+            tiles.push(tile(percent(found.top1), "same likeliest token"));
         }
-        if let Some(kl) = scores.kl {
-            tiles.push(tile(brief(kl), "nats of KL divergence"));
-        }
-        if let Some(top1) = scores.top1 {
-            tiles.push(tile(percent(top1), "same likeliest token"));
-        }
+        Some((scores, _)) => tiles.push(tile(number(scores.perplexity), "perplexity")),
+        None => {}
     }
     tiles
 }

@@ -26,8 +26,8 @@
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
-//!   `gauge`, `sink` and `bias`, as on the command line and optional, are how `htc compile` treats the
-//!   weights unless its own options say otherwise.
+//!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
+//!   `htc compile` treats the weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
 //! * `embedding`, `head`: optional objects with the keys of a unit but for `layer` and `slots`; an
 //!   embedding is `dense`, a head `dense`, `low_rank` or `residual`, with either method. A model that
@@ -197,6 +197,9 @@ pub struct RequestRecord {
     /// As it is typed; absent where it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias: Option<&'static str>,
+    /// As it is typed; absent where it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shrinkage: Option<String>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -212,6 +215,7 @@ impl From<&Request> for RequestRecord {
             gauge: request.weighting.gauge.map(GaugeKind::name),
             sink: request.weighting.sink.map(|sink| sink.to_string()),
             bias: request.weighting.bias.map(BiasArg::name),
+            shrinkage: request.weighting.shrinkage.map(|part| part.to_string()),
         }
     }
 }

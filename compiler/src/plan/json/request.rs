@@ -32,6 +32,7 @@ impl Checker {
             "gauge",
             "sink",
             "bias",
+            "shrinkage",
         ];
         let [
             budget,
@@ -44,6 +45,7 @@ impl Checker {
             gauge,
             sink,
             bias,
+            shrinkage,
         ] = self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
@@ -81,6 +83,10 @@ impl Checker {
         }
         if let Some((_, node)) = bias {
             asked.bias = self.parsed(at, "request.bias", "auto, on or off", &node);
+        }
+        if let Some((_, node)) = shrinkage {
+            let expected = "a text with auto or a number from 0 to 1";
+            asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
         }
         (self.misfits.count == before).then_some(Wanted {
             budget,

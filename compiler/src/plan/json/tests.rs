@@ -4,7 +4,7 @@ use super::*;
 use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
-use crate::request::{Asked, BiasArg, DenseTypes, GaugeKind, SinkProtection};
+use crate::request::{Asked, BiasArg, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection};
 use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {
@@ -212,7 +212,7 @@ fn a_model_that_ties_its_head_has_none_to_decide_about() {
 fn the_treatment_survives_its_text() {
     let mut plan = plan(Method::PerSlot, Budget::Rank(8), Allocation::default());
     let silent = write(&plan, None).unwrap();
-    for key in ["gauge", "sink", "bias"] {
+    for key in ["gauge", "sink", "bias", "shrinkage"] {
         assert!(!silent.contains(key), "{silent}");
     }
     for asked in [
@@ -224,6 +224,11 @@ fn the_treatment_survives_its_text() {
             gauge: Some(GaugeKind::Whiten),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
+            shrinkage: Some(ShrinkageArg::Auto),
+        },
+        Asked {
+            shrinkage: "0.03".parse().ok(),
+            ..Asked::default()
         },
         Asked {
             sink: Some(SinkProtection::Append),

@@ -1,0 +1,220 @@
+//! Where candidates are made and measured, each once.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use htc_formats::htz::Digest;
+use htc_kernels::Pool;
+use htc_loader::Model;
+use htc_loader::kv::KvType;
+use serde::{Deserialize, Serialize};
+
+use super::TrialError;
+use crate::calibrate::windows::Windows;
+use crate::event::{Event, Watch};
+use crate::make::work::Work;
+use crate::make::{AxiomSearch, Built, Inputs};
+use crate::measure::{self, Distance, Evaluation};
+use crate::plan::Plan;
+use crate::request::{Shrinkage, Treatment};
+use crate::system::clock::{Stage, StageClock};
+
+/// A candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Its gauge.
+    pub gauge: String,
+    /// What its factors must not lose.
+    pub sink: String,
+    /// Whether biases correct it.
+    pub bias: bool,
+    /// How far the second moment of `whiten` is shrunk; absent with other gauges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrinkage: Option<f64>,
+    /// Whether it was measured on the texts behind the first alone, to choose the shrinkage.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+    /// Parameters after over before, on the selected slots.
+    pub ratio: f64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<(f64, f64)>,
+    /// Whether it is the artifact.
+    pub chosen: bool,
+    /// What was measured on it.
+    pub evaluation: Evaluation,
+}
+
+/// A candidate that was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub plan: Plan,
+    pub treatment: Treatment,
+    /// Index of its trial.
+    pub trial: usize,
+    pub distance: Distance,
+    pub bytes: u64,
+}
+
+/// A place to measure candidates.
+pub(super) struct Bench<'a> {
+    inputs: &'a Inputs<'a>,
+    work: &'a Work,
+    model: Arc<Model>,
+    pool: Arc<Pool>,
+    watch: Watch<'a>,
+    trials: RefCell<Vec<Trial>>,
+    clock: &'a StageClock,
+}
+
+impl<'a> Bench<'a> {
+    /// A bench without candidates.
+    pub(super) fn new(
+        inputs: &'a Inputs<'a>,
+        work: &'a Work,
+        clock: &'a StageClock,
+        watch: Watch<'a>,
+    ) -> Result<Self, TrialError> {
+        let model = Model::bind(inputs.source.clone()).map_err(|error| TrialError::Load {
+            path: inputs.source.path.clone(),
+            error,
+        })?;
+        Ok(Bench {
+            inputs,
+            work,
+            model: Arc::new(model),
+            pool: Arc::new(Pool::new(inputs.threads)?),
+            watch,
+            trials: RefCell::default(),
+            clock,
+        })
+    }
+
+    /// The candidates in the order in which they were measured.
+    pub(super) fn into_trials(self) -> Vec<Trial> {
+        self.trials.into_inner()
+    }
+
+    /// Makes the artifact of a plan, or finds it.
+    pub(super) fn build(&self, plan: &Plan, treatment: Treatment) -> Result<Built, TrialError> {
+        Ok(self.inputs.build(plan, treatment, self.work, self.watch)?)
+    }
+
+    /// Measures a candidate on windows, or finds that it was.
+    pub(super) fn measure(
+        &self,
+        plan: &Plan,
+        treatment: Treatment,
+        windows: &Windows,
+    ) -> Result<Candidate, TrialError> {
+        let artifact = self.work.artifact(self.inputs.key(plan, treatment));
+        let digest = windows.digest();
+        let (trial, distance): (Trial, Distance) = match artifact.measured(digest) {
+            Some(found) => found,
+            None => {
+                let ratio = plan.ratio();
+                self.watch.tell(Event::Trial { treatment, ratio });
+                let built = self.build(plan, treatment)?;
+                let (evaluation, distance) = self.evaluate(built.key, windows)?;
+                let searches = &built.treated.axiom;
+                let sum = |of: fn(&AxiomSearch) -> f64| searches.iter().map(of).sum::<f64>();
+                let tail = (sum(|s| s.before), sum(|s| s.after));
+                let trial = Trial {
+                    tail: (!searches.is_empty()).then_some(tail),
+                    gauge: treatment.gauge.to_string(),
+                    sink: treatment.sink.to_string(),
+                    bias: treatment.bias,
+                    shrinkage: treatment.shrinks().map(Shrinkage::part),
+                    elsewhere: false,
+                    ratio,
+                    bytes: built.bytes,
+                    chosen: false,
+                    evaluation,
+                };
+                let found = (trial, distance);
+                artifact.note(digest, &found)?;
+                found
+            }
+        };
+        let bytes = trial.bytes;
+        Ok(Candidate {
+            plan: plan.clone(),
+            treatment,
+            trial: self.noted(trial),
+            distance,
+            bytes,
+        })
+    }
+
+    /// The index of a trial, which is new or was there before.
+    fn noted(&self, trial: Trial) -> usize {
+        let mut trials = self.trials.borrow_mut();
+        let known = trials.iter().position(|known| *known == trial);
+        known.unwrap_or_else(|| {
+            trials.push(trial);
+            trials.len() - 1
+        })
+    }
+
+    /// Says of a candidate that it was measured on the texts behind the first.
+    pub(super) fn is_elsewhere(&self, candidate: &Candidate) {
+        if let Some(trial) = self.trials.borrow_mut().get_mut(candidate.trial) {
+            trial.elsewhere = true;
+        }
+    }
+
+    /// Measures an artifact that is made.
+    pub(super) fn evaluate(
+        &self,
+        key: Digest,
+        windows: &Windows,
+    ) -> Result<(Evaluation, Distance), TrialError> {
+        let path = self.work.artifact(key).complete();
+        let found = self.clock.during(Stage::Measure, || {
+            let model = Model::open(&path).map_err(|error| {
+                let path = path.clone();
+                TrialError::Load { path, error }
+            })?;
+            let progress = |done, all| {
+                self.watch.tell(Event::Evaluate { done, all });
+                self.watch.check()
+            };
+            let (model, source) = (Arc::new(model), Some(&self.model));
+            let kv = KvType::F16;
+            let found = measure::on_windows(&self.pool, &model, source, windows, kv, progress);
+            Ok::<_, TrialError>(found?)
+        })?;
+        match found.reference.clone() {
+            Some(distance) => Ok((found, distance)),
+            None => Err(TrialError::FewHeldOut {
+                what: "quality".into(),
+                found: windows.count(),
+                needed: 1,
+            }),
+        }
+    }
+
+    /// The tail energy of all layers before a search for a gauge and behind it.
+    pub(super) fn tail(&self, candidate: &Candidate) -> (f64, f64) {
+        let trials = self.trials.borrow();
+        let found = trials.get(candidate.trial).and_then(|trial| trial.tail);
+        found.unwrap_or_default()
+    }
+
+    pub(super) fn discard(&self, candidate: &Candidate) {
+        let key = self.inputs.key(&candidate.plan, candidate.treatment);
+        self.work.artifact(key).discard();
+    }
+
+    /// Of two candidates the one with the smaller KL divergence; the other's artifact goes.
+    pub(super) fn better(&self, one: Candidate, other: Candidate) -> Candidate {
+        let (best, beaten) = match other.distance.kl < one.distance.kl {
+            true => (other, one),
+            false => (one, other),
+        };
+        self.discard(&beaten);
+        best
+    }
+}

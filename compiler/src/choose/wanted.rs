@@ -1,0 +1,67 @@
+//! What is asked for, and which candidates that makes.
+
+use crate::request::{
+    Asked, BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError,
+};
+
+/// Gauges that are tried where none is asked for; of equal ones the first counts.
+const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeKind::None];
+
+/// What is asked for, and what there is to decide it by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// How weights are to be treated; where it is silent, the best is found.
+    pub weighting: Asked,
+    /// What is to be reached.
+    pub goal: Goal,
+    /// Whether there are activations.
+    pub calibrated: bool,
+    /// Whether there is text to measure on.
+    pub held_out: bool,
+}
+
+impl Wanted {
+    /// Treatments with the gauges that are compared; of equal ones the first counts.
+    pub(super) fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
+        let first = self.weighting.resolve(self.calibrated)?;
+        let open = self.weighting.gauge.is_none() && self.calibrated && self.held_out;
+        let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
+        let with = |&gauge: &GaugeKind| Treatment { gauge, ..first };
+        Ok(gauges.iter().map(with).collect())
+    }
+
+    /// Whether the best shrinkage is to be found.
+    pub(super) fn tries_shrinkages(&self) -> bool {
+        self.weighting.shrinkage == Some(ShrinkageArg::Auto)
+    }
+
+    /// Whether biases are tried.
+    pub(super) fn tries_biases(&self) -> bool {
+        let open = matches!(self.weighting.bias, None | Some(BiasArg::Auto));
+        open && self.calibrated && self.held_out
+    }
+
+    /// Whether held-out text is to decide anything.
+    pub fn decides(&self) -> bool {
+        self.candidates() > 1
+    }
+
+    /// Candidates that are made; of a search at most.
+    pub fn candidates(&self) -> usize {
+        if !self.held_out {
+            return 1;
+        }
+        let gauges = match self.weighting.gauge {
+            None if self.calibrated => GAUGES.len(),
+            Some(gauge) if gauge.is_unproven() => 2,
+            _ => 1,
+        };
+        // The largest ratio, and seven halvings of a hundred.
+        let ratios = if self.goal.limit.is_none() { 0 } else { 8 };
+        let shrinkages = match self.tries_shrinkages() {
+            true => Shrinkage::TRIED.len(),
+            false => 0,
+        };
+        gauges + shrinkages + usize::from(self.tries_biases()) + ratios
+    }
+}

@@ -1,0 +1,129 @@
+//! Several calibration texts with weights, and the shrinkage that text of another kind decides on.
+
+use std::fs;
+
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, htc};
+use serde_json::Value;
+
+use super::number;
+
+const MODEL: &str = "reference-7m-f16.gguf";
+
+/// The demo model's keys and values, half of them, calibrated on the beginnings of two books.
+fn compile(scratch: &Scratch, output: &str, second: &str, options: &[&str]) -> Htc {
+    for name in ["alice.txt", "time_machine.txt"] {
+        let text = fs::read_to_string(demo(name)).unwrap();
+        let short: String = text.chars().take(6000).collect();
+        scratch.file(name, short);
+    }
+    let second = scratch.path(second);
+    htc!["compile", demo(MODEL), "-o", scratch.path(output)]
+        .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
+        .args(["--report", "json", "--force", "--cache"])
+        .arg(scratch.path("cache"))
+        .arg("--calibration")
+        .arg(scratch.path("alice.txt"))
+        .arg("--calibration")
+        .arg(second)
+        .args(options)
+}
+
+fn artifact(scratch: &Scratch, name: &str) -> Vec<u8> {
+    fs::read(scratch.path(name)).unwrap()
+}
+
+const GIVEN: [&str; 4] = ["--gauge", "whiten", "--bias", "off"];
+
+#[test]
+fn every_text_is_named_with_its_weight() {
+    let scratch = Scratch::new();
+    let run = |output, second| {
+        let run = compile(&scratch, output, second, &GIVEN);
+        run.run().ok().json()
+    };
+    let found = run("half", "time_machine.txt=0.5");
+    let calibration = &found["calibration"];
+    let said = "alice.txt, time_machine.txt (weight 0.5)";
+    assert_eq!(calibration["text"], said);
+    let texts = calibration["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 2);
+    assert_eq!(texts[0]["weight"], 1.0);
+    assert_eq!(texts[1]["weight"], 0.5);
+    let tokens: f64 = texts.iter().map(|text| number(text, "/tokens")).sum();
+    assert_eq!(number(calibration, "/tokens"), tokens);
+    assert_eq!(found["quality"]["text"], "alice.txt, time_machine.txt");
+    assert_ne!(texts[0]["sha256"], texts[1]["sha256"]);
+    // The statistics are of these weights, and found again for them alone.
+    assert_eq!(calibration["found_layers"], 0);
+    let again = run("again", "time_machine.txt=0.5");
+    let layers = &again["calibration"]["layers"];
+    assert_eq!(&again["calibration"]["found_layers"], layers);
+    assert!(artifact(&scratch, "again") == artifact(&scratch, "half"));
+    let other = run("whole", "time_machine.txt");
+    assert_eq!(other["calibration"]["found_layers"], 0);
+    assert!(artifact(&scratch, "whole") != artifact(&scratch, "half"));
+}
+
+#[test]
+fn texts_that_say_nothing_new_are_refused() {
+    let scratch = Scratch::new();
+    let run = |second: &str| compile(&scratch, "out", second, &GIVEN).run();
+    run("alice.txt").refused(2, &["--calibration", "given twice"]);
+    run("alice.txt=3").refused(2, &["--calibration", "given twice"]);
+    run("time_machine.txt=0").refused(2, &["--calibration", "above 0"]);
+    run("time_machine.txt=-1").refused(2, &["--calibration", "above 0"]);
+    assert!(!scratch.path("out").exists());
+}
+
+/// Of the shrinkages the one is taken that measures best on the second text alone.
+#[test]
+fn the_second_text_decides_on_the_shrinkage() {
+    let scratch = Scratch::new();
+    let options = [&GIVEN[..], &["--shrinkage", "auto"]].concat();
+    let second = "time_machine.txt=0.1";
+    let run = compile(&scratch, "auto", second, &options).run().ok();
+    let said = run.stderr.clone();
+    assert!(said.contains("on the texts behind the first"), "{said}");
+    let report = run.json();
+    let trials = report["trials"].as_array().unwrap();
+    let (elsewhere, all): (Vec<&Value>, Vec<&Value>) =
+        trials.iter().partition(|trial| trial["elsewhere"] == true);
+    assert_eq!((elsewhere.len(), all.len()), (5, 1));
+    let kl = |trial: &Value| number(trial, "/evaluation/kl");
+    let best = elsewhere.iter().min_by(|a, b| kl(a).total_cmp(&kl(b)));
+    let part = &best.unwrap()["shrinkage"];
+    assert_eq!(&all[0]["shrinkage"], part);
+    assert_eq!(all[0]["chosen"], true);
+    assert_eq!(&report["weighting"]["shrinkage"], part);
+    let chunks = |trial: &Value| number(trial, "/evaluation/chunks");
+    assert!(chunks(elsewhere[0]) < chunks(all[0]));
+    // What was chosen is what an explicit choice gives.
+    let part = part.to_string();
+    let explicit = [&GIVEN[..], &["--shrinkage", &part]].concat();
+    compile(&scratch, "explicit", second, &explicit).run().ok();
+    assert!(artifact(&scratch, "explicit") == artifact(&scratch, "auto"));
+}
+
+#[test]
+fn a_shrinkage_changes_what_whiten_gives_and_nothing_else_has_one() {
+    let scratch = Scratch::new();
+    let second = "time_machine.txt";
+    let shrunk = |part| {
+        let options = [&GIVEN[..], &["--shrinkage", part]].concat();
+        let run = compile(&scratch, part, second, &options).run().ok();
+        let report = run.json();
+        assert_eq!(report["weighting"]["shrinkage"].to_string(), part);
+        artifact(&scratch, part)
+    };
+    assert!(shrunk("0.01") != shrunk("0.3"));
+    compile(&scratch, "default", second, &GIVEN).run().ok();
+    assert!(artifact(&scratch, "default") == artifact(&scratch, "0.01"));
+    for (options, words) in [
+        (["--gauge", "none", "--shrinkage", "0.1"], "--gauge whiten"),
+        (["--gauge", "whiten", "--shrinkage", "2"], "--shrinkage"),
+    ] {
+        let run = compile(&scratch, "out", second, &options).run();
+        run.refused(2, &[words]);
+    }
+}
