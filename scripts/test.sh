@@ -4,11 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ ! -d "${HTC_SHARED:-../shared}" ]; then
-  echo "HTC_SHARED names no folder: comparisons with other programs' models and texts are skipped"
+  echo "HTC_SHARED names no folder: comparisons with other programs' models and texts are skipped, and named at the end"
 fi
 cargo build --release --locked --workspace
 if cargo nextest --version >/dev/null 2>&1; then
-  cargo nextest run --release --locked --workspace --no-fail-fast
+  failed=0
+  cargo nextest run --release --locked --workspace --no-fail-fast || failed=$?
+  python3 scripts/skipped_tests.py "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml"
+  [ "$failed" -eq 0 ] || exit "$failed"
   cargo test --release --locked --workspace --doc --quiet
 else
   echo "cargo-nextest is not installed: running the same tests with cargo test"

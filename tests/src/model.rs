@@ -108,6 +108,16 @@ impl Tensor {
         bytes
     }
 
+    /// Its numbers as a reader of the file finds them.
+    ///
+    /// # Panics
+    /// When its rows are not whole blocks of its type.
+    pub fn decoded(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.values.len()];
+        block::decode(self.dtype, &self.bytes(), &mut values).unwrap();
+        values
+    }
+
     fn dims(&self) -> Vec<u64> {
         match self.rows {
             1 => vec![self.cols as u64],

@@ -53,7 +53,7 @@ pub struct SharedBasis {
     /// orthonormal; the entry of largest magnitude of each is positive.
     ///
     /// Under a gauge the rows are those of `Pᵀ G⁻¹`, of length 1 but no longer orthogonal. Exempt
-    /// columns come first, as rows of the identity; a direction that was appended comes last.
+    /// columns come first, as rows of the identity, then the direction of a sink that would be missed.
     pub basis: Vec<f32>,
     /// Per slot, in the order given, `W̃ = W P`, row-major `[out, k]`. Under a gauge `W G P`, whose
     /// columns make up for the lengths of the rows of `basis`.
@@ -93,8 +93,9 @@ pub fn shared_basis(
 ///
 /// Whatever the options, `k` rows are stored. Exempt columns take their number of them and the basis
 /// of the others is zero there, so that execution needs nothing new. If the basis
-/// covers less of the sink direction than its threshold, its last component gives way to that
-/// direction and `Ŵ_i ŝ = W_i ŝ` to rounding; who wants it on top plans one rank more.
+/// covers less of the sink direction than its threshold, that direction is its first component, the others
+/// are the best beside it, and `Ŵ_i ŝ = W_i ŝ` to rounding, at every smaller rank too; who wants it on top
+/// plans one rank more.
 ///
 /// # Errors
 /// Those of [`shared_basis`], a gauge or a direction of another width, a second moment with negative
@@ -128,10 +129,12 @@ fn project(
     options: &BasisOptions<'_>,
 ) -> Result<SharedBasis, FactoriseError> {
     let gauge = options.gauge;
-    let (mut p, eigenvalues) = leading(weights, k, options.weighting, gauge)?;
-    let sink = match options.sink {
+    let gram = shared_gram(weights, options.weighting, gauge)?;
+    let of_sink = options.sink.map(|sink| (sink, gram.clone()));
+    let (mut p, eigenvalues) = leading(gram, k, options.weighting, gauge)?;
+    let sink = match of_sink {
         None => None,
-        Some(sink) => Some(protect(&mut p, sink, gauge)?),
+        Some((sink, gram)) => Some(protect(&mut p, sink, gauge, gram)?),
     };
     let (mut read, mut write) = (p.clone(), p);
     if !matches!(gauge, Gauge::None) {
@@ -187,25 +190,53 @@ fn projected(
     Ok(rows)
 }
 
-/// Makes sure that the span of `p [d, k]` does not miss `G⁻¹ ŝ`.
-fn protect(p: &mut Mat<f64>, sink: Sink<'_>, gauge: &Gauge) -> Result<SinkOutcome, FactoriseError> {
+/// Makes sure that the span of `p [d, k]` does not miss `G⁻¹ ŝ`: where it does, that direction becomes the
+/// first vector and the others the leading eigenvectors of `K` beside it, so that it lies in the span of
+/// the first vectors at every rank. `gram` is `K`, of which the lower triangle counts.
+fn protect(
+    p: &mut Mat<f64>,
+    sink: Sink<'_>,
+    gauge: &Gauge,
+    mut gram: Mat<f64>,
+) -> Result<SinkOutcome, FactoriseError> {
     let (d, k) = p.shape();
     let direction = gauge.divide(Mat::from_fn(d, 1, |i, _| sink.direction[i]))?;
     let direction: Vec<f64> = direction.col(0).iter().copied().collect();
     let mut rows: Vec<f64> = p.col_iter().flat_map(|c| c.iter().copied()).collect();
     let (coverage, missed) = append_direction(&mut rows, &direction, sink.threshold)?;
     if missed {
-        // Beside the first k - 1 the direction is another row.
-        rows.truncate((k - 1) * d);
-        append_direction(&mut rows, &direction, f64::INFINITY)?;
-        for i in 0..d {
-            p[(i, k - 1)] = rows[(k - 1) * d + i];
+        let mut first = Vec::new();
+        append_direction(&mut first, &direction, f64::INFINITY)?;
+        set_aside(&mut gram, &first);
+        for (i, value) in first.iter().enumerate() {
+            p[(i, 0)] = *value;
+        }
+        if k > 1 {
+            let others = backend::eigen(gram, k - 1)?.vectors;
+            p.as_mut().subcols_mut(1, k - 1).copy_from(&others);
         }
     }
     Ok(SinkOutcome {
         coverage,
         appended: missed,
     })
+}
+
+/// `(1 − s sᵀ) K (1 − s sᵀ) − tr(K) s sᵀ` for a unit vector `s`, in the lower triangle: `s` is its last
+/// eigenvector, whatever the rank of `K`.
+fn set_aside(gram: &mut Mat<f64>, s: &[f64]) {
+    let d = s.len();
+    let entry = |gram: &Mat<f64>, i: usize, j: usize| gram[(i.max(j), i.min(j))];
+    let along: Vec<f64> = (0..d)
+        .map(|i| (0..d).map(|j| entry(gram, i, j) * s[j]).sum())
+        .collect();
+    let twice: f64 = along.iter().zip(s).map(|(x, s)| x * s).sum();
+    let trace: f64 = (0..d).map(|i| gram[(i, i)]).sum();
+    for j in 0..d {
+        for i in j..d {
+            gram[(i, j)] += (twice - trace) * s[i] * s[j] - along[i] * s[j] - s[i] * along[j];
+        }
+    }
 }
 
 /// [`project`] on the columns that are not exempt, with the exempt ones before them.
@@ -317,13 +348,13 @@ fn check(weights: &[Weight<'_>], k: usize) -> Result<usize, FactoriseError> {
 }
 
 /// `P [d, k]` before rounding, with signs as they come, and all `d` eigenvalues of `K`, decreasing.
+/// `gram` is `K`, see [`shared_gram`].
 fn leading(
-    weights: &[Weight<'_>],
+    gram: Mat<f64>,
     k: usize,
     weighting: BasisWeighting,
     gauge: &Gauge,
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
-    let gram = shared_gram(weights, weighting, gauge)?;
     let mut found = backend::eigen(gram, k)?;
     let unit = match weighting {
         BasisWeighting::Normalised => 1.0,
@@ -415,7 +446,10 @@ pub fn shared_components(
     let p = match outs < d {
         // K has rank `outs` at most, and a matrix of that order has the same eigenvalues.
         true => leading_of_rows(weights, outs, d, weighting)?,
-        false => leading(weights, d, weighting, &Gauge::None)?.0,
+        false => {
+            let gram = shared_gram(weights, weighting, &Gauge::None)?;
+            leading(gram, d, weighting, &Gauge::None)?.0
+        }
     };
     let energies = weights.iter().map(|&weight| {
         let mut energies = vec![0.0; p.ncols()];
@@ -482,7 +516,8 @@ pub(super) fn basis_f64(
     weighting: BasisWeighting,
 ) -> Result<(Mat<f64>, Vec<f64>), FactoriseError> {
     check(weights, k)?;
-    let (mut p, eigenvalues) = leading(weights, k, weighting, &Gauge::None)?;
+    let gram = shared_gram(weights, weighting, &Gauge::None)?;
+    let (mut p, eigenvalues) = leading(gram, k, weighting, &Gauge::None)?;
     for column in p.col_iter_mut() {
         if is_negative(column.as_ref().iter().map(|&v| v as f32)) {
             column.iter_mut().for_each(|v| *v = -*v);

@@ -1,5 +1,6 @@
 //! What a factorisation loses on the mean input, put back as a bias.
 
+use super::covariance::check_mean;
 use super::{FactoriseError, Weight};
 
 /// `b = (W − B A) E[x]`, so that `E[B A x + b] = E[W x]`.
@@ -29,18 +30,7 @@ pub fn bias_correction(
             b: b.len(),
         });
     }
-    if mean.len() != n {
-        return Err(FactoriseError::VectorLength {
-            expected: n,
-            found: mean.len(),
-        });
-    }
-    if let Some(index) = mean.iter().position(|v| !v.is_finite()) {
-        return Err(FactoriseError::VectorEntry {
-            index,
-            value: mean[index],
-        });
-    }
+    check_mean(mean, n)?;
     let dot =
         |row: &[f32], x: &[f64]| -> f64 { row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum() };
     let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, mean)).collect();

@@ -172,6 +172,18 @@ pub enum FactoriseError {
         /// The entry.
         value: f64,
     },
+    /// A mean that no distribution with this second moment has.
+    #[error(
+        "channel {index} has a mean of {mean:e} and a mean square of {second:e}, which is less than the mean's square: calibrate again"
+    )]
+    MeanBeyondMoment {
+        /// Which channel.
+        index: usize,
+        /// Its mean.
+        mean: f64,
+        /// Its second moment.
+        second: f64,
+    },
     /// A direction of length zero.
     #[error("the direction to keep is zero: leave it out")]
     NoDirection,

@@ -98,6 +98,12 @@ impl<'a> SecondMoment<'a> {
         Ok(())
     }
 
+    /// `C_ii`, of a matrix that is as long as its order demands.
+    pub fn diagonal(&self) -> Vec<f64> {
+        let rows = self.values.chunks_exact(self.order.max(1)).enumerate();
+        rows.filter_map(|(i, row)| row.get(i).copied()).collect()
+    }
+
     /// The matrix whose lower triangle counts.
     pub(super) fn lower(&self) -> MatRef<'a, f64> {
         MatRef::from_row_major_slice(self.values, self.order, self.order)

@@ -11,7 +11,8 @@
 //! Both minimise the Frobenius norm of what is lost, or with [`low_rank_with`] and
 //! [`shared_basis_with`] the norm that a [`Gauge`] chooses: from the activations of a calibration,
 //! or from the weights alone by [`axiom_gauge`]. They can keep a direction ([`Sink`]) or input
-//! columns exact, and [`bias_correction`] puts back what is lost on the mean input.
+//! columns exact, and [`bias_correction`] puts back what is lost on the mean input; the gauge is then made
+//! from the [`covariance`] of the inputs instead of their second moment.
 //!
 //! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
 //! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
@@ -24,6 +25,7 @@
 mod axiom;
 mod basis;
 mod bias;
+mod covariance;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
@@ -52,12 +54,13 @@ pub use basis::{
     shared_components, shared_singular_values,
 };
 pub use bias::bias_correction;
+pub use covariance::{covariance, mean_energy};
 pub use error::FactoriseError;
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
 pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
 pub use measure::{
     Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
-    weighted_error,
+    weighted_energies, weighted_error,
 };
 pub use sink::{
     Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,

@@ -43,11 +43,15 @@ const GRAM_FROM: usize = 64;
 /// 0.76 0.65 0.67 0.80 1.18 %. A quarter is the best, or equal within the noise, in every case measured.
 const B_EXPONENT: f64 = 0.25;
 
+/// `A` and `B`.
+type Pair = (Vec<f32>, Vec<f32>);
+
 /// `W ≈ B A`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
     /// `A = S^¾ Vᵀ`, row-major `[r, in]`: row `j` is component `j`, in decreasing order of its
-    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`.
+    /// singular value; its entry of largest magnitude is positive. Under a gauge `S^¾ Vᵀ G⁻¹`. Exempt
+    /// columns come first, then the direction of a sink that would be missed.
     pub a: Vec<f32>,
     /// `B = U S^¼`, row-major `[out, r]`. Under a gauge `H⁻¹ U S^¼`.
     pub b: Vec<f32>,
@@ -101,9 +105,9 @@ pub fn low_rank(weight: Weight<'_>, r: usize, path: Path) -> Result<LowRank, Fac
 ///
 /// The first `r'` components are the best approximation of rank `r'` under the same gauge.
 ///
-/// If the components cover less of the sink direction `ŝ` than its threshold, the last one gives
-/// way to `u uᵀ (W − Ŵ)` with `u ∝ (W − Ŵ) ŝ`, where `Ŵ` are the others: no other component with
-/// `B A ŝ = W ŝ` loses less. Who wants it on top plans one rank more.
+/// If the components cover less of the sink direction `ŝ` than its threshold, the first is the one that
+/// gives `W ŝ`, and the others are the best of those that give nothing there: `B A ŝ = W ŝ` at every
+/// rank, and no factors with that lose less. It takes one of the ranks; who wants it on top plans one more.
 ///
 /// Exempt columns come first, as components that hold a row of the identity and the column itself; the
 /// other components are the best approximation of the other columns, and zero at the exempt
@@ -165,8 +169,14 @@ pub fn low_rank_with(
         None => None,
         Some((unit, threshold)) => {
             let coverage = direction_coverage(&a, &values, &unit, input)?;
-            let appended =
-                coverage.norm < threshold && replace_last(weight, &mut a, &mut b, &unit, output);
+            let first = match coverage.norm < threshold && misses(weight, &a, &b, &unit) {
+                true => direction_first(weight, r, &unit, options)?,
+                false => None,
+            };
+            let appended = first.is_some();
+            if let Some(factors) = first {
+                (a, b) = factors;
+            }
             Some(SinkOutcome { coverage, appended })
         }
     };
@@ -311,66 +321,112 @@ fn direction_coverage(
     Ok(coverage_of_parts(parts))
 }
 
-/// Replaces the last component so that `B A` does to the direction `unit` what the weight does.
-/// Returns whether it did: there is nothing to replace where the other components do that already.
-fn replace_last(
+/// Whether `B A` does something else to the direction `unit` than the weight, beyond the rounding of
+/// stored factors.
+fn misses(weight: Weight<'_>, a: &[f32], b: &[f32], unit: &[f64]) -> bool {
+    let r = a.len() / weight.cols;
+    let inner: Vec<f64> = a
+        .chunks_exact(weight.cols)
+        .map(|row| dot(row, unit))
+        .collect();
+    let (mut missed, mut exact) = (0.0, 0.0);
+    for (row, b) in weight
+        .values
+        .chunks_exact(weight.cols)
+        .zip(b.chunks_exact(r))
+    {
+        let whole = dot(row, unit);
+        exact += whole * whole;
+        missed += (whole - dot(b, &inner)).powi(2);
+    }
+    missed > f64::from(f32::EPSILON).powi(2) * exact
+}
+
+/// Factors of rank `r` of which the first component does to the direction `unit` what the weight does, and
+/// the others nothing: so do the first components of every smaller rank. `None` where the weight does
+/// nothing to it either.
+///
+/// The first is `u uᵀ H W` with `u ∝ H W ŝ`, in the coordinates of the outputs; the others are the best
+/// factors of `(1 − u uᵀ) H W`, to which the direction gives nothing. What is lost is the tail of that,
+/// and no factors that keep the direction lose less: with `Ŵ ŝ = W ŝ` their columns span `u`, the best
+/// with given columns is a projection onto them, and beside `u` the best are the singular vectors.
+fn direction_first(
     weight: Weight<'_>,
-    a: &mut [f32],
-    b: &mut [f32],
+    r: usize,
     unit: &[f64],
-    output: Option<&Diagonal>,
-) -> bool {
+    options: &LowRankOptions<'_>,
+) -> Result<Option<Pair>, FactoriseError> {
     let n = weight.cols;
-    let r = a.len() / n;
-    let (kept, last) = a.split_at_mut((r - 1) * n);
-    let inner: Vec<f64> = kept.chunks_exact(n).map(|row| dot(row, unit)).collect();
-    // e = (W − Ŵ) ŝ.
-    let mut exact = 0.0;
-    let missed: Vec<f64> = weight
+    let h = |o: usize| options.output.map_or(1.0, |h| h.entries()[o]);
+    let along: Vec<f64> = weight
         .values
         .chunks_exact(n)
-        .zip(b.chunks_exact(r))
-        .map(|(w, b)| {
-            let whole = dot(w, unit);
-            exact += whole * whole;
-            whole - dot(&b[..r - 1], &inner)
+        .map(|row| dot(row, unit))
+        .collect();
+    let gauged = along.iter().enumerate().map(|(o, e)| (h(o) * e).powi(2));
+    let length = gauged.sum::<f64>().sqrt();
+    if length <= 0.0 {
+        return Ok(None);
+    }
+    // The component as H⁻¹ u = W ŝ / ‖H W ŝ‖ and cᵀ = uᵀ H W; cᵀ ŝ = ‖H W ŝ‖.
+    let mut c = vec![0.0; n];
+    for (o, (e, row)) in along.iter().zip(weight.values.chunks_exact(n)).enumerate() {
+        add(&mut c, h(o) * h(o) * e / length, row);
+    }
+    let rest: Vec<f32> = along
+        .iter()
+        .zip(weight.values.chunks_exact(n))
+        .flat_map(|(e, row)| {
+            let column = e / length;
+            let pairs = row.iter().zip(&c);
+            pairs.map(move |(&w, c)| (f64::from(w) - column * c) as f32)
         })
         .collect();
-    let squares: f64 = missed.iter().map(|e| e * e).sum();
-    // The stored factors are rounded to float32.
-    let rounding = f64::from(f32::EPSILON) * f64::from(f32::EPSILON);
-    if squares <= rounding * exact {
-        return false;
-    }
-    // cᵀ = (H e)ᵀ H (W − Ŵ) / ‖H e‖², for which cᵀ ŝ = 1.
-    let h = |o: usize| output.map_or(1.0, |h| h.entries()[o]);
-    let (mut c, mut on_kept) = (vec![0.0; n], vec![0.0; r - 1]);
-    let mut total = 0.0;
-    for (o, &e) in missed.iter().enumerate() {
-        let factor = h(o) * h(o) * e;
-        total += factor * e;
-        add(&mut c, factor, &weight.values[o * n..(o + 1) * n]);
-        add(&mut on_kept, factor, &b[o * r..(o + 1) * r - 1]);
-    }
-    for (row, factor) in kept.chunks_exact(n).zip(&on_kept) {
-        add(&mut c, -factor, row);
-    }
-    let length = c.iter().map(|v| v * v).sum::<f64>().sqrt() / total;
-    // Split as the others: ‖column of B‖ = s^t with s = ‖e‖ ‖c‖.
-    let column = (squares.sqrt() * length).powf(B_EXPONENT) / squares.sqrt();
-    for (to, c) in last.iter_mut().zip(&c) {
-        *to = (c / total / column) as f32;
-    }
-    let sign = if is_negative(last.iter().copied()) {
-        last.iter_mut().for_each(|v| *v = -*v);
-        -1.0
-    } else {
-        1.0
+    let others = match r {
+        1 => (Vec::new(), Vec::new()),
+        _ => {
+            let rest = Weight {
+                values: &rest,
+                ..weight
+            };
+            let options = LowRankOptions {
+                sink: None,
+                ..*options
+            };
+            let found = low_rank_with(rest, r - 1, &options)?;
+            (found.a, found.b)
+        }
     };
-    for (row, e) in b.chunks_exact_mut(r).zip(&missed) {
-        row[r - 1] = (sign * column * e) as f32;
+    Ok(Some(before(&along, &c, unit, others)))
+}
+
+/// The factors `others` behind a component along `c` that gives what they lack of `along`, the output at
+/// `unit`: all of it but for the rounding of the others.
+fn before(along: &[f64], c: &[f64], unit: &[f64], (a, b): Pair) -> Pair {
+    let (n, r) = (c.len(), a.len() / c.len() + 1);
+    let inner: Vec<f64> = a.chunks_exact(n).map(|row| dot(row, unit)).collect();
+    let part: f64 = c.iter().zip(unit).map(|(c, s)| c * s).sum();
+    let rows = |o: usize| &b[o * (r - 1)..(o + 1) * (r - 1)];
+    let missing = along.iter().enumerate();
+    let column: Vec<f64> = missing
+        .map(|(o, whole)| (whole - dot(rows(o), &inner)) / part)
+        .collect();
+    // Split as the others: ‖column of B‖ = s^t with s = ‖column‖ ‖c‖.
+    let norm = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let scale = (norm(&column) * norm(c)).powf(B_EXPONENT) / norm(&column);
+    let mut first: Vec<f32> = c.iter().map(|c| (c / scale) as f32).collect();
+    let sign = match is_negative(first.iter().copied()) {
+        true => -1.0,
+        false => 1.0,
+    };
+    first.iter_mut().for_each(|v| *v *= sign as f32);
+    first.extend(a);
+    let mut columns = Vec::with_capacity(along.len() * r);
+    for (o, value) in column.iter().enumerate() {
+        columns.push((sign * scale * value) as f32);
+        columns.extend_from_slice(rows(o));
     }
-    true
+    (first, columns)
 }
 
 fn dot(x: &[f32], y: &[f64]) -> f64 {
@@ -456,7 +512,7 @@ fn factors(
     values: &[f64],
     input: &Gauge,
     output: Option<&Diagonal>,
-) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
+) -> Result<Pair, FactoriseError> {
     let r = x.ncols();
     let tall = Panels::tall(weight);
     let powers = |exponent: f64| powers(&values[..r], exponent);

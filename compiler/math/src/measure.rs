@@ -73,12 +73,11 @@ pub fn shared_error(weight: Weight<'_>, basis: &[f32], projected: &[f32], k: usi
     low_rank_error(weight, basis, projected, k)
 }
 
-/// `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, that is
-/// `(tr((W − B A) C (W − B A)ᵀ) / tr(W C Wᵀ))^½`, in float64, of the factors as they are stored.
+/// `(E‖(W − B A) x‖² / E‖W x‖²)^½` for inputs with the second moment `C = E[x xᵀ]`, of the factors as
+/// they are stored: see [`weighted_energies`].
 ///
-/// `a` is `[r, in]`, `b` is `[out, r]`, row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
-/// Zero when both traces are zero, infinite when only the second is; not a number when a length
-/// does not fit its shape. Takes about `2 out in²` operations.
+/// Zero when both are zero, infinite when only the second is; not a number when a length does not fit
+/// its shape.
 pub fn weighted_error(
     weight: Weight<'_>,
     a: &[f32],
@@ -86,6 +85,21 @@ pub fn weighted_error(
     r: usize,
     moment: SecondMoment<'_>,
 ) -> f64 {
+    weighted_energies(weight, a, b, r, moment).error()
+}
+
+/// `E‖(W − B A) x‖²` and `E‖W x‖²` for inputs with the second moment `C = E[x xᵀ]`, that is
+/// `tr((W − B A) C (W − B A)ᵀ)` and `tr(W C Wᵀ)`, in float64, of the factors as they are stored.
+///
+/// `a` is `[r, in]`, `b` is `[out, r]`, row-major; a shared basis `Pᵀ` and its `W̃` fit as well.
+/// Not numbers when a length does not fit its shape. Takes about `2 out in²` operations.
+pub fn weighted_energies(
+    weight: Weight<'_>,
+    a: &[f32],
+    b: &[f32],
+    r: usize,
+    moment: SecondMoment<'_>,
+) -> Energies {
     let (m, n) = (weight.rows, weight.cols);
     let fits = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
     if !fits(weight.values.len(), m, n)
@@ -94,14 +108,17 @@ pub fn weighted_error(
         || moment.order != n
         || moment.check().is_err()
     {
-        return f64::NAN;
+        return Energies {
+            missing: f64::NAN,
+            whole: f64::NAN,
+        };
     }
     let mut a_tile = Mat::<f64>::zeros(r, TILE.min(n));
     let mut b_tile = Mat::<f64>::zeros(r, TILE.min(m));
     // Rows of W, and of what is missing from them, as columns.
     let mut exact = Mat::<f64>::zeros(n, TILE.min(m));
     let mut missing = exact.clone();
-    let (mut error, mut norm) = (0.0f64, 0.0f64);
+    let mut energies = Energies::default();
     for row in (0..m).step_by(TILE) {
         let p = TILE.min(m - row);
         for i in 0..p {
@@ -131,15 +148,12 @@ pub fn weighted_error(
                 Par::Seq,
             );
         }
-        error += energy(missing.as_ref().subcols(0, p), moment);
-        norm += energy(exact.as_ref().subcols(0, p), moment);
+        energies += Energies {
+            missing: energy(missing.as_ref().subcols(0, p), moment),
+            whole: energy(exact.as_ref().subcols(0, p), moment),
+        };
     }
-    // A second moment has no negative energy; rounding may make one of a zero.
-    if error <= 0.0 {
-        0.0
-    } else {
-        (error / norm.max(0.0)).sqrt()
-    }
+    energies
 }
 
 /// What another matrix in a weight's place loses, and what there is: sums that add up over parts of the
@@ -155,6 +169,7 @@ pub struct Energies {
 impl Energies {
     /// `(missing / whole)^½`; zero where nothing is missing.
     pub fn error(self) -> f64 {
+        // A second moment has no negative energy; rounding may make one of a zero.
         if self.missing <= 0.0 {
             0.0
         } else {

@@ -45,7 +45,8 @@ pub struct SinkOutcome {
     /// by the orthonormal vectors of the decomposition: it is 1 where `Ŵ ŝ = W ŝ`, with
     /// or without a gauge.
     pub coverage: Coverage,
-    /// Whether the last component was given up for the direction, which is exact then.
+    /// Whether a component was given up for the direction, which is exact then; it is the first, so that a
+    /// smaller rank keeps it.
     pub appended: bool,
 }
 

@@ -54,7 +54,7 @@ pub struct SinkCoverage {
     /// How much of any direction a basis of this rank in random directions covers, `(k/d)^½`: a basis below it
     /// avoids the direction.
     pub random: f64,
-    /// Whether the last component was given up for it.
+    /// Whether a component was given up for it, which is the first then.
     pub appended: bool,
 }
 

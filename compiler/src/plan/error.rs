@@ -1,9 +1,20 @@
 //! Why a request has no plan.
 
+use htc_formats::DType;
 use htc_formats::model::Slot;
 use thiserror::Error;
 
 use super::allocate::Allocator;
+
+/// `q4_k or q4_0`.
+fn names(types: &[DType]) -> String {
+    let names: Vec<&str> = types.iter().map(|of| of.name()).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
 
 /// Why no plan satisfies a request. Every message names the option, as the builder's
 /// method, and a remedy.
@@ -41,6 +52,22 @@ pub enum PlanError {
         ratio: f64,
         /// The smallest ratio that some plan has.
         smallest: f64,
+    },
+    /// A ratio that factors of the type asked for cannot reach, and those of another can.
+    #[error(
+        "`ratio` {ratio}: with factors in {factor_type} a plan comes to {reached:.4}, because they take no less than \
+         slots do in the source; with `factor_type` {} it is met",
+        names(types)
+    )]
+    RatioNeedsType {
+        /// The ratio asked for.
+        ratio: f64,
+        /// The ratio of the plan in that type.
+        reached: f64,
+        /// The type asked for.
+        factor_type: DType,
+        /// The types that meet it.
+        types: Vec<DType>,
     },
     /// A ratio outside (0, 1].
     #[error("`ratio` {0}: a ratio is above 0 and at most 1")]
@@ -88,6 +115,11 @@ pub enum PlanError {
         /// What it was set to.
         found: String,
     },
+    /// Nothing says how much may be kept.
+    #[error(
+        "no budget: only `allocator` diffplan decides on a total by itself; give a `ratio`, or another budget"
+    )]
+    NoBudget,
     /// A fixed rank leaves nothing to allocate.
     #[error(
         "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \

@@ -147,3 +147,15 @@ pub(super) fn factor_type_for(asked: DType, cols: usize) -> DType {
         _ => DType::F16,
     }
 }
+
+/// The type in which a factor holds numbers of sources in `source_types` as they are: the one asked for
+/// where it does, else that of the sources, else f32.
+pub(super) fn exact_type(asked: DType, source_types: impl Iterator<Item = DType> + Clone) -> DType {
+    let holds = |dtype: DType| {
+        let short = matches!(dtype, DType::F16 | DType::BF16);
+        dtype == DType::F32 || short && source_types.clone().all(|source| source == dtype)
+    };
+    let first = source_types.clone().next();
+    let mut candidates = [Some(asked), first].into_iter().flatten();
+    candidates.find(|&dtype| holds(dtype)).unwrap_or(DType::F32)
+}

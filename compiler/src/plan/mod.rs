@@ -23,7 +23,7 @@ mod unit;
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
-use allocate::{Choice, Decision};
+use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::Kind;
 
@@ -66,14 +66,69 @@ pub fn units(
 ///
 /// # Errors
 /// [`PlanError`] where no plan satisfies the request.
+///
+/// A ratio is met or refused: where factors of the type asked for take no less than the source, and those
+/// of another type would, the error names the types.
 pub fn make(
     hyper: &HyperParameters,
     request: Request,
     evidence: &Evidence,
     source_type: impl SourceTypes,
 ) -> Result<Plan, PlanError> {
+    let Budget::Ratio(ratio) = request.budget else {
+        return attempt(hyper, request, evidence, &source_type);
+    };
+    let factor_type = request.factor_type;
+    let meets = |plan: &Plan| plan.ratio() <= ratio;
+    let made = attempt(hyper, request.clone(), evidence, &source_type);
+    let reached = match &made {
+        Ok(plan) if !meets(plan) => Some(plan.ratio()),
+        Err(PlanError::RatioTooSmall { smallest, .. }) => Some(*smallest),
+        _ => None,
+    };
+    let Some(reached) = reached else {
+        return made;
+    };
+    let others = FACTOR_TYPES.into_iter().filter(|&of| of != factor_type);
+    let types = others.filter(|&factor_type| {
+        let request = Request {
+            factor_type,
+            ..request.clone()
+        };
+        attempt(hyper, request, evidence, &source_type).is_ok_and(|plan| meets(&plan))
+    });
+    match types.collect::<Vec<_>>() {
+        types if types.is_empty() => made,
+        types => Err(PlanError::RatioNeedsType {
+            ratio,
+            reached: allocate::round_up(reached, 4),
+            factor_type,
+            types,
+        }),
+    }
+}
+
+/// The types that factors may be asked for in.
+const FACTOR_TYPES: [DType; 8] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q6K,
+    DType::Q5K,
+    DType::Q4K,
+    DType::Q4_0,
+];
+
+/// A plan, which may miss its ratio.
+fn attempt(
+    hyper: &HyperParameters,
+    request: Request,
+    evidence: &Evidence,
+    source_type: &impl SourceTypes,
+) -> Result<Plan, PlanError> {
     let kinds = kind::kinds(hyper, &request)?;
-    let units = kind::units(hyper, &kinds, &source_type);
+    let units = kind::units(hyper, &kinds, source_type);
     let (decisions, notes) = match fixed(&kinds, &request)? {
         Some(ranks) => {
             let ranks = ranks.iter().cycle().take(units.len());
@@ -88,9 +143,40 @@ pub fn make(
     let mut units: Vec<UnitPlan> = decided
         .map(|(unit, decision)| settle(unit, decision, &request))
         .collect();
-    units.extend(unselected(hyper, &request, &source_type));
-    Plan::new(hyper, request, units, notes, &source_type)
-        .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
+    units.extend(unselected(hyper, &request, source_type));
+    let mut plan = Plan::new(hyper, request, units, notes, source_type)
+        .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))?;
+    if plan.request.allocation.allocator == Allocator::CacheFit
+        && let Some(cache) = evidence.cache
+    {
+        let head = match source_type.of(MatrixId::Head) {
+            Some(_) => MatrixId::Head,
+            None => MatrixId::Embedding,
+        };
+        let beside = streamed_beside(hyper, &plan, head, source_type);
+        let predicted = allocate::predict(&plan, head, beside, cache).to_string();
+        plan.notes.push(predicted);
+    }
+    Ok(plan)
+}
+
+/// Bytes of the matrices that a token streams beside the units of a plan: slots that it does not name, and
+/// the head, or the embedding where that is tied to it.
+fn streamed_beside(
+    hyper: &HyperParameters,
+    plan: &Plan,
+    head: MatrixId,
+    source_type: &impl SourceTypes,
+) -> u64 {
+    let slots = (0..hyper.layers).flat_map(|layer| {
+        let slots = Slot::ALL.into_iter();
+        slots.map(move |slot| MatrixId::Slot { layer, slot })
+    });
+    let beside = slots
+        .chain([head])
+        .filter(|&matrix| plan.unit_of(matrix).is_none());
+    let members = beside.filter_map(|matrix| Member::new(matrix, hyper, source_type));
+    members.map(|member| member.bytes()).sum()
 }
 
 /// The matrices that are outside of the request's budget and that are to be dense in another type.
@@ -177,9 +263,14 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
         Budget::Ratio(ratio) if plain => {
             uniform::allocate(kinds, ratio, request.factor_type).map(Some)
         }
-        Budget::Ratio(_) | Budget::Parameters(_) | Budget::Bytes(_) | Budget::MeanRank(_) => {
-            Ok(None)
+        Budget::Energy if request.allocation.allocator != Allocator::DiffPlan => {
+            Err(PlanError::NoBudget)
         }
+        Budget::Ratio(_)
+        | Budget::Parameters(_)
+        | Budget::Bytes(_)
+        | Budget::MeanRank(_)
+        | Budget::Energy => Ok(None),
     }
 }
 
@@ -191,7 +282,7 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let (dense, of_dense) = dense_form(&unit.members, request.dense.slots);
     let form = match decision.choice {
         Choice::Dense => dense,
-        Choice::Rank(rank) => unit.factored(request.method, rank, asked),
+        Choice::Rank(rank) => unit.factored(request, rank),
     };
     let factors = match form {
         Form::LowRank { rank, a, b } => vec![("A", unit.cols, a), ("B", rank, b)],
@@ -208,10 +299,14 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
             Vec::new()
         }
     };
-    for (what, cols, dtype) in factors {
-        if dtype != asked {
-            notes.push(instead(what, dtype, asked, cols));
-        }
+    let exempt = unit.exact_type(request).is_some();
+    for (what, cols, dtype) in factors.into_iter().filter(|(.., dtype)| *dtype != asked) {
+        notes.push(match exempt {
+            true => {
+                format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
+            }
+            false => instead(what, dtype, asked, cols),
+        });
     }
     let (before, after) = (dense.bytes(&unit.members), form.bytes(&unit.members));
     let mut plan = UnitPlan {
@@ -324,16 +419,24 @@ impl Treatment {
     /// Makes sure that a plan leaves room for it.
     ///
     /// # Errors
-    /// [`TreatmentError::Channels`] where more channels are to stay exact than a unit has ranks.
+    /// [`TreatmentError::Channels`] where more channels are to stay exact than a unit has ranks,
+    /// [`TreatmentError::ChannelType`] where its factors are of a type in which they would not be.
     pub fn check(&self, plan: &Plan) -> Result<(), TreatmentError> {
         let SinkProtection::Channels(channels) = self.sink else {
             return Ok(());
         };
-        let reads = plan.units.iter().filter(|unit| {
-            let slot = unit.members.first().and_then(Member::slot);
-            slot.is_some_and(|slot| slot.group().is_some())
-        });
-        let small = reads.filter_map(|unit| Some((unit.rank()?, unit)));
+        let reads = || plan.units.iter().filter(|unit| unit.reads_stream());
+        if let Some((unit, (stored, exact))) =
+            reads().find_map(|unit| Some((unit, unit.inexact()?)))
+        {
+            return Err(TreatmentError::ChannelType {
+                channels,
+                unit: unit.label(),
+                stored,
+                exact,
+            });
+        }
+        let small = reads().filter_map(|unit| Some((unit.rank()?, unit)));
         match small.min_by_key(|(rank, _)| *rank) {
             Some((rank, unit)) if rank < channels => Err(TreatmentError::Channels {
                 channels,

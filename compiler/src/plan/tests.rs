@@ -1,3 +1,5 @@
+mod types;
+
 use super::kind::kinds;
 use super::*;
 use crate::request::{Asked, DenseTypes};
@@ -134,7 +136,7 @@ fn a_slot_that_would_grow_is_kept_dense_and_says_so() {
     let hyper = hyper(256, 8, 4, 768);
     let plan = make(
         &hyper,
-        request(Method::PerSlot, Budget::Ratio(0.9), DType::Q8_0),
+        request(Method::PerSlot, Budget::Rank(128), DType::Q8_0),
         |_, _| DType::Q4_0,
     )
     .unwrap();

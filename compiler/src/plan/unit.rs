@@ -3,17 +3,17 @@
 use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Site, Slot, StoredTensor};
 
-use super::form::{Form, factor_type_for};
+use super::form::{Form, exact_type, factor_type_for};
 use super::sources::SourceTypes;
-use crate::request::Method;
+use crate::request::{Request, SinkProtection};
 
 /// A slot, or the slots that share a basis, before anything is decided about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     /// Index of the block.
     pub layer: usize,
-    /// One slot for [`Method::PerSlot`], the selected slots of a group for
-    /// [`Method::SharedBasis`].
+    /// One slot for [`Method::PerSlot`](crate::request::Method::PerSlot), the selected slots of a group for
+    /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
     pub members: Vec<Member>,
     /// Rows of all members together.
     pub outs: usize,
@@ -45,15 +45,36 @@ impl Unit {
         label(&self.members)
     }
 
-    /// The factored form of a rank, with the types its factors are stored in when `asked` was
+    /// The factored form of a rank, with the types its factors are stored in when that of the request was
     /// asked for.
-    pub(super) fn factored(&self, method: Method, rank: usize, asked: DType) -> Form {
-        let (first, second) = (
-            factor_type_for(asked, self.cols),
-            factor_type_for(asked, rank),
-        );
-        Form::factored(method, rank, first, second)
+    pub(super) fn factored(&self, request: &Request, rank: usize) -> Form {
+        let asked = request.factor_type;
+        let (first, second) = match self.exact_type(request) {
+            // Zeros and ones are in any type of floating-point numbers; what passes through one is not
+            // rounded to eight bits on its way, as it would be in front of blocks.
+            Some(exact) if asked.block_len() > 1 => (DType::F16, exact),
+            Some(exact) => (asked, exact),
+            None => (
+                factor_type_for(asked, self.cols),
+                factor_type_for(asked, rank),
+            ),
+        };
+        Form::factored(request.method, rank, first, second)
     }
+
+    /// The type of factors in which exempt channels are exact, where the request has some here.
+    pub(super) fn exact_type(&self, request: &Request) -> Option<DType> {
+        let channels = matches!(request.weighting.sink, Some(SinkProtection::Channels(_)));
+        let types = self.members.iter().map(|member| member.source_type);
+        let reads = reads_stream(&self.members);
+        (channels && reads).then(|| exact_type(request.factor_type, types))
+    }
+}
+
+/// Whether slots read the residual stream, whose channels can be exempt.
+fn reads_stream(members: &[Member]) -> bool {
+    let slot = members.first().and_then(Member::slot);
+    slot.is_some_and(|slot| slot.group().is_some())
 }
 
 /// `layer 3: q+k+v`, `embedding`.
@@ -69,7 +90,8 @@ fn label(members: &[Member]) -> String {
 /// What becomes of one matrix, or of the slots of a layer that share a basis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitPlan {
-    /// One matrix, or the selected slots of a group for [`Method::SharedBasis`].
+    /// One matrix, or the selected slots of a group for
+    /// [`Method::SharedBasis`](crate::request::Method::SharedBasis).
     pub members: Vec<Member>,
     /// Form in which the unit is stored.
     pub form: Form,
@@ -142,6 +164,25 @@ impl UnitPlan {
     /// What it stores, in the order of execution: see [`Form::tensors`].
     pub fn tensors(&self) -> Vec<StoredTensor> {
         self.form.tensors(&self.members)
+    }
+
+    /// Whether it reads the residual stream, whose channels can be exempt.
+    pub(super) fn reads_stream(&self) -> bool {
+        reads_stream(&self.members)
+    }
+
+    /// The type in which its factors are stored that hold numbers of the source, and the one in which such
+    /// numbers are exact where that is another; `None` where it is the same, or there are no factors.
+    pub(super) fn inexact(&self) -> Option<(DType, DType)> {
+        let types = self.members.iter().map(|member| member.source_type);
+        let (stored, exact) = match self.form {
+            Form::LowRank { b, .. } => (b, exact_type(b, types)),
+            Form::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
+            // What a base lacks are no numbers of the source.
+            Form::Residual { b, .. } => (b, DType::F32),
+            Form::Kept | Form::Dense { .. } => return None,
+        };
+        (stored != exact).then_some((stored, exact))
     }
 
     /// Numbers in the dense matrices.

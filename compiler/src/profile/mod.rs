@@ -7,7 +7,7 @@ use crate::event::{Event, Watch};
 use crate::plan::allocate::Allocator;
 use crate::plan::{Branches, Evidence, Method, Request, Unit};
 use crate::request::Target;
-use crate::request::{FirstPositions, GaugeKind, Treatment};
+use crate::request::{BiasArg, FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{Weighting, spectrum};
@@ -55,7 +55,12 @@ pub fn evidence(
         } else {
             GaugeKind::None
         };
-        let weighting = Weighting::new(Treatment::with_gauge(kind), measured.calibration);
+        // Where biases are to take the mean, errors count by the covariance.
+        let treatment = Treatment {
+            bias: whitened && request.weighting.bias == Some(BiasArg::On),
+            ..Treatment::with_gauge(kind)
+        };
+        let weighting = Weighting::new(treatment, measured.calibration);
         let spectra = spectra(measured, request, &weighting, threads, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
@@ -66,16 +71,17 @@ pub fn evidence(
     Ok(evidence)
 }
 
-/// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Only in the
-/// variance first positions may count: what branches add there is no measure of what they do elsewhere.
+/// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of
+/// `E‖h‖²`, by which the next norm divides: RMSNorm takes no mean off, and an error counts there by the
+/// angle that it turns the stream by. Only in the variance first positions may count: what branches add there
+/// is no measure of what they do elsewhere.
 fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     let stream = layer.stream();
-    let later = stream.variance();
     let variance = match first {
-        FirstPositions::LeftOut => later,
+        FirstPositions::LeftOut => stream.variance(),
         FirstPositions::Counted => layer.sink().variance_with(&stream),
     };
-    let energy = later * stream.mean.len() as f64;
+    let energy: f64 = stream.diagonal().iter().sum();
     let [attention, feed_forward] = layer.branches().map(|branch| match energy > 0.0 {
         true => branch / energy,
         false => 0.0,

@@ -52,6 +52,8 @@ pub enum Budget {
     Bytes(u64),
     /// The mean of the ranks of all units; one that stays dense counts with its full rank.
     MeanRank(f64),
+    /// No total: [`Allocator::DiffPlan`] weighs energy against what is lost.
+    Energy,
 }
 
 /// As it is typed.
@@ -64,6 +66,7 @@ impl fmt::Display for Budget {
             Budget::Parameters(total) => write!(f, "--parameters {total}"),
             Budget::Bytes(total) => write!(f, "--bytes {total}"),
             Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
+            Budget::Energy => f.write_str("(no budget)"),
         }
     }
 }
@@ -93,7 +96,8 @@ pub struct Request {
     pub factor_type: DType,
     /// How dense matrices are stored, where they are not to stay as in the source.
     pub dense: DenseTypes,
-    /// How weights are to be treated; a plan does not depend on it, and passes it on.
+    /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
+    /// factors follow from it.
     pub weighting: Asked,
 }
 

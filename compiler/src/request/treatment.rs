@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use htc_formats::DType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -79,7 +80,7 @@ pub enum SinkProtection {
     Off,
     /// The mean input at the first position of a sequence, where attention sinks: factors that
     /// [cover](crate::math::Coverage) less than [`DEFAULT_COVERAGE`](crate::math::DEFAULT_COVERAGE) of it give
-    /// up their last component for it.
+    /// up a component for it, which is their first.
     Append,
     /// So many input channels: those of largest `E[x_i²]` with a calibration, else those whose
     /// columns have the largest norm. They take as many of the ranks.
@@ -365,6 +366,20 @@ pub enum TreatmentError {
         rank: usize,
         /// That unit.
         unit: String,
+    },
+    /// The exact channels would not be exact in the type of a plan's factors.
+    #[error(
+        "`sink` channels:{channels}: the plan stores the factors of {unit} in {stored}, which rounds them; exact they are in {exact}: make the plan with the same `sink`, or edit its types"
+    )]
+    ChannelType {
+        /// Channels asked for.
+        channels: usize,
+        /// The unit.
+        unit: String,
+        /// The type of its factors that hold columns of the source.
+        stored: DType,
+        /// One in which those are exact.
+        exact: DType,
     },
 }
 

@@ -19,7 +19,8 @@ pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 pub struct Wishes {
     /// How slots are approximated; [`Method::PerSlot`] by default.
     pub method: Option<Method>,
-    /// How much may be kept; a ratio of [`DEFAULT_RATIO`] by default.
+    /// How much may be kept; a ratio of [`DEFAULT_RATIO`] by default, with [`Allocator::DiffPlan`] what
+    /// energy decides.
     pub budget: Option<Budget>,
     /// How the budget is shared out; see [`Wishes::allocator`].
     pub allocator: Option<Allocator>,
@@ -61,11 +62,16 @@ impl Wishes {
         };
         slots.sort();
         slots.dedup();
+        let allocator = self.allocator(calibrated);
+        let default = match allocator {
+            Allocator::DiffPlan => Budget::Energy,
+            _ => Budget::Ratio(DEFAULT_RATIO),
+        };
         Request {
             method,
-            budget: self.budget.unwrap_or(Budget::Ratio(DEFAULT_RATIO)),
+            budget: self.budget.unwrap_or(default),
             allocation: Allocation {
-                allocator: self.allocator(calibrated),
+                allocator,
                 floor: self.floor,
                 cap: self.cap,
                 first_positions: self.first_positions,

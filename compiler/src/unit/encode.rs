@@ -4,7 +4,8 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
-use super::{Factors, Found, Norm, UnitError, Weighting};
+use super::weighting::SiteInputs;
+use super::{Factors, Found, Norm, UnitError, Weighting, weight_name};
 use crate::math::{Energies, SecondMoment, Weight, dense_energies, weighted_dense_energies};
 use crate::plan::{Member, UnitPlan};
 
@@ -19,12 +20,23 @@ pub(super) fn dense(
     dtype: DType,
     weighting: &Weighting,
 ) -> Result<Factors, UnitError> {
-    let site = unit.site();
-    let moment = site.and_then(|(layer, site)| weighting.second_moment(layer, site));
+    let inputs = unit
+        .site()
+        .map(|(layer, site)| weighting.inputs(layer, site));
+    let inputs = inputs.transpose().map_err(|error| {
+        let matrix = unit.members.first().map(|member| member.matrix);
+        UnitError::Factorise {
+            tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
+            source: error,
+        }
+    })?;
+    // Its bias is not corrected, so that the mean counts.
+    let inputs = inputs.flatten();
+    let moment = inputs.as_ref().map(SiteInputs::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
     let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
     for member in &unit.members {
-        let (bytes, [plain, output]) = encode(source, member, dtype, moment.as_ref())?;
+        let (bytes, [plain, output]) = encode(source, member, dtype, moment)?;
         tensors.push(bytes);
         errors.push(plain.error());
         if moment.is_some() {
@@ -50,12 +62,9 @@ pub(super) fn dense(
 pub(super) fn energies(
     weight: Weight<'_>,
     stored: &[f32],
-    moment: Option<&(usize, Vec<f64>)>,
+    moment: Option<SecondMoment<'_>>,
 ) -> [Energies; 2] {
-    let weighted = moment.map(|(order, values)| {
-        let order = *order;
-        weighted_dense_energies(weight, stored, SecondMoment { order, values })
-    });
+    let weighted = moment.map(|moment| weighted_dense_energies(weight, stored, moment));
     [dense_energies(weight, stored), weighted.unwrap_or_default()]
 }
 
@@ -64,7 +73,7 @@ fn encode(
     source: &ModelFile,
     member: &Member,
     dtype: DType,
-    moment: Option<&(usize, Vec<f64>)>,
+    moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;

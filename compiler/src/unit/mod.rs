@@ -2,27 +2,20 @@
 
 mod encode;
 mod error;
+mod factor;
 pub mod spectrum;
 mod weighting;
 
 use std::fmt;
-use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::block::{self, BlockError};
-use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
+use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::math::{
-    BasisOptions, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, LowRankOptions, Path,
-    SecondMoment, Side, Sink, SinkOutcome, Weight,
-};
-use crate::math::{
-    bias_correction, low_rank_error, low_rank_with, shared_basis_with, shared_error, tail,
-    weighted_error,
-};
+use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
@@ -43,11 +36,12 @@ pub struct Factors {
 pub struct Found {
     /// `‖W − Ŵ‖_F / ‖W‖_F` of every member, after storing.
     pub errors: Vec<f64>,
-    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, of the factors
-    /// without a bias; empty where there are none.
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` of every member on the calibration's activations, of what is stored:
+    /// with the bias that corrects it, where it has one. Empty where there are no activations.
     pub output_errors: Vec<f64>,
     /// The relative error of every member that Eckart and Young allow at its rank, in the norm of
-    /// [`norm`](Self::norm), before storing; for members of a shared basis that of all of them together.
+    /// [`norm`](Self::norm), before storing; for members of a shared basis that of all of them together. Of
+    /// the outputs it is a part of `E‖W x‖²` with a bias too, though the bias leaves the variance alone.
     /// `None` where channels are exempt: the decomposition knows the others alone; and of forms that are
     /// no truncation of the weight.
     pub predicted: Option<Vec<f64>>,
@@ -178,237 +172,10 @@ pub fn factorise(
     unit: &UnitPlan,
     weighting: &Weighting,
 ) -> Result<Factors, UnitError> {
-    if let Form::Dense { weight } = unit.form {
-        return encode::dense(source, unit, weight, weighting);
-    }
-    let dense: Vec<Vec<f32>> = unit
-        .members
-        .iter()
-        .map(|m| dense_weight(source, m))
-        .collect::<Result<_, _>>()?;
-    let weights: Vec<Weight> = unit
-        .members
-        .iter()
-        .zip(&dense)
-        .map(|(m, values)| Weight {
-            rows: m.rows,
-            cols: m.cols,
-            values,
-        })
-        .collect();
-    let name = |index: usize| weight_name(source, unit.members[index].matrix);
-    let failed = |index: usize| {
-        move |source: FactoriseError| UnitError::Factorise {
-            tensor: name(weight_of(&source).unwrap_or(index)),
-            source,
-        }
-    };
-    // Members of a unit read the same.
-    let site = unit.site();
-    let (gauge, output, norm) = gauges(unit, weighting, failed(0))?;
-    let direction = site.and_then(|(layer, site)| weighting.sink(layer, site));
-    let sink = direction.as_deref().map(|direction| Sink {
-        direction,
-        threshold: DEFAULT_COVERAGE,
-    });
-    let exempt = site.map(|(layer, site)| weighting.exempt(layer, site, &weights));
-    let exempt = exempt.transpose().map_err(failed(0))?.unwrap_or_default();
-    let axiom = match unit.layer() {
-        Some(layer) => weighting.axiom(layer)?,
-        None => None,
-    };
-    let mean = site.and_then(|(layer, site)| weighting.mean_to_correct(layer, site));
-    let moment = site.and_then(|(layer, site)| weighting.second_moment(layer, site));
-    let mut tensors = Vec::new();
-    let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
-    let (mut predicted, mut sinks, mut biases) = (Vec::new(), Vec::new(), Vec::new());
-    // What part of the outputs' error a base leaves to its residual; one without a base.
-    let mut left = Vec::new();
-    let mut correct = |weight: Weight<'_>, a: &[f32], b: &[f32], rank: usize, index: usize| {
-        let Some(mean) = &mean else {
-            return Ok(());
-        };
-        let lost = bias_correction(weight, a, b, rank, mean).map_err(failed(index))?;
-        biases.push(with_own_bias(source, unit.members[index].matrix, lost)?);
-        Ok(())
-    };
-    let mut measure_output = |weight: Weight<'_>, a: &[f32], b: &[f32], rank: usize| {
-        if let Some((order, values)) = &moment {
-            let (order, values) = (*order, &values[..]);
-            let moment = SecondMoment { order, values };
-            output_errors.push(weighted_error(weight, a, b, rank, moment));
-        }
-    };
-    // Encodes a factor for good and returns what a reader will decode.
-    let mut store = |dtype: DType, values: &[f32], index: usize| -> Result<Vec<f32>, UnitError> {
-        let codec = |source| UnitError::Block {
-            tensor: name(index),
-            source,
-        };
-        let length = dtype.matrix_bytes(1, values.len()).unwrap_or(0);
-        let mut bytes = vec![0; length];
-        block::encode(dtype, values, &mut bytes).map_err(codec)?;
-        let mut decoded = vec![0.0; values.len()];
-        block::decode(dtype, &bytes, &mut decoded).map_err(codec)?;
-        if decoded.iter().any(|v| !v.is_finite()) {
-            return Err(UnitError::Overflow {
-                tensor: name(index),
-                dtype,
-            });
-        }
-        tensors.push(bytes);
-        Ok(decoded)
-    };
     match unit.form {
-        Form::Kept | Form::Dense { .. } => {}
-        Form::LowRank { rank, a, b } | Form::Residual { rank, a, b, .. } => {
-            for (index, (weight, member)) in weights.iter().zip(&unit.members).enumerate() {
-                // A residual is what its base lacks, and its errors are parts of that.
-                let lacking;
-                let (target, part) = match unit.form {
-                    Form::Residual { base, .. } => {
-                        let stored = store(base, weight.values, index)?;
-                        let part = encode::energies(*weight, &stored, moment.as_ref());
-                        let pairs = weight.values.iter().zip(&stored);
-                        lacking = pairs.map(|(w, base)| w - base).collect::<Vec<f32>>();
-                        left.push(part[1].error());
-                        let values = &lacking;
-                        (Weight { values, ..*weight }, part[0].error())
-                    }
-                    _ => (*weight, 1.0),
-                };
-                // Down takes the decomposition of W itself by design; for the others the cheaper
-                // path gives the same factors to rounding.
-                // Under a gauge of the whole input its root would be formed for that, which is
-                // as wide as the hidden layer; `W C Wᵀ` is narrower.
-                let path = match (member.slot(), &*gauge) {
-                    (Some(Slot::Down), Gauge::None) => Path::Svd,
-                    _ => Path::Auto,
-                };
-                let options = LowRankOptions {
-                    path,
-                    input: &gauge,
-                    output: output.as_ref(),
-                    exempt: &exempt,
-                    sink,
-                };
-                let factors = low_rank_with(target, rank, &options).map_err(failed(index))?;
-                let a = store(a, &factors.a, index)?;
-                let b = store(b, &factors.b, index)?;
-                errors.push(part * low_rank_error(target, &a, &b, rank));
-                predicted.push(tail(&factors.singular_values, rank));
-                sinks.extend(factors.sink);
-                correct(target, &a, &b, rank, index)?;
-                measure_output(target, &a, &b, rank);
-            }
-        }
-        Form::SharedBasis {
-            rank,
-            basis,
-            projected,
-        } => {
-            let options = BasisOptions {
-                gauge: &gauge,
-                exempt: &exempt,
-                sink,
-                ..BasisOptions::default()
-            };
-            let shared = shared_basis_with(&weights, rank, &options).map_err(failed(0))?;
-            let stored = store(basis, &shared.basis, 0)?;
-            let values: Vec<f64> = shared
-                .eigenvalues
-                .iter()
-                .map(|v| v.max(0.0).sqrt())
-                .collect();
-            predicted = vec![tail(&values, rank); weights.len()];
-            sinks.extend(shared.sink);
-            for (index, (weight, values)) in weights.iter().zip(&shared.projected).enumerate() {
-                let values = store(projected, values, index)?;
-                errors.push(shared_error(*weight, &stored, &values, rank));
-                correct(*weight, &stored, &values, rank, index)?;
-                measure_output(*weight, &stored, &values, rank);
-            }
-        }
+        Form::Dense { weight } => encode::dense(source, unit, weight, weighting),
+        _ => factor::factorised(source, unit, weighting),
     }
-    for (error, left) in output_errors.iter_mut().zip(&left) {
-        *error *= left;
-    }
-    for (bias, member) in biases.into_iter().zip(&unit.members) {
-        let mut bytes = vec![0; 4 * bias.len()];
-        block::encode(DType::F32, &bias, &mut bytes).map_err(|source_error| UnitError::Block {
-            tensor: weight_name(source, member.matrix),
-            source: source_error,
-        })?;
-        tensors.push(bytes);
-    }
-    Ok(Factors {
-        tensors,
-        found: Found {
-            errors,
-            output_errors,
-            predicted: (exempt.is_empty() && left.is_empty()).then_some(predicted),
-            norm,
-            sinks,
-            exempt,
-            axiom: axiom.map(|axiom| axiom.trace.clone()),
-        },
-    })
-}
-
-/// The gauges of a unit's inputs and outputs, and the norm that they stand for.
-fn gauges(
-    unit: &UnitPlan,
-    weighting: &Weighting,
-    failed: impl Fn(FactoriseError) -> UnitError,
-) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
-    let Some((layer, site)) = unit.site() else {
-        return Ok((Arc::default(), None, Norm::Frobenius));
-    };
-    let slot = unit.members.first().and_then(Member::slot);
-    if let (Some(axiom), Some(slot)) = (weighting.axiom(layer)?, slot) {
-        let (input, output) = match Side::of(slot) {
-            Side::Read => (axiom.reads().map_err(failed)?, None),
-            Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
-        };
-        return Ok((Arc::new(input), output, Norm::Axiom));
-    }
-    let gauge = weighting.gauge(layer, site).map_err(failed)?;
-    let norm = match &*gauge {
-        Gauge::None => Norm::Frobenius,
-        Gauge::Diagonal(_) => Norm::Activation,
-        Gauge::Full(_) => Norm::Output,
-    };
-    Ok((gauge, None, norm))
-}
-
-/// What a factorisation lost on the mean input, with the slot's own bias where it has one.
-fn with_own_bias(
-    source: &ModelFile,
-    matrix: MatrixId,
-    mut lost: Vec<f32>,
-) -> Result<Vec<f32>, UnitError> {
-    let own = matrix.role(Part::Bias).and_then(|role| source.tensor(role));
-    let Some(tensor) = own else {
-        return Ok(lost);
-    };
-    check_finite(source, tensor)?;
-    let mut own = vec![0.0; lost.len()];
-    block::decode(tensor.dtype, source.bytes(tensor), &mut own).map_err(|source| {
-        UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        }
-    })?;
-    lost.iter_mut()
-        .zip(own)
-        .for_each(|(lost, own)| *lost += own);
-    if lost.iter().any(|v| !v.is_finite()) {
-        return Err(UnitError::Overflow {
-            tensor: tensor.name.clone(),
-            dtype: DType::F32,
-        });
-    }
-    Ok(lost)
 }
 
 /// Which of the weights given an error is about.

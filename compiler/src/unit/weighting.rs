@@ -8,10 +8,11 @@ use htc_formats::model::Site;
 use htc_formats::source::ModelFile;
 
 use super::{UnitError, dense_weight, weight_name, weight_of};
-use crate::calibrate::Calibration;
+use crate::calibrate::{Calibration, Moment};
 use crate::math::{
-    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, FactoriseError, Gauge, SecondMoment,
-    Side, Weight, axiom_gauge, largest_columns, largest_moments,
+    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Gauge,
+    SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
+    mean_energy, weighted_energies,
 };
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
@@ -29,6 +30,81 @@ type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 /// such a layer gets. They reach most of the decrease.
 const WIDE: usize = 2048;
 const EVALUATIONS_WHERE_WIDE: usize = 8;
+
+/// What the slots of a site read on the calibration's text: by what their errors are weighed and measured.
+///
+/// Every slot of every architecture can have a bias, its own or one that it is given, and with
+/// `--bias on` each that is factorised has one: the errors that count are those under the
+/// [covariance], and the bias takes the rest. Without, and for the head and the embedding, which have
+/// neither bias nor calibration, it is the second moment; so it is for slots that stay dense, whose bias
+/// is left as it is.
+#[derive(Debug)]
+pub struct SiteInputs {
+    order: usize,
+    /// The lower triangle of `E[x xᵀ] [n, n]`.
+    second: Vec<f64>,
+    /// Where biases correct: the mean, and the lower triangle of the covariance.
+    corrected: Option<(Vec<f64>, Vec<f64>)>,
+}
+
+impl SiteInputs {
+    fn new(moment: &Moment, corrected: bool) -> Result<Self, FactoriseError> {
+        let mut inputs = SiteInputs {
+            order: moment.mean.len(),
+            second: moment.lower(),
+            corrected: None,
+        };
+        if corrected {
+            let covariance = covariance(inputs.second_moment(), &moment.mean)?;
+            inputs.corrected = Some((moment.mean.clone(), covariance));
+        }
+        Ok(inputs)
+    }
+
+    /// `E[x xᵀ]`.
+    pub fn second_moment(&self) -> SecondMoment<'_> {
+        SecondMoment {
+            order: self.order,
+            values: &self.second,
+        }
+    }
+
+    /// What errors of factors are weighed by: the covariance where biases correct, else the second moment.
+    fn weighed(&self) -> SecondMoment<'_> {
+        let covariance = self.corrected.as_ref().map(|(_, covariance)| covariance);
+        SecondMoment {
+            order: self.order,
+            values: covariance.unwrap_or(&self.second),
+        }
+    }
+
+    /// The mean input, where a bias is to put back what is lost on it.
+    pub fn mean_to_correct(&self) -> Option<&[f64]> {
+        self.corrected.as_ref().map(|(mean, _)| &mean[..])
+    }
+
+    /// What factors lose of the outputs, with the bias that corrects them where there is one, and what there
+    /// is; and the root of the part of that which errors are weighed by, all of it without a bias.
+    pub fn energies(
+        &self,
+        weight: Weight<'_>,
+        a: &[f32],
+        b: &[f32],
+        rank: usize,
+    ) -> (Energies, f64) {
+        let mut energies = weighted_energies(weight, a, b, rank, self.weighed());
+        let Some((mean, _)) = &self.corrected else {
+            return (energies, 1.0);
+        };
+        let varying = energies.whole.max(0.0);
+        energies.whole = varying + mean_energy(weight, mean);
+        let part = match energies.whole > 0.0 {
+            true => (varying / energies.whole).sqrt(),
+            false => 1.0,
+        };
+        (energies, part)
+    }
+}
 
 /// How a model's slots are treated, unit by unit.
 ///
@@ -68,12 +144,6 @@ impl<'a> Weighting<'a> {
     /// How weights are treated.
     pub fn treatment(&self) -> &Treatment {
         &self.treatment
-    }
-
-    /// The mean input of a site, where a bias is to put back what is lost on it.
-    pub fn mean_to_correct(&self, layer: usize, site: Site) -> Option<Vec<f64>> {
-        let calibration = self.calibration.filter(|_| self.treatment.bias)?;
-        Some(calibration.layers[layer].site(site).mean)
     }
 
     /// The direction that factors of a site's slots must not miss: the mean of what they read at the
@@ -125,14 +195,20 @@ impl<'a> Weighting<'a> {
             .clone()
     }
 
-    /// The second moment of what a site's slots read: its order, and the lower triangle of
-    /// `[n, n]`.
-    pub fn second_moment(&self, layer: usize, site: Site) -> Option<(usize, Vec<f64>)> {
-        let moment = self.calibration?.layers[layer].site(site);
-        Some((moment.mean.len(), moment.lower()))
+    /// What a site's slots read; `None` without a calibration.
+    ///
+    /// # Errors
+    /// A mean that the second moment does not allow.
+    pub fn inputs(&self, layer: usize, site: Site) -> Result<Option<SiteInputs>, FactoriseError> {
+        let Some(calibration) = self.calibration else {
+            return Ok(None);
+        };
+        let moment = calibration.layers[layer].site(site);
+        SiteInputs::new(&moment, self.treatment.bias).map(Some)
     }
 
-    /// The gauge of a site's inputs; [`Gauge::None`] with the axiom gauge, which is a layer's.
+    /// The gauge of a site's inputs, of their covariance where biases correct the mean; [`Gauge::None`]
+    /// with the axiom gauge, which is a layer's.
     ///
     /// # Errors
     /// What the gauge's constructor refuses.
@@ -160,17 +236,12 @@ impl<'a> Weighting<'a> {
         // Outside the lock: other sites' gauges are made meanwhile.
         made.get_or_init(|| {
             let moment = calibration.layers[layer].site(site);
+            let inputs = SiteInputs::new(&moment, self.treatment.bias)?;
+            let weighed = inputs.weighed();
             let gauge = match kind {
                 GaugeKind::None | GaugeKind::Axiom => Gauge::None,
-                GaugeKind::Activation => Gauge::activation(&moment.diagonal(), DEFAULT_EXPONENT)?,
-                GaugeKind::Whiten => {
-                    let order = moment.mean.len();
-                    let values = &moment.lower();
-                    Gauge::whiten(
-                        SecondMoment { order, values },
-                        self.treatment.shrinkage.part(),
-                    )?
-                }
+                GaugeKind::Activation => Gauge::activation(&weighed.diagonal(), DEFAULT_EXPONENT)?,
+                GaugeKind::Whiten => Gauge::whiten(weighed, self.treatment.shrinkage.part())?,
             };
             Ok(Arc::new(gauge))
         })

@@ -14,6 +14,7 @@ mod chat;
 mod compile;
 mod dry_run;
 mod eval;
+mod exempt;
 mod factors;
 mod forms;
 mod goal;

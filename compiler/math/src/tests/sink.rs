@@ -150,11 +150,8 @@ fn low_rank_factors_keep_the_direction() {
                     assert!(missed(&plain) > 1e-2, "{what}: {:e}", missed(&plain));
                     assert!(signs_are_fixed(&kept.a, n), "{what}");
                     assert_eq!(kept.singular_values, plain.singular_values);
-                    assert_eq!(kept.a[..(r - 1) * n], plain.a[..(r - 1) * n]);
-                    for (x, y) in kept.b.chunks_exact(r).zip(plain.b.chunks_exact(r)) {
-                        assert_eq!(x[..r - 1], y[..r - 1]);
-                    }
-                    assert_no_better_row(&kept, &gauged, (&h, &g), &direction, r);
+                    let along = &h * w.f64() * &column;
+                    best_with_the_direction(&kept, &gauged, (&h, &g), (&column, &along), r);
 
                     let v = right_vectors(&gauged, r);
                     let expected = norm(&(v.transpose() * &inverse)) / norm(&inverse);
@@ -181,29 +178,32 @@ fn right_vectors(matrix: &Mat<f64>, r: usize) -> Mat<f64> {
     Mat::from_fn(matrix.ncols(), r, |i, j| product[(i, j)] / left.values[j])
 }
 
-/// No other last row of `A` with the same effect on the direction loses less.
-fn assert_no_better_row(
+/// Of every smaller rank the first components give what the weight gives at the direction, and lose the
+/// tail of what is left of the weight beside that output.
+fn best_with_the_direction(
     kept: &LowRank,
     gauged: &Mat<f64>,
     (h, g): (&Mat<f64>, &Mat<f64>),
-    direction: &[f64],
+    (column, along): (&Mat<f64>, &Mat<f64>),
     r: usize,
 ) {
     let (m, n) = gauged.shape();
     let (b, a) = (matrix(&kept.b, m, r), matrix(&kept.a, r, n));
-    let loss = |a: &Mat<f64>| norm(&(gauged - h * &b * a * g));
-    let best = loss(&a);
-    let dot = |x: &[f64]| x.iter().zip(direction).map(|(x, y)| x * y).sum::<f64>();
-    let mut rng = Rng(19);
-    let scale = 0.1 * norm(&a.subrows(r - 1, 1).to_owned()) / (n as f64).sqrt();
-    for _ in 0..5 {
-        let random: Vec<f64> = (0..n).map(|_| rng.normal()).collect();
-        let part = dot(&random) / dot(direction);
-        let moved = Mat::from_fn(r, n, |i, j| {
-            let across = scale * (random[j] - part * direction[j]);
-            a[(i, j)] + if i == r - 1 { across } else { 0.0 }
-        });
-        assert!(loss(&moved) > best);
+    // u ∝ H W ŝ.
+    let u = along * (1.0 / norm(along));
+    let beside = gauged - &u * (u.transpose() * gauged);
+    let tall = match m < n {
+        true => beside.transpose().to_owned(),
+        false => beside,
+    };
+    let values = right_singular(tall, 1).unwrap().values;
+    for shorter in [1, r.div_ceil(2), r] {
+        let first = b.subcols(0, shorter) * a.subrows(0, shorter);
+        let missed = along - h * &first * column;
+        assert!(norm(&missed) < 1e-4 * norm(along), "{:e}", norm(&missed));
+        let lost = norm(&(gauged - h * first * g));
+        let left: f64 = values[shorter - 1..].iter().map(|s| s * s).sum();
+        close(lost, left.sqrt(), 1e-5 * norm(gauged));
     }
 }
 

@@ -15,7 +15,8 @@ use crate::request::{
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = heading::SMALL)]
 pub struct SizeArgs {
-    /// Parameters after over before on the selected slots, met from below [default: 0.9]
+    /// Parameters after over before on the selected slots, met from below [default: 0.9; with diffplan what
+    /// energy decides]
     #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
     pub ratio: Option<f64>,
     /// Rank of every selected slot; `full` keeps every component, whatever the size

@@ -6,6 +6,10 @@
 //! the rest is for the KV cache and the residual stream. The rank that fits is a cap on every unit
 //! of the set; within these caps the budget is shared out evenly.
 
+use std::fmt;
+
+use htc_formats::model::MatrixId;
+
 use super::Allocator;
 use super::ladder::Ladder;
 use crate::plan::form::Form;
@@ -103,18 +107,37 @@ pub struct Prediction {
     pub cached: f64,
 }
 
+/// For people.
+impl fmt::Display for Prediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a prediction by bytes alone, not a measurement: decoding is {:.2} times as fast as with the source where \
+             every byte comes from memory, {:.2} times where what fits stays in the cache and comes from there {L2_SPEEDUP} \
+             times faster",
+            self.streamed, self.cached
+        )
+    }
+}
+
 /// Predicts `T / T_base` of a plan by a roofline. At batch 1 a token does about two operations per
 /// number streamed, far below what any GPU's arithmetic could do, so only bytes count.
-/// `other_bytes` is what is streamed beside the plan's units (the output matrix, slots that were
-/// not selected); `cache` the bytes of the second-level cache.
-pub fn predict(plan: &Plan, other_bytes: u64, cache: u64) -> Prediction {
+/// `head` is the matrix that gives the logits: an embedding that is none is not streamed.
+/// `other_bytes` is what is streamed beside the plan's units (the head, slots that were not selected);
+/// `cache` the bytes of the second-level cache.
+pub fn predict(plan: &Plan, head: MatrixId, other_bytes: u64, cache: u64) -> Prediction {
+    let streams = |unit: &&UnitPlan| {
+        let mut members = unit.members.iter();
+        members.all(|member| member.slot().is_some() || member.matrix == head)
+    };
+    let units: Vec<&UnitPlan> = plan.units.iter().filter(streams).collect();
     let limit = share_of(cache);
     let same =
-        |a: &UnitPlan, b: &UnitPlan| same_input(&a.members, &b.members, (a.layer(), b.layer()));
-    let sets = || plan.units.chunk_by(same);
+        |a: &&UnitPlan, b: &&UnitPlan| same_input(&a.members, &b.members, (a.layer(), b.layer()));
+    let sets = || units.chunk_by(same);
     let total = |bytes: &dyn Fn(&UnitPlan) -> u64, cached: bool| -> f64 {
-        let time = |set: &[UnitPlan]| {
-            let bytes: u64 = set.iter().map(bytes).sum();
+        let time = |set: &[&UnitPlan]| {
+            let bytes: u64 = set.iter().map(|unit| bytes(unit)).sum();
             if cached && bytes <= limit {
                 bytes as f64 / L2_SPEEDUP
             } else {

@@ -8,9 +8,14 @@
 //! ```
 //!
 //! whose gradient for the logit of a level is `p ((E − Σ p E) + α (C − Σ p C) + λ ĉ (R − r_soft))`.
-//! The price `α` of the published `α ‖r‖₁` has no published value: here it is the one at which the
-//! soft plan costs the budget, found by bisection. The soft ranks are then rounded to steps, and the
-//! budget is shared out in proportion to them.
+//! The price `α` of the published `α ‖r‖₁` has no published value: with a budget it is the one at which
+//! the soft plan costs that, found by bisection. The soft ranks are then rounded to steps, and the
+//! budget is shared out in proportion to them. `ĉ` times a rank is in proportion to the rank's parameters,
+//! which is the cost where parameters are the budget: then another `λ ĉ` is another `α` with the same sum,
+//! and the plan does not depend on it.
+//!
+//! Without a budget `α` is zero and energy decides the total. The objective is linear in `p`, so that descent
+//! to its end puts all of it on the level of least `E + λ ĉ R`, which is looked up among all rungs.
 
 use super::ladder::Ladder;
 use super::{Allocator, waterfill};
@@ -19,6 +24,14 @@ use crate::plan::{Evidence, PlanError};
 
 /// The weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;
+
+/// What is said of a plan with a budget.
+pub(super) const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
+     proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
+
+/// What is said of a plan without one.
+pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
+     weighing as much as 0.005 of a matrix's energy lost";
 
 /// Levels of rank under a softmax.
 const LEVELS: usize = 16;
@@ -67,6 +80,19 @@ pub(super) fn joules_per_rank(units: &[Unit], evidence: &Evidence) -> Result<Vec
     let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
     let joules = |u: &Unit| (u.outs + u.cols) as f64 / all / tokens;
     Ok(units.iter().map(joules).collect())
+}
+
+/// The rung of every unit at which what is lost and the energy weigh least together; of equal ones the lower.
+pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[f64]) -> Vec<usize> {
+    let units = ladders.iter().zip(losses).zip(joules);
+    let least = units.map(|((ladder, losses), joules)| {
+        let weight = |rung: usize| losses[rung] + ENERGY_WEIGHT * joules * ladder.rungs[rung].level;
+        let rungs = 0..ladder.rungs.len();
+        rungs
+            .min_by(|&a, &b| weight(a).total_cmp(&weight(b)))
+            .unwrap_or(0)
+    });
+    least.collect()
 }
 
 /// A level of rank of one unit.
@@ -215,5 +241,27 @@ mod tests {
         assert!(rank(0.0, 0.0) > rank(0.5, 0.0));
         assert!(rank(0.5, 0.0) > rank(0.5, 0.05));
         assert!((rank(1e6, 0.0) - 8.0).abs() < 1e-9);
+    }
+
+    /// The price is found, not given: it is the one at which the soft plan costs the budget, and whatever the
+    /// energy of a rank, it makes up for that.
+    #[test]
+    fn the_price_that_is_found_costs_the_budget() {
+        let costs: Vec<u64> = (1..=16).map(|n| 10 * n).collect();
+        let ladders = [Ladder::of(&costs), Ladder::of(&costs)];
+        let falling = |base: f64| (1..=16).map(|n| base.powi(n)).collect::<Vec<f64>>();
+        let losses = [falling(0.5), falling(0.9)];
+        for budget in [60, 120, 200] {
+            let free = soft_levels(&ladders, &losses, &[0.0; 2], budget);
+            let cost = 10.0 * free.iter().sum::<f64>();
+            assert!(
+                (cost / budget as f64 - 1.0).abs() < 1e-3,
+                "{cost} for {budget}"
+            );
+            let dear = soft_levels(&ladders, &losses, &[2.0; 2], budget);
+            for (free, dear) in free.iter().zip(&dear) {
+                assert!((free - dear).abs() < 1e-3, "{free} {dear}");
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ impl Totals {
         let currency = match request.budget {
             Budget::Bytes(_) => Currency::Bytes,
             Budget::MeanRank(_) | Budget::Rank(_) | Budget::FullRank => Currency::Rank,
-            Budget::Ratio(_) | Budget::Parameters(_) => Currency::Parameters,
+            Budget::Ratio(_) | Budget::Parameters(_) | Budget::Energy => Currency::Parameters,
         };
         let dense: u64 = units.iter().map(|u| currency.dense(u)).sum();
         let positive = |value: f64| value.is_finite() && value > 0.0;
@@ -41,8 +41,8 @@ impl Totals {
                 });
             }
             Budget::MeanRank(mean) => (mean * units.len() as f64).floor() as u64,
-            // Both are decided before anything is shared out.
-            Budget::Rank(_) | Budget::FullRank => dense,
+            // Two are decided before anything is shared out, and one has no bound.
+            Budget::Rank(_) | Budget::FullRank | Budget::Energy => dense,
         };
         Ok(Totals {
             currency,
@@ -67,7 +67,9 @@ impl Totals {
             ),
             Budget::Bytes(total) => ("`bytes`", total.to_string(), least.to_string()),
             Budget::Parameters(total) => ("`parameters`", total.to_string(), least.to_string()),
-            Budget::Rank(_) | Budget::FullRank => ("`rank`", String::new(), least.to_string()),
+            Budget::Rank(_) | Budget::FullRank | Budget::Energy => {
+                ("`rank`", String::new(), least.to_string())
+            }
         };
         PlanError::BudgetTooSmall {
             option,
@@ -186,16 +188,21 @@ pub(super) fn together(
 /// points are filled up, first with the segments further on that still fit, then rung by rung; the
 /// gain then falls short of the best by less than that of the first segment which did not fit. With
 /// concave gains and steps of equal cost every budget is on the path.
-pub(super) fn marginal(ladders: &[Ladder], losses: &[Vec<f64>], budget: u64) -> Vec<usize> {
+///
+/// What a gain is divided by is the cost or, with [`Price::Bytes`], the bytes: of two steps that take the
+/// same of the budget the one that stores less comes first.
+pub(super) fn marginal(
+    ladders: &[Ladder],
+    losses: &[Vec<f64>],
+    price: Price,
+    budget: u64,
+) -> Vec<usize> {
     let hulls: Vec<Vec<usize>> = ladders
         .iter()
         .zip(losses)
-        .map(|(l, e)| hull(l, e))
+        .map(|(l, e)| hull(l, e, price))
         .collect();
-    let slope = |i: usize, from: usize, to: usize| {
-        let cost = ladders[i].cost(to) - ladders[i].cost(from);
-        (losses[i][from] - losses[i][to]) / cost as f64
-    };
+    let slope = |i: usize, from: usize, to: usize| gain(&ladders[i], &losses[i], price, (from, to));
     let mut rungs = vec![0; ladders.len()];
     let mut at = vec![0; ladders.len()];
     let mut left = budget.saturating_sub(least(ladders));
@@ -225,12 +232,34 @@ pub(super) fn marginal(ladders: &[Ladder], losses: &[Vec<f64>], budget: u64) -> 
     rungs
 }
 
+/// By what a gain is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Price {
+    /// What a step takes of the budget.
+    Budget,
+    /// The bytes that it stores more; where it stores no more, it comes before any other.
+    Bytes,
+}
+
+/// What a step gains over its price.
+fn gain(ladder: &Ladder, losses: &[f64], price: Price, (from, to): (usize, usize)) -> f64 {
+    let gain = losses[from] - losses[to];
+    let step = match price {
+        Price::Budget => ladder.cost(to).saturating_sub(ladder.cost(from)),
+        Price::Bytes => ladder.rungs[to]
+            .bytes
+            .saturating_sub(ladder.rungs[from].bytes),
+    };
+    match step {
+        0 => f64::INFINITY,
+        step => gain / step as f64,
+    }
+}
+
 /// The rungs on the upper concave hull of gain over cost, from the lowest rung on. Points on a
 /// straight line all belong to it, so that its segments are short.
-fn hull(ladder: &Ladder, losses: &[f64]) -> Vec<usize> {
-    let slope = |from: usize, to: usize| {
-        (losses[from] - losses[to]) / (ladder.cost(to) - ladder.cost(from)) as f64
-    };
+fn hull(ladder: &Ladder, losses: &[f64], price: Price) -> Vec<usize> {
+    let slope = |from: usize, to: usize| gain(ladder, losses, price, (from, to));
     let mut hull: Vec<usize> = Vec::new();
     for rung in 0..ladder.rungs.len() {
         while let [.., before, last] = hull[..]

@@ -15,6 +15,7 @@ mod diffplan;
 mod fill;
 mod ladder;
 mod phase;
+mod rounding;
 mod waterfill;
 
 use htc_formats::model::HyperParameters;
@@ -22,7 +23,7 @@ use htc_formats::model::HyperParameters;
 use self::fill::Totals;
 use self::ladder::{Bounds, Currency, Ladder};
 use super::unit::Unit;
-use super::{Evidence, PlanError, Request};
+use super::{Budget, Evidence, PlanError, Request};
 
 use crate::request::FirstPositions;
 pub use crate::request::{Allocation, Allocator, Floor};
@@ -134,15 +135,25 @@ pub(super) fn allocate(
             fill::proportional(&ladders, &scaled(&even(), &scales), totals.budget)
         }
         Allocator::Waterfill | Allocator::Whitened => {
-            let losses = waterfill::losses(allocator, units, &ladders, evidence, hyper.layers)?;
-            fill::marginal(&ladders, &losses, totals.budget)
+            let losses = waterfill::losses(request, units, &ladders, evidence, hyper.layers)?;
+            let price = match allocator {
+                Allocator::Whitened => fill::Price::Bytes,
+                _ => fill::Price::Budget,
+            };
+            fill::marginal(&ladders, &losses, price, totals.budget)
         }
         Allocator::DiffPlan => {
             // What is said on the command line comes before what takes a measurement.
             let energy = diffplan::joules_per_rank(units, evidence)?;
             let losses = diffplan::losses(units, &ladders, evidence)?;
-            let targets = diffplan::soft_levels(&ladders, &losses, &energy, totals.budget);
-            fill::proportional(&ladders, &targets, totals.budget)
+            if request.budget == Budget::Energy {
+                notes.push(diffplan::DECIDED.to_owned());
+                diffplan::least(&ladders, &losses, &energy)
+            } else {
+                notes.push(diffplan::INERT.to_owned());
+                let targets = diffplan::soft_levels(&ladders, &losses, &energy, totals.budget);
+                fill::proportional(&ladders, &targets, totals.budget)
+            }
         }
     };
     let decisions = ladders.iter().zip(rungs);

@@ -14,24 +14,27 @@
 //! only through what attention adds, one of gate, up or down only through what the feed-forward
 //! network adds, and the norm in front of the next slots divides by the stream; so the product is,
 //! to first order, the relative error of the stream, which is the same measure for every slot of
-//! every layer. It does not change under the scalings above either.
+//! every layer. It does not change under the scalings above either. What the types of the factors and of
+//! dense forms round is lost beside what the rank loses, and a gain is divided by the bytes it takes, whatever
+//! the budget counts.
 
 use htc_formats::model::Slot;
 
-use super::Allocator;
 use super::ladder::{Ladder, Rung};
+use super::{Allocator, rounding};
 use crate::plan::allocate::Choice;
 use crate::plan::unit::Unit;
-use crate::plan::{Branches, Evidence, PlanError};
+use crate::plan::{Branches, Evidence, PlanError, Request, dense_form};
 
 /// The loss at every rung of every unit.
 pub(super) fn losses(
-    allocator: Allocator,
+    request: &Request,
     units: &[Unit],
     ladders: &[Ladder],
     evidence: &Evidence,
     layers: usize,
 ) -> Result<Vec<Vec<f64>>, PlanError> {
+    let allocator = request.allocation.allocator;
     let (spectra, needs, remedy) = match allocator {
         Allocator::Whitened => (
             &evidence.whitened,
@@ -52,7 +55,19 @@ pub(super) fn losses(
         });
     };
     let mut losses = from_spectra(allocator, units, ladders, spectra)?;
-    if let (Allocator::Whitened, Some(branches)) = (allocator, &evidence.branches) {
+    if allocator != Allocator::Whitened {
+        return Ok(losses);
+    }
+    for ((losses, ladder), unit) in losses.iter_mut().zip(ladders).zip(units) {
+        for (loss, rung) in losses.iter_mut().zip(&ladder.rungs) {
+            let form = match rung.choice {
+                Choice::Rank(rank) => unit.factored(request, rank),
+                Choice::Dense => dense_form(&unit.members, request.dense.slots).0,
+            };
+            *loss += (1.0 - *loss) * rounding::lost(form);
+        }
+    }
+    if let Some(branches) = &evidence.branches {
         for (losses, weight) in losses.iter_mut().zip(shares(units, branches, layers)?) {
             losses.iter_mut().for_each(|loss| *loss *= weight);
         }

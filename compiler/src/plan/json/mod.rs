@@ -239,6 +239,7 @@ pub enum BudgetRecord {
     Parameters(u64),
     Bytes(u64),
     MeanRank(f64),
+    Energy,
 }
 
 impl From<Budget> for BudgetRecord {
@@ -250,6 +251,7 @@ impl From<Budget> for BudgetRecord {
             Budget::Parameters(total) => BudgetRecord::Parameters(total),
             Budget::Bytes(total) => BudgetRecord::Bytes(total),
             Budget::MeanRank(mean) => BudgetRecord::MeanRank(mean),
+            Budget::Energy => BudgetRecord::Energy,
         }
     }
 }

@@ -107,10 +107,10 @@ impl Checker {
 
     fn budget(&mut self, at: At, node: Node) -> Option<Budget> {
         let key = "request.budget";
-        let expected =
-            "\"full\", or an object with one of rank, ratio, parameters, bytes, mean_rank";
+        let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank";
         let mut entries = match node {
             Node::Text(text) if text == "full" => return Some(Budget::FullRank),
+            Node::Text(text) if text == "energy" => return Some(Budget::Energy),
             Node::Object(entries) if entries.len() == 1 => entries,
             node => return self.wrong(at, key, expected, &node),
         };

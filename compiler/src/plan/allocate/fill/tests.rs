@@ -113,7 +113,7 @@ impl Case {
     fn largest_segment(&self) -> f64 {
         let units = self.ladders.iter().zip(&self.losses);
         let segments = units.map(|(ladder, losses)| {
-            let hull = hull(ladder, losses);
+            let hull = hull(ladder, losses, Price::Budget);
             let gains = hull.windows(2).map(|s| losses[s[0]] - losses[s[1]]);
             gains.fold(0.0, f64::max)
         });
@@ -139,7 +139,7 @@ fn the_greedy_choice_is_the_best_of_all_where_steps_cost_the_same() {
         let case = Case::random(&mut rng, Kind::EqualSteps);
         let choices = case.choices();
         for budget in least(&case.ladders)..=case.highest() {
-            let rungs = marginal(&case.ladders, &case.losses, budget);
+            let rungs = marginal(&case.ladders, &case.losses, Price::Budget, budget);
             assert!(case.cost(&rungs) <= budget);
             let (found, best) = (case.loss(&rungs), case.best(&choices, budget));
             assert!((found - best).abs() < 1e-12, "{found} {best}");
@@ -156,7 +156,7 @@ fn the_greedy_choice_is_the_best_of_all_at_every_budget_on_the_lagrangian_path()
         let case = Case::random(&mut rng, kind);
         let (choices, path) = (case.choices(), case.path());
         for budget in least(&case.ladders)..=case.highest() {
-            let rungs = marginal(&case.ladders, &case.losses, budget);
+            let rungs = marginal(&case.ladders, &case.losses, Price::Budget, budget);
             assert!(case.cost(&rungs) <= budget && is_full(&case, &rungs, budget));
             let (found, best) = (case.loss(&rungs), case.best(&choices, budget));
             if path.contains(&budget) {
@@ -189,12 +189,31 @@ fn what_one_unit_cannot_take_the_others_get() {
     let ladders = [Ladder::of(&[1, 100]), Ladder::of(&[1, 2, 3, 4])];
     assert_eq!(proportional(&ladders, &[1.0, 1.0], 50), [0, 3]);
     let losses = [vec![1.0, 0.0], vec![1.0, 0.9, 0.8, 0.7]];
-    assert_eq!(marginal(&ladders, &losses, 50), [0, 3]);
-    assert_eq!(marginal(&ladders, &losses, 104), [1, 3]);
+    assert_eq!(marginal(&ladders, &losses, Price::Budget, 50), [0, 3]);
+    assert_eq!(marginal(&ladders, &losses, Price::Budget, 104), [1, 3]);
 }
 
 #[test]
 fn figures_are_rounded_up() {
     assert_eq!(round_up(0.12341, 4), 0.1235);
     assert_eq!(round_up(3.0, 2), 3.0);
+}
+
+/// Of two units whose next step gains the same and takes the same of the budget, the one that stores less
+/// climbs; a step that stores nothing more comes before all others.
+#[test]
+fn bytes_decide_where_the_budget_does_not() {
+    let mut ladders = vec![
+        Ladder::of(&[1, 11]),
+        Ladder::of(&[1, 11]),
+        Ladder::of(&[1, 11]),
+    ];
+    let losses = vec![vec![1.0, 0.0]; 3];
+    ladders[0].rungs[1].bytes = 21;
+    let climbed = |ladders: &[Ladder], budget| marginal(ladders, &losses, Price::Bytes, budget);
+    assert_eq!(climbed(&ladders, 13), [0, 1, 0]);
+    assert_eq!(climbed(&ladders, 23), [0, 1, 1]);
+    ladders[2].rungs[1].bytes = 1;
+    assert_eq!(climbed(&ladders, 13), [0, 0, 1]);
+    assert_eq!(marginal(&ladders, &losses, Price::Budget, 13), [1, 0, 0]);
 }

@@ -273,13 +273,64 @@ fn water_flows_where_the_energy_is() {
         "{}",
         plan.ratio()
     );
-    // The other allocator does the same with the other spectra.
-    let whitened = Evidence {
-        whitened: Some(spectra),
+    // The other allocator does the same with the other spectra, where bytes are as parameters and a floor is
+    // asked for; without one it leaves every unit half of an even share.
+    let both = Evidence {
+        whitened: Some(spectra.clone()),
+        spectra: Some(spectra),
         ..Evidence::default()
     };
-    let other = known(Allocator::Whitened, &whitened, 0.55).unwrap();
-    assert_eq!(other.units, plan.units);
+    let made = |allocator, floor| {
+        let mut request = request(allocator, Budget::Ratio(0.55));
+        request.allocation.floor = floor;
+        make(&small(), request, &both, |_, _| DType::F16).unwrap()
+    };
+    let floor = Some(Floor::Rank(8));
+    let [plain, other] =
+        [Allocator::Waterfill, Allocator::Whitened].map(|of| made(of, floor).units);
+    assert_eq!(other, plain);
+    assert!(plain.iter().any(|unit| unit.rank() == Some(16)));
+    for (unit, planned) in units.iter().zip(&made(Allocator::Whitened, None).units) {
+        let even = 0.55 * (unit.outs * unit.cols) as f64 / (unit.outs + unit.cols) as f64;
+        let rank = planned.rank().unwrap_or(unit.full_rank());
+        assert!(rank as f64 > even / 2.0 - 8.0, "{rank} of {even}");
+        let told = planned
+            .notes
+            .iter()
+            .any(|note| note.starts_with("whitened decided: half"));
+        assert!(rank as f64 > even / 2.0 || told, "{:?}", planned.notes);
+    }
+}
+
+/// What types round is lost with every rank, and by the dense form where that is stored in another type.
+#[test]
+fn rounding_is_lost_beside_the_rank() {
+    let mut rng = Rng(9);
+    let mut asked = request(Allocator::Whitened, Budget::Ratio(0.9));
+    let units = units(&small(), &asked, |_, _| DType::F16).unwrap();
+    let mut evidence = evidence(&mut rng, &units, 6);
+    evidence.branches = None;
+    let mut losses = |factor_type, dense| {
+        asked.factor_type = factor_type;
+        asked.dense.slots = dense;
+        let (_, ladders) = prepare(&small(), &asked, &units, &evidence).unwrap();
+        let losses = waterfill::losses(&asked, &units, &ladders, &evidence, 6).unwrap();
+        let last = ladders[0].rungs.len() - 1;
+        assert_eq!(ladders[0].rungs[last].choice, Choice::Dense);
+        let Choice::Rank(rank) = ladders[0].rungs[0].choice else {
+            panic!("{:?}", ladders[0]);
+        };
+        let tail = waterfill::lost_energy(&evidence.whitened.as_ref().unwrap()[0])[rank];
+        let rounded = (losses[0][0] - tail) / (1.0 - tail);
+        (rounded, losses[0][last])
+    };
+    let (rounded, dense) = losses(DType::F16, None);
+    assert!(rounded < 1e-6 && dense == 0.0, "{rounded} {dense}");
+    let (rounded, dense) = losses(DType::Q8_0, Some(DType::Q8_0));
+    assert!((rounded / 6e-5 - 1.0).abs() < 0.2, "{rounded}");
+    assert!((dense / 3e-5 - 1.0).abs() < 0.2, "{dense}");
+    let (rounded, dense) = losses(DType::Q4_0, Some(DType::F16));
+    assert!(rounded > 0.01 && dense == 0.0, "{rounded} {dense}");
 }
 
 #[test]
@@ -364,6 +415,58 @@ fn the_differentiable_plan_agrees_with_the_water_within_its_levels() {
     assert!(water <= soft && soft < uniform, "{water} {soft} {uniform}");
 }
 
+/// With a budget of parameters the price that meets it makes up for any cost of energy; without one energy
+/// decides, and each unit is where the loss and the energy of all its forms weigh least.
+#[test]
+fn energy_decides_the_total_without_a_budget_and_nothing_with_one() {
+    let mut rng = Rng(8);
+    let asked = request(Allocator::DiffPlan, Budget::Energy);
+    let units = units(&small(), &asked, |_, _| DType::F32).unwrap();
+    let mut evidence = evidence(&mut rng, &units, 6);
+    let mut made = |budget, tokens| {
+        evidence.tokens_per_joule = Some(tokens);
+        let request = request(Allocator::DiffPlan, budget);
+        make(&small(), request, &evidence, |_, _| DType::F32).unwrap()
+    };
+    let [free, dear] = [0.4, 0.004].map(|tokens| made(Budget::Ratio(0.5), tokens));
+    assert_eq!(free.units, dear.units);
+    assert!(
+        free.notes[0].contains("the energy term nothing"),
+        "{:?}",
+        free.notes
+    );
+    let prices = [1e9, 1e-2, 1e-3, 1e-4];
+    let plans = prices.map(|tokens| made(Budget::Energy, tokens));
+    let ratios = plans.each_ref().map(Plan::ratio);
+    assert_eq!(ratios[0], 1.0);
+    assert!(
+        ratios.windows(2).all(|pair| pair[0] > pair[1]),
+        "{ratios:?}"
+    );
+    assert!(plans[0].notes[0].contains("decided the total"));
+    // Closed form: λ ĉ per rank against the energy that the step of 8 adds.
+    let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
+    let spectra = evidence.whitened.as_ref().unwrap();
+    for ((unit, planned), spectrum) in units.iter().zip(&plans[2].units).zip(spectra) {
+        let Some(rank) = planned.rank() else { continue };
+        let joule = 0.005 * (unit.outs + unit.cols) as f64 / all / 1e-3;
+        let lost = waterfill::lost_energy(spectrum);
+        assert!(
+            rank < 16 || lost[rank - 8] - lost[rank] > 8.0 * joule,
+            "{rank}"
+        );
+        let above = rank + 8;
+        let factored = above * (unit.outs + unit.cols) < unit.outs * unit.cols;
+        assert!(
+            !factored || lost[rank] - lost[above] <= 8.0 * joule,
+            "{rank}"
+        );
+    }
+    let uniform = request(Allocator::Waterfill, Budget::Energy);
+    let refused = make(&small(), uniform, &evidence, |_, _| DType::F32);
+    assert_eq!(refused, Err(PlanError::NoBudget));
+}
+
 #[test]
 fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
     let mut request = request(Allocator::CacheFit, Budget::Ratio(1.0));
@@ -394,6 +497,11 @@ fn the_rank_that_fits_the_cache_is_exact_to_the_byte() {
             unit.notes
         );
     }
+    // The other slots are streamed as they are.
+    let others = 32 * 2 * (4096 * 4096 + 3 * 4096 * 14336);
+    let told = predict(&plan, MatrixId::Head, others, cache).to_string();
+    assert_eq!(plan.notes, [told]);
+    assert!(plan.notes[0].starts_with("a prediction by bytes alone"));
     let tiny = Evidence {
         cache: Some(1000),
         ..Evidence::default()
@@ -441,16 +549,16 @@ fn a_roofline_counts_bytes() {
     };
     let plan = made(&eight_billion());
     let (before, after) = (4096 * 14336 * 2, plan.units[0].bytes_after());
-    let nothing_fits = predict(&plan, 0, 1 << 20);
+    let nothing_fits = predict(&plan, MatrixId::Head, 0, 1 << 20);
     assert_eq!(nothing_fits.streamed, before as f64 / after as f64);
     assert_eq!(nothing_fits.cached, nothing_fits.streamed);
     // The factors fit, the dense matrix does not.
-    let fits = predict(&plan, 0, after * 4 / 3 + 4);
+    let fits = predict(&plan, MatrixId::Head, 0, after * 4 / 3 + 4);
     assert_eq!(fits.streamed, nothing_fits.streamed);
     let expected = fits.streamed * L2_SPEEDUP;
     assert!((fits.cached - expected).abs() < 1e-9, "{fits:?}");
     // Other weights take their time in both.
-    let others = predict(&plan, 32 * before, 1 << 20);
+    let others = predict(&plan, MatrixId::Head, 32 * before, 1 << 20);
     let expected = 2.0 / (1.0 + after as f64 / before as f64);
     assert!((others.streamed - expected).abs() < 1e-12, "{others:?}");
 }

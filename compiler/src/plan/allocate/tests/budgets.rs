@@ -96,7 +96,7 @@ impl Case {
                 let ranks: usize = both.map(|(p, u)| p.rank().unwrap_or(u.full_rank())).sum();
                 (mean * units.len() as f64, ranks as f64)
             }
-            Budget::Rank(_) | Budget::FullRank => unreachable!(),
+            Budget::Rank(_) | Budget::FullRank | Budget::Energy => unreachable!(),
         }
     }
 
@@ -185,6 +185,7 @@ fn every_budget_is_met_from_below_to_the_granularity_by_every_allocator() {
             Err(error) => {
                 let smallest = match &error {
                     PlanError::RatioTooSmall { smallest, .. } => *smallest,
+                    PlanError::RatioNeedsType { reached, .. } => *reached,
                     PlanError::BudgetTooSmall { smallest, .. } => smallest.parse().unwrap(),
                     error => panic!("{error}"),
                 };

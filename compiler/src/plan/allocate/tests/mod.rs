@@ -9,7 +9,7 @@ use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
 
 use super::*;
-use crate::plan::{Branches, Budget, Form, Method, Plan, make, units};
+use crate::plan::{Branches, Budget, Form, Method, Plan, UnitPlan, make, units};
 use crate::system::random::Rng;
 
 fn hyper(

@@ -1,0 +1,72 @@
+//! Types of factors: those that meet a ratio, and those in which exempt channels are exact.
+
+use super::*;
+
+/// A ratio on a source that is quantised already: met, or refused with the types that meet it.
+#[test]
+fn a_ratio_that_factors_cannot_meet_names_the_types_that_can() {
+    let hyper = hyper(256, 8, 4, 768);
+    let ask = |factor_type, source: DType| {
+        let request = request(Method::PerSlot, Budget::Ratio(0.9), factor_type);
+        make(&hyper, request, |_, _| source)
+    };
+    for source in [DType::Q4K, DType::Q4_0] {
+        let error = ask(DType::Q8_0, source).unwrap_err();
+        let PlanError::RatioNeedsType { types, reached, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(*reached > 0.9, "{error}");
+        assert!(
+            !types.is_empty() && !types.contains(&DType::Q8_0),
+            "{error}"
+        );
+        assert!(error.to_string().contains("q4_0"), "{error}");
+        for &factor_type in types {
+            let plan = ask(factor_type, source).unwrap();
+            assert!(plan.ratio() <= 0.9, "{factor_type}: {}", plan.ratio());
+            assert!(plan.units.iter().any(|unit| unit.rank().is_some()));
+        }
+    }
+    assert!(ask(DType::Q8_0, DType::Q8_0).unwrap().ratio() <= 0.9);
+}
+
+/// Columns of the source are stored in a type that holds them, and the plan says so.
+#[test]
+fn exempt_channels_decide_the_types_of_their_factors() {
+    let hyper = hyper(256, 8, 4, 768);
+    for (source, asked, first, second) in [
+        (DType::F16, DType::Q8_0, DType::F16, DType::F16),
+        (DType::F32, DType::Q8_0, DType::F16, DType::F32),
+        (DType::Q4K, DType::BF16, DType::BF16, DType::F32),
+        (DType::BF16, DType::F16, DType::F16, DType::BF16),
+        (DType::F16, DType::F16, DType::F16, DType::F16),
+        (DType::BF16, DType::F32, DType::F32, DType::F32),
+    ] {
+        let mut request = request(Method::PerSlot, Budget::Rank(8), asked);
+        request.weighting.sink = Some(SinkProtection::Channels(2));
+        let treatment = request.weighting.resolve(false).unwrap();
+        let plan = make(&hyper, request.clone(), |_, _| source).unwrap();
+        treatment.check(&plan).unwrap();
+        let unit = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
+        let Form::LowRank { a, b, .. } = unit(Slot::Q).form else {
+            panic!("{:?}", unit(Slot::Q));
+        };
+        assert_eq!((a, b), (first, second), "{source} {asked}");
+        let told = unit(Slot::Q).notes.iter();
+        let told = told.filter(|note| note.contains("exempt channels are exact"));
+        let expected = usize::from(a != asked) + usize::from(b != asked);
+        assert_eq!(told.count(), expected);
+        // What does not read the residual stream has no channels to keep.
+        request.weighting.sink = None;
+        let plain = make(&hyper, request, |_, _| source).unwrap();
+        let down = |plan: &Plan| {
+            let slot = Slot::Down;
+            plan.unit_of(MatrixId::Slot { layer: 0, slot })
+                .unwrap()
+                .form
+        };
+        assert_eq!(down(&plain), down(&plan));
+        let exact = plain.units.iter().all(|unit| unit.inexact().is_none());
+        assert_eq!(treatment.check(&plain).is_ok(), exact);
+    }
+}

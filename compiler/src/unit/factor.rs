@@ -1,0 +1,374 @@
+//! The factorised forms of a unit: decomposed, stored, measured and corrected.
+
+use std::sync::Arc;
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_formats::model::{MatrixId, Part, Slot};
+use htc_formats::source::ModelFile;
+
+use super::weighting::SiteInputs;
+use super::{
+    Factors, Found, Norm, UnitError, Weighting, check_finite, dense_weight, encode, weight_name,
+    weight_of,
+};
+use crate::math::{
+    AxiomGauge, BasisOptions, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, LowRankOptions,
+    Path, Side, Sink, SinkOutcome, Weight,
+};
+use crate::math::{
+    bias_correction, low_rank_error, low_rank_with, shared_basis_with, shared_error, tail,
+};
+use crate::plan::{Form, Member, UnitPlan};
+
+/// Makes what a unit of a factorised form stores.
+pub(super) fn factorised(
+    source: &ModelFile,
+    unit: &UnitPlan,
+    weighting: &Weighting,
+) -> Result<Factors, UnitError> {
+    let members = unit.members.iter();
+    let dense: Vec<Vec<f32>> = members
+        .clone()
+        .map(|member| dense_weight(source, member))
+        .collect::<Result<_, _>>()?;
+    let weights: Vec<Weight> = members
+        .zip(&dense)
+        .map(|(member, values)| Weight {
+            rows: member.rows,
+            cols: member.cols,
+            values,
+        })
+        .collect();
+    let terms = Terms::new(source, unit, weighting, &weights)?;
+    let mut made = Made::default();
+    match unit.form {
+        Form::Kept | Form::Dense { .. } => {}
+        Form::LowRank { rank, a, b } => {
+            for (index, weight) in weights.iter().enumerate() {
+                terms.low_rank(index, *weight, rank, [a, b], [1.0; 2], &mut made)?;
+            }
+        }
+        Form::Residual { base, rank, a, b } => {
+            for (index, weight) in weights.iter().enumerate() {
+                terms.residual(index, *weight, base, rank, [a, b], &mut made)?;
+            }
+        }
+        Form::SharedBasis {
+            rank,
+            basis,
+            projected,
+        } => terms.shared_basis(&weights, rank, [basis, projected], &mut made)?,
+    }
+    terms.finish(made)
+}
+
+/// What a unit's factors are made by: which errors count, and what must not be lost.
+struct Terms<'a> {
+    source: &'a ModelFile,
+    unit: &'a UnitPlan,
+    gauge: Arc<Gauge>,
+    output: Option<Diagonal>,
+    norm: Norm,
+    /// The direction that must not be missed.
+    direction: Option<Vec<f64>>,
+    /// Input channels that stay exact.
+    exempt: Vec<usize>,
+    axiom: Option<Arc<AxiomGauge>>,
+    /// What the members read on the calibration's text.
+    inputs: Option<SiteInputs>,
+}
+
+/// What was made of a unit's members so far.
+#[derive(Default)]
+struct Made {
+    tensors: Vec<Vec<u8>>,
+    /// By member, where they are corrected.
+    biases: Vec<Vec<f32>>,
+    errors: Vec<f64>,
+    output_errors: Vec<f64>,
+    predicted: Vec<f64>,
+    sinks: Vec<SinkOutcome>,
+}
+
+/// Two factors as a reader will decode them.
+struct Stored<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    rank: usize,
+}
+
+impl<'a> Terms<'a> {
+    fn new(
+        source: &'a ModelFile,
+        unit: &'a UnitPlan,
+        weighting: &Weighting,
+        weights: &[Weight<'_>],
+    ) -> Result<Terms<'a>, UnitError> {
+        let failed = |error| failed(source, unit, 0, error);
+        // Members of a unit read the same.
+        let site = unit.site();
+        let (gauge, output, norm) = gauges(unit, weighting, failed)?;
+        let exempt = site.map(|(layer, site)| weighting.exempt(layer, site, weights));
+        let inputs = site.map(|(layer, site)| weighting.inputs(layer, site));
+        Ok(Terms {
+            source,
+            unit,
+            gauge,
+            output,
+            norm,
+            direction: site.and_then(|(layer, site)| weighting.sink(layer, site)),
+            exempt: exempt.transpose().map_err(failed)?.unwrap_or_default(),
+            axiom: match unit.layer() {
+                Some(layer) => weighting.axiom(layer)?,
+                None => None,
+            },
+            inputs: inputs.transpose().map_err(failed)?.flatten(),
+        })
+    }
+
+    fn sink(&self) -> Option<Sink<'_>> {
+        self.direction.as_deref().map(|direction| Sink {
+            direction,
+            threshold: DEFAULT_COVERAGE,
+        })
+    }
+
+    fn failed(&self, index: usize) -> impl Fn(FactoriseError) -> UnitError {
+        move |error| failed(self.source, self.unit, index, error)
+    }
+
+    /// A member as `B A`. `part` is what a base left of it, of the weight and of its outputs; one without.
+    fn low_rank(
+        &self,
+        index: usize,
+        target: Weight<'_>,
+        rank: usize,
+        [a, b]: [DType; 2],
+        part: [f64; 2],
+        made: &mut Made,
+    ) -> Result<(), UnitError> {
+        // Down takes the decomposition of W itself by design; for the others the cheaper path gives the
+        // same factors to rounding. Under a gauge of the whole input its root would be formed for that,
+        // which is as wide as the hidden layer; `W C Wᵀ` is narrower.
+        let slot = self.unit.members.get(index).and_then(Member::slot);
+        let path = match (slot, &*self.gauge) {
+            (Some(Slot::Down), Gauge::None) => Path::Svd,
+            _ => Path::Auto,
+        };
+        let options = LowRankOptions {
+            path,
+            input: &self.gauge,
+            output: self.output.as_ref(),
+            exempt: &self.exempt,
+            sink: self.sink(),
+        };
+        let factors = low_rank_with(target, rank, &options).map_err(self.failed(index))?;
+        let a = self.store(a, &factors.a, index, made)?;
+        let b = self.store(b, &factors.b, index, made)?;
+        let (a, b) = (&a[..], &b[..]);
+        made.errors
+            .push(part[0] * low_rank_error(target, a, b, rank));
+        made.predicted.push(tail(&factors.singular_values, rank));
+        made.sinks.extend(factors.sink);
+        self.measure(index, target, Stored { a, b, rank }, part[1], made)
+    }
+
+    /// A member as a base and what that lacks.
+    fn residual(
+        &self,
+        index: usize,
+        weight: Weight<'_>,
+        base: DType,
+        rank: usize,
+        types: [DType; 2],
+        made: &mut Made,
+    ) -> Result<(), UnitError> {
+        let stored = self.store(base, weight.values, index, made)?;
+        let moment = self.inputs.as_ref().map(SiteInputs::second_moment);
+        let part = encode::energies(weight, &stored, moment);
+        let pairs = weight.values.iter().zip(&stored);
+        let lacking: Vec<f32> = pairs.map(|(w, base)| w - base).collect();
+        let target = Weight {
+            values: &lacking,
+            ..weight
+        };
+        let part = part.map(|energies| energies.error());
+        self.low_rank(index, target, rank, types, part, made)
+    }
+
+    /// All members with a basis in common.
+    fn shared_basis(
+        &self,
+        weights: &[Weight<'_>],
+        rank: usize,
+        [basis, projected]: [DType; 2],
+        made: &mut Made,
+    ) -> Result<(), UnitError> {
+        let options = BasisOptions {
+            gauge: &self.gauge,
+            exempt: &self.exempt,
+            sink: self.sink(),
+            ..BasisOptions::default()
+        };
+        let shared = shared_basis_with(weights, rank, &options).map_err(self.failed(0))?;
+        let basis = self.store(basis, &shared.basis, 0, made)?;
+        let roots = shared.eigenvalues.iter().map(|value| value.max(0.0).sqrt());
+        let tail = tail(&roots.collect::<Vec<f64>>(), rank);
+        made.sinks.extend(shared.sink);
+        for (index, (&weight, values)) in weights.iter().zip(&shared.projected).enumerate() {
+            let b = self.store(projected, values, index, made)?;
+            let (a, b) = (&basis[..], &b[..]);
+            made.errors.push(shared_error(weight, a, b, rank));
+            made.predicted.push(tail);
+            self.measure(index, weight, Stored { a, b, rank }, 1.0, made)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes a factor for good and returns what a reader will decode.
+    fn store(
+        &self,
+        dtype: DType,
+        values: &[f32],
+        index: usize,
+        made: &mut Made,
+    ) -> Result<Vec<f32>, UnitError> {
+        let name = || weight_name(self.source, self.unit.members[index].matrix);
+        let codec = |source| UnitError::Block {
+            tensor: name(),
+            source,
+        };
+        let length = dtype.matrix_bytes(1, values.len()).unwrap_or(0);
+        let mut bytes = vec![0; length];
+        block::encode(dtype, values, &mut bytes).map_err(codec)?;
+        let mut decoded = vec![0.0; values.len()];
+        block::decode(dtype, &bytes, &mut decoded).map_err(codec)?;
+        if decoded.iter().any(|v| !v.is_finite()) {
+            return Err(UnitError::Overflow {
+                tensor: name(),
+                dtype,
+            });
+        }
+        made.tensors.push(bytes);
+        Ok(decoded)
+    }
+
+    /// The error of the outputs of what is stored, and the bias that takes its mean.
+    fn measure(
+        &self,
+        index: usize,
+        target: Weight<'_>,
+        stored: Stored<'_>,
+        part: f64,
+        made: &mut Made,
+    ) -> Result<(), UnitError> {
+        let Some(inputs) = &self.inputs else {
+            return Ok(());
+        };
+        let Stored { a, b, rank } = stored;
+        let (energies, varying) = inputs.energies(target, a, b, rank);
+        made.output_errors.push(part * energies.error());
+        if self.norm == Norm::Output
+            && let Some(predicted) = made.predicted.last_mut()
+        {
+            *predicted *= varying;
+        }
+        if let Some(mean) = inputs.mean_to_correct() {
+            let lost = bias_correction(target, a, b, rank, mean).map_err(self.failed(index))?;
+            let matrix = self.unit.members[index].matrix;
+            made.biases.push(with_own_bias(self.source, matrix, lost)?);
+        }
+        Ok(())
+    }
+
+    /// What was made, with the biases behind the factors.
+    fn finish(self, mut made: Made) -> Result<Factors, UnitError> {
+        for (bias, member) in made.biases.iter().zip(&self.unit.members) {
+            let mut bytes = vec![0; size_of::<f32>() * bias.len()];
+            block::encode(DType::F32, bias, &mut bytes).map_err(|source| UnitError::Block {
+                tensor: weight_name(self.source, member.matrix),
+                source,
+            })?;
+            made.tensors.push(bytes);
+        }
+        let truncates = !matches!(self.unit.form, Form::Residual { .. });
+        Ok(Factors {
+            tensors: made.tensors,
+            found: Found {
+                errors: made.errors,
+                output_errors: made.output_errors,
+                predicted: (self.exempt.is_empty() && truncates).then_some(made.predicted),
+                norm: self.norm,
+                sinks: made.sinks,
+                exempt: self.exempt,
+                axiom: self.axiom.map(|axiom| axiom.trace.clone()),
+            },
+        })
+    }
+}
+
+/// Names the tensor of a member that the mathematics refuses.
+fn failed(source: &ModelFile, unit: &UnitPlan, index: usize, error: FactoriseError) -> UnitError {
+    let index = weight_of(&error).unwrap_or(index);
+    UnitError::Factorise {
+        tensor: weight_name(source, unit.members[index].matrix),
+        source: error,
+    }
+}
+
+/// The gauges of a unit's inputs and outputs, and the norm that they stand for.
+fn gauges(
+    unit: &UnitPlan,
+    weighting: &Weighting,
+    failed: impl Fn(FactoriseError) -> UnitError,
+) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
+    let Some((layer, site)) = unit.site() else {
+        return Ok((Arc::default(), None, Norm::Frobenius));
+    };
+    let slot = unit.members.first().and_then(Member::slot);
+    if let (Some(axiom), Some(slot)) = (weighting.axiom(layer)?, slot) {
+        let (input, output) = match Side::of(slot) {
+            Side::Read => (axiom.reads().map_err(failed)?, None),
+            Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
+        };
+        return Ok((Arc::new(input), output, Norm::Axiom));
+    }
+    let gauge = weighting.gauge(layer, site).map_err(failed)?;
+    let norm = match &*gauge {
+        Gauge::None => Norm::Frobenius,
+        Gauge::Diagonal(_) => Norm::Activation,
+        Gauge::Full(_) => Norm::Output,
+    };
+    Ok((gauge, None, norm))
+}
+
+/// What a factorisation lost on the mean input, with the slot's own bias where it has one.
+fn with_own_bias(
+    source: &ModelFile,
+    matrix: MatrixId,
+    mut lost: Vec<f32>,
+) -> Result<Vec<f32>, UnitError> {
+    let own = matrix.role(Part::Bias).and_then(|role| source.tensor(role));
+    let Some(tensor) = own else {
+        return Ok(lost);
+    };
+    check_finite(source, tensor)?;
+    let mut own = vec![0.0; lost.len()];
+    block::decode(tensor.dtype, source.bytes(tensor), &mut own).map_err(|source| {
+        UnitError::Block {
+            tensor: tensor.name.clone(),
+            source,
+        }
+    })?;
+    lost.iter_mut()
+        .zip(own)
+        .for_each(|(lost, own)| *lost += own);
+    if lost.iter().any(|v| !v.is_finite()) {
+        return Err(UnitError::Overflow {
+            tensor: tensor.name.clone(),
+            dtype: DType::F32,
+        });
+    }
+    Ok(lost)
+}
