@@ -1,7 +1,6 @@
 //! Quality against size: what was measured on artifacts, and on the candidates of a choice.
 
 use super::super::html::{Block, Figure, Legend, Section};
-
 use super::super::number::{bytes, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
