@@ -272,23 +272,20 @@ struct Writing<'a> {
 impl Writing<'_> {
     /// Takes the next step's tensors and writes those whose turn has come.
     fn step(&mut self, index: usize, factors: Option<Factors>) -> Result<(), MakeError> {
-        match (self.jobs[index], factors) {
-            (Job::Make(unit), Some(factors)) => {
+        let job = self.jobs[index];
+        match (job, factors) {
+            (Job::Make(_), Some(factors)) => {
                 let tensors = factors.tensors.into_iter().map(Cow::Owned);
-                let roles = roles(self.jobs[index], self.biases);
+                let roles = roles(job, self.biases);
                 self.ready.extend(roles.into_iter().zip(tensors));
                 self.journal.step(index, &factors.found)?;
                 self.found.push((index, factors.found));
-                self.watch.done(&unit.label())?;
             }
-            (Job::Make(unit), None) => self.watch.done(&unit.label())?,
-            (Job::PassThrough(tensor), _) => {
-                if !self.done[index] {
-                    let bytes = Cow::Borrowed(self.source.bytes(tensor));
-                    self.ready.insert(tensor.role, bytes);
-                }
-                self.watch.done(&tensor.name)?;
+            (Job::PassThrough(tensor), _) if !self.done[index] => {
+                let bytes = Cow::Borrowed(self.source.bytes(tensor));
+                self.ready.insert(tensor.role, bytes);
             }
+            _ => {}
         }
         while let Some(role) = self.writer.turn().map(|entry| entry.role) {
             match self.ready.remove(&role) {
@@ -302,6 +299,10 @@ impl Writing<'_> {
         // Made once more because another of the unit's tensors was missing.
         let written = &self.written;
         self.ready.retain(|role, _| !written.contains(role));
+        match job {
+            Job::Make(unit) => self.watch.done(&unit.label())?,
+            Job::PassThrough(tensor) => self.watch.done(&tensor.name)?,
+        }
         Ok(())
     }
 }
