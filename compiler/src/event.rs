@@ -30,6 +30,8 @@ pub enum Event<'a> {
     Window,
     /// Something the user should know.
     Warning(&'a str),
+    /// Something that was done on the way.
+    Note(&'a str),
     /// What is finished is kept in this folder until the same compilation goes on; `None` when there is
     /// nothing to keep any more.
     Keeping(Option<&'a Path>),

@@ -1,7 +1,70 @@
-//! Offline compression compiler for transformer language models.
+//! Compresses transformer language models offline: a GGUF or a folder with safetensors goes in, one sealed
+//! `.htz` comes out, which [`htc_loader`] executes. Matrices become factors of low rank, each alone or several
+//! over one basis; what that loses is measured, on text where there is some.
 //!
-//! [`pipeline`] tells the story: read, calibrate, plan, factorise, seal, choose. What is wanted is a
-//! [`request`]; what is being done is told as [`event`]s; what came of it is a [`report`].
+//! ```no_run
+//! # fn main() -> Result<(), htc::CompileError> {
+//! let report = htc::Compiler::new("model.gguf", "model.htz")
+//!     .calibration("text.txt")
+//!     .ratio(0.8)
+//!     .run()?;
+//! println!("{report}");
+//! # Ok(()) }
+//! ```
+//!
+//! # What happens
+//!
+//! 1. The model is opened and its digest computed: [`htc_formats::source::ModelFile`].
+//! 2. The text flows through it, and what every matrix reads is kept as statistics in a cache, so that
+//!    the next compilation finds them: [`calibrate`].
+//! 3. A [`plan`] decides what becomes of every matrix, by shapes, the budget and what was measured. It is
+//!    JSON that may be edited, and the same plan gives the same bytes.
+//! 4. Every [`unit`] of the plan is factorised and stored, in the order in which the model executes; what is
+//!    finished survives an interruption: [`mod@make`].
+//! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
+//!    limit, are executed on text that was held out, and the best is kept: [`choose`].
+//! 6. The [`Report`] says what was done and what it cost.
+//!
+//! The same input with the same options gives the same bytes, on any number of threads.
+//!
+//! # Where to look
+//!
+//! | for | look at |
+//! |-----|---------|
+//! | what can be asked for | the methods of [`Compiler`]; each is an option of the command line, with its default |
+//! | how large and how long it will be | [`Compiler::forecast`] |
+//! | progress and an end before the end | [`Compiler::run_with`], [`Event`], [`Compiler::cancelled_by`], [`Cancel`] |
+//! | what went wrong | [`CompileError`]: one line with the file or the option, called as its method, and a remedy |
+//! | what a model looks like to a compressor | [`analyse::analyse`] |
+//! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
+//! | what the decompositions compute, and from which papers | [`math`] |
+//! | what lies in an artifact | [`htc_formats::htz`] |
+//!
+//! # From a build script
+//!
+//! Without the feature `cli`, which is on by default, the crate builds without a command line, progress bars,
+//! chat templates and pages:
+//!
+//! ```toml
+//! [build-dependencies]
+//! htc = { version = "0.1", default-features = false }
+//! ```
+//!
+//! A build script names what its artifact depends on, and compiles where that has changed:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), htc::CompileError> {
+//! let compiler = htc::Compiler::new("model.gguf", "model.htz").overwrite(true);
+//! for input in compiler.inputs()? {
+//!     println!("cargo::rerun-if-changed={}", input.display());
+//! }
+//! compiler.run()?;
+//! # Ok(()) }
+//! ```
+//!
+//! `examples/build_script.rs` is the whole of it.
+//!
+//! # Layers
 //!
 //! Modules are layers: each may use those above it in this list, and none below it. The arithmetic is a
 //! crate of its own, [`math`], which knows none of them.
@@ -24,16 +87,6 @@
 //! 16. `page`: reports and analyses as a page of HTML
 //! 17. `pipeline`: the whole flow, the only place where the stages' errors meet
 //! 18. `app`: command line, commands, chat, progress bars, Ctrl-C
-
-//! # From another program
-//!
-//! [`Compiler`] has the command line's options and defaults; without the feature `cli`, which is on by
-//! default, the crate builds without a command line, progress bars, chat templates and pages.
-//!
-//! ```toml
-//! [build-dependencies]
-//! htc = { version = "0.1", default-features = false }
-//! ```
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]

@@ -15,9 +15,11 @@
 //! same source and the same request give the same bytes on the same instruction set.
 
 mod builder;
+pub mod clean;
 mod error;
 mod prepare;
 
+use std::io;
 use std::path::Path;
 
 use htc_formats::htz::{DepthSinkRecord, HtzWriter, Origin};
@@ -25,7 +27,7 @@ use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, Chosen, TrialError, Wanted};
+use crate::choose::{self, Chosen, Wanted};
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::make::Inputs;
@@ -33,6 +35,7 @@ use crate::make::work::Work;
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
 use crate::request::{Asked, BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment};
 use crate::system::clock::{Stage, StageClock};
+use crate::system::disk;
 use crate::system::memory::Peak;
 use crate::system::show::name_of;
 
@@ -58,7 +61,13 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     let prepared = prepare(options, &clock, watch)?;
 
     // Where to look first when the artifact is probed.
-    let depth_sink = depth_sink(&prepared, options.threads, watch)?;
+    let depth_sink = match options.probe_layer {
+        Some(layer) => DepthSinkRecord {
+            layer,
+            origin: Origin::Asked,
+        },
+        None => depth_sink(&prepared, options.threads, watch)?,
+    };
 
     // Factorise, seal and measure, as often as there are candidates.
     let inputs = Inputs {
@@ -69,22 +78,32 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         tokenizer: &prepared.tokenizer,
         threads: options.threads,
     };
-    let work = Work::open(&options.output)?;
-    watch.tell(Event::Keeping(Some(work.folder())));
+    let work = Work::open(&options.output, watch)?;
+    watch.tell(Event::Keeping(work.kept()));
     let planner = |ratio| prepared.plan_at(ratio);
-    let chosen = clock.during(Stage::Factorise, || {
-        choose::choose(&inputs, &planner, prepared.wanted, &work, &clock, watch)
-    });
-    let (chosen, work) = or_kept(work, chosen)?;
-
-    // Give it its name.
-    watch.tell(Event::Sealing);
-    let made = work.artifact(chosen.built.key).complete();
-    clock.during(Stage::Seal, || {
-        HtzWriter::rename(&made, &options.output, options.overwrite)
-    })?;
-    drop(work);
-    watch.tell(Event::Keeping(None));
+    let made = || -> Result<(Chosen, io::Result<()>), CompileError> {
+        let chosen = clock.during(Stage::Factorise, || {
+            choose::choose(&inputs, &planner, prepared.wanted, &work, &clock, watch)
+        })?;
+        watch.tell(Event::Sealing);
+        // What is of record must be what was read.
+        prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
+        // Give it its name.
+        let name = work.artifact(chosen.built.key).complete();
+        let synced = clock.during(Stage::Seal, || {
+            HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
+        })?;
+        Ok((chosen, synced))
+    };
+    let made = made();
+    let (chosen, synced) = or_kept(work, made, watch)?;
+    if let Err(error) = synced {
+        let folder = disk::folder_of(&options.output).display();
+        let said = format!(
+            "{folder}: cannot be forced to the disk ({error}); the artifact is complete, but its name may be lost if the machine fails now"
+        );
+        watch.tell(Event::Warning(&said));
+    }
     let calibration = prepared.calibration.as_ref();
     let calibration = calibration.map(|found| calibrated(found, &chosen));
     let made = Made {
@@ -98,17 +117,20 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     Ok(Report::new(options, &prepared.source, made))
 }
 
-/// What is finished stays when somebody asked for an end.
-fn or_kept(work: Work, chosen: Result<Chosen, TrialError>) -> Result<(Chosen, Work), CompileError> {
-    match chosen.map_err(CompileError::from) {
-        Ok(chosen) => Ok((chosen, work)),
-        Err(error) => {
-            if let CompileError::Cancelled(_) = error {
-                work.keep();
-            }
-            Err(error)
+/// Whatever fails, what is finished stays, and the same compilation goes on with it. Where the source
+/// itself is at fault only another source is the remedy, of which it would be no part.
+fn or_kept<T>(work: Work, made: Result<T, CompileError>, watch: Watch) -> Result<T, CompileError> {
+    let kept = match &made {
+        Ok(_) | Err(CompileError::SourceChanged(_) | CompileError::Unit { .. }) => {
+            drop(work);
+            false
         }
+        Err(_) => work.keep(),
+    };
+    if !kept {
+        watch.tell(Event::Keeping(None));
     }
+    made
 }
 
 /// The layer that an artifact names for a probe: where the residual stream stops growing
@@ -188,13 +210,12 @@ pub fn search(
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
     };
-    let work = Work::open(scratch)?;
+    let work = Work::open(scratch, watch)?;
     let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);
-    watch.tell(Event::Keeping(Some(work.folder())));
+    watch.tell(Event::Keeping(work.kept()));
     let clock = StageClock::default();
     let chosen = choose::choose(&inputs, &planner, wanted, &work, &clock, watch);
-    let (mut chosen, _) = or_kept(work, chosen)?;
-    watch.tell(Event::Keeping(None));
+    let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;
     // Compiled, it is to be what was measured.
     let Treatment {
         gauge,

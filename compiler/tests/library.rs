@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 use htc::calibrate::CalibrateError;
 use htc::plan::PlanError;
 use htc::request::{
-    Allocator, BiasArg, Budget, Floor, GaugeKind, Method, Planning, SinkProtection,
+    Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, SinkProtection,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
-use htc_formats::DType;
 use htc_formats::model::Slot;
 
 fn demo(name: &str) -> PathBuf {
@@ -147,6 +146,11 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (plain().sink(SinkProtection::Append), "sink"),
         (plain().sink(SinkProtection::Channels(1 << 20)), "sink"),
         (plain().bias(BiasArg::On), "bias"),
+        (plain().probe_layer(8), "probe_layer"),
+        (
+            plain().rank(8).first_positions(FirstPositions::Counted),
+            "first_positions",
+        ),
         (plain().plan(none), "plan"),
         (plain().plan(large), "plan"),
         (
@@ -161,22 +165,10 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         ),
         (calibrated().held_out(demo("alice.txt")), "held_out"),
         (calibrated().cache(demo("alice.txt")), "cache"),
-        // A text of one window, and limits that factors of 4 bits cannot hold.
+        // A text of one window.
         (
             calibrated().calibration(window).context(64).max_kl(0.1),
             "max_kl",
-        ),
-        (
-            calibrated()
-                .calibration_tokens(256)
-                .context(32)
-                .gauge(GaugeKind::None)
-                .bias(BiasArg::Off)
-                .allocator(Allocator::Uniform)
-                .factor_type(DType::Q4_0)
-                .max_perplexity_increase(1e-12)
-                .max_kl(1e-12),
-            "max_perplexity_increase",
         ),
     ]
 }

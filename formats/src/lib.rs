@@ -5,6 +5,7 @@ pub mod architecture;
 pub mod block;
 pub mod dtype;
 pub mod escape;
+pub mod folder;
 pub mod gguf;
 pub mod htz;
 pub mod limits;

@@ -101,7 +101,7 @@ impl MappedFile {
     /// [`MapError`] when the file is absent, unreadable, empty, or no regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
         let path = path.as_ref();
-        MappedFile::of(path.to_owned(), &open::regular(path)?)
+        MappedFile::of_file(path.to_owned(), &open::regular(path)?)
     }
 
     /// Maps the file called `name` in a model's folder, as [`open::inside`] opens it.
@@ -110,10 +110,15 @@ impl MappedFile {
     ///
     /// As [`open`](MappedFile::open), and [`MapError::Outside`] for a link that leads elsewhere.
     pub fn open_inside(folder: &Path, name: &str) -> Result<Self, MapError> {
-        MappedFile::of(folder.join(name), &open::inside(folder, name)?)
+        MappedFile::of_file(folder.join(name), &open::inside(folder, name)?)
     }
 
-    fn of(path: PathBuf, file: &File) -> Result<Self, MapError> {
+    /// Maps a regular file that is open; errors call it `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Io`], [`MapError::Empty`].
+    pub fn of_file(path: PathBuf, file: &File) -> Result<Self, MapError> {
         let io = |error| MapError::Io {
             path: path.clone(),
             error,

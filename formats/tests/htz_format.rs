@@ -110,6 +110,23 @@ fn the_geometry_is_read_back_and_may_be_absent() {
     });
     let measured = Htz::parse(&measured).unwrap().manifest().geometry.clone();
     assert_eq!(measured.unwrap().depth_sink.origin, htz::Origin::Measured);
+    // An earlier reader has no word for a layer that was asked for.
+    let mut asked = probed();
+    let record = asked.manifest.geometry.as_mut().unwrap();
+    record.depth_sink.origin = htz::Origin::Asked;
+    let read = |requires: &[String]| {
+        let file = forged(&file, |json| {
+            json["geometry"]["depth_sink"]["origin"] = "asked".into();
+            json["requires"] = serde_json::json!(requires);
+        });
+        Htz::parse(&file).map(|_| ())
+    };
+    let fault = read(&asked.manifest.requires);
+    assert!(matches!(fault, Err(htz::HtzError::Undeclared { .. })));
+    let feature = htz::Manifest::PROBE.to_owned();
+    asked.manifest.requires.push(feature);
+    read(&asked.manifest.requires).unwrap();
+    assert_eq!(Htz::parse(&asked.bytes()).unwrap().format(), (1, 4));
     let without = forged(&file, |json| {
         json.as_object_mut().unwrap().remove("geometry");
     });

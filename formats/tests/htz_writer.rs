@@ -9,9 +9,12 @@
 
 mod htz_common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Section};
 use htc_formats::model::Role;
 use htz_common::{Model, fill_in, mixed, probed};
@@ -56,7 +59,10 @@ fn the_file_has_its_name_only_when_it_is_complete() {
     let mut writer = begin(&model, &path, false).unwrap();
     let partial = writer.temp_path().to_owned();
     let name = partial.file_name().unwrap().to_str().unwrap().to_owned();
-    assert!(name.starts_with(".model.htz.partial-"), "{name}");
+    assert!(
+        name.starts_with(".htc-") && name.ends_with(".unfinished"),
+        "{name}"
+    );
     assert_eq!(partial.parent(), Some(folder.path()));
     write_all(&mut writer, &model);
     assert_eq!(names(folder.path()), [name]);
@@ -76,8 +82,10 @@ mod resumed {
 
     fn resume(model: &Model, folder: &Path) -> HtzWriter {
         let sections = vec![Section::tokenizer(&model.vocabulary).unwrap()];
-        let (path, draft) = (folder.join("model.htz"), model.manifest.clone());
-        HtzWriter::resume(path, folder.join(PARTIAL), draft, sections, false).unwrap()
+        let draft = model.manifest.clone();
+        let folder = Arc::new(Folder::open(folder).unwrap());
+        let [name, partial] = ["model.htz", PARTIAL].map(OsStr::new);
+        HtzWriter::resume(&folder, name, partial, draft, sections).unwrap()
     }
 
     /// Writes `count` tensors more, drops the writer, and returns the digests of all.
@@ -154,10 +162,13 @@ fn a_complete_artifact_takes_its_name_only_where_it_may() {
     let path = |name: &str| folder.path().join(name);
     fs::write(path("made"), "new").unwrap();
     fs::write(path("model.htz"), "old").unwrap();
-    let refused = HtzWriter::rename(path("made"), path("model.htz"), false).unwrap_err();
+    let at = Folder::open(folder.path()).unwrap();
+    let made = OsStr::new("made");
+    let refused = HtzWriter::publish(&at, made, path("model.htz"), false).unwrap_err();
     assert!(matches!(refused, HtzError::Exists { .. }), "{refused}");
     assert_eq!(names(folder.path()), ["made", "model.htz"]);
-    HtzWriter::rename(path("made"), path("model.htz"), true).unwrap();
+    let synced = HtzWriter::publish(&at, made, path("model.htz"), true).unwrap();
+    synced.unwrap();
     assert_eq!(names(folder.path()), ["model.htz"]);
     assert_eq!(fs::read(path("model.htz")).unwrap(), b"new");
 }

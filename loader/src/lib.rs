@@ -1,7 +1,21 @@
 //! Opens a language model, binds it to its architecture and executes it. Models are `.htz`
 //! artifacts, GGUF files or folders with safetensors.
 //!
-//! From a file to text:
+//! Open, session, step, sample, text:
+//!
+//! ```
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! let model = Model::open(path)?;
+//! let tokenizer = model.tokenizer()?;
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! let logits = session.step(&tokenizer.encode("Once upon a", AddSpecial::Prompt))?;
+//! println!("{}", tokenizer.decode(&[Sampler::greedy().sample(logits)?]));
+//! # Ok(()) }
+//! ```
+//!
+//! # From a prompt to text
 //!
 //! ```no_run
 //! use htc_loader::{Cpu, Model, Session, generate::{Limits, generate}, sampling::Sampler, tokenizer::AddSpecial};
@@ -17,6 +31,8 @@
 //! })?;
 //! # Ok(()) }
 //! ```
+//!
+//! `examples/generate.rs` is a program that does it, piece by piece.
 //!
 //! # Token by token
 //!
@@ -61,6 +77,11 @@
 //! # second.step(&[1])?;
 //! # Ok(()) }
 //! ```
+//!
+//! # What goes wrong
+//!
+//! A file that is damaged, or that this build does not know, is refused by a [`LoadError`] when it is opened. A
+//! forward pass fails with an [`ExecError`]: where a session is full, or a number is beyond what its type holds.
 //!
 //! # Less than the whole model
 //!

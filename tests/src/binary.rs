@@ -43,6 +43,13 @@ pub fn path() -> PathBuf {
     path
 }
 
+/// Where the binary keeps what it knows from one run to the next: not in the home of who tests it.
+fn state() -> PathBuf {
+    let mut path = path();
+    path.pop();
+    path.join("state-of-tests")
+}
+
 /// `htc!["compile", &input, "-o", &output]`: arguments of any type that is a string or a path.
 #[macro_export]
 macro_rules! htc {
@@ -60,6 +67,7 @@ pub struct Htc {
     deadline: Duration,
     folder: Option<PathBuf>,
     user: Option<u32>,
+    variables: Vec<(&'static str, Option<OsString>)>,
     stdout: Option<Stdio>,
 }
 
@@ -79,6 +87,7 @@ impl Htc {
             deadline: DEADLINE,
             folder: None,
             user: None,
+            variables: vec![("XDG_STATE_HOME", Some(state().into()))],
             stdout: None,
         }
     }
@@ -121,6 +130,13 @@ impl Htc {
     #[must_use]
     pub fn as_user(mut self, id: u32) -> Self {
         self.user = Some(id);
+        self
+    }
+
+    /// Sets a variable of the environment, or takes it away.
+    #[must_use]
+    pub fn env(mut self, name: &'static str, value: Option<&Path>) -> Self {
+        self.variables.push((name, value.map(Into::into)));
         self
     }
 
@@ -179,6 +195,12 @@ impl Htc {
             command.uid(user).gid(user);
         }
         command.env_remove("RUST_BACKTRACE");
+        for (name, value) in &self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command
     }
 

@@ -8,8 +8,12 @@ use super::record::{DepthSink, rounded};
 use crate::calibrate::{Calibration, Moment};
 use crate::math::{FactoriseError, symmetric_eigen, symmetric_eigenvalues};
 
-/// How near the last value of the curve is the plateau.
+/// How near the last value of the curve is the plateau, however flat the curve is.
 const TOLERANCE: f64 = 1e-3;
+
+/// What layers of the plateau add at most, as a part of what a layer adds on average. In a curve that rises
+/// evenly to its end every layer adds the whole.
+const REST: f64 = 0.5;
 
 /// The sum of the covariances of the stream behind the layers `0..=last`, each over its trace; the
 /// lower triangle. A stream that does not vary adds nothing.
@@ -18,13 +22,20 @@ pub(super) fn cumulated(moments: impl Iterator<Item = Moment>) -> Option<Mat<f64
     for moment in moments {
         let own = covariance(&moment);
         let n = own.nrows();
-        let trace: f64 = (0..n).map(|i| own[(i, i)]).sum();
         let sum = sum.get_or_insert_with(|| Mat::zeros(n, n));
-        if trace > 0.0 {
-            *sum += own * faer::Scale(1.0 / trace);
-        }
+        *sum += own * faer::Scale(weight(&moment));
     }
     sum
+}
+
+/// What a layer's covariance is multiplied with, so that every layer counts the same: one over its trace; zero
+/// where the stream does not vary.
+pub(super) fn weight(moment: &Moment) -> f64 {
+    let trace = moment.variance() * moment.mean.len() as f64;
+    match trace > 0.0 {
+        true => 1.0 / trace,
+        false => 0.0,
+    }
 }
 
 /// What is compared with all layers.
@@ -87,18 +98,20 @@ pub(super) fn up_to(calibration: &Calibration, last: usize) -> Option<Mat<f64>> 
     cumulated(layers.map(|layer| layer.stream()))
 }
 
-/// What a curve says.
-pub(super) fn depth_sink(curve: &[f64], rank: usize) -> DepthSink {
+/// What a curve says, in which the layers have these weights.
+pub(super) fn depth_sink(curve: &[f64], rank: usize, weights: Vec<f64>) -> DepthSink {
     let layers = curve.len();
     let two_thirds = (2.0 * layers as f64 / 3.0).round() as usize;
-    let (layer, reason) = match plateau(curve) {
+    let tolerance = mean_step(curve).max(TOLERANCE);
+    let (layer, reason) = match plateau(curve, tolerance) {
         Ok(layer) => (Some(layer), None),
         Err(reason) => (None, Some(reason.to_owned())),
     };
     DepthSink {
         curve: curve.iter().copied().map(rounded).collect(),
+        weights: weights.into_iter().map(rounded).collect(),
         rank,
-        tolerance: TOLERANCE,
+        tolerance: rounded(tolerance),
         layer,
         relative: layer.map(|layer| rounded(layer as f64 / layers as f64)),
         reason,
@@ -107,15 +120,24 @@ pub(super) fn depth_sink(curve: &[f64], rank: usize) -> DepthSink {
     }
 }
 
-/// The first layer whose value is within the tolerance of the last.
-fn plateau(curve: &[f64]) -> Result<usize, &'static str> {
+/// What a layer adds to a curve on average.
+fn mean_step(curve: &[f64]) -> f64 {
+    match (curve.first(), curve.last()) {
+        (Some(first), Some(last)) if curve.len() > 1 => (last - first) / (curve.len() - 1) as f64,
+        _ => 0.0,
+    }
+}
+
+/// The first layer whose value is within the tolerance of the last, if the curve is flat behind it.
+fn plateau(curve: &[f64], tolerance: f64) -> Result<usize, &'static str> {
     let Some(&last) = curve.last().filter(|_| curve.len() > 1) else {
         return Err("the model has one layer");
     };
-    let first = curve.iter().position(|value| last - value <= TOLERANCE);
+    let flat = (REST * mean_step(curve)).max(TOLERANCE);
+    let first = curve.iter().position(|value| last - value <= tolerance);
     match first {
-        Some(layer) if layer + 1 < curve.len() => Ok(layer),
-        _ => Err("no plateau: the last layer still adds more than the tolerance"),
+        Some(layer) if layer + 1 < curve.len() && mean_step(&curve[layer..]) <= flat => Ok(layer),
+        _ => Err("no plateau: the curve goes on rising to the last layer"),
     }
 }
 
@@ -123,33 +145,65 @@ fn plateau(curve: &[f64]) -> Result<usize, &'static str> {
 mod tests {
     use super::*;
 
+    fn sink_of(curve: &[f64]) -> DepthSink {
+        depth_sink(curve, 3, Vec::new())
+    }
+
     #[test]
-    fn the_plateau_begins_where_the_curve_is_near_its_end() {
-        let found = depth_sink(&[0.1, 0.5, 0.9, 0.9489, 0.9491, 0.9501], 3);
-        assert_eq!((found.layer, found.two_thirds), (Some(4), 4));
-        assert_eq!(found.agrees, Some(true));
-        assert_eq!(found.relative, Some(0.666667));
-        let early = depth_sink(&[0.95; 12], 3);
+    fn the_plateau_begins_where_little_is_left_for_the_slope() {
+        // 0.17 a layer on average.
+        let found = sink_of(&[0.1, 0.5, 0.7, 0.9, 0.9491, 0.9501]);
+        assert_eq!((found.layer, found.two_thirds), (Some(3), 4));
+        assert_eq!((found.agrees, found.tolerance), (Some(true), 0.17002));
+        assert_eq!(found.relative, Some(0.5));
+        let early = sink_of(&[0.95; 12]);
         assert_eq!((early.layer, early.agrees), (Some(0), Some(false)));
+        assert_eq!(early.tolerance, 1e-3);
+        // The scale of a curve does not matter, down to the tolerance of a flat one.
+        let bent = [0.0, 0.5, 0.81, 0.9, 0.95, 1.0];
+        for (scale, layer) in [(1.0, 2), (0.1, 2), (0.01, 2), (0.001, 0)] {
+            let curve = bent.map(|value| scale * value);
+            assert_eq!(sink_of(&curve).layer, Some(layer), "{scale}");
+        }
+        // That of the demo model.
+        let measured = [
+            0.894769, 0.904954, 0.917041, 0.927848, 0.933866, 0.943072, 0.947617, 0.950888,
+        ];
+        assert_eq!(sink_of(&measured).layer, Some(5));
     }
 
     #[test]
     fn a_curve_that_rises_to_its_end_has_none() {
-        let rising: Vec<f64> = (0..8).map(|i| f64::from(i) / 10.0).collect();
-        let found = depth_sink(&rising, 1);
-        assert_eq!(
-            (found.layer, found.agrees, found.relative),
-            (None, None, None)
-        );
-        assert!(found.reason.unwrap().contains("no plateau"));
-        let one = depth_sink(&[0.95], 1);
+        for curve in [
+            // Evenly, faster and faster, in steps, and with a jump at the end.
+            (0..8).map(|i| f64::from(i) / 10.0).collect::<Vec<_>>(),
+            (0..8).map(|i| f64::from(i * i) / 50.0).collect(),
+            vec![0.0, 0.5],
+            vec![0.0, 0.5, 0.5, 0.5, 0.5, 0.9],
+        ] {
+            let found = sink_of(&curve);
+            let nothing = (found.layer, found.agrees, found.relative);
+            assert_eq!(nothing, (None, None, None), "{curve:?}");
+            assert!(found.reason.unwrap().contains("no plateau"));
+        }
+        let one = sink_of(&[0.95]);
         assert!(one.layer.is_none() && one.reason.unwrap().contains("one layer"));
+    }
+
+    /// Every layer counts the same, and the weights say how.
+    #[test]
+    fn weights_are_one_over_the_trace() {
+        let moment = diagonal(&[3.0, 1.0, 0.0]);
+        assert_eq!(weight(&moment), 0.25);
+        assert_eq!(weight(&diagonal(&[0.0; 3])), 0.0);
+        let sum = cumulated([moment].into_iter()).unwrap();
+        assert_eq!((sum[(0, 0)], sum[(1, 1)]), (0.75, 0.25));
     }
 
     #[test]
     fn two_thirds_are_those_of_the_literature() {
         for (layers, expected) in [(32, 21), (26, 17), (30, 20), (1, 1), (8, 5)] {
-            assert_eq!(depth_sink(&vec![0.0; layers], 1).two_thirds, expected);
+            assert_eq!(sink_of(&vec![0.0; layers]).two_thirds, expected);
         }
     }
 
@@ -185,7 +239,7 @@ mod tests {
         // Direction 3 holds a quarter of each of the last four layers: 1/7 of the whole.
         assert!((curve[6] - curve[2] - 1.0 / 7.0).abs() < 1e-3, "{curve:?}");
         assert!(curve.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
-        assert_eq!(depth_sink(&curve, whole.rank).layer, Some(3));
+        assert_eq!(depth_sink(&curve, whole.rank, Vec::new()).layer, Some(3));
     }
 
     trait Scaled {

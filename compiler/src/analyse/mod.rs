@@ -173,6 +173,7 @@ fn streams(
         dimension: Dimension {
             confidence: dimension::CONFIDENCE,
             replicates: dimension::REPLICATES,
+            pca_replicates: dimension::PCA_REPLICATES,
             seed: dimension::SEED,
             layers: Vec::with_capacity(layers),
         },
@@ -202,7 +203,11 @@ fn stream(calibration: &Calibration, layer: usize) -> Result<Stream, FactoriseEr
     let stored = &calibration.layers[layer];
     let (sink, direction) = sinks::of_layer(layer, stored)?;
     let moment = stored.stream();
-    let sample = Sample::new(&stored.sample(), moment.mean.len());
+    let sample = Sample::new(
+        &stored.sample(),
+        moment.mean.len(),
+        &stored.sample_windows(),
+    );
     let distances = sample.distances();
     let dimension = dimension::of_layer(layer, &moment, &sample, &distances)?;
     drop(moment);
@@ -224,7 +229,7 @@ pub fn depth_sink(
     let layers = calibration.layers.len();
     let last = layers.saturating_sub(1);
     let Some(all) = depth::up_to(calibration, last) else {
-        return Ok(depth::depth_sink(&[], 0));
+        return Ok(depth::depth_sink(&[], 0, Vec::new()));
     };
     let whole = depth::Whole::new(all).map_err(statistics(source, last))?;
     let mut curve = Vec::with_capacity(layers);
@@ -246,7 +251,9 @@ pub fn depth_sink(
             Ok::<_, AnalyseError>(())
         },
     )?;
-    Ok(depth::depth_sink(&curve, whole.rank))
+    let weights = calibration.layers.iter();
+    let weights = weights.map(|layer| depth::weight(&layer.stream()));
+    Ok(depth::depth_sink(&curve, whole.rank, weights.collect()))
 }
 
 /// Names the layer whose statistics the mathematics refuses.

@@ -128,6 +128,19 @@ impl Analysis {
                     reason.as_deref().unwrap_or_default()
                 )?,
             }
+            let weights = depth.weights.iter().copied();
+            let ends = weights.fold(None, |ends: Option<(f64, f64)>, weight| {
+                let (low, high) = ends.unwrap_or((weight, weight));
+                Some((low.min(weight), high.max(weight)))
+            });
+            if let Some((low, high)) = ends {
+                writeln!(
+                    f,
+                    "    every layer counts the same: its covariance times 1/trace, {} to {}",
+                    short(low),
+                    short(high)
+                )?;
+            }
         }
         if let Some(dimension) = &self.dimension {
             let of = |test: fn(&super::record::Stability) -> bool| {
@@ -159,9 +172,18 @@ impl Analysis {
         ) else {
             return Ok(());
         };
+        let random = sinks.layers.iter().find(|sink| !sink.coverage.is_empty());
+        if let Some(sink) = random {
+            let random = sink.coverage.iter().map(|c| format!("{:.3}", c.random));
+            let random = random.collect::<Vec<_>>().join(" and ");
+            writeln!(
+                f,
+                "  a basis in random directions covers {random} of any direction"
+            )?;
+        }
         writeln!(
             f,
-            "        variance  phase    explained  sinks  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
+            "        variance  phase    explained  sinks  tokens  covered 1/4  1/2    channel  PCA-95 (interval)   TwoNN (interval)      curvature  axioms     equal heads q k v"
         )?;
         for layer in 0..self.shape.layers {
             let mut line = format!("  {layer:>4}");
@@ -183,8 +205,11 @@ impl Analysis {
                 };
                 write!(
                     line,
-                    "  {:>5}  {:>11}  {:<5}  {:>7}",
+                    "  {:>5}  {:>6}  {:>11}  {:<5}  {:>7}",
                     sink.positions_found,
+                    sink.tokens
+                        .as_ref()
+                        .map_or("-".to_owned(), |tokens| tokens.found.to_string()),
                     covered(0),
                     covered(1),
                     sink.channels

@@ -11,7 +11,7 @@ use htc_formats::model::{InputGroup, Slot};
 use serde::{Deserialize, Serialize};
 
 /// The version of the record that this program writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a JSON file holds; the first entry of an [`Analysis`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,6 +218,10 @@ pub struct SinkLayer {
     pub positions: Vec<SinkPosition>,
     /// How many there are.
     pub positions_found: usize,
+    /// Single tokens that stand out wherever they are, but for the first position of a window; absent from
+    /// records of version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<SinkTokens>,
     /// How much of the sink direction that this layer's attention reads lies in the basis that Q, K
     /// and V share, made from the weights alone. The direction is that of the stream in front of
     /// the layer, times the weights of the norm; empty at layer 0, in front of which no layer is.
@@ -235,6 +239,30 @@ pub struct SinkPosition {
     pub norm: f64,
 }
 
+/// Tokens whose norm behind a layer stands out among those of all positions but the first of each window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SinkTokens {
+    /// Mean of `‖h‖` over those positions.
+    pub norm_mean: f64,
+    /// Standard deviation of that.
+    pub norm_deviation: f64,
+    /// Tokens whose norm is more than [`Sinks::deviations`] standard deviations above the mean.
+    pub found: usize,
+    /// The largest of them, the largest first, at most 16.
+    pub largest: Vec<SinkToken>,
+}
+
+/// A token whose norm stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SinkToken {
+    /// Index of the window in the calibration.
+    pub window: usize,
+    /// Position in the window.
+    pub position: usize,
+    /// `‖h‖` there.
+    pub norm: f64,
+}
+
 /// How much of a direction a basis holds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkCoverage {
@@ -246,6 +274,10 @@ pub struct SinkCoverage {
     pub norm: f64,
     /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature.
     pub largest: f64,
+    /// `(k/d)^½`, what a basis of that rank in random directions holds of any direction: a threshold below that
+    /// is met by chance, and a basis below it avoids the direction. 0 in records of version 1.
+    #[serde(default)]
+    pub random: f64,
 }
 
 /// A channel that carries much of the energy.
@@ -265,16 +297,24 @@ pub struct Channel {
 /// [`rank`](Self::rank) leading eigenvectors of `A_ℓ` explain. No subspace explains more than that of
 /// `A_{L−1}` itself (Ky Fan), so that the last value is the plateau: where it is
 /// reached, the layers that follow use directions again that earlier ones made.
+///
+/// Reached is relative to the curve's own slope: with few layers every step is larger than any fixed
+/// tolerance, and no trained model that was measured comes within 1e-3 of its end before it is there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DepthSink {
     /// The part explained, by layer.
     pub curve: Vec<f64>,
+    /// `1 / tr C_ℓ`, by layer: with what its covariance is weighted; 0 where the stream does not vary. Absent from
+    /// records of version 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<f64>,
     /// The fewest eigenvectors of `A_{L−1}` that hold 95 % of its trace.
     pub rank: usize,
-    /// How near the last value counts as the plateau: 1e-3.
+    /// How near the last value counts as the plateau: what a layer adds on average, `(last − first) / (L−1)`,
+    /// and at least 1e-3.
     pub tolerance: f64,
-    /// The first layer ℓ* within that of the last; absent where only the last one is, so that the curve
-    /// has no plateau.
+    /// The first layer ℓ* within that of the last, where the layers behind it add at most half as much each as
+    /// a layer adds on average, or 1e-3; absent where the curve goes on rising to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// `ℓ*/L`.
@@ -295,8 +335,11 @@ pub struct DepthSink {
 pub struct Dimension {
     /// What the intervals are of: 0.95.
     pub confidence: f64,
-    /// Bootstrap replicates behind each interval.
+    /// Bootstrap replicates behind each interval of TwoNN.
     pub replicates: usize,
+    /// Those behind each interval of PCA; 0 in records of version 1.
+    #[serde(default)]
+    pub pca_replicates: usize,
     /// Seed of all random choices.
     pub seed: u64,
     /// One entry for each layer.
@@ -332,11 +375,17 @@ pub struct Pca {
     pub sample_value: usize,
     /// Vectors of the sample.
     pub sample_samples: usize,
-    /// Percentile bootstrap interval of how many principal components of the whole calibration hold
-    /// 95 % of the variance, by resampling the vectors of the sample; absent without any. The components
-    /// are not made anew from the resamples, whose few vectors would need fewer, as
-    /// [`sample_value`](Self::sample_value) does. It is of the sample: where rare vectors carry much of the
-    /// variance, [`value`](Self::value) may lie outside.
+    /// Windows that the sample is of; 0 in records of version 1.
+    #[serde(default)]
+    pub windows: usize,
+    /// The median of the bootstrap replicates; absent with [`interval`](Self::interval).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicates_median: Option<usize>,
+    /// Bootstrap interval of [`value`](Self::value) by resampling the windows of the sample, each with all its
+    /// vectors: vectors of one window depend on each other (Künsch 1989). Every replicate has
+    /// eigenvectors of its own. Its few vectors need fewer components, and the interval is the replicates'
+    /// spread in relation to their median, around the value; absent where there are fewer than 8
+    /// windows. In records of version 1 vectors were resampled, in fixed components.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(usize, usize)>,
 }
@@ -350,7 +399,8 @@ pub struct TwoNn {
     pub relative: f64,
     /// Vectors with a ratio of distances: those that are different from all before them.
     pub samples: usize,
-    /// Percentile bootstrap interval, by resampling the ratios of distances.
+    /// Percentile bootstrap interval, by resampling windows with the ratios of distances of their vectors; absent
+    /// where there are fewer than 8. In records of version 1 ratios were resampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<(f64, f64)>,
 }

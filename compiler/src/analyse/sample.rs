@@ -1,5 +1,7 @@
 //! Vectors of the residual stream as they were stored, and the geometry between them.
 
+use std::ops::Range;
+
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, Par};
 
@@ -11,22 +13,38 @@ use crate::system::random::Rng;
 pub(super) struct Sample {
     /// `[n, width]`.
     rows: Mat<f64>,
+    /// The window of each row, ascending.
+    windows: Vec<usize>,
 }
 
 impl Sample {
-    /// The different ones of the rows of `values [n, width]`. A prefix that a text has twice gives the
-    /// same vector twice, and a distance of zero says nothing of the neighbourhood.
-    pub(super) fn new(values: &[f32], width: usize) -> Sample {
+    /// The different ones of the rows of `values [n, width]`, of which each is of a window, ascending. A prefix
+    /// that a text has twice gives the same vector twice, and a distance of zero says nothing of the
+    /// neighbourhood.
+    pub(super) fn new(values: &[f32], width: usize, windows: &[usize]) -> Sample {
         let mut different: Vec<&[f32]> = Vec::new();
-        for row in values.chunks_exact(width.max(1)) {
+        let mut of = Vec::new();
+        for (row, &window) in values.chunks_exact(width.max(1)).zip(windows) {
             if !different.contains(&row) {
                 different.push(row);
+                of.push(window);
             }
         }
         let n = different.len();
         // Far from the origin products would lose the digits that matter.
         let rows = centred(Mat::from_fn(n, width, |i, j| f64::from(different[i][j])));
-        Sample { rows }
+        Sample { rows, windows: of }
+    }
+
+    /// The rows of each window that has any, in the order of the text.
+    pub(super) fn blocks(&self) -> Vec<Range<usize>> {
+        let mut begin = 0;
+        let of_windows = self.windows.chunk_by(|one, next| one == next);
+        let blocks = of_windows.map(|block| {
+            begin += block.len();
+            begin - block.len()..begin
+        });
+        blocks.collect()
     }
 
     /// Vectors.
@@ -42,7 +60,8 @@ impl Sample {
     /// The vectors at these places.
     pub(super) fn chosen(&self, places: &[usize]) -> Sample {
         let rows = Mat::from_fn(places.len(), self.width(), |i, j| self.rows[(places[i], j)]);
-        Sample { rows }
+        let windows = places.iter().map(|&place| self.windows[place]).collect();
+        Sample { rows, windows }
     }
 
     /// `[n, width]`.
@@ -65,14 +84,6 @@ impl Sample {
             }
         }
         distances
-    }
-
-    /// The coordinates of the vectors along the columns of `axes [width, k]`: `[n, k]`.
-    pub(super) fn along(&self, axes: &Mat<f64>) -> Mat<f64> {
-        let mut along = Mat::zeros(self.count(), axes.ncols());
-        let replace = Accum::Replace;
-        matmul(along.as_mut(), replace, &self.rows, axes, 1.0, Par::Seq);
-        along
     }
 
     /// The variances along the principal directions, decreasing, but for a common factor.
@@ -136,6 +147,67 @@ impl Sample {
     }
 }
 
+/// The variances of a sample in which every vector counts so many times.
+pub(super) struct Weighted<'a> {
+    rows: &'a Mat<f64>,
+    /// `X Xᵀ`, where that is the smaller product.
+    products: Option<Mat<f64>>,
+}
+
+impl<'a> Weighted<'a> {
+    /// Of a sample whose vectors are to be weighted again and again.
+    pub(super) fn new(sample: &'a Sample) -> Weighted<'a> {
+        let (n, width) = sample.rows.shape();
+        let products = (n < width).then(|| shorter_gram(&sample.rows));
+        Weighted {
+            rows: &sample.rows,
+            products,
+        }
+    }
+
+    /// The variances along the principal directions of the sample in which vector `i` is `times[i]` times,
+    /// decreasing, but for a common factor.
+    ///
+    /// # Errors
+    /// Vectors whose products exceed float64.
+    pub(super) fn variances(&self, times: &[f64]) -> Result<Vec<f64>, FactoriseError> {
+        let drawn: Vec<usize> = (0..times.len()).filter(|&i| times[i] > 0.0).collect();
+        let all: f64 = times.iter().sum();
+        if drawn.is_empty() || self.rows.ncols() == 0 {
+            return Ok(Vec::new());
+        }
+        let gram = match &self.products {
+            Some(products) => {
+                // ⟨x_i − m, x_j − m⟩ = ⟨x_i, x_j⟩ − ⟨x_i, m⟩ − ⟨x_j, m⟩ + ⟨m, m⟩.
+                let with_mean = |i: usize| {
+                    let sum: f64 = drawn.iter().map(|&j| times[j] * products[(i, j)]).sum();
+                    sum / all
+                };
+                let along: Vec<f64> = drawn.iter().map(|&i| with_mean(i)).collect();
+                let weighted = drawn.iter().zip(&along).map(|(&i, x)| times[i] * x);
+                let mean = weighted.sum::<f64>() / all;
+                Mat::from_fn(drawn.len(), drawn.len(), |i, j| {
+                    let product = products[(drawn[i], drawn[j])] - along[i] - along[j] + mean;
+                    (times[drawn[i]] * times[drawn[j]]).sqrt() * product
+                })
+            }
+            None => {
+                let mut rows = Mat::zeros(drawn.len(), self.rows.ncols());
+                for (to, from) in rows.col_iter_mut().zip(self.rows.col_iter()) {
+                    let mean = drawn.iter().map(|&i| times[i] * from[i]).sum::<f64>() / all;
+                    for (x, &i) in to.iter_mut().zip(&drawn) {
+                        *x = times[i].sqrt() * (from[i] - mean);
+                    }
+                }
+                shorter_gram(&rows)
+            }
+        };
+        let mut values = symmetric_eigenvalues(gram)?;
+        values.iter_mut().for_each(|v| *v = v.max(0.0));
+        Ok(values)
+    }
+}
+
 /// Vectors relative to their mean.
 fn centred(mut rows: Mat<f64>) -> Mat<f64> {
     let n = rows.nrows().max(1) as f64;
@@ -173,10 +245,11 @@ mod tests {
 
     #[test]
     fn equal_vectors_count_once() {
-        let sample = Sample::new(&[1.0, 2.0, 3.0, 4.0, 1.0, 2.0], 2);
+        let sample = Sample::new(&[1.0, 2.0, 3.0, 4.0, 1.0, 2.0], 2, &[0, 1, 1]);
         assert_eq!((sample.count(), sample.width()), (2, 2));
         assert_eq!(sample.distances()[(0, 1)], 8.0);
-        assert_eq!(Sample::new(&[], 4).count(), 0);
+        assert_eq!(sample.blocks(), [0..1, 1..2]);
+        assert_eq!(Sample::new(&[], 4, &[]).count(), 0);
     }
 
     /// Both ways to the principal directions, against variances that are known.
@@ -192,7 +265,7 @@ mod tests {
                     values.extend(row);
                 }
             }
-            let sample = Sample::new(&values, width);
+            let sample = Sample::new(&values, width, &[0; 6]);
             let variances = sample.variances().unwrap();
             for (found, expected) in variances.iter().zip([18.0, 8.0, 2.0, 0.0]) {
                 assert!((found - expected).abs() < 1e-12, "{variances:?}");
@@ -206,6 +279,32 @@ mod tests {
                 assert!((column[axis].abs() - 1.0).abs() < 1e-12);
             }
         }
+    }
+
+    /// A vector that counts twice is there twice, whichever product is smaller.
+    #[test]
+    fn weights_are_repetitions() {
+        let mut random = Rng(2);
+        for (n, width) in [(9, 30), (30, 5), (6, 6)] {
+            let values: Vec<f32> = (0..n * width).map(|_| random.normal() as f32).collect();
+            let sample = Sample::new(&values, width, &vec![0; n]);
+            let times: Vec<usize> = (0..n).map(|i| i * 7 % 4).collect();
+            let repeated = times.iter().enumerate();
+            let places: Vec<usize> = repeated.flat_map(|(i, &t)| vec![i; t]).collect();
+            let expected = sample.chosen(&places).variances().unwrap();
+            let times: Vec<f64> = times.iter().map(|&t| t as f64).collect();
+            let found = Weighted::new(&sample).variances(&times).unwrap();
+            for (at, expected) in expected.iter().enumerate() {
+                let found = found.get(at).copied().unwrap_or(0.0);
+                assert!(
+                    (found - expected).abs() < 1e-9,
+                    "{n} x {width}: {found} {expected}"
+                );
+            }
+        }
+        let sample = Sample::new(&[1.0, 2.0], 2, &[0]);
+        assert!(Weighted::new(&sample).variances(&[0.0]).unwrap().is_empty());
+        assert_eq!(Weighted::new(&sample).variances(&[3.0]).unwrap()[0], 0.0);
     }
 
     #[test]

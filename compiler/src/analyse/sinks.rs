@@ -5,7 +5,7 @@ use htc_formats::block;
 use htc_formats::model::{Role, Site};
 use htc_formats::source::ModelFile;
 
-use super::record::{Channel, SinkLayer, SinkPosition, rounded};
+use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, rounded};
 use crate::calibrate::StoredLayer;
 use crate::math::{FactoriseError, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
@@ -13,7 +13,7 @@ use crate::unit::UnitError;
 /// A position stands out where its norm is more than this many standard deviations above the mean.
 pub(super) const DEVIATIONS: f64 = 3.0;
 
-/// Positions that are listed.
+/// Positions and tokens that are listed.
 const POSITIONS: usize = 16;
 
 /// Channels that are listed.
@@ -48,6 +48,7 @@ pub(super) fn of_layer(
         norm_deviation: rounded(outliers.deviation),
         positions_found: outliers.positions.len(),
         positions: outliers.positions.into_iter().take(POSITIONS).collect(),
+        tokens: Some(tokens(&stored.token_norms(), stored.context())),
         coverage: Vec::new(),
         channels: channels(&diagonal)?,
     };
@@ -106,6 +107,36 @@ fn outliers(norms: &[f64]) -> Outliers {
     }
 }
 
+/// Single tokens that stand out among the norms `[windows, context]`. The first position of a window is left out:
+/// in the mean and the deviation it would hide the others.
+fn tokens(norms: &[f32], context: usize) -> SinkTokens {
+    let places = || {
+        let norms = norms.iter().map(|&norm| f64::from(norm)).enumerate();
+        norms.filter(|(place, _)| place % context.max(1) != 0)
+    };
+    let count = places().count().max(1) as f64;
+    let mean = places().map(|(_, norm)| norm).sum::<f64>() / count;
+    let squares: f64 = places().map(|(_, norm)| (norm - mean).powi(2)).sum();
+    let deviation = (squares / count).sqrt();
+    let limit = mean + DEVIATIONS * deviation;
+    let mut outliers: Vec<(usize, f64)> = places().filter(|(_, norm)| *norm > limit).collect();
+    // Stable: of equal ones the first stays first.
+    outliers.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    let listed = outliers.iter().take(POSITIONS);
+    SinkTokens {
+        norm_mean: rounded(mean),
+        norm_deviation: rounded(deviation),
+        found: outliers.len(),
+        largest: listed
+            .map(|&(place, norm)| SinkToken {
+                window: place / context.max(1),
+                position: place % context.max(1),
+                norm: rounded(norm),
+            })
+            .collect(),
+    }
+}
+
 /// The channels of largest energy, the largest first.
 fn channels(diagonal: &[f64]) -> Result<Vec<Channel>, FactoriseError> {
     let total: f64 = diagonal.iter().sum();
@@ -143,6 +174,43 @@ mod tests {
         );
         assert!((found.mean - 15.0 / 11.0).abs() < 1e-12);
         assert!(outliers(&[3.0; 40]).positions.is_empty() && outliers(&[]).positions.is_empty());
+    }
+
+    /// Anywhere in the text, though the position is inconspicuous in the mean; what all windows have at their
+    /// first position neither counts nor hides it.
+    #[test]
+    fn tokens_stand_out_wherever_they_are() {
+        let (context, windows) = (16, 8);
+        let mut norms = vec![10.0f32; context * windows];
+        for first in norms.iter_mut().step_by(context) {
+            *first = 4000.0;
+        }
+        norms[3 * context + 5] = 40.0;
+        norms[6 * context + 15] = 90.0;
+        let found = tokens(&norms, context);
+        let places: Vec<_> = found
+            .largest
+            .iter()
+            .map(|t| (t.window, t.position))
+            .collect();
+        assert_eq!((found.found, places), (2, vec![(6, 15), (3, 5)]));
+        assert_eq!(found.largest[0].norm, 90.0);
+        assert!((found.norm_mean - (118.0 * 10.0 + 130.0) / 120.0).abs() < 1e-4);
+        let by_position = (0..context).map(|position| {
+            let of = norms.iter().skip(position).step_by(context);
+            of.map(|&norm| f64::from(norm)).sum::<f64>() / windows as f64
+        });
+        let by_position = outliers(&by_position.collect::<Vec<_>>());
+        assert!(by_position.positions.iter().all(|p| p.position == 0));
+        let even = tokens(&[3.0; 64], 16);
+        assert_eq!((even.found, even.norm_deviation), (0, 0.0));
+        assert_eq!(tokens(&[], 16).found, 0);
+        // Many are counted, and the largest listed.
+        let many: Vec<f32> = (0..4096)
+            .map(|i| if i % 100 == 50 { 9.0 + i as f32 } else { 1.0 })
+            .collect();
+        let found = tokens(&many, 64);
+        assert!(found.largest.len() == 16 && found.found > 16);
     }
 
     #[test]

@@ -256,6 +256,7 @@ fn covered(
             rank,
             norm: rounded(found.norm),
             largest: rounded(found.largest),
+            random: rounded((rank as f64 / d as f64).sqrt()),
         })
     };
     COVERED.into_iter().map(at).collect()

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use htc_loader::kv::KvType;
@@ -14,12 +15,14 @@ mod analysis;
 mod goal;
 mod planning;
 mod reporting;
+mod storing;
 mod weighting;
 
 pub use analysis::AnalyseArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
+pub use storing::{CleanArgs, SharingArgs};
 pub use weighting::WeightingArgs;
 
 /// Offline compression compiler for transformer language models.
@@ -53,6 +56,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
+    /// Remove what earlier runs left: unfinished work, and statistics in the cache
+    Clean(CleanArgs),
     /// The other side of `run --chat`, which starts it
     #[command(name = crate::app::chat::SUBCOMMAND, hide = true)]
     RenderChatTemplate,
@@ -122,6 +127,16 @@ pub struct CompileArgs {
     /// A calibration is made and kept.
     #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
     pub dry_run: bool,
+    /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
+    /// measuring with --calibration, else two thirds of the depth]
+    #[arg(
+        long,
+        value_name = "N",
+        hide_short_help = true,
+        help_heading = heading::CAREFUL,
+        allow_negative_numbers = true
+    )]
+    pub probe_layer: Option<usize>,
     /// Replace OUT if it exists
     #[arg(long, help_heading = heading::CAREFUL)]
     pub force: bool,
@@ -160,6 +175,8 @@ impl CalibrationArgs {
             tokens: self.calibration_tokens as usize,
             context: self.context as usize,
             cache: cache.cache.clone(),
+            trust_cache: cache.sharing.trust_cache,
+            lock_timeout: Duration::from_secs(cache.sharing.lock_timeout),
             held_out: self.held_out.clone(),
         })
     }
@@ -182,6 +199,9 @@ pub struct CacheArgs {
         requires = "calibration"
     )]
     pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub sharing: SharingArgs,
 }
 
 /// Arguments of `htc plan`.
@@ -549,6 +569,7 @@ mod tests {
             ("--allocator", "uniform"),
             ("--rank-floor", "4"),
             ("--rank-cap", "4"),
+            ("--first-positions", "counted"),
             ("--gpu", "l4"),
             ("--tokens-per-joule", "4"),
             ("--slots", "q"),

@@ -52,12 +52,18 @@ impl Interrupt {
         *kept = folder.map(Path::to_owned);
     }
 
+    /// The folder with what is finished, where there is something.
+    pub fn kept(&self) -> Option<PathBuf> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone()
+    }
+
     /// What is to be said of it.
     pub fn message(&self) -> String {
-        match &*self.kept.lock().unwrap_or_else(PoisonError::into_inner) {
+        match self.kept() {
             Some(folder) => format!(
                 "interrupted; the same command goes on from here with what is in {}",
-                name(folder)
+                name(&folder)
             ),
             None => "interrupted".to_owned(),
         }

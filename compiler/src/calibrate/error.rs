@@ -94,6 +94,16 @@ pub enum CalibrateError {
         /// What is free.
         free: u64,
     },
+    /// The machine has not as much memory.
+    #[error("{}: no memory: calibrating takes about {needed} bytes for the sums of a layer, {available} are available; end other programs, or do without `calibration`", path.display())]
+    NoMemory {
+        /// The model.
+        path: PathBuf,
+        /// Bytes of the sums and of a session.
+        needed: u64,
+        /// What is available.
+        available: u64,
+    },
     /// Windows longer than what the model was trained for.
     #[error("`context` {context}: the model was trained for {limit} positions; give at most that")]
     LongContext {
@@ -110,6 +120,21 @@ pub enum CalibrateError {
         "neither XDG_CACHE_HOME nor HOME is set; say where statistics may lie with `cache` DIR"
     )]
     NoCache,
+    /// What is in the cache is somebody else's.
+    #[error(
+        "{}: these statistics are of another user ({owner}), who may have laid anything there; take them all the same with `trust_cache`, or give another folder with `cache`", path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// The number of that user.
+        owner: u32,
+    },
+    /// Another process works in the cache.
+    #[error(
+        "{}: another htc still holds this; wait longer with `lock_timeout`, or give another folder with `cache`", .0.display()
+    )]
+    Locked(PathBuf),
     /// A file of the cache cannot be written or read.
     #[error("{}: {error}; give another folder with `cache` DIR", path.display())]
     Cache {

@@ -1,25 +1,35 @@
-//! The files of one calibration: a folder of the cache, which one process at a time works in.
+//! The files of one calibration: a layer's statistics each, and the residual stream behind the last.
+//! They lie in a folder of the cache, in which one process at a time works.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Read};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
 use super::CalibrateError;
+use super::cache::{LOCK, cache_folder, entry_name, is_of_entry, open_entry};
+use super::statistics::LayerSums;
 use super::store::{self, Extent, Identity, StoredLayer};
 use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
-use crate::system::disk;
+use crate::system::{disk, lock};
 
-/// Held by the process that works in the folder of a calibration.
-const LOCK: &str = "lock";
+fn layer_name(layer: usize) -> String {
+    format!("layer-{layer:04}")
+}
+
+fn stream_name(layer: usize) -> String {
+    format!("stream-{layer:04}")
+}
 
 /// The files of one calibration.
 pub(super) struct Files {
-    folder: PathBuf,
+    folder: Folder,
     key: Digest,
     extent: Extent,
 }
@@ -31,10 +41,9 @@ impl Files {
         key: Digest,
         extent: Extent,
     ) -> Result<Files, CalibrateError> {
-        let folder = cache_folder(options)?.join(format!("calibration-{key}"));
-        fs::create_dir_all(&folder).map_err(failed(&folder))?;
+        let cache = cache_folder(options)?;
         Ok(Files {
-            folder,
+            folder: open_entry(&cache, &entry_name(key), options.trust_cache)?,
             key,
             extent,
         })
@@ -45,21 +54,39 @@ impl Files {
         self.extent
     }
 
-    /// What a layer's file is of.
-    pub(super) fn identity(&self, layer: usize) -> Identity {
-        let key = self.key;
-        Identity { key, layer }
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     /// Waits until nobody else works here. Whoever comes second finds everything.
-    pub(super) fn lock(&self, watch: Watch) -> io::Result<File> {
-        let file = File::create(self.folder.join(LOCK))?;
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let said = "another htc calibrates this model on this text; waiting for it";
-            watch.tell(Event::Warning(said));
-            file.lock()?;
+    ///
+    /// # Errors
+    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; inside of the result what the system
+    /// says, which is no error where the cache is complete.
+    pub(super) fn lock(
+        &self,
+        options: &CalibrationOptions,
+        watch: Watch,
+    ) -> Result<io::Result<File>, CalibrateError> {
+        let file = match self.folder.edit(OsStr::new(LOCK)) {
+            Ok(file) => file,
+            failed => return Ok(failed),
+        };
+        let held = || {
+            let said = format!(
+                "another htc calibrates this model on this text; waiting for it, {} seconds at most",
+                options.lock_timeout.as_secs()
+            );
+            watch.tell(Event::Warning(&said));
+        };
+        let ended = || watch.check().is_err();
+        let taken = lock::take(&file, options.lock_timeout, held, ended);
+        watch.check()?;
+        match taken {
+            Ok(true) => Ok(Ok(file)),
+            Ok(false) => Err(CalibrateError::Locked(self.path(LOCK))),
+            Err(error) => Ok(Err(error)),
         }
-        Ok(file)
     }
 
     /// The lock, or `None` where it could not be had and is not needed: a cache that is complete and may
@@ -76,7 +103,7 @@ impl Files {
         match lock {
             Ok(file) => Ok(Some(file)),
             Err(error) if complete && kinds.contains(&error.kind()) => Ok(None),
-            Err(error) => Err(failed(&self.folder.join(LOCK))(error)),
+            Err(error) => Err(failed(&self.path(LOCK))(error)),
         }
     }
 
@@ -108,61 +135,104 @@ impl Files {
         let missing = (hyper.layers - found) as u64;
         let layers = missing * store::file_bytes(hyper, self.extent) as u64;
         let needed = layers + 2 * stream.min(missing * stream);
-        match disk::free(&self.folder).filter(|free| *free < needed) {
+        match disk::free(self.folder.path()).filter(|free| *free < needed) {
             Some(free) => {
-                let path = self.folder.clone();
+                let path = self.folder.path().to_owned();
                 Err(CalibrateError::NoSpace { path, needed, free })
             }
             None => Ok(()),
         }
     }
 
-    pub(super) fn layer(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("layer-{layer:04}"))
-    }
-
-    /// The residual stream behind a layer.
-    pub(super) fn stream(&self, layer: usize) -> PathBuf {
-        self.folder.join(format!("stream-{layer:04}"))
-    }
-
     /// Removes what runs that were killed left behind the first `found` layers.
     pub(super) fn sweep(&self, found: usize) -> Result<(), CalibrateError> {
-        self.try_sweep(found).map_err(failed(&self.folder))
+        self.try_sweep(found).map_err(failed(self.folder.path()))
     }
 
     fn try_sweep(&self, found: usize) -> io::Result<()> {
-        let needed: Vec<PathBuf> = (0..found).map(|layer| self.layer(layer)).collect();
-        let stream = found.checked_sub(1).map(|last| self.stream(last));
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            let is_needed = needed.contains(&path)
-                || stream.as_ref() == Some(&path)
-                || path.file_name().is_some_and(|name| name == LOCK);
-            if !is_needed {
-                fs::remove_file(&path)?;
+        let mut needed: Vec<String> = (0..found).map(layer_name).collect();
+        needed.extend(found.checked_sub(1).map(stream_name));
+        for name in self.folder.names()? {
+            if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
+                self.folder.remove(&name)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn stored(
+    /// The statistics of a layer, where they are there and sound.
+    fn stored(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
+        let name = layer_name(layer);
+        let identity = self.identity(layer);
+        let damaged = |why: &str| {
+            let said = format!("{}: {why}; it is made again", self.path(&name).display());
+            watch.tell(Event::Warning(&said));
+        };
+        let (folder, name, extent) = (&self.folder, OsStr::new(&name), self.extent);
+        StoredLayer::open(folder, name, identity, hyper, extent, damaged)
+    }
+
+    /// What a layer's file is of.
+    fn identity(&self, layer: usize) -> Identity {
+        let key = self.key;
+        Identity { key, layer }
+    }
+
+    /// Writes the statistics of a layer and reads them back; the residual stream before it goes.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Cache`].
+    pub(super) fn store(
         &self,
         layer: usize,
         hyper: &HyperParameters,
+        stream: Digest,
+        sums: &LayerSums,
         watch: Watch,
-    ) -> Option<StoredLayer> {
-        let path = self.layer(layer);
+    ) -> Result<StoredLayer, CalibrateError> {
+        let name = layer_name(layer);
+        let path = self.path(&name);
         let identity = self.identity(layer);
-        StoredLayer::open(&path, identity, hyper, self.extent, |why| {
-            let said = format!("{}: {why}; it is made again", path.display());
-            watch.tell(Event::Warning(&said));
-        })
+        let written = store::write(&self.folder, OsStr::new(&name), identity, stream, sums);
+        written.map_err(failed(&path))?;
+        if layer > 0 {
+            let done = stream_name(layer - 1);
+            let removed = self.folder.remove(OsStr::new(&done));
+            removed.map_err(failed(&self.path(&done)))?;
+        }
+        let stored = self.stored(layer, hyper, watch);
+        stored.ok_or_else(|| failed(&path)(io::Error::other("what was written is damaged")))
+    }
+
+    /// Where the residual stream behind a layer lies, for messages.
+    pub(super) fn stream(&self, layer: usize) -> PathBuf {
+        self.path(&stream_name(layer))
+    }
+
+    /// The residual stream behind a layer.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
+        self.folder.read(OsStr::new(&stream_name(layer)))
+    }
+
+    /// Writes the residual stream behind a layer; nothing has its name unless `write` succeeds.
+    ///
+    /// # Errors
+    /// What the system or `write` says.
+    pub(super) fn write_stream(
+        &self,
+        layer: usize,
+        write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let name = stream_name(layer);
+        disk::write_in(&self.folder, OsStr::new(&name), true, |to| write(to))
     }
 
     fn has_stream(&self, layer: usize, expected: Digest) -> bool {
         let digest = || -> io::Result<Digest> {
-            let mut file = File::open(self.stream(layer))?;
+            let mut file = self.read_stream(layer)?;
             let mut hasher = Hasher::default();
             let mut buffer = vec![0; 1 << 20];
             loop {
@@ -180,20 +250,4 @@ impl Files {
 pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
     let path = path.to_owned();
     move |error| CalibrateError::Cache { path, error }
-}
-
-/// The folder of the cache.
-///
-/// # Errors
-/// [`CalibrateError::NoCache`].
-pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
-    if let Some(folder) = &options.cache {
-        return Ok(folder.clone());
-    }
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
-        (Some(cache), _) => Ok(PathBuf::from(cache).join("htc")),
-        (None, Some(home)) => Ok(PathBuf::from(home).join(".cache/htc")),
-        (None, None) => Err(CalibrateError::NoCache),
-    }
 }

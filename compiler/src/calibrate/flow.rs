@@ -1,6 +1,6 @@
 //! The text on its way through the model, one block after the other.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,10 +13,9 @@ use htc_loader::{ExecError, Model, Session};
 use super::CalibrateError;
 use super::files::{Files, failed};
 use super::statistics::LayerSums;
-use super::store::{self, Hashed, StoredLayer};
+use super::store::{Hashed, StoredLayer};
 use super::windows::Mixture;
 use crate::event::{Event, Watch};
-use crate::system::disk;
 
 /// The residual stream of the layer before, as it is read.
 type Source = Hashed<BufReader<File>>;
@@ -92,21 +91,12 @@ impl<'a> Flow<'a> {
         {
             return Err(CalibrateError::Stream(files.stream(layer - 1)));
         }
-        let statistics = files.layer(layer);
-        store::write(&statistics, files.identity(layer), digest, &sums)
-            .map_err(failed(&statistics))?;
-        if layer > 0 {
-            let done = files.stream(layer - 1);
-            fs::remove_file(&done).map_err(failed(&done))?;
-        }
-        let stored = files.stored(layer, hyper, self.watch);
-        let damaged = || failed(&statistics)(io::Error::other("what was written is damaged"));
-        stored.ok_or_else(damaged)
+        files.store(layer, hyper, digest, &sums, self.watch)
     }
 
     fn stream_before(&self, layer: usize) -> Result<Source, CalibrateError> {
-        let stream = self.files.stream(layer - 1);
-        let file = File::open(&stream).map_err(failed(&stream))?;
+        let file = self.files.read_stream(layer - 1);
+        let file = file.map_err(|error| failed(&self.files.stream(layer - 1))(error))?;
         Ok(Hashed {
             to: BufReader::with_capacity(1 << 20, file),
             hasher: Hasher::default(),
@@ -122,7 +112,8 @@ impl<'a> Flow<'a> {
     ) -> Result<Digest, CalibrateError> {
         let target = self.files.stream(layer);
         let mut outcome = Ok(Digest::default());
-        let written = disk::replace(&target, |to| {
+        let files = self.files;
+        let written = files.write_stream(layer, |to| {
             let hasher = Hasher::default();
             let mut hashed = Hashed { to, hasher };
             let passed = self.pass(layer, source, sums, Some(&mut hashed));

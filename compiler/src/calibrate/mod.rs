@@ -12,6 +12,7 @@
 //! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
 //! number of threads.
 
+pub mod cache;
 mod error;
 mod files;
 mod flow;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use htc_formats::htz::Digest;
 use htc_formats::model::HyperParameters;
 use htc_loader::Model;
+use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +35,11 @@ use crate::calibrate::windows::{HeldOut, Mixture, Windows};
 use crate::event::{Event, Watch};
 use crate::request::CalibrationText;
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
-use crate::system::disk;
 use crate::system::show::name_of;
-use crate::system::text;
+use crate::system::{disk, memory, text};
+pub use cache::{cache_folder, forget};
 pub use error::CalibrateError;
 use files::Files;
-pub use files::cache_folder;
 use flow::Flow;
 use store::Extent;
 pub use store::{Moment, StoredLayer};
@@ -82,7 +83,18 @@ impl CalibrationOptions {
 
     /// The digest that names the statistics of a model on the windows of texts. The ids of the
     /// tokens stand for the texts and the tokenizer. The last bits depend on the kernels.
-    fn key(source: Digest, text: &Mixture) -> Digest {
+    fn key(&self, source: Digest, text: &Mixture) -> Digest {
+        // Every field is named: one that is added must be thought of here. Texts, weights, tokens and
+        // context are in the windows; the text to measure on is not calibrated on.
+        let CalibrationOptions {
+            texts: _,
+            tokens: _,
+            context: _,
+            cache: _,
+            trust_cache: _,
+            lock_timeout: _,
+            held_out: _,
+        } = self;
         let named = format!(
             "htc {} calibration {VERSION} {}\nsource {source}\n{}",
             env!("CARGO_PKG_VERSION"),
@@ -171,17 +183,20 @@ pub fn calibrate(
         texts,
         held_out,
     } = Read::of(model, options)?;
-    let key = CalibrationOptions::key(source, &text);
+    let key = options.key(source, &text);
     let windows = text.windows().count();
     let extent = Extent {
         context: options.context,
         windows,
     };
     let files = Files::open(options, key, extent)?;
-    let lock = files.lock(watch);
+    let lock = files.lock(options, watch)?;
     let mut layers = files.finished(hyper, watch);
     let found = layers.len();
     let lock = files.locked(lock, found == hyper.layers)?;
+    if found < hyper.layers {
+        check_memory(model, extent, threads)?;
+    }
     files.make_room(hyper, found)?;
     if lock.is_some() {
         files.sweep(found)?;
@@ -256,6 +271,21 @@ impl Read {
             texts,
             held_out: HeldOut::new(held_out),
         })
+    }
+}
+
+/// Refuses what does not fit the machine before any of it is taken: a small file may claim any width.
+fn check_memory(model: &Model, extent: Extent, threads: usize) -> Result<(), CalibrateError> {
+    let hyper = model.hyper();
+    let session = memory::of_session(hyper, extent.context, threads, KvType::F32);
+    let needed = session.saturating_add(statistics::sums_bytes(hyper));
+    match memory::available() {
+        Some(available) if available < needed => Err(CalibrateError::NoMemory {
+            path: model.file().path.clone(),
+            needed,
+            available,
+        }),
+        _ => Ok(()),
     }
 }
 

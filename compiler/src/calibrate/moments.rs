@@ -85,6 +85,15 @@ impl Moments {
         }
     }
 
+    /// Bytes that the sums of vectors of `order` numbers take, with those of the vectors that are being
+    /// added.
+    pub fn bytes(order: usize) -> u64 {
+        let strips = order.div_ceil(TILE) as u64;
+        let tile = (TILE.min(order).next_multiple_of(COLUMN_STEP)) as u64;
+        let tiles = strips * (strips + 1) / 2;
+        8 * tiles * tile * tile + 4 * ROWS as u64 * strips * tile
+    }
+
     /// Adds the rows of `x [n, order]`.
     pub fn add(&mut self, cpu: &Cpu, x: &[f32]) {
         let (order, pool) = (self.order.max(1), cpu.pool());
@@ -273,6 +282,28 @@ mod tests {
         let close = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(close(weighted.mean(), repeated.mean()));
         assert!(close(weighted.second_moment(), repeated.second_moment()));
+    }
+
+    /// What is forecast is what is taken, or a little more.
+    #[test]
+    fn the_memory_of_sums_is_known_before() {
+        for order in [1, 7, TILE, TILE + 1, 3 * TILE + 5] {
+            let sums = Moments::new(order);
+            let tiles = sums.tiles.iter().map(|tile| 8 * tile.values.len() as u64);
+            let strips = sums
+                .strips
+                .iter()
+                .map(|strip| 4 * (ROWS * strip.padded) as u64);
+            let taken = tiles.sum::<u64>() + strips.sum::<u64>();
+            let forecast = Moments::bytes(order);
+            let most = if order < 3 * TILE { 4 } else { 2 };
+            assert!(
+                (taken..=most * taken).contains(&forecast),
+                "{order}: {forecast} {taken}"
+            );
+        }
+        // A file of some megabytes may claim this width.
+        assert!(Moments::bytes(65536) > 17_000_000_000);
     }
 
     #[test]

@@ -43,6 +43,14 @@ fn sampled_place(index: usize, kept: usize, of: usize) -> usize {
     begin + ((turn * (end - begin) as u64) >> 32) as usize
 }
 
+/// The window of each of the [`sample_count`] vectors that are kept of a text, ascending.
+pub fn sample_windows(extent: Extent) -> Vec<usize> {
+    let (kept, of) = (sample_count(extent), later_positions(extent));
+    let later = extent.context.saturating_sub(1).max(1);
+    let places = (0..kept).map(|index| sampled_place(index, kept, of));
+    places.map(|place| place / later).collect()
+}
+
 /// The statistics of a layer while text flows through it.
 pub struct LayerSums<'a> {
     cpu: &'a Cpu,
@@ -60,6 +68,8 @@ pub struct LayerSums<'a> {
     first_rows: Vec<f32>,
     /// By position of the window, the sum of the residual stream's norms behind the layer.
     pub norms: Vec<f64>,
+    /// The norm of the residual stream behind the layer at every position, one window after another.
+    pub token_norms: Vec<f32>,
     /// `[n, width]`: the residual stream at [`sample_count`] positions that are spread evenly over those
     /// of [`stream`](Self::stream), by [`sampled_place`].
     pub sample: Vec<f32>,
@@ -98,6 +108,15 @@ pub fn site_width(hyper: &HyperParameters, site: Site) -> usize {
     }
 }
 
+/// Bytes that the sums of a layer take.
+pub fn sums_bytes(hyper: &HyperParameters) -> u64 {
+    let sites = Site::ALL.map(|site| Moments::bytes(site_width(hyper, site)));
+    let streams = 2 * Moments::bytes(hyper.width);
+    let heads = Moments::bytes(hyper.head_size).saturating_mul(3 * hyper.kv_heads as u64);
+    let sites = sites.into_iter().fold(0, u64::saturating_add);
+    sites.saturating_add(streams).saturating_add(heads)
+}
+
 impl<'a> LayerSums<'a> {
     /// Those of no text yet, of the windows that are to come.
     pub fn new(cpu: &'a Cpu, hyper: &HyperParameters, extent: Extent) -> Self {
@@ -110,6 +129,7 @@ impl<'a> LayerSums<'a> {
             first_inputs: FIRST_SITES.map(|_| vec![0.0; hyper.width]),
             first_rows: Vec::new(),
             norms: vec![0.0; extent.context],
+            token_norms: Vec::new(),
             sample: Vec::new(),
             branches: [0.0; 2],
             heads: (0..hyper.kv_heads)
@@ -138,7 +158,9 @@ impl<'a> LayerSums<'a> {
         let width = self.width.max(1);
         let norms = self.norms.iter_mut().skip(self.position);
         for (norm, row) in norms.zip(x.chunks_exact(width)) {
-            *norm += squared_norm(row).sqrt();
+            let of_token = squared_norm(row).sqrt();
+            *norm += of_token;
+            self.token_norms.push(of_token as f32);
         }
         let (first, rest) = self.without_first(x);
         self.stream.add(self.cpu, rest);
@@ -183,7 +205,10 @@ impl<'a> LayerSums<'a> {
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
         let moments = self.sites.iter().chain([&self.stream, &self.sink]);
         moments.chain(heads).all(Moments::fits_float32)
-            && self.sample.iter().all(|x| x.is_finite())
+            && [&self.sample, &self.token_norms]
+                .into_iter()
+                .flatten()
+                .all(|x| x.is_finite())
             && self
                 .norms
                 .iter()
@@ -252,6 +277,22 @@ fn squared_norm(x: &[f32]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The windows are those of the places, in their order, and each gives as many vectors as any other, to one.
+    #[test]
+    fn every_window_gives_its_part_of_the_sample() {
+        for (context, windows) in [(512, 128), (4, 3), (2, 4096), (1000, 7), (1, 5)] {
+            let extent = Extent { context, windows };
+            let found = sample_windows(extent);
+            assert_eq!(found.len(), sample_count(extent));
+            assert!(found.is_sorted() && found.iter().all(|&window| window < windows));
+            let mut counts = vec![0usize; windows];
+            found.iter().for_each(|&window| counts[window] += 1);
+            let (most, least) = (counts.iter().max(), counts.iter().min());
+            // The vectors lie anywhere in stretches of equal length, which ends of windows may divide.
+            assert!(most.unwrap() - least.unwrap() <= 2, "{counts:?}");
+        }
+    }
 
     #[test]
     fn every_stretch_gives_one_vector_at_another_place() {

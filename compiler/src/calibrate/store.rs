@@ -2,23 +2,24 @@
 //!
 //! Little-endian: magic, digest of what was calibrated, layer, digest of the residual stream behind
 //! the layer (what the next layer goes on from), then the moments in a fixed order, norms,
-//! branches, the mean inputs at the first position, a sample of the residual stream, and at the end
-//! the digest of everything before. All lengths follow from the shapes of the model and of the text,
+//! branches, the mean inputs at the first position, a sample of the residual stream, the norm at every
+//! position, and at the end the digest of everything before. All lengths follow from the shapes of the model and of the text,
 //! so that a file of another length is no file of them. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::path::Path;
 
+use htc_formats::folder::Folder;
 use htc_formats::htz::{Digest, Hasher};
 use htc_formats::map::MappedFile;
 use htc_formats::model::{HyperParameters, Site};
 
 use super::moments::Moments;
-use super::statistics::{FIRST_SITES, LayerSums, sample_count, site_width};
+use super::statistics::{FIRST_SITES, LayerSums, sample_count, sample_windows, site_width};
 use crate::system::disk;
 
-const MAGIC: [u8; 8] = *b"htccal\0\x01";
+const MAGIC: [u8; 8] = *b"htccal\0\x02";
 
 /// What a file is of; a file that says something else is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,18 @@ impl Moment {
         ((diagonal.sum::<f64>() - squares) / n.max(1) as f64).max(0.0)
     }
 
+    /// [`variance`](Self::variance) of these vectors and others together.
+    pub fn variance_with(&self, others: &Moment) -> f64 {
+        let counts = [self.count as f64, others.count as f64];
+        let total = (counts[0] + counts[1]).max(1.0);
+        let mixed = |a: f64, b: f64| (counts[0] * a + counts[1] * b) / total;
+        let means = self.mean.iter().zip(&others.mean);
+        let squares: f64 = means.map(|(&a, &b)| mixed(a, b).powi(2)).sum();
+        let energy = |moment: &Moment| moment.diagonal().iter().sum::<f64>();
+        let energy = mixed(energy(self), energy(others));
+        ((energy - squares) / self.mean.len().max(1) as f64).max(0.0)
+    }
+
     /// `E[x xᵀ] [n, n]`, row by row, in float64; above the diagonal zero.
     pub fn lower(&self) -> Vec<f64> {
         let n = self.mean.len();
@@ -95,6 +108,11 @@ fn moment_bytes(order: usize) -> usize {
     8 + 8 * order + 4 * (order * (order + 1) / 2)
 }
 
+/// Positions of all windows.
+fn positions(extent: Extent) -> usize {
+    extent.context.saturating_mul(extent.windows)
+}
+
 const HEADER: usize = 8 + 32 + 8 + 32;
 
 /// Bytes of the file of a layer.
@@ -102,15 +120,22 @@ pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
     let first_inputs = 8 * FIRST_SITES.len() * hyper.width;
     let sample = 4 * sample_count(extent) * hyper.width;
-    HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + 32
+    let token_norms = 4 * positions(extent);
+    HEADER + moments + 8 * (extent.context + 2) + first_inputs + sample + token_norms + 32
 }
 
 /// Writes a layer's statistics under their final name, complete or not at all.
 ///
 /// # Errors
 /// What the system says.
-pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) -> io::Result<()> {
-    disk::replace(path, |to| {
+pub fn write(
+    folder: &Folder,
+    name: &OsStr,
+    identity: Identity,
+    stream: Digest,
+    sums: &LayerSums,
+) -> io::Result<()> {
+    disk::write_in(folder, name, true, |to| {
         let mut to = Hashed {
             to,
             hasher: Hasher::default(),
@@ -138,7 +163,7 @@ pub fn write(path: &Path, identity: Identity, stream: Digest, sums: &LayerSums) 
         for number in norms.chain(branches).chain(first) {
             to.write_all(&number.to_le_bytes())?;
         }
-        for number in &sums.sample {
+        for number in sums.sample.iter().chain(&sums.token_norms) {
             to.write_all(&number.to_le_bytes())?;
         }
         let digest = to.hasher.clone().finish();
@@ -200,16 +225,21 @@ impl StoredLayer {
     /// The file of a layer; `None` where there is none that can be used: it is absent, or it is of
     /// something else or damaged, which `damaged` is told.
     pub fn open(
-        path: &Path,
+        folder: &Folder,
+        name: &OsStr,
         identity: Identity,
         hyper: &HyperParameters,
         extent: Extent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
-        if !path.exists() {
-            return None;
-        }
-        let found = MappedFile::open(path).map_err(|error| error.to_string());
+        let found = match folder.read(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            found => found.map_err(|error| error.to_string()),
+        };
+        let found = found.and_then(|file| {
+            let map = MappedFile::of_file(folder.path().join(name), &file);
+            map.map_err(|error| error.into_io().to_string())
+        });
         let checked = found.and_then(|file| {
             let (length, expected) = (file.len(), file_bytes(hyper, extent));
             if length != expected {
@@ -305,11 +335,30 @@ impl StoredLayer {
     /// over those that are not the first of their window. Positions with the same text before them
     /// have the same vector.
     pub fn sample(&self) -> Vec<f32> {
-        let start = self.after_branches() + 8 * FIRST_SITES.len() * self.width;
-        let count = sample_count(self.extent);
-        let bytes = &self.file[start..start + 4 * count * self.width];
-        let numbers = bytes.as_chunks::<4>().0.iter();
-        numbers.map(|b| f32::from_le_bytes(*b)).collect()
+        let count = sample_count(self.extent) * self.width;
+        self.float32(self.after_branches() + self.first_inputs(), count)
+    }
+
+    /// The window of each vector of the [`sample`](Self::sample), ascending.
+    pub fn sample_windows(&self) -> Vec<usize> {
+        sample_windows(self.extent)
+    }
+
+    /// `[windows, context]`: the norm of the residual stream behind the layer at every position.
+    pub fn token_norms(&self) -> Vec<f32> {
+        let sample = 4 * sample_count(self.extent) * self.width;
+        let start = self.after_branches() + self.first_inputs() + sample;
+        self.float32(start, positions(self.extent))
+    }
+
+    /// Tokens of a window.
+    pub fn context(&self) -> usize {
+        self.extent.context
+    }
+
+    /// Bytes of the means at the first position.
+    fn first_inputs(&self) -> usize {
+        8 * FIRST_SITES.len() * self.width
     }
 
     fn moment(&self, index: usize) -> Moment {
@@ -335,6 +384,11 @@ impl StoredLayer {
 
     fn after_branches(&self) -> usize {
         self.after_moments() + 8 * (self.extent.context + 2)
+    }
+
+    fn float32(&self, at: usize, count: usize) -> Vec<f32> {
+        let numbers = self.file[at..at + 4 * count].as_chunks::<4>().0.iter();
+        numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 
     fn numbers(&self, at: usize, count: usize) -> Vec<f64> {

@@ -1,5 +1,8 @@
 //! What is stored of a layer, against float64 sums over all vectors.
 
+use std::ffi::OsStr;
+
+use htc_formats::folder::Folder;
 use htc_formats::model::{Forward, Site};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
@@ -136,6 +139,7 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
         squares.sqrt()
     });
     let mut expected = [0.0; CONTEXT];
+    let every: Vec<f64> = norms.clone().collect();
     norms
         .enumerate()
         .for_each(|(index, norm)| expected[index % CONTEXT] += norm);
@@ -149,11 +153,13 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&sums.sink.mean(), &moments(&first, 12).0);
 
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("layer");
+    let folder = Folder::open(folder.path()).unwrap();
+    let name = OsStr::new("layer");
     let key = Digest::of(b"key");
     let identity = Identity { key, layer: 1 };
-    store::write(&path, identity, Digest::of(b"stream"), &sums).unwrap();
-    let open = |identity, extent| StoredLayer::open(&path, identity, &hyper, extent, |_| ());
+    store::write(&folder, name, identity, Digest::of(b"stream"), &sums).unwrap();
+    let open =
+        |identity, extent| StoredLayer::open(&folder, name, identity, &hyper, extent, |_| ());
     let stored = open(identity, EXTENT).unwrap();
     assert_eq!(stored.stream_digest(), Digest::of(b"stream"));
     for site in Site::ALL {
@@ -196,6 +202,10 @@ fn statistics_are_those_of_the_vectors_that_were_seen() {
     close(&stored.head(1)[2].lower(), &moments(&values, 3).1);
     // All there are, because they are no more than are kept.
     assert_eq!(stored.sample(), later(stream, 12));
+    let of_windows = (0..WINDOWS).flat_map(|window| [window; CONTEXT - 1]);
+    assert_eq!(stored.sample_windows(), of_windows.collect::<Vec<_>>());
+    let found: Vec<f64> = stored.token_norms().iter().map(|&x| x.into()).collect();
+    close(&found, &every);
 
     let other_key = Digest::of(b"another key");
     assert!(
@@ -268,6 +278,24 @@ fn the_sample_is_spread_evenly_over_the_later_positions() {
     }
 }
 
+#[test]
+fn vectors_of_both_kinds_have_one_variance() {
+    // The numbers 10, 14 and 1, 2, 3 in the one channel, 0 in the other.
+    let first = Moment {
+        count: 2,
+        mean: vec![12.0, 0.0],
+        second: vec![148.0, 0.0, 0.0],
+    };
+    let later = Moment {
+        count: 3,
+        mean: vec![2.0, 0.0],
+        second: vec![14.0 / 3.0, 0.0, 0.0],
+    };
+    // E[x²] = 62, E[x] = 6.
+    assert!((first.variance_with(&later) - (62.0 - 36.0) / 2.0).abs() < 1e-5);
+    assert!((later.variance() - 1.0 / 3.0).abs() < 1e-6);
+}
+
 /// One window of text through a layer; which one says the seed.
 fn feed(sums: &mut LayerSums, seed: u64) {
     let mut random = Rng(seed);
@@ -333,11 +361,13 @@ fn a_weight_counts_as_repetitions() {
         key: Digest::of(b"key"),
         layer: 0,
     };
+    let folder = Folder::open(folder.path()).unwrap();
     let stored = [("weighted", &mut weighted), ("repeated", &mut repeated)].map(|(name, sums)| {
-        let path = folder.path().join(name);
+        let name = OsStr::new(name);
         sums.sample.resize(12 * WINDOWS * (CONTEXT - 1), 0.0);
-        store::write(&path, identity, Digest::default(), sums).unwrap();
-        StoredLayer::open(&path, identity, &hyper, EXTENT, |_| ()).unwrap()
+        sums.token_norms.resize(WINDOWS * CONTEXT, 0.0);
+        store::write(&folder, name, identity, Digest::default(), sums).unwrap();
+        StoredLayer::open(&folder, name, identity, &hyper, EXTENT, |_| ()).unwrap()
     });
     close(&stored[0].norms(), &stored[1].norms());
     close(&stored[0].branches(), &stored[1].branches());

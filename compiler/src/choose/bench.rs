@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
+use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
 use htc_loader::kv::KvType;
@@ -171,12 +172,11 @@ impl<'a> Bench<'a> {
         key: Digest,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let path = self.work.artifact(key).complete();
+        let artifact = self.work.artifact(key);
         let found = self.clock.during(Stage::Measure, || {
-            let model = Model::open(&path).map_err(|error| {
-                let path = path.clone();
-                TrialError::Load { path, error }
-            })?;
+            let file = ModelFile::from_htz(&artifact.open()?)?;
+            let path = file.path.clone();
+            let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
             let progress = |done, all| {
                 self.watch.tell(Event::Evaluate { done, all });
                 self.watch.check()

@@ -1,6 +1,7 @@
 //! One artifact from one plan: factorised and sealed, from where an earlier run was interrupted.
 
 mod error;
+mod journal;
 mod treated;
 pub mod work;
 
@@ -8,10 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, PlanRecord, Section, SpectrumRecord,
-    TensorEntry,
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, Section,
+    SpectrumRecord, TensorEntry,
 };
-use htc_formats::map::MappedFile;
 use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
 
@@ -28,7 +28,12 @@ use crate::system::ordered;
 use crate::unit::Weighting;
 use crate::unit::{self, Found, UnitsError};
 pub use error::MakeError;
+pub use journal::Artifact;
 pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
+
+/// Changes with every change of what is computed from the same source and request: what was made with
+/// another arithmetic is not gone on with.
+pub const ARITHMETIC_VERSION: u32 = 1;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +72,9 @@ impl Inputs<'_> {
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
         }
+        if self.depth_sink.origin == Origin::Asked {
+            draft.requires.push(Manifest::PROBE.to_owned());
+        }
         draft
     }
 
@@ -76,10 +84,42 @@ impl Inputs<'_> {
     }
 
     fn key_of(&self, draft: &Manifest, treatment: Treatment) -> Digest {
+        // Every field is named: one that is added must be thought of here.
+        let Inputs {
+            source,
+            digest,
+            calibration,
+            depth_sink,
+            tokenizer,
+            threads: _,
+        } = self;
+        let Treatment {
+            gauge,
+            sink,
+            bias,
+            shrinkage,
+        } = treatment;
+        let calibration = calibration.map(|found| {
+            let Calibration {
+                key,
+                layers: _,
+                texts: _,
+                context,
+                found: _,
+                held_out: _,
+            } = found;
+            let (text, tokens) = (found.text_digest(), found.tokens());
+            format!("{key} {text} {tokens} {context}")
+        });
+        let container = source.container;
+        // Plan, hyper-parameters and provenance are in the manifest, and the vocabulary with its chat
+        // template is in the section of the tokenizer.
         let manifest = serde_json::to_string(draft).unwrap_or_default();
-        let calibration = self.calibration.map(|c| c.key);
+        let section = serde_json::to_string(tokenizer.entry()).unwrap_or_default();
         let named = format!(
-            "htc {} {BACKEND} {} {treatment} {calibration:?}\n{manifest}",
+            "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
+             source {digest} {container:?}\ncalibration {calibration:?}\ndepth sink {depth_sink:?}\n\
+             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
         );
@@ -102,7 +142,7 @@ impl Inputs<'_> {
         let draft = self.draft(plan, treatment);
         let key = self.key_of(&draft, treatment);
         let artifact = work.artifact(key);
-        let (mut left, mut journal) = artifact.journal::<Found>()?;
+        let (mut left, mut journal) = artifact.journal::<Found>(watch)?;
         let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
         let mut record = draft.plan.clone();
         let sections = vec![self.tokenizer.clone()];
@@ -112,10 +152,11 @@ impl Inputs<'_> {
             Job::PassThrough(_) => None,
         };
         let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
-        if !(all_known && artifact.is_complete()) {
-            let (path, partial) = (artifact.complete(), artifact.partial());
+        if !(all_known && artifact.is_complete(left.complete)) {
+            let (name, partial) = (artifact.complete(), artifact.partial());
             let geometry = draft.geometry.clone();
-            let mut writer = HtzWriter::resume(path, partial, draft, sections, true)?;
+            let folder = work.folder();
+            let mut writer = HtzWriter::resume(folder, &name, &partial, draft, sections)?;
             let taken = writer.take_over(&left.tensors)?;
             let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
             // The journal may say more than the file holds, or be of a file that is gone.
@@ -198,6 +239,7 @@ impl Inputs<'_> {
                 writer.describe(geometry);
             }
             writer.finish(|plan| plan.clone_from(&record))?;
+            journal.complete(Digest::of(artifact.open()?.head()))?;
         }
         fill_in(&mut record, &jobs, &known);
         let mut treated = Treated::default();
@@ -252,7 +294,7 @@ fn stored_spectra(
     layers: usize,
     threads: usize,
 ) -> Result<Vec<SpectrumRecord>, MakeError> {
-    let map = MappedFile::open(writer.temp_path()).map_err(HtzError::from)?;
+    let map = writer.mapped().map_err(HtzError::from)?;
     let bytes = |entry: &TensorEntry| {
         let start = usize::try_from(entry.offset).ok();
         let end = start.and_then(|start| start.checked_add(usize::try_from(entry.length).ok()?));

@@ -1,14 +1,14 @@
 //! What became of the slots that were factorised: errors, gauges, sinks.
 
 use htc_formats::model::Slot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::math::DEFAULT_COVERAGE;
 use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
 /// A slot that was factorised.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSlot {
     /// Index of the block.
     pub layer: usize,
@@ -28,7 +28,7 @@ pub struct MeasuredSlot {
 }
 
 /// The search for the axiom gauge of a layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AxiomSearch {
     /// Index of the block.
     pub layer: usize,
@@ -41,7 +41,7 @@ pub struct AxiomSearch {
 }
 
 /// How the factors of a unit meet the direction of the first position.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkCoverage {
     /// Index of the block.
     pub layer: usize,
@@ -51,12 +51,15 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// The largest part of it that a single component has.
     pub largest: f64,
+    /// How much of any direction a basis of this rank in random directions covers, `(k/d)^½`: a basis below it
+    /// avoids the direction.
+    pub random: f64,
     /// Whether a component was given up for it, which is the first then.
     pub appended: bool,
 }
 
 /// Input channels that the factors of a unit keep exact.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExemptChannels {
     /// Index of the block.
     pub layer: usize,
@@ -67,19 +70,19 @@ pub struct ExemptChannels {
 }
 
 /// What became of all slots that were factorised, in the order of execution.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Treated {
     /// One for every slot.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
     /// One for every layer with an axiom gauge.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axiom: Vec<AxiomSearch>,
     /// One for every decomposition that must not miss a direction.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sinks: Vec<SinkCoverage>,
     /// One for every unit with exact channels.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exempt: Vec<ExemptChannels>,
 }
 
@@ -101,12 +104,15 @@ impl Treated {
                 predicted: factors.predicted.as_ref().map(|of| of[index]),
                 norm: factors.norm,
             }));
+        let cols = unit.members.first().map_or(1, |member| member.cols.max(1));
+        let random = unit.rank().unwrap_or(cols) as f64 / cols as f64;
         for sink in &factors.sinks {
             self.sinks.push(SinkCoverage {
                 layer,
                 slots: slots.clone(),
                 coverage: sink.coverage.norm,
                 largest: sink.coverage.largest,
+                random: random.min(1.0).sqrt(),
                 appended: sink.appended,
             });
         }
@@ -159,9 +165,11 @@ impl Treated {
             let appended = self.sinks.iter().filter(|sink| sink.appended).count();
             let lowest = self.sinks.iter().map(|sink| sink.coverage);
             let lowest = lowest.fold(f64::INFINITY, f64::min);
+            let avoid = self.sinks.iter().filter(|sink| sink.coverage < sink.random);
             lines.push(format!(
-                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}",
-                self.sinks.len()
+                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}, and {} cover less than random ones of their ranks",
+                self.sinks.len(),
+                avoid.count()
             ));
         }
         if let Some(first) = self.exempt.first() {

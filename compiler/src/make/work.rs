@@ -1,127 +1,304 @@
 //! The folder beside an artifact where its compilation keeps what is finished, so that the same
-//! command goes on where it was interrupted, however it ended.
+//! command goes on where it ended, however it ended.
 //!
 //! An artifact that is made grows in the file `KEY.partial`; `KEY.journal` says which of its
 //! tensors are complete and what was measured on its units; complete it is `KEY.htz`. The key is a
 //! digest of everything that its bytes depend on, so that another command never goes on with it.
-//! Nothing is taken over whose digest is another than the journal's. The folder goes away with the
-//! end of the compilation.
+//! What the journal says is sealed with a secret of the user, and nothing is taken over whose digest is
+//! another than the journal's: what somebody else laid there is not gone on with. The folder goes away
+//! with the end of the compilation, and stays where that fails.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use htc_formats::htz::{Digest, Htz, HtzError};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use htc_formats::folder::{Folder, FolderError, UNFINISHED};
+use htc_formats::htz::{Digest, HtzError};
 
-use crate::system::disk;
+use super::journal::Artifact;
+use crate::event::{Event, Watch};
+use crate::system::secret::Secret;
+use crate::system::show::bytes_for_people;
+use crate::system::{disk, lock};
 
 /// Bytes of an artifact's name that stand in the name of its folder.
 const NAME_BYTES: usize = 100;
 
+/// What the name of a work folder ends with.
+const SUFFIX: &str = ".htc-work";
+
 /// Held by the process that compiles.
 const LOCK: &str = "lock";
 
-/// Bytes of a journal beyond which it is none.
-const MAX_JOURNAL: u64 = 256 << 20;
+/// How often a folder is opened that the process before is just removing.
+const ATTEMPTS: usize = 8;
 
-/// The work folder of an artifact. It is removed when it is dropped: what stays is left by a program
-/// that was interrupted or killed.
+/// Work that nobody went on with for so long is removed by the next compilation in the same folder.
+pub const SWEPT_AFTER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// The work folder of an artifact. It is removed when it is dropped, unless it is to be kept.
 #[derive(Debug)]
 pub struct Work {
-    folder: PathBuf,
+    parent: Folder,
+    name: OsString,
+    folder: Arc<Folder>,
+    secret: Secret,
+    /// Why nobody can go on with what is left here.
+    forgotten: Option<String>,
     stays: bool,
     _lock: File,
 }
 
 impl Work {
-    /// The folder for the artifact `output`; where there is one, what it holds is gone on with.
+    /// The folder for the artifact `output`; where there is one, what it holds is gone on with. Old
+    /// ones beside it that nobody went on with are removed.
     ///
     /// # Errors
-    /// [`HtzError::NotWritable`] or [`HtzError::Io`] where it cannot be made, or another process
-    /// holds it.
-    pub fn open(output: &Path) -> Result<Work, HtzError> {
-        let parent = disk::folder_of(output);
-        let folder = folder(output);
-        let failed = |source: io::Error| match source.kind() {
+    /// [`HtzError::NotWritable`] or [`HtzError::Io`] where it cannot be made, is not of this user, or
+    /// another process holds it.
+    pub fn open(output: &Path, watch: Watch) -> Result<Work, HtzError> {
+        let path = disk::folder_of(output);
+        let name = name_of(output);
+        let place = path.join(&name);
+        let not_made = |error: io::Error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
-                path: parent.to_owned(),
-                source: source.kind().into(),
+                path: path.to_owned(),
+                source: error.kind().into(),
             },
-            _ => failure("create", &folder, source),
+            _ => failure("create", &place, error),
         };
-        let lock = fs::create_dir_all(&folder)
-            .and_then(|()| File::create(folder.join(LOCK)))
-            .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let busy = "another htc is making this artifact; wait for it, or give another -o";
-                return Err(failure(
-                    "create",
-                    output,
-                    io::Error::new(ErrorKind::ResourceBusy, busy),
-                ));
+        let parent = Folder::open(path).map_err(not_made)?;
+        let held = || {
+            let busy = "another htc is making this artifact; wait for it, or choose another name";
+            failure(
+                "create",
+                output,
+                io::Error::new(ErrorKind::ResourceBusy, busy),
+            )
+        };
+        for _ in 0..ATTEMPTS {
+            let folder = parent.own(&name).map_err(|error| match error {
+                FolderError::Io { error, .. } => not_made(error),
+                error => failure("use", &place, error.into_io()),
+            })?;
+            let file = match folder.edit(OsStr::new(LOCK)) {
+                // The process before is just removing it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                file => file.map_err(|error| failure("use", &place.join(LOCK), error))?,
+            };
+            if !lock::take(&file, Duration::ZERO, || {}, || false).map_err(not_made)? {
+                return Err(held());
             }
-            // A file system without locks.
-            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            // The lock of a folder that has lost its name holds nobody back.
+            if !parent.holds(&name, &folder) || folder.find(OsStr::new(LOCK)).is_err() {
+                continue;
+            }
+            let (secret, forgotten) = match Secret::of_user() {
+                Ok(secret) => (secret, None),
+                Err(error) => {
+                    let secret = Secret::for_this_run().map_err(not_made)?;
+                    (secret, Some(error.to_string()))
+                }
+            };
+            sweep(&parent, &name, watch);
+            return Ok(Work {
+                parent,
+                name,
+                folder: Arc::new(folder),
+                secret,
+                forgotten,
+                stays: false,
+                _lock: file,
+            });
         }
-        Ok(Work {
-            folder,
-            stays: false,
-            _lock: lock,
-        })
+        Err(held())
     }
 
-    /// Leaves the folder to the next run.
-    pub fn keep(mut self) {
-        self.stays = true;
+    /// Leaves the folder to the next run, where something is finished that the next run can go on with;
+    /// says whether it is so.
+    pub fn keep(mut self) -> bool {
+        let finished = || -> io::Result<bool> {
+            let names = self.folder.names()?;
+            let mut found = names.iter().filter(|name| is_finished(name));
+            Ok(found.any(|name| self.folder.find(name).is_ok_and(|file| file.length > 0)))
+        };
+        self.stays = self.forgotten.is_none() && finished().unwrap_or(false);
+        self.stays
+    }
+
+    /// Where the next run finds what is finished, if it can go on with that.
+    pub fn kept(&self) -> Option<&Path> {
+        self.forgotten.is_none().then(|| self.path())
     }
 
     /// Where it is.
-    pub fn folder(&self) -> &Path {
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its handle.
+    pub fn folder(&self) -> &Arc<Folder> {
         &self.folder
+    }
+
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Why nobody can go on with what is left here, if it is so.
+    pub(super) fn forgotten(&self) -> Option<&str> {
+        self.forgotten.as_deref()
     }
 
     /// The artifact of a key: complete, or as far as it came.
     pub fn artifact(&self, key: Digest) -> Artifact<'_> {
-        Artifact { work: self, key }
+        Artifact::new(self, key)
     }
 
     /// Bytes that lie in the folder already.
     pub fn bytes(output: &Path) -> u64 {
-        let Ok(entries) = fs::read_dir(folder(output)) else {
+        let Ok(parent) = Folder::open(disk::folder_of(output)) else {
             return 0;
         };
-        let lengths = entries.flatten().flat_map(|entry| entry.metadata());
-        lengths.map(|found| found.len()).sum()
+        let folder = parent.existing(&name_of(output), false);
+        folder.map_or(0, |folder| folder.size().0)
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if self.stays {
-            return;
+        if !self.stays {
+            // What cannot be removed is in nobody's way.
+            let _ = remove(&self.parent, &self.name, &self.folder);
         }
-        // What cannot be removed is in nobody's way.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-fn folder(output: &Path) -> PathBuf {
+/// A work folder that nobody works in.
+#[derive(Debug)]
+pub struct Idle {
+    folder: Folder,
+    /// Its name.
+    pub name: OsString,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// When something in it was last written to.
+    pub modified: Option<SystemTime>,
+    _lock: File,
+}
+
+impl Idle {
+    /// The work folders of this user in a folder.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn all(parent: &Folder) -> io::Result<Vec<Idle>> {
+        let names = parent.names()?;
+        let of_work = names.iter().filter(|name| is_work(name));
+        Ok(of_work
+            .filter_map(|name| Idle::open(parent, name))
+            .collect())
+    }
+
+    fn open(parent: &Folder, name: &OsStr) -> Option<Idle> {
+        let folder = parent.existing(name, false).ok()?;
+        let lock = folder.edit(OsStr::new(LOCK)).ok()?;
+        lock.try_lock().ok()?;
+        let (bytes, modified) = folder.size();
+        let name = name.to_owned();
+        Some(Idle {
+            folder,
+            name,
+            bytes,
+            modified,
+            _lock: lock,
+        })
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(&self, parent: &Folder) -> io::Result<()> {
+        remove(parent, &self.name, &self.folder)
+    }
+}
+
+/// Whether something was last written to so long ago.
+pub fn is_older(modified: Option<SystemTime>, age: Duration) -> bool {
+    let passed = modified.and_then(|at| SystemTime::now().duration_since(at).ok());
+    passed.is_some_and(|passed| passed >= age)
+}
+
+/// Removes old work folders but one, and tells of them.
+fn sweep(parent: &Folder, but: &OsStr, watch: Watch) {
+    // A folder that cannot be listed keeps what it has.
+    let names = parent.names().unwrap_or_default();
+    let others = names.iter().filter(|name| is_work(name) && *name != but);
+    for found in others.filter_map(|name| Idle::open(parent, name)) {
+        if is_older(found.modified, SWEPT_AFTER) && found.remove(parent).is_ok() {
+            let said = format!(
+                "{}: removed; nobody went on with it for {} days ({})",
+                parent.path().join(&found.name).display(),
+                SWEPT_AFTER.as_secs() / (24 * 60 * 60),
+                bytes_for_people(found.bytes)
+            );
+            watch.tell(Event::Note(&said));
+        }
+    }
+}
+
+/// Removes a work folder by its handle: the files that work folders have, and then the folder where
+/// nothing else is in it.
+fn remove(parent: &Folder, name: &OsStr, folder: &Folder) -> io::Result<()> {
+    for file in folder.names()?.iter().filter(|name| is_of_work(name)) {
+        // The lock last: until then nobody else works here.
+        if file != LOCK {
+            folder.remove(file)?;
+        }
+    }
+    folder.remove(OsStr::new(LOCK))?;
+    match parent.holds(name, folder) {
+        true => parent.remove_folder(name),
+        false => Ok(()),
+    }
+}
+
+fn is_work(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes())
+}
+
+/// Whether a file of a work folder says what is finished.
+fn is_finished(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|of| of == "journal" || of == "htz" || of == "json")
+}
+
+fn is_of_work(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension();
+    name == LOCK
+        || is_finished(name)
+        || extension.is_some_and(|of| of == "partial")
+        || name.as_encoded_bytes().ends_with(UNFINISHED.as_bytes())
+}
+
+/// The name of the work folder of an artifact, which lies beside it.
+fn name_of(output: &Path) -> OsString {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
     let name = if name.len() <= NAME_BYTES {
         name.into_owned()
     } else {
         Digest::of(name.as_bytes()).to_string()
     };
-    disk::folder_of(output).join(format!(".{name}.htc-work"))
+    format!(".{name}{SUFFIX}").into()
 }
 
-fn failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
-    let path = path.to_owned();
+pub(super) fn failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
+    let path = PathBuf::from(path);
     HtzError::Io {
         action,
         path,
@@ -129,204 +306,17 @@ fn failure(action: &'static str, path: &Path, source: io::Error) -> HtzError {
     }
 }
 
-/// What a journal says, line by line.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Line<T> {
-    /// The next tensor is complete; its digest.
-    Tensor(Digest),
-    /// A step is done, and this was found.
-    Step(usize, T),
-}
-
-/// What an earlier run left behind of an artifact.
-#[derive(Debug)]
-pub struct Left<T> {
-    /// Digests of the tensors that were complete.
-    pub tensors: Vec<Digest>,
-    /// Steps that were done, and what was found.
-    pub steps: Vec<(usize, T)>,
-}
-
-impl<T> Default for Left<T> {
-    fn default() -> Self {
-        Left {
-            tensors: Vec::new(),
-            steps: Vec::new(),
-        }
-    }
-}
-
-/// An artifact that is made, or made already.
-#[derive(Clone, Copy, Debug)]
-pub struct Artifact<'a> {
-    work: &'a Work,
-    key: Digest,
-}
-
-impl Artifact<'_> {
-    fn path(&self, suffix: &str) -> PathBuf {
-        self.work.folder.join(format!("{}.{suffix}", self.key))
-    }
-
-    /// Where it is when it is complete.
-    pub fn complete(&self) -> PathBuf {
-        self.path("htz")
-    }
-
-    /// Where it grows.
-    pub fn partial(&self) -> PathBuf {
-        self.path("partial")
-    }
-
-    /// Whether it is complete and undamaged; a damaged one is removed.
-    pub fn is_complete(&self) -> bool {
-        let path = self.complete();
-        if !path.exists() {
-            return false;
-        }
-        let sound = Htz::open(&path).and_then(|artifact| artifact.verify_all(|_| {}));
-        if sound.is_err() {
-            let _ = fs::remove_file(&path);
-        }
-        sound.is_ok()
-    }
-
-    /// What the journal says, and the journal to go on with. What is written in half behind the last
-    /// whole line is cut off.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
-    pub fn journal<T: Serialize + DeserializeOwned>(&self) -> Result<(Left<T>, Journal), HtzError> {
-        let path = self.path("journal");
-        let open = || -> io::Result<(Left<T>, File)> {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
-            let mut file = options.open(&path)?;
-            let mut text = Vec::new();
-            (&mut file).take(MAX_JOURNAL).read_to_end(&mut text)?;
-            let mut left = Left::default();
-            let mut whole = 0;
-            for line in text.split_inclusive(|byte| *byte == b'\n') {
-                match serde_json::from_slice(line) {
-                    Ok(Line::Tensor(digest)) if line.ends_with(b"\n") => left.tensors.push(digest),
-                    Ok(Line::Step(step, found)) if line.ends_with(b"\n") => {
-                        left.steps.push((step, found));
-                    }
-                    _ => break,
-                }
-                whole += line.len();
-            }
-            file.set_len(whole as u64)?;
-            file.seek(SeekFrom::End(0))?;
-            Ok((left, file))
-        };
-        let (left, file) = open().map_err(|source| failure("open", &path, source))?;
-        Ok((left, Journal { path, file }))
-    }
-
-    /// What was measured on it on the windows of a digest.
-    pub fn measured<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
-        let text = fs::read(self.path(&format!("{windows}.json"))).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-
-    /// Notes down what was measured on it.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
-    pub fn note<T: Serialize>(&self, windows: Digest, measured: &T) -> Result<(), HtzError> {
-        let path = self.path(&format!("{windows}.json"));
-        let text = serde_json::to_vec(measured).map_err(io::Error::from);
-        text.and_then(|text| disk::replace(&path, |to| to.write_all(&text)))
-            .map_err(|source| failure("write", &path, source))
-    }
-
-    /// Forgets the artifact's bytes and keeps what was measured on it.
-    pub fn discard(&self) {
-        let _ = fs::remove_file(self.complete());
-    }
-}
-
-/// The journal of an artifact that is made.
-#[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-    file: File,
-}
-
-impl Journal {
-    /// The next tensor is complete.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
-    pub fn tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
-        self.line(&Line::<()>::Tensor(digest))
-    }
-
-    /// A step is done.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
-    pub fn step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
-        self.line(&Line::Step(step, found))
-    }
-
-    /// Begins anew with what is left.
-    ///
-    /// # Errors
-    /// [`HtzError::Io`].
-    pub fn rewrite<T: Serialize>(&mut self, left: &Left<T>) -> Result<(), HtzError> {
-        let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
-        emptied.map_err(|source| failure("write", &self.path, source))?;
-        left.tensors
-            .iter()
-            .try_for_each(|&digest| self.tensor(digest))?;
-        let mut steps = left.steps.iter();
-        steps.try_for_each(|(step, found)| self.step(*step, found))
-    }
-
-    fn line(&mut self, line: &impl Serialize) -> Result<(), HtzError> {
-        let text = serde_json::to_vec(line).map_err(io::Error::from);
-        text.and_then(|mut text| {
-            text.push(b'\n');
-            self.file.write_all(&text)
-        })
-        .map_err(|source| failure("write", &self.path, source))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn digest(of: u8) -> Digest {
         Digest::of(&[of])
     }
 
-    #[test]
-    fn a_journal_goes_on_behind_its_last_whole_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let work = Work::open(&folder.path().join("a.htz")).unwrap();
-        let artifact = work.artifact(digest(0));
-        let (left, mut journal) = artifact.journal::<Vec<f64>>().unwrap();
-        assert!(left.tensors.is_empty() && left.steps.is_empty());
-        // Numbers come back to the last bit.
-        let found = vec![0.1 + 0.2, 1e-308, 5e300];
-        journal.tensor(digest(1)).unwrap();
-        journal.step(3, &found).unwrap();
-        drop(journal);
-        let path = artifact.path("journal");
-        let whole = fs::read(&path).unwrap();
-        for torn in ["{\"tensor\":\"12", "\n", "{\"step\":[4,[1.0]]}"] {
-            fs::write(&path, [&whole[..], torn.as_bytes()].concat()).unwrap();
-            let (left, mut journal) = artifact.journal::<Vec<f64>>().unwrap();
-            assert_eq!(left.tensors, [digest(1)]);
-            assert_eq!(left.steps, [(3, found.clone())]);
-            journal.tensor(digest(2)).unwrap();
-            let (left, _) = artifact.journal::<Vec<f64>>().unwrap();
-            assert_eq!(left.tensors, [digest(1), digest(2)], "{torn:?}");
-        }
+    fn open(output: &Path) -> Result<Work, HtzError> {
+        Work::open(output, Watch::nobody())
     }
 
     #[test]
@@ -334,8 +324,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("a.htz");
         let count = || fs::read_dir(folder.path()).unwrap().count();
-        let work = Work::open(&output).unwrap();
-        let second = Work::open(&output).unwrap_err().to_string();
+        let work = open(&output).unwrap();
+        let second = open(&output).unwrap_err().to_string();
         assert!(second.contains("another htc"), "{second}");
         work.artifact(digest(1)).note(digest(2), &1.5).unwrap();
         assert_eq!(count(), 1);
@@ -344,15 +334,65 @@ mod tests {
         assert_eq!(work.artifact(digest(1)).measured::<f64>(digest(3)), None);
         drop(work);
         assert_eq!(count(), 0);
+        // Only what is finished is worth being kept.
+        assert!(!open(&output).unwrap().keep());
+        assert_eq!(count(), 0);
+    }
+
+    /// What is not of a work folder stays, and so does the folder then.
+    #[cfg(unix)]
+    #[test]
+    fn only_files_of_a_work_folder_are_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let output = scratch.path().join("a.htz");
+        let precious = scratch.path().join("precious");
+        fs::create_dir(&precious).unwrap();
+        fs::write(precious.join("file"), "precious").unwrap();
+        let work = open(&output).unwrap();
+        let path = work.path().to_owned();
+        std::os::unix::fs::symlink(&precious, path.join("x.journal")).unwrap();
+        fs::write(path.join("of somebody"), "").unwrap();
+        drop(work);
+        assert_eq!(fs::read(precious.join("file")).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn old_work_is_swept_and_told_of() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        for name in ["old.htz", "new.htz", "held.htz"] {
+            let work = open(&path(name)).unwrap();
+            work.artifact(digest(1)).note(digest(2), &1.5).unwrap();
+            let kept = work.path().to_owned();
+            assert!(work.keep());
+            let age = match name {
+                "new.htz" => SWEPT_AFTER / 2,
+                _ => 2 * SWEPT_AFTER,
+            };
+            for entry in fs::read_dir(kept).unwrap() {
+                let file = File::options().write(true).open(entry.unwrap().path());
+                file.unwrap().set_modified(SystemTime::now() - age).unwrap();
+            }
+        }
+        let _held = open(&path("held.htz")).unwrap();
+        let said = std::sync::Mutex::new(Vec::new());
+        let tell = |event: Event| said.lock().unwrap().push(format!("{event:?}"));
+        let cancel = crate::event::Cancel::default();
+        drop(Work::open(&path("another.htz"), Watch::new(&tell, &cancel)).unwrap());
+        let said = said.into_inner().unwrap().concat();
+        assert!(said.contains(".old.htz.htc-work: removed"), "{said}");
+        let names = Folder::open(scratch.path()).unwrap().names().unwrap();
+        assert_eq!(names, [".held.htz.htc-work", ".new.htz.htc-work"]);
     }
 
     /// File systems allow 255 bytes.
     #[test]
     fn long_names_have_a_folder_too() {
-        let long = folder(Path::new(&"ä".repeat(127)));
-        assert!(long.file_name().unwrap().len() < 100);
+        let long = name_of(Path::new(&"ä".repeat(127)));
+        assert!(long.len() < 100);
         let other = format!("{}b", "ä".repeat(126));
-        assert_ne!(folder(Path::new(&other)), long);
-        assert_eq!(folder(Path::new("x/a.htz")), Path::new("x/.a.htz.htc-work"));
+        assert_ne!(name_of(Path::new(&other)), long);
+        assert_eq!(name_of(Path::new("x/a.htz")), ".a.htz.htc-work");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use htc_formats::htz::{Digest, Htz, HtzError, MAGIC, Manifest, PlanRecord};
+use htc_formats::htz::{Htz, HtzError, MAGIC, Manifest, PlanRecord};
 use htc_formats::limits::MAX_LAYERS;
 use htc_formats::model::Slot;
 use htc_formats::open;
@@ -12,10 +12,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
 
 use crate::analyse::record::{Analysis, Kind};
-use crate::choose::Trial;
-use crate::estimate::Estimate;
 use crate::measure::Record;
-use crate::report::{Bases, BeforeAfter, Calibrated, Quality, Seconds, SlotSummary};
+use crate::report::Report;
 use crate::system::show::name_of;
 
 /// Bytes of all JSON files together: 32 MiB. The report of a model of a hundred layers has one.
@@ -65,147 +63,6 @@ pub enum InputError {
     Artifact(#[from] HtzError),
 }
 
-/// The report of a compilation, as far as the page shows it.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Compiled {
-    /// Name of the source.
-    pub source: String,
-    /// Digest of the source.
-    pub source_sha256: Digest,
-    /// Name of the artifact.
-    pub artifact: String,
-    /// Bytes of both.
-    pub bytes: BeforeAfter,
-    /// Numbers in all tensors.
-    pub parameters: BeforeAfter,
-    /// One for each kind of slot.
-    pub slots: Vec<SlotSummary>,
-    /// All shared bases.
-    pub bases: Bases,
-    /// Biases that were added.
-    #[serde(default)]
-    pub biases: Option<Bases>,
-    /// Which errors counted, and what was put right.
-    #[serde(default)]
-    pub weighting: Option<Weighting>,
-    /// What the smallest artifact was to hold.
-    #[serde(default)]
-    pub limit: Option<String>,
-    /// What differs from the request.
-    pub notes: Vec<String>,
-    /// What was calibrated on.
-    pub calibration: Option<Calibrated>,
-    /// What was decided for every slot.
-    pub plan: PlanRecord,
-    /// Threads used.
-    pub threads: usize,
-    /// Time by stage.
-    pub seconds: Seconds,
-    /// Errors by slot and layer.
-    #[serde(default)]
-    pub measured: Vec<Measured>,
-    /// Layers that were fitted by the axiom.
-    #[serde(default)]
-    pub axiom: Vec<AxiomTrace>,
-    /// Directions that were appended to bases.
-    #[serde(default)]
-    pub sinks: Vec<Sink>,
-    /// Channels that are kept as they are.
-    #[serde(default)]
-    pub exempt: Vec<Exempt>,
-    /// Candidates that were measured.
-    #[serde(default)]
-    pub trials: Vec<Trial>,
-    /// The artifact, measured.
-    #[serde(default)]
-    pub quality: Option<Quality>,
-    /// What was expected of it.
-    #[serde(default)]
-    pub forecast: Option<Estimate>,
-    /// The largest memory it took, in bytes.
-    #[serde(default)]
-    pub peak_memory: Option<u64>,
-}
-
-/// Which errors counted, and what was put right.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Weighting {
-    /// The norm.
-    pub gauge: String,
-    /// What factors must not lose.
-    pub sink: String,
-    /// Whether biases correct the mean.
-    pub bias: bool,
-    /// How far the second moment of `whiten` is shrunk.
-    #[serde(default)]
-    pub shrinkage: Option<f64>,
-}
-
-/// The errors of one slot of one layer.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Measured {
-    /// Index of the block.
-    pub layer: usize,
-    /// Which of the seven.
-    pub slot: Slot,
-    /// `‖W − Ŵ‖ / ‖W‖` of what is stored.
-    pub error: Option<f64>,
-    /// The error of the outputs on the calibration.
-    #[serde(default)]
-    pub output_error: Option<f64>,
-    /// What the truncation alone costs, in `norm`.
-    #[serde(default)]
-    pub predicted: Option<f64>,
-    /// What `predicted` is measured in.
-    #[serde(default)]
-    pub norm: Option<String>,
-}
-
-/// How the axiom went for a layer.
-#[derive(Clone, Debug, Deserialize)]
-pub struct AxiomTrace {
-    /// Index of the block.
-    pub layer: usize,
-    /// Tail energy before.
-    pub before: Option<f64>,
-    /// Tail energy after.
-    pub after: Option<f64>,
-    /// Tail energy by iteration.
-    #[serde(default)]
-    pub trace: Vec<Option<f64>>,
-}
-
-/// How the sink of a layer was treated.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Sink {
-    /// Index of the block.
-    pub layer: usize,
-    /// Slots that share the basis.
-    #[serde(default)]
-    pub slots: Vec<Slot>,
-    /// How much of the direction lies in the basis.
-    pub coverage: Option<f64>,
-    /// The largest product with one vector of the basis.
-    #[serde(default)]
-    pub largest: Option<f64>,
-    /// Whether the direction was appended.
-    #[serde(default)]
-    pub appended: bool,
-}
-
-/// Channels of a layer that are kept as they are.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Exempt {
-    /// Index of the block.
-    pub layer: usize,
-    /// Slots that read them.
-    #[serde(default)]
-    pub slots: Vec<Slot>,
-    /// Their indices.
-    #[serde(default)]
-    pub channels: Vec<u64>,
-}
-
 /// An artifact's manifest, and what the file is called.
 #[derive(Clone, Debug)]
 pub struct Artifact {
@@ -221,7 +78,7 @@ pub struct Artifact {
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Reports of compilations.
-    pub compiled: Vec<Compiled>,
+    pub compiled: Vec<Report>,
     /// Artifacts.
     pub artifacts: Vec<Artifact>,
     /// Evaluations.
@@ -313,9 +170,9 @@ impl Inputs {
             return Err(unknown("a plan"));
         }
         if keys.plan.is_some() && keys.artifact.is_some() {
-            let compiled: Compiled = parse(path, REPORT, json)?;
-            check_report(&compiled).map_err(|what| damaged(path, REPORT, what))?;
-            self.compiled.push(compiled);
+            let report: Report = parse(path, REPORT, json)?;
+            check_report(&report).map_err(|what| damaged(path, REPORT, what))?;
+            self.compiled.push(report);
             return Ok(());
         }
         if keys.perplexity.is_some() {
@@ -377,25 +234,25 @@ fn check(plan: &PlanRecord) -> Result<(), String> {
     at_most("plan.bases", plan.bases.len(), Slot::ALL.len())
 }
 
-fn check_report(compiled: &Compiled) -> Result<(), String> {
-    check(&compiled.plan)?;
-    let measured = compiled.measured.iter().map(|m| m.layer);
-    let axiom = compiled.axiom.iter().map(|a| a.layer);
-    let sinks = compiled.sinks.iter().map(|s| s.layer);
-    let exempt = compiled.exempt.iter().map(|e| e.layer);
+fn check_report(report: &Report) -> Result<(), String> {
+    check(&report.plan)?;
+    let measured = report.treated.measured.iter().map(|m| m.layer);
+    let axiom = report.treated.axiom.iter().map(|a| a.layer);
+    let sinks = report.treated.sinks.iter().map(|s| s.layer);
+    let exempt = report.treated.exempt.iter().map(|e| e.layer);
     in_order(measured.chain(axiom).chain(sinks).chain(exempt))?;
     for (name, count) in [
-        ("slots", compiled.slots.len()),
-        ("measured", compiled.measured.len()),
-        ("axiom", compiled.axiom.len()),
-        ("sinks", compiled.sinks.len()),
-        ("exempt", compiled.exempt.len()),
-        ("trials", compiled.trials.len()),
-        ("notes", compiled.notes.len()),
+        ("slots", report.summary.slots.len()),
+        ("measured", report.treated.measured.len()),
+        ("axiom", report.treated.axiom.len()),
+        ("sinks", report.treated.sinks.len()),
+        ("exempt", report.treated.exempt.len()),
+        ("trials", report.trials.len()),
+        ("notes", report.summary.notes.len()),
     ] {
         at_most(name, count, Slot::ALL.len())?;
     }
-    let steps = compiled.axiom.iter().map(|a| a.trace.len()).max();
+    let steps = report.treated.axiom.iter().map(|a| a.trace.len()).max();
     at_most("axiom.trace", steps.unwrap_or(0), 1)
 }
 

@@ -2,9 +2,10 @@
 
 use htc_formats::htz::{Digest, PlanRecord};
 
-use super::input::{Artifact, Compiled, Inputs};
+use super::input::{Artifact, Inputs};
 use crate::analyse::record::Analysis;
 use crate::measure::{Evaluation, Record};
+use crate::report::Report;
 
 /// An artifact, by its report, its file or both.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ pub struct Subject<'a> {
     /// What was decided.
     pub plan: &'a PlanRecord,
     /// Its report.
-    pub report: Option<&'a Compiled>,
+    pub report: Option<&'a Report>,
     /// Its manifest.
     pub artifact: Option<&'a Artifact>,
     /// What was measured on it, and on which text.

@@ -24,7 +24,7 @@ fn report() -> Value {
         "perplexity_ratio": 1.0417, "perplexity_ratio_interval": [1.0383, 1.0452]});
     json!({
         "source": "<script>alert(1)</script>.gguf", "source_sha256": digest(), "artifact": "a\"b&c.htz",
-        "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}},
+        "bytes": {"before": 4000, "after": 2000}, "request": {"budget": {"ratio": 0.5}, "allocator": "uniform"},
         "parameters": {"before": 1000, "after": 500}, "selected_parameters": {"before": 900, "after": 400},
         "selected_bytes": {"before": 900, "after": 400}, "ratio": 0.5,
         "slots": [{"slot": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
@@ -120,14 +120,13 @@ fn a_report_without_what_is_optional_leaves_it_out() {
         "exempt",
         "trials",
         "quality",
-        "forecast",
         "peak_memory",
     ] {
         report.as_object_mut().unwrap().remove(key);
     }
     report["calibration"] = Value::Null;
     let text = page(&read(&report).unwrap()).unwrap();
-    for id in ["quality", "predicted", "forecast", "axiom", "sinks"] {
+    for id in ["quality", "predicted", "axiom", "sinks"] {
         assert!(!text.contains(&format!("<section id=\"{id}\"")), "{id}");
     }
     assert!(text.contains("Its quality was not measured: htc eval"));

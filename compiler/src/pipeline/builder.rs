@@ -1,6 +1,7 @@
 //! Compiling from another program: what the command line offers, with its defaults.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use htc_formats::DType;
 use htc_formats::model::Slot;
@@ -10,11 +11,15 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target, Wishes,
+    FirstPositions, Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target,
+    Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
 /// defaults.
+///
+/// What is finished is kept beside the artifact until it is complete, sealed with a secret in the user's
+/// state folder: the same compilation goes on with it, and with nothing that somebody else laid there.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), htc::CompileError> {
@@ -48,6 +53,7 @@ pub struct Compiler {
     /// Without a text there is none.
     calibration: CalibrationOptions,
     goal: Goal,
+    probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
     cancel: Cancel,
@@ -67,6 +73,7 @@ impl Compiler {
                 ..CalibrationOptions::new(PathBuf::new())
             },
             goal: Goal::default(),
+            probe_layer: None,
             threads: None,
             overwrite: false,
             cancel: Cancel::default(),
@@ -102,6 +109,18 @@ impl Compiler {
     /// The folder where statistics are kept and found again; that of the user by default.
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.calibration.cache = Some(folder.into());
+        self
+    }
+
+    /// Takes statistics of the cache that another user wrote, who may have written anything.
+    pub fn trust_cache(mut self, trust: bool) -> Self {
+        self.calibration.trust_cache = trust;
+        self
+    }
+
+    /// How long to wait for another process that makes the same statistics; an hour by default.
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.calibration.lock_timeout = timeout;
         self
     }
 
@@ -163,6 +182,12 @@ impl Compiler {
     /// The largest rank of a factorised slot.
     pub fn rank_cap(mut self, cap: usize) -> Self {
         self.wishes.cap = Some(cap);
+        self
+    }
+
+    /// Whether the first position of every window counts in the variance that some allocators read.
+    pub fn first_positions(mut self, first: FirstPositions) -> Self {
+        self.wishes.first_positions = first;
         self
     }
 
@@ -247,6 +272,12 @@ impl Compiler {
         self
     }
 
+    /// The layer that the artifact names for a probe, counted from 0; by default the depth sink.
+    pub fn probe_layer(mut self, layer: usize) -> Self {
+        self.probe_layer = Some(layer);
+        self
+    }
+
     /// Threads that work; all cores by default. The artifact's bytes do not depend on them.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -296,6 +327,7 @@ impl Compiler {
             calibration: calibrated.then(|| self.calibration.clone()),
             weighting: self.wishes.weighting,
             goal: self.goal,
+            probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,
         }

@@ -42,6 +42,9 @@ pub enum CompileError {
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),
+    /// The source is not what it was at the beginning.
+    #[error("{}: it changed while it was compiled; nothing is sealed. Let nothing write to it, and compile it again", .0.display())]
+    SourceChanged(PathBuf),
     /// The calibration failed.
     #[error(transparent)]
     Calibrate(CalibrateError),
@@ -88,6 +91,16 @@ pub enum CompileError {
     /// The depth sink cannot be measured.
     #[error(transparent)]
     Analyse(Box<AnalyseError>),
+    /// There is no such layer to probe.
+    #[error(
+        "`probe_layer` {layer}: the model has {layers} layers, counted from 0; give a lower one"
+    )]
+    NoSuchLayer {
+        /// The layer asked for.
+        layer: usize,
+        /// Those of the model.
+        layers: usize,
+    },
     /// The spectra of what is stored cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),

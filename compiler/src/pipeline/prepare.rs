@@ -92,6 +92,10 @@ pub(super) fn prepare(
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
     }
+    let layers = source.hyper.layers;
+    if let Some(layer) = options.probe_layer.filter(|&layer| layer >= layers) {
+        return Err(CompileError::NoSuchLayer { layer, layers });
+    }
     let tokenizer = tokenizer(&source)?;
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     let Planned {
@@ -253,6 +257,21 @@ fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
     clock.during(Stage::Read, || source.digest())
 }
 
+/// Makes sure that the source is still what its digest says.
+///
+/// # Errors
+/// [`CompileError::SourceChanged`].
+pub(super) fn check_unchanged(
+    source: &ModelFile,
+    digest: Digest,
+    clock: &StageClock,
+) -> Result<(), CompileError> {
+    match clock.during(Stage::Read, || source.digest()) == digest {
+        true => Ok(()),
+        false => Err(CompileError::SourceChanged(source.path.clone())),
+    }
+}
+
 /// Lets the text of `options` flow through a source.
 ///
 /// # Errors
@@ -268,13 +287,13 @@ pub fn calibrate(
         path: source.path.clone(),
         error,
     })?;
-    Ok(calibrate::calibrate(
-        &Arc::new(model),
-        digest,
-        options,
-        threads,
-        watch,
-    )?)
+    let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, threads, watch)?;
+    // Statistics of something else must not be found under this digest later.
+    if calibrated.found < calibrated.layers.len() && source.digest() != digest {
+        calibrate::forget(options, calibrated.key)?;
+        return Err(CompileError::SourceChanged(source.path.clone()));
+    }
+    Ok(calibrated)
 }
 
 /// Opens a model that may be compiled.

@@ -7,7 +7,7 @@ use crate::event::{Event, Watch};
 use crate::plan::allocate::Allocator;
 use crate::plan::{Branches, Evidence, Method, Request, Unit};
 use crate::request::Target;
-use crate::request::{BiasArg, GaugeKind, Treatment};
+use crate::request::{BiasArg, FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{Weighting, spectrum};
@@ -38,7 +38,8 @@ pub fn evidence(
     let mut evidence = target.evidence();
     if let Some(calibration) = measured.calibration {
         let layers = calibration.layers.iter();
-        let (branches, variance) = layers.map(|layer| depth(layer)).unzip();
+        let first = request.allocation.first_positions;
+        let (branches, variance) = layers.map(|layer| depth(layer, first)).unzip();
         evidence.branches = Some(branches);
         evidence.variance = Some(variance);
     }
@@ -72,10 +73,15 @@ pub fn evidence(
 
 /// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of
 /// `E‖h‖²`, by which the next norm divides: RMSNorm takes no mean off, and an error counts there by the
-/// angle that it turns the stream by.
-fn depth(layer: &StoredLayer) -> (Branches, f64) {
+/// angle that it turns the stream by. Only in the
+/// variance first positions may count: what branches add there is no measure of what they do elsewhere.
+fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     let stream = layer.stream();
-    let variance = stream.variance();
+    let later = stream.variance();
+    let variance = match first {
+        FirstPositions::LeftOut => later,
+        FirstPositions::Counted => layer.sink().variance_with(&stream),
+    };
     let energy: f64 = stream.diagonal().iter().sum();
     let [attention, feed_forward] = layer.branches().map(|branch| match energy > 0.0 {
         true => branch / energy,

@@ -25,8 +25,8 @@ pub use forecast::Forecast;
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 
-/// The result of a compilation.
-#[derive(Clone, Debug, Serialize)]
+/// The result of a compilation: what is written as its report, and what is read of one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Name of the source file, without its folder.
     pub source: String,
@@ -52,7 +52,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     /// Candidates among which the artifact was chosen; absent where there was no choice.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,

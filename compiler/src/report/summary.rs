@@ -14,7 +14,7 @@ use crate::system::show::bytes_for_people;
 use crate::unit::stored_tensors;
 
 /// A plan in figures; with its errors once they are measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// What was asked for.
     pub request: RequestRecord,
@@ -52,7 +52,7 @@ pub struct Bases {
 }
 
 /// All biases that correct.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Biases {
     /// How many.
     pub count: usize,

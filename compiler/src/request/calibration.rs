@@ -1,6 +1,7 @@
 //! What to calibrate on.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::system::disk;
 
@@ -24,6 +25,10 @@ pub struct CalibrationOptions {
     pub context: usize,
     /// Folder of the cache; `None` for the user's.
     pub cache: Option<PathBuf>,
+    /// Whether statistics that another user wrote into the cache are taken.
+    pub trust_cache: bool,
+    /// How long to wait for another process that makes the same statistics.
+    pub lock_timeout: Duration,
     /// Text to measure on what was decided; `None` for the ends of the texts.
     pub held_out: Option<PathBuf>,
 }
@@ -34,6 +39,9 @@ pub const DEFAULT_TOKENS: usize = 65_536;
 /// Tokens of a window where nothing else is asked for.
 pub const DEFAULT_CONTEXT: usize = 512;
 
+/// How long another process is waited for where nothing else is asked for: an hour, since it works.
+pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
+
 impl CalibrationOptions {
     /// A text, with defaults for the rest.
     pub fn new(path: PathBuf) -> Self {
@@ -42,6 +50,8 @@ impl CalibrationOptions {
             tokens: DEFAULT_TOKENS,
             context: DEFAULT_CONTEXT,
             cache: None,
+            trust_cache: false,
+            lock_timeout: DEFAULT_LOCK_TIMEOUT,
             held_out: None,
         }
     }

@@ -20,6 +20,8 @@ pub struct CompileOptions {
     pub weighting: Asked,
     /// What is to be reached by measuring.
     pub goal: Goal,
+    /// The layer that the artifact names for a probe; the depth sink where none is named.
+    pub probe_layer: Option<usize>,
     /// Threads that factorise.
     pub threads: usize,
     /// Replace an existing output.

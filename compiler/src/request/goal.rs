@@ -52,3 +52,26 @@ pub struct Goal {
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_call_limits_by_their_methods() {
+        let mut limit = Limit {
+            perplexity_increase: Some(0.01),
+            kl: None,
+        };
+        assert_eq!(limit.asked(), "`max_perplexity_increase` 1 %");
+        limit.kl = Some(0.5);
+        assert_eq!(
+            limit.asked(),
+            "`max_perplexity_increase` 1 % and `max_kl` 0.5"
+        );
+        assert_eq!(
+            limit.to_string(),
+            "--max-perplexity-increase 1 --max-kl 0.5"
+        );
+    }
+}

@@ -1,5 +1,25 @@
 //! What is asked for, with its defaults: plain data that every stage may read.
 
+/// Types that are written in reports as they are typed, and read back so.
+macro_rules! as_typed {
+    ($($name:ty),+) => {
+        $(
+            impl serde::Serialize for $name {
+                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.collect_str(self)
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let text = String::deserialize(deserializer)?;
+                    text.parse().map_err(serde::de::Error::custom)
+                }
+            }
+        )+
+    };
+}
+
 mod calibration;
 mod compile;
 mod goal;
@@ -8,10 +28,14 @@ mod shrinkage;
 mod treatment;
 mod wishes;
 
-pub use calibration::{CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+pub use calibration::{
+    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
+};
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
-pub use planning::{Allocation, Allocator, Budget, DenseTypes, Floor, Method, Request, Target};
+pub use planning::{
+    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
 pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
 pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, Wishes};

@@ -108,6 +108,7 @@ impl fmt::Display for Request {
             allocator,
             floor,
             cap,
+            first_positions,
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
         write!(
@@ -127,6 +128,9 @@ impl fmt::Display for Request {
         }
         if let Some(cap) = cap {
             write!(f, " --rank-cap {cap}")?;
+        }
+        if first_positions != FirstPositions::default() {
+            write!(f, " --first-positions {}", first_positions.name())?;
         }
         if self.weighting != Asked::default() {
             write!(f, " {}", self.weighting)?;
@@ -236,6 +240,48 @@ impl FromStr for Floor {
     }
 }
 
+/// Whether the first position of every window counts in the variance of the residual stream, which
+/// [`Allocator::Phase`] and [`Allocator::Curvature`] read. Massive activations sit there, and dominate it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstPositions {
+    /// It does not.
+    #[default]
+    LeftOut,
+    /// It does.
+    Counted,
+}
+
+impl FirstPositions {
+    /// Both.
+    pub const ALL: [FirstPositions; 2] = [FirstPositions::LeftOut, FirstPositions::Counted];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FirstPositions::LeftOut => "left-out",
+            FirstPositions::Counted => "counted",
+        }
+    }
+}
+
+impl FromStr for FirstPositions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = FirstPositions::ALL.into_iter().find(|f| f.name() == text);
+        known.ok_or_else(|| "the first positions are left-out or counted".to_owned())
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for FirstPositions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+as_typed!(Allocator, Floor, FirstPositions);
+
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Allocation {
@@ -246,11 +292,16 @@ pub struct Allocation {
     pub floor: Option<Floor>,
     /// The largest rank of a factored unit. Units that can be factorised within it are.
     pub cap: Option<usize>,
+    /// What the variance is of.
+    pub first_positions: FirstPositions,
 }
 
 impl Allocation {
     /// The first option that is not left at its default.
     pub(crate) fn option(&self) -> String {
+        if self.first_positions != FirstPositions::default() {
+            return format!("`first_positions` {}", self.first_positions.name());
+        }
         match (self.allocator, self.floor, self.cap) {
             (Allocator::Uniform, Some(floor), _) => format!("`rank_floor` {floor}"),
             (Allocator::Uniform, None, Some(cap)) => format!("`rank_cap` {cap}"),

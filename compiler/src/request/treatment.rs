@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use htc_formats::DType;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Shrinkage, ShrinkageArg};
@@ -253,7 +253,8 @@ impl fmt::Display for Asked {
 }
 
 /// How weights are treated beyond the choice of ranks. The default changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "TreatmentRecord", into = "TreatmentRecord")]
 pub struct Treatment {
     /// Which errors count.
     pub gauge: GaugeKind,
@@ -292,18 +293,44 @@ impl fmt::Display for Treatment {
     }
 }
 
-impl Serialize for Treatment {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct as _;
-        let mut record = serializer.serialize_struct("Treatment", 4)?;
-        record.serialize_field("gauge", self.gauge.name())?;
-        record.serialize_field("sink", &self.sink.to_string())?;
-        record.serialize_field("bias", &self.bias)?;
-        match self.shrinks() {
-            Some(part) => record.serialize_field("shrinkage", &part.part())?,
-            None => record.skip_field("shrinkage")?,
+as_typed!(GaugeKind, SinkProtection, BiasArg, ShrinkageArg);
+
+/// A [`Treatment`] as it stands in reports.
+#[derive(Serialize, Deserialize)]
+struct TreatmentRecord {
+    gauge: GaugeKind,
+    sink: SinkProtection,
+    bias: bool,
+    /// Absent where the gauge shrinks nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shrinkage: Option<f64>,
+}
+
+impl From<Treatment> for TreatmentRecord {
+    fn from(treatment: Treatment) -> Self {
+        TreatmentRecord {
+            gauge: treatment.gauge,
+            sink: treatment.sink,
+            bias: treatment.bias,
+            shrinkage: treatment.shrinks().map(Shrinkage::part),
         }
-        record.end()
+    }
+}
+
+impl TryFrom<TreatmentRecord> for Treatment {
+    type Error = &'static str;
+
+    fn try_from(record: TreatmentRecord) -> Result<Self, Self::Error> {
+        let shrinkage = match record.shrinkage {
+            Some(part) => Shrinkage::new(part).ok_or("a shrinkage is a number from 0 to 1")?,
+            None => Shrinkage::default(),
+        };
+        Ok(Treatment {
+            gauge: record.gauge,
+            sink: record.sink,
+            bias: record.bias,
+            shrinkage,
+        })
     }
 }
 

@@ -3,7 +3,9 @@
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
-use super::{Allocation, Allocator, Asked, Budget, DenseTypes, Floor, Method, Request};
+use super::{
+    Allocation, Allocator, Asked, Budget, DenseTypes, FirstPositions, Floor, Method, Request,
+};
 
 /// Parameters after over before where no budget is given.
 pub const DEFAULT_RATIO: f64 = 0.9;
@@ -26,6 +28,8 @@ pub struct Wishes {
     pub floor: Option<Floor>,
     /// The largest rank of a factorised slot.
     pub cap: Option<usize>,
+    /// What the variance is of that some allocators read; [`FirstPositions::LeftOut`] by default.
+    pub first_positions: FirstPositions,
     /// Slots to compress; empty for those of the method.
     pub slots: Vec<Slot>,
     /// How factors are stored; [`DEFAULT_FACTOR_TYPE`] by default.
@@ -70,6 +74,7 @@ impl Wishes {
                 allocator,
                 floor: self.floor,
                 cap: self.cap,
+                first_positions: self.first_positions,
             },
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),

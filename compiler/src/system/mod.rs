@@ -2,8 +2,10 @@
 
 pub mod clock;
 pub mod disk;
+pub mod lock;
 pub mod memory;
 pub mod ordered;
+pub mod secret;
 pub mod show;
 pub mod text;
 

@@ -6,6 +6,8 @@ mod factor;
 pub mod spectrum;
 mod weighting;
 
+use std::fmt;
+
 use htc_formats::DType;
 use htc_formats::block::{self, BlockError};
 use htc_formats::model::{MatrixId, Part, Role, StoredTensor};
@@ -66,6 +68,23 @@ pub enum Norm {
     Activation,
     /// By the axiom gauge of the layer.
     Axiom,
+}
+
+impl Norm {
+    /// All of them.
+    pub const ALL: [Norm; 4] = [Norm::Frobenius, Norm::Output, Norm::Activation, Norm::Axiom];
+}
+
+/// As reports call it.
+impl fmt::Display for Norm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Norm::Frobenius => "frobenius",
+            Norm::Output => "output",
+            Norm::Activation => "activation",
+            Norm::Axiom => "axiom",
+        })
+    }
 }
 
 /// Why a unit cannot be factorised.

@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use super::layout::{self, ALIGNMENT, FORMAT_MAJOR};
 use super::manifest::{Budget, Manifest, MatrixRecord, PlanRecord, SectionEntry, TensorEntry};
-use super::{Encoding, HtzError, TOKENIZER, geometry};
+use super::{Encoding, HtzError, Origin, TOKENIZER, geometry};
 use crate::DType;
 use crate::escape::one_line;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
@@ -18,7 +18,7 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 5] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS];
+const KNOWN_FEATURES: [&str; 6] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE];
 
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
@@ -31,6 +31,9 @@ const TYPES: &str = "types";
 
 /// There are forms that formats before 1.4 do not have: a base with a residual, a head in factors.
 const FORMS: &str = "forms";
+
+/// The layer to probe was asked for, which formats before 1.4 have no word for.
+pub(super) const PROBE: &str = "probe";
 
 /// Sections that this build knows.
 const KNOWN_SECTIONS: [&str; 1] = [TOKENIZER];
@@ -117,8 +120,12 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
 }
 
 /// Whether a manifest holds what formats before 1.4 have no word for.
-pub(super) fn has_forms(manifest: &Manifest) -> bool {
-    !manifest.plan.matrices.is_empty() || manifest.requires.iter().any(|name| name == FORMS)
+pub(super) fn is_of_1_4(manifest: &Manifest) -> bool {
+    !manifest.plan.matrices.is_empty()
+        || manifest
+            .requires
+            .iter()
+            .any(|name| name == FORMS || name == PROBE)
 }
 
 /// Checks everything but the places of the tensors and sections.
@@ -132,6 +139,13 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     let stored = tensors(&manifest.hyper, &manifest.tensors)?;
     plan(&manifest.hyper, &manifest.plan, &stored)?;
     if let Some(record) = &manifest.geometry {
+        if record.depth_sink.origin == Origin::Asked
+            && !manifest.requires.iter().any(|name| name == PROBE)
+        {
+            return Err(HtzError::Undeclared {
+                feature: PROBE.to_owned(),
+            });
+        }
         let mut slots = Vec::with_capacity(stored.slots.len());
         for found in &stored.slots {
             if let MatrixId::Slot { layer, slot } = found.matrix {

@@ -45,6 +45,8 @@ pub enum Origin {
     Measured,
     /// As two thirds of the depth.
     Guessed,
+    /// By whoever had the artifact made.
+    Asked,
 }
 
 impl Origin {
@@ -53,6 +55,7 @@ impl Origin {
         match self {
             Origin::Measured => "measured",
             Origin::Guessed => "guessed",
+            Origin::Asked => "asked",
         }
     }
 }

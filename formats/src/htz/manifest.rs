@@ -40,6 +40,10 @@ impl Manifest {
     /// [needs it](crate::vocab::Vocabulary::needs_format_1_1).
     pub const VOCABULARY: &'static str = super::check::VOCABULARY;
 
+    /// The feature that an artifact must require beside those where the layer to probe was
+    /// [asked](super::Origin::Asked) for.
+    pub const PROBE: &'static str = super::check::PROBE;
+
     /// The tensor that plays `role`.
     pub fn tensor(&self, role: Role) -> Option<&TensorEntry> {
         self.tensors.iter().find(|entry| entry.role == role)

@@ -33,9 +33,21 @@ impl Htz {
     /// [`HtzError::Map`] where the file cannot be mapped; everything [`parse`](Htz::parse)
     /// returns, inside [`HtzError::InFile`].
     pub fn open(path: impl AsRef<Path>) -> Result<Htz, HtzError> {
-        let path = path.as_ref();
-        let map = MappedFile::open(path)?;
-        Htz::parse(Arc::new(map)).map_err(|fault| fault.in_file(path))
+        Htz::of_map(MappedFile::open(path)?)
+    }
+
+    /// Validates the artifact in a mapped file.
+    ///
+    /// # Errors
+    /// Everything [`parse`](Htz::parse) returns, inside [`HtzError::InFile`].
+    pub fn of_map(map: MappedFile) -> Result<Htz, HtzError> {
+        let map = Arc::new(map);
+        Htz::parse(Arc::clone(&map)).map_err(|fault| fault.in_file(map.path()))
+    }
+
+    /// Header and manifest: with the digests in them, all of the artifact.
+    pub fn head(&self) -> &[u8] {
+        self.bytes.get(..self.data_offset).unwrap_or(&[])
     }
 
     /// The mapping, to be shared with whoever uses the tensors.

@@ -1,10 +1,10 @@
 //! Writing an artifact: one tensor in memory at a time, and all or nothing on disk.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-
-use tempfile::{NamedTempFile, TempPath};
+use std::sync::Arc;
 
 use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
 use super::manifest::PlanRecord;
@@ -12,6 +12,8 @@ use super::section::{self, Section};
 use super::{
     Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, TOKENIZER, TensorEntry, check,
 };
+use crate::folder::Folder;
+use crate::map::{MapError, MappedFile};
 use crate::model::Role;
 
 /// Writes an artifact, tensor by tensor.
@@ -22,9 +24,8 @@ use crate::model::Role;
 #[derive(Debug)]
 pub struct HtzWriter {
     path: PathBuf,
-    folder: PathBuf,
-    overwrite: bool,
-    file: NamedTempFile,
+    place: Place,
+    file: File,
     manifest: Manifest,
     sections: Vec<Section>,
     header: Header,
@@ -32,6 +33,28 @@ pub struct HtzWriter {
     end: u64,
     /// Index of the tensor whose turn it is.
     turn: usize,
+}
+
+/// Where an unfinished artifact grows, and what becomes of it.
+#[derive(Debug)]
+struct Place {
+    folder: Arc<Folder>,
+    /// Its name as long as it is unfinished.
+    unfinished: OsString,
+    /// Its name afterwards.
+    name: OsString,
+    overwrite: bool,
+    /// Whether it stays when it is given up.
+    stays: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.stays {
+            // What cannot be removed has a name that says what it is.
+            let _ = self.folder.remove(&self.unfinished);
+        }
+    }
 }
 
 impl HtzWriter {
@@ -51,33 +74,87 @@ impl HtzWriter {
         sections: Vec<Section>,
         overwrite: bool,
     ) -> Result<HtzWriter, HtzError> {
-        let file = |folder: &Path, name: &str, needed| tempfile(folder, name, needed);
-        begin(path.as_ref(), draft, sections, overwrite, file)
+        let path = path.as_ref();
+        let mut manifest = draft;
+        let header = lay_out(&mut manifest, &sections)?;
+        let (parent, name) = destination(path, overwrite)?;
+        let made = Folder::open(&parent).and_then(|folder| {
+            let (unfinished, file) = folder.unfinished(folder.mode(&name))?;
+            Ok((folder, unfinished, file))
+        });
+        let (folder, unfinished, file) = made.map_err(|source| match source.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
+                path: parent,
+                source,
+            },
+            _ => failure("create a file in", &parent, header.file_length, source),
+        })?;
+        let place = Place {
+            folder: Arc::new(folder),
+            unfinished,
+            name,
+            overwrite,
+            stays: false,
+        };
+        Ok(HtzWriter::begin(
+            path.to_owned(),
+            place,
+            file,
+            manifest,
+            sections,
+            header,
+        ))
     }
 
-    /// Begins the artifact `path` as [`create`](HtzWriter::create) does, in the file `partial` of
-    /// the same folder, which stays where it is when the writer is dropped. A later writer with the
-    /// same arguments takes over what stands there: see [`take_over`](HtzWriter::take_over).
+    /// Begins the artifact `name` in a folder of one's own, as [`create`](HtzWriter::create) does, in
+    /// the file `partial` there, which stays when the writer is dropped. A later writer with the same
+    /// arguments takes over what stands there: see [`take_over`](HtzWriter::take_over).
     ///
     /// # Errors
     /// Those of [`create`](HtzWriter::create).
     pub fn resume(
-        path: impl AsRef<Path>,
-        partial: impl AsRef<Path>,
+        folder: &Arc<Folder>,
+        name: &OsStr,
+        partial: &OsStr,
         draft: Manifest,
         sections: Vec<Section>,
-        overwrite: bool,
     ) -> Result<HtzWriter, HtzError> {
-        let partial = partial.as_ref();
-        let file = |_: &Path, _: &str, needed| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
-            let file = options.open(partial);
-            let named = file.and_then(|file| Ok((file, kept(partial)?)));
-            let (file, path) = named.map_err(|source| failure("open", partial, needed, source))?;
-            Ok(NamedTempFile::from_parts(file, path))
+        let mut manifest = draft;
+        let header = lay_out(&mut manifest, &sections)?;
+        let path = folder.path().join(partial);
+        let file = folder.edit(partial);
+        let file = file.map_err(|source| failure("open", &path, header.file_length, source))?;
+        let place = Place {
+            folder: Arc::clone(folder),
+            unfinished: partial.to_owned(),
+            name: name.to_owned(),
+            overwrite: true,
+            stays: true,
         };
-        begin(path.as_ref(), draft, sections, overwrite, file)
+        Ok(HtzWriter::begin(
+            path, place, file, manifest, sections, header,
+        ))
+    }
+
+    fn begin(
+        path: PathBuf,
+        place: Place,
+        file: File,
+        manifest: Manifest,
+        sections: Vec<Section>,
+        header: Header,
+    ) -> HtzWriter {
+        HtzWriter {
+            path,
+            place,
+            file,
+            manifest,
+            sections,
+            header,
+            // Leaves room for header and manifest: they are known last.
+            end: header.data_offset(),
+            turn: 0,
+        }
     }
 
     /// Counts tensors as written that an earlier writer wrote to the same unfinished file, as long
@@ -123,21 +200,30 @@ impl HtzWriter {
         Ok(taken)
     }
 
-    /// Gives a complete artifact its name, in the folder where it is or in another of the same file
-    /// system.
+    /// Gives the complete artifact `name` of a folder its place, in another folder of the same file
+    /// system; one that is replaced passes its permissions on. Says whether the new name was forced to
+    /// the disk, too: a folder that may be written but not read cannot be.
     ///
     /// # Errors
     /// [`HtzError::Exists`] where the name is taken and must not be, and failures of the system; the
     /// artifact stays where it was then.
-    pub fn rename(
-        from: impl AsRef<Path>,
+    pub fn publish(
+        folder: &Folder,
+        name: &OsStr,
         to: impl AsRef<Path>,
         overwrite: bool,
-    ) -> Result<(), HtzError> {
-        let (folder, _) = destination(to.as_ref(), overwrite)?;
-        let from = from.as_ref();
-        let unnamed = kept(from).map_err(|source| failure("rename", from, 0, source))?;
-        publish(unnamed, to.as_ref(), &folder, overwrite)
+    ) -> Result<io::Result<()>, HtzError> {
+        let path = to.as_ref();
+        let (parent, new) = destination(path, overwrite)?;
+        let renamed = Folder::open(&parent).and_then(|parent| {
+            if overwrite {
+                parent.keep_mode(&new, &folder.read(name)?)?;
+            }
+            folder.rename(name, &parent, &new, overwrite)?;
+            Ok(parent)
+        });
+        let parent = renamed.map_err(|source| taken_or("create", path, source))?;
+        Ok(parent.sync())
     }
 
     /// Whether an artifact may be written to `path`, before any work is done for it.
@@ -159,10 +245,17 @@ impl HtzWriter {
         Ok(lay_out(&mut manifest, sections)?.file_length)
     }
 
-    /// The file as long as it is incomplete, for whoever must remove it when the program is
-    /// interrupted.
-    pub fn temp_path(&self) -> &Path {
-        self.file.path()
+    /// Where the file is as long as it is incomplete.
+    pub fn temp_path(&self) -> PathBuf {
+        self.place.folder.path().join(&self.place.unfinished)
+    }
+
+    /// The unfinished file, mapped.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn mapped(&self) -> Result<MappedFile, MapError> {
+        MappedFile::of_file(self.temp_path(), &self.file)
     }
 
     /// The tensor whose turn it is; `None` when all are written.
@@ -254,14 +347,36 @@ impl HtzWriter {
             file.write_all(&text)?;
             file.sync_all()
         })?;
-        let HtzWriter {
-            path,
+        let Place {
             folder,
-            file,
+            unfinished,
+            name,
             overwrite,
             ..
-        } = self;
-        publish(file.into_temp_path(), &path, &folder, overwrite)
+        } = &self.place;
+        let named = match overwrite {
+            true => folder.keep_mode(name, &self.file),
+            false => Ok(()),
+        };
+        named
+            .and_then(|()| folder.rename(unfinished, folder, name, *overwrite))
+            .map_err(|source| taken_or("create", &self.path, source))?;
+        match folder.sync() {
+            // A folder that may be written but not read.
+            Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+                let path = folder.path().to_owned();
+                self.place.stays = true;
+                Err(HtzError::Io {
+                    action: "force to the disk the folder",
+                    path,
+                    source: error,
+                })
+            }
+            _ => {
+                self.place.stays = true;
+                Ok(())
+            }
+        }
     }
 
     /// Writes `bytes` at `offset`, after zeros from where the file ends. May be tried again
@@ -284,91 +399,17 @@ impl HtzWriter {
         action: &'static str,
         act: impl FnOnce(&mut File) -> io::Result<T>,
     ) -> Result<T, HtzError> {
-        let result = act(self.file.as_file_mut());
+        let result = act(&mut self.file);
         result.map_err(|source| failure(action, &self.path, self.header.file_length, source))
     }
 }
 
-/// Begins an artifact in the file that `open` gives for a folder, the artifact's name in it and its
-/// bytes.
-fn begin(
-    path: &Path,
-    draft: Manifest,
-    sections: Vec<Section>,
-    overwrite: bool,
-    open: impl FnOnce(&Path, &str, u64) -> Result<NamedTempFile, HtzError>,
-) -> Result<HtzWriter, HtzError> {
-    let mut manifest = draft;
-    let header = lay_out(&mut manifest, &sections)?;
-    let (folder, name) = destination(path, overwrite)?;
-    let file = open(&folder, &name, header.file_length)?;
-    Ok(HtzWriter {
-        path: path.to_owned(),
-        folder,
-        overwrite,
-        file,
-        manifest,
-        sections,
-        header,
-        // Leaves room for header and manifest: they are known last.
-        end: header.data_offset(),
-        turn: 0,
-    })
-}
-
-/// A name that is not removed when it is dropped.
-fn kept(path: &Path) -> io::Result<TempPath> {
-    let mut path = TempPath::try_from_path(path)?;
-    path.disable_cleanup(true);
-    Ok(path)
-}
-
-/// Gives a complete file its name in a folder.
-fn publish(file: TempPath, path: &Path, folder: &Path, overwrite: bool) -> Result<(), HtzError> {
-    let renamed = if overwrite {
-        file.persist(path)
-    } else {
-        file.persist_noclobber(path)
-    };
-    if let Err(failure) = renamed {
-        // The failure holds the temporary file and removes it, where it is to be removed.
-        return Err(match failure.error.kind() {
-            ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
-            _ => HtzError::Io {
-                action: "create",
-                path: path.into(),
-                source: failure.error,
-            },
-        });
+/// Why a complete file has not got its name.
+fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
+    match source.kind() {
+        ErrorKind::AlreadyExists => HtzError::Exists { path: path.into() },
+        _ => failure(action, path, 0, source),
     }
-    sync_folder(folder)
-}
-
-/// The new name itself must survive a power failure, too. Some file systems have no such operation
-/// for folders.
-#[cfg(unix)]
-fn sync_folder(folder: &Path) -> Result<(), HtzError> {
-    match File::open(folder).and_then(|folder| folder.sync_all()) {
-        Err(source)
-            if !matches!(
-                source.kind(),
-                ErrorKind::InvalidInput | ErrorKind::Unsupported
-            ) =>
-        {
-            Err(HtzError::Io {
-                action: "force to the disk the folder",
-                path: folder.into(),
-                source,
-            })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Other systems open no folders; theirs keep names in a journal of their own.
-#[cfg(not(unix))]
-fn sync_folder(_: &Path) -> Result<(), HtzError> {
-    Ok(())
 }
 
 /// Fills in the place of every tensor and section, reserves room for the manifest, and checks
@@ -404,7 +445,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     let provenance = &manifest.provenance;
     let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
     let probed = provenance.treatment.is_some() || manifest.geometry.is_some();
-    let minor = match (check::has_forms(manifest), probed, told) {
+    let minor = match (check::is_of_1_4(manifest), probed, told) {
         (true, _, _) => FORMAT_MINOR,
         (_, true, _) => 3,
         (_, _, true) => 2,
@@ -463,7 +504,7 @@ fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
 }
 
 /// The folder and the file name of an artifact that may be written to `path`.
-fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, String), HtzError> {
+fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzError> {
     let not_a_file = |found| HtzError::NotAFile {
         path: path.to_owned(),
         found,
@@ -495,35 +536,8 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, String), HtzErr
             path: path.to_owned(),
             source,
         }),
-        _ => Ok((folder.to_owned(), name.to_string_lossy().into_owned())),
+        _ => Ok((folder.to_owned(), name.to_owned())),
     }
-}
-
-/// Characters of an artifact's name that stand in the name of its unfinished file: with four
-/// bytes each they leave room in the 255 that file systems allow.
-const PARTIAL_NAME_CHARS: usize = 50;
-
-fn tempfile(folder: &Path, name: &str, needed: u64) -> Result<NamedTempFile, HtzError> {
-    let mut builder = tempfile::Builder::new();
-    // A name may be as long as the file system allows, so only its beginning is used.
-    let start: String = name.chars().take(PARTIAL_NAME_CHARS).collect();
-    let prefix = format!(".{start}.partial-");
-    builder.prefix(&prefix);
-    #[cfg(unix)]
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    // Less whatever the umask takes away, as for any new file.
-    #[cfg(unix)]
-    builder.permissions(permissions);
-    builder
-        .tempfile_in(folder)
-        .map_err(|source| match source.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => HtzError::NotWritable {
-                path: folder.to_owned(),
-                // Without the temporary name, which would only confuse.
-                source: source.kind().into(),
-            },
-            _ => failure("create a file in", folder, needed, source),
-        })
 }
 
 /// What the system said of an action on `path`, for an artifact of `needed` bytes.

@@ -234,16 +234,9 @@ struct Inner {
     strip_count: usize,
 }
 
-/// One row; the shapes have been checked.
-fn one_row(
-    cpu: &Cpu,
-    x: &[f32],
-    factors: &[Factor<'_>],
-    slots: &mut [Slot<'_>],
-    scratch: &mut Scratch,
-) {
-    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
-    // Strips are made where a product reads them.
+/// Where the inner vectors lie; and how many numbers they have, strips of `x`, strips of inner vectors.
+/// Strips are made where a product reads them.
+fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]) {
     let read = |input| {
         let slots = slots.iter().filter(|slot| slot.input == input);
         let matrices = slots.map(|slot| slot.w);
@@ -269,6 +262,19 @@ fn one_row(
         strip_count += inner.strip_count;
         inners.push(inner);
     }
+    (inners, [numbers, x_strips, strip_count])
+}
+
+/// One row; the shapes have been checked.
+fn one_row(
+    cpu: &Cpu,
+    x: &[f32],
+    factors: &[Factor<'_>],
+    slots: &mut [Slot<'_>],
+    scratch: &mut Scratch,
+) {
+    let (kernels, pool) = (cpu.kernels, &*cpu.pool);
+    let (inners, [numbers, x_strips, strip_count]) = places(factors, slots);
     let (inner, strips) = scratch.inner(numbers, x_strips + strip_count);
     let (x_strips, inner_strips) = strips.split_at_mut(x_strips);
     if !x_strips.is_empty() {

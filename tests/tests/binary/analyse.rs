@@ -61,7 +61,7 @@ fn without_a_calibration_there_are_the_spectra_alone() {
     assert!(
         outcome
             .text()
-            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 1,")
+            .starts_with("{\n  \"kind\": \"analysis\",\n  \"version\": 2,")
     );
     let analysis = outcome.json();
     assert_eq!(text(&analysis, "/model"), "model.gguf");
@@ -168,7 +168,10 @@ fn a_calibration_shows_the_residual_stream() {
         let [low, high] = list(found, "/pca/interval") else {
             panic!("{found}");
         };
-        assert!(low.as_u64() <= high.as_u64());
+        // Around the value, by resampling windows.
+        assert!(low.as_f64() <= Some(value) && Some(value) <= high.as_f64());
+        assert_eq!(number(found, "/pca/windows"), windows);
+        assert!(number(found, "/pca/replicates_median") <= number(found, "/pca/sample_value"));
         assert_eq!(list(found, "/stability/pca").len(), 5);
         assert!(number(found, "/twonn/interval/0") <= number(found, "/twonn/interval/1"));
     }
@@ -179,6 +182,16 @@ fn a_calibration_shows_the_residual_stream() {
             list(sink, "/coverage").len(),
             if layer == 0 { 0 } else { 2 }
         );
+        for covered in list(sink, "/coverage") {
+            let random = (number(covered, "/rank") / 64.0).sqrt();
+            close(number(covered, "/random"), random, 1e-5);
+        }
+        let limit =
+            number(sink, "/tokens/norm_mean") + 3.0 * number(sink, "/tokens/norm_deviation");
+        let largest = list(sink, "/tokens/largest");
+        assert!(largest.iter().all(|token| number(token, "/norm") > limit));
+        assert!(largest.iter().all(|token| number(token, "/position") > 0.0));
+        assert!(largest.len() as f64 <= number(sink, "/tokens/found"));
         let channels = list(sink, "/channels").iter();
         let shares: Vec<f64> = channels.map(|c| c["share"].as_f64().unwrap()).collect();
         assert!(shares.len() == 8 && shares.is_sorted_by(|a, b| a >= b));
@@ -190,6 +203,14 @@ fn a_calibration_shows_the_residual_stream() {
     assert!(curve.len() == 3 && curve.iter().all(|v| *v <= curve[2] + 1e-6));
     assert!(curve[2] >= 0.95);
     assert_eq!(number(&analysis, "/depth/two_thirds"), 2.0);
+    let tolerance = ((curve[2] - curve[0]) / 2.0).max(1e-3);
+    close(number(&analysis, "/depth/tolerance"), tolerance, 1e-4);
+    let weights = list(&analysis, "/depth/weights").iter();
+    let variance = list(&analysis, "/phases/without_first/variance").iter();
+    for (weight, variance) in weights.zip(variance) {
+        let trace = 64.0 * variance.as_f64().unwrap();
+        close(weight.as_f64().unwrap() * trace, 1.0, 1e-4);
+    }
     for found in list(&analysis, "/manifold/layers") {
         assert_eq!(list(found, "/symmetry").len(), 3);
         assert_eq!(number(found, "/symmetry/0/pairs"), 1.0);
@@ -239,6 +260,8 @@ fn what_is_too_little_is_said_to_be() {
     let found = &list(&analysis, "/dimension/layers")[0];
     assert!(number(found, "/pca/sample_samples") <= 31.0);
     assert!(found.get("stability").is_none());
+    // One window says nothing of others.
+    assert!(found.pointer("/pca/interval").is_none() && found.pointer("/twonn/interval").is_none());
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod plan;
 mod probe;
 mod report;
 mod run;
+mod store;
 mod terminal;
 mod texts;
 mod tokenize;

@@ -259,6 +259,10 @@ fn what_an_allocator_lacks_is_named() {
             &["--tokens-per-joule", "diffplan"],
         ),
         (
+            &["--first-positions", "counted"],
+            &["--first-positions", "phase or curvature"],
+        ),
+        (
             &["--rank", "8", "--allocator", "waterfill"],
             &["--allocator waterfill", "--rank"],
         ),
@@ -373,6 +377,50 @@ fn an_edited_plan_is_obeyed() {
         .collect();
     assert_eq!(ranks[0], 48);
     assert!(ranks[1..].iter().all(|rank| *rank == 16));
+}
+
+/// The variance by which two allocators go, with the first positions of the windows and without: another
+/// profile, other ranks, and a plan that says which.
+#[test]
+fn first_positions_count_where_they_are_asked_to() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    let made = |options: &[&str]| {
+        let run = plan(
+            &model,
+            &[
+                &["--allocator", "curvature", "--ratio", "0.5"],
+                &["--factor-type", "f16"],
+                options,
+            ],
+        );
+        let run = run.arg("--calibration").arg(demo("alice.txt"));
+        let run = run.args(["--calibration-tokens", "1024", "--context", "64"]);
+        let run = run.arg("--cache").arg(scratch.path("cache"));
+        serde_json::from_str::<Value>(run.run().ok().text()).unwrap()
+    };
+    let (left_out, counted) = (made(&[]), made(&["--first-positions", "counted"]));
+    assert_eq!(left_out, made(&["--first-positions", "left-out"]));
+    assert!(left_out.pointer("/request/first_positions").is_none());
+    assert_eq!(text(&counted, "/request/first_positions"), "counted");
+    let notes = list(&counted, "/notes").iter();
+    let mut notes = notes.filter_map(Value::as_str);
+    assert!(notes.any(|note| note.contains("first position of every window")));
+    assert_ne!(left_out["units"], counted["units"]);
+    // A plan from a file says it again.
+    let file = scratch.file("plan.json", counted.to_string());
+    let output = scratch.path("out.htz");
+    let run = htc![
+        "compile",
+        &model,
+        "-o",
+        &output,
+        "--plan",
+        &file,
+        "--dry-run"
+    ];
+    let said = run.run().ok().stderr;
+    assert!(said.contains("--first-positions counted"), "{said}");
 }
 
 /// Without a file the plan goes to standard output, with everything for people beside it.

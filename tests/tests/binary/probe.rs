@@ -278,3 +278,27 @@ fn a_calibration_measures_the_depth_sink() {
         assert_eq!(text(&found, "/probe/origin"), origin);
     }
 }
+
+/// Whoever compiles may name the layer, and the artifact says that they did.
+#[test]
+fn the_layer_to_probe_may_be_asked_for() {
+    let scratch = Scratch::new();
+    let (model, path) = (model(&scratch), scratch.path("asked.htz"));
+    let run = |layer: &str| {
+        let run = htc!["compile", &model, "-o", &path, "--ratio", "0.5"];
+        run.args(["--probe-layer", layer]).run()
+    };
+    run("3").refused(2, &["--probe-layer 3", "3 layers"]);
+    run("-1").refused(2, &["--probe-layer"]);
+    scratch.holds_only(&["model.gguf"]);
+    run("1").ok();
+    let found = probe(&path, &["--json"]).json();
+    assert_eq!(found["probe"]["layer"], 1);
+    assert_eq!(text(&found, "/probe/origin"), "asked");
+    let said = probe(&path, &[]).ok().stderr;
+    assert!(
+        said.contains("layer 1 of 3") && said.contains("asked"),
+        "{said}"
+    );
+    htc!["verify", &path].run().ok();
+}

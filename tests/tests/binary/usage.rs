@@ -2,15 +2,16 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 8] = [
-    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize",
+const COMMANDS: [&str; 9] = [
+    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize", "clean",
 ];
 
 /// What decides about a plan.
-const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache";
+const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache \
+    --trust-cache --lock-timeout";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
-    --rank-floor --rank-cap --gpu --tokens-per-joule --slots --factor-type";
+    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --slots --factor-type";
 
 #[test]
 fn help_is_for_standard_output_and_succeeds() {
@@ -29,7 +30,7 @@ fn every_command_explains_its_options() {
         (
             "compile",
             &format!(
-                "--output -o --plan --dry-run --gauge --threads --force --report {CALIBRATION} {PLANNING}"
+                "--output -o --plan --dry-run --gauge --threads --force --probe-layer --report {CALIBRATION} {PLANNING}"
             )[..],
         ),
         (
@@ -51,6 +52,7 @@ fn every_command_explains_its_options() {
         ("inspect", "--json"),
         ("verify", "--json"),
         ("tokenize", "--text --special --json"),
+        ("clean", "--cache --older-than --dry-run"),
     ] {
         let outcome = htc![command, "--help"].run().ok();
         let words: Vec<&str> = outcome.text().split([' ', ',', '\n']).collect();

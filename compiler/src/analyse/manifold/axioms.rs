@@ -87,7 +87,8 @@ mod tests {
                     .map(|s| (s * random.normal() + 2.0) as f32),
             );
         }
-        Sample::new(&values, deviations.len())
+        let windows = vec![0; values.len() / deviations.len()];
+        Sample::new(&values, deviations.len(), &windows)
     }
 
     #[test]
@@ -116,7 +117,7 @@ mod tests {
     fn without_vectors_or_room_there_are_none() {
         assert!(of_sample(0, &sample(3, &[1.0; 8])).unwrap().is_none());
         assert!(of_sample(0, &sample(40, &[1.0])).unwrap().is_none());
-        assert!(of_sample(0, &Sample::new(&[], 8)).unwrap().is_none());
+        assert!(of_sample(0, &Sample::new(&[], 8, &[])).unwrap().is_none());
         // Two directions of equal variance in two dimensions.
         assert!(of_sample(0, &sample(40, &[1.0; 2])).unwrap().is_none());
     }

@@ -8,7 +8,7 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Asked, Budget, DenseTypes, Floor, Method, Request, Target, Wishes,
+    Allocator, Asked, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -81,6 +81,10 @@ pub struct PlanningArgs {
     /// Largest rank of a factorised slot
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = parse_cap, allow_negative_numbers = true)]
     pub rank_cap: Option<usize>,
+    /// For phase and curvature: whether the first position of every window counts in the variance
+    /// [default: left-out]
+    #[arg(long, hide_short_help = true, value_name = "left-out|counted")]
+    pub first_positions: Option<FirstPositions>,
     /// For cachefit: the GPU to fit, or the bytes of its second-level cache
     #[arg(long, hide_short_help = true, value_name = "NAME|BYTES", value_parser = parse_cache, allow_negative_numbers = true)]
     pub gpu: Option<Cache>,
@@ -99,7 +103,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 15] = [
+    pub(super) const IDS: [&str; 16] = [
         "method",
         "rank",
         "ratio",
@@ -109,6 +113,7 @@ impl PlanningArgs {
         "allocator",
         "rank_floor",
         "rank_cap",
+        "first_positions",
         "gpu",
         "tokens_per_joule",
         "slots",
@@ -135,6 +140,7 @@ impl PlanningArgs {
             allocator: self.allocator,
             floor: self.rank_floor,
             cap: self.rank_cap,
+            first_positions: self.first_positions.unwrap_or_default(),
             slots: self.slots.clone(),
             factor_type: Some(size.factor_type),
             dense: DenseTypes {
@@ -153,20 +159,29 @@ impl PlanningArgs {
         }
     }
 
-    /// An option that the allocator does not look at, and the allocator that does.
-    pub fn unread(&self) -> Option<(&'static str, Allocator)> {
+    /// An option that the allocator does not look at, and the allocators that do.
+    pub fn unread(&self) -> Option<(&'static str, &'static str)> {
+        let cachefit = self.allocator == Some(Allocator::CacheFit);
+        let diffplan = self.allocator == Some(Allocator::DiffPlan);
+        let by_depth = matches!(
+            self.allocator,
+            Some(Allocator::Phase | Allocator::Curvature)
+        );
         let given = [
-            ("--gpu", Allocator::CacheFit, self.gpu.is_some()),
+            ("--gpu", "cachefit", self.gpu.is_some() && !cachefit),
             (
                 "--tokens-per-joule",
-                Allocator::DiffPlan,
-                self.tokens_per_joule.is_some(),
+                "diffplan",
+                self.tokens_per_joule.is_some() && !diffplan,
+            ),
+            (
+                "--first-positions",
+                "phase or curvature",
+                self.first_positions.is_some() && !by_depth,
             ),
         ];
-        let unread =
-            |(_, reader, given): &(_, Allocator, bool)| *given && Some(*reader) != self.allocator;
-        let found = given.into_iter().find(unread);
-        found.map(|(option, reader, _)| (option, reader))
+        let found = given.into_iter().find(|(.., unread)| *unread);
+        found.map(|(option, readers, _)| (option, readers))
     }
 }
 

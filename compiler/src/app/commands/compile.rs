@@ -34,6 +34,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         calibration: args.calibration.options(&args.cache),
         weighting: args.weighting.asked(),
         goal: args.goal.goal(&args.weighting),
+        probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,
     };
@@ -66,7 +67,7 @@ fn give(args: &CompileArgs, report: &(impl Serialize + Display)) -> Result<(), F
     match &args.report {
         None => Ok(()),
         Some(path) if is_standard_output(path) => print_json(report),
-        Some(path) => write_report(path, report),
+        Some(path) => write_report(path, report, args.force),
     }
 }
 
@@ -79,11 +80,11 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
     // A model that does not open is told of when it is compiled.
     let of_model = match ModelFile::open(&options.input) {
         Ok(source) => pipeline::is_of_source(&source, path),
-        Err(_) => crate::system::disk::same_place(&options.input, path),
+        Err(_) => disk::same_place(&options.input, path),
     };
     let what = if of_model {
         "a file of the model"
-    } else if crate::system::disk::same_place(&options.output, path) {
+    } else if disk::same_place(&options.output, path) {
         "the artifact itself"
     } else if options.reads(path) {
         "the plan or the text that is read"
@@ -97,14 +98,10 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
         if path.is_file() && !options.overwrite {
             return Err(Failure::ReportExists(path.into()));
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        return match folder.map(fs::metadata) {
-            Some(Err(source)) => Err(Failure::Write {
-                path: path.into(),
-                source,
-            }),
-            _ => Ok(()),
-        };
+        return disk::check(path).map_err(|source| Failure::Write {
+            path: path.into(),
+            source,
+        });
     };
     Err(Failure::ReportPath {
         path: path.into(),
@@ -112,10 +109,12 @@ fn check_report_path(path: &Path, options: &CompileOptions) -> Result<(), Failur
     })
 }
 
-fn write_report(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
+fn write_report(path: &Path, report: &impl Serialize, force: bool) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
         let json = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        disk::replace(path, |to| to.write_all((json + "\n").as_bytes()))
+        // What is no file, such as a device, is written to and not replaced.
+        let replace = force || fs::metadata(path).is_ok_and(|found| !found.is_file());
+        disk::write(path, replace, |to| to.write_all((json + "\n").as_bytes()))
     };
     write().map_err(|source| Failure::Write {
         path: path.into(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
-use htc_formats::htz::{Form, Htz, Manifest};
+use htc_formats::htz::{Form, Htz, Manifest, PlanRecord};
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
@@ -217,6 +217,29 @@ fn show_htz(path: &Path, artifact: &Htz) {
         bytes_for_people(artifact.map().len() as u64)
     );
     show_hyper(&manifest.hyper);
+    show_origin(manifest);
+    show_plan(&manifest.plan);
+    say!("\ntensors");
+    for t in &manifest.tensors {
+        say!(
+            "  {:<36}  {:<5}  {:>14}  {:>9}",
+            t.role.to_string(),
+            t.dtype.name(),
+            format!("{} x {}", t.rows, t.cols),
+            bytes_for_people(t.length)
+        );
+    }
+    for s in &manifest.sections {
+        say!(
+            "  section {:<28}  {:>23}",
+            shorten(&s.name),
+            bytes_for_people(s.length)
+        );
+    }
+}
+
+/// What an artifact was made from, and how.
+fn show_origin(manifest: &Manifest) {
     let p = &manifest.provenance;
     say!(
         "\nmade by {} {} on {} from a {} of {}, sha256 {}",
@@ -265,6 +288,10 @@ fn show_htz(path: &Path, artifact: &Htz) {
             say!("  note: {}", bounded(note));
         }
     }
+}
+
+/// What was decided about every matrix.
+fn show_plan(plan: &PlanRecord) {
     say!("  layer  slot   form           rank  bytes                    error");
     for s in &plan.slots {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());
@@ -300,23 +327,6 @@ fn show_htz(path: &Path, artifact: &Htz) {
     }
     for note in notes(plan) {
         say!("  note: {}", bounded(&note));
-    }
-    say!("\ntensors");
-    for t in &manifest.tensors {
-        say!(
-            "  {:<36}  {:<5}  {:>14}  {:>9}",
-            t.role.to_string(),
-            t.dtype.name(),
-            format!("{} x {}", t.rows, t.cols),
-            bytes_for_people(t.length)
-        );
-    }
-    for s in &manifest.sections {
-        say!(
-            "  section {:<28}  {:>23}",
-            shorten(&s.name),
-            bytes_for_people(s.length)
-        );
     }
 }
 

@@ -4,6 +4,7 @@
 //! standard error.
 
 mod analyse;
+mod clean;
 mod compile;
 mod eval;
 mod inspect;
@@ -40,6 +41,7 @@ use crate::measure::EvaluateError;
 use crate::page::PageError;
 use crate::page::input::InputError;
 use crate::pipeline::CompileError;
+use crate::pipeline::clean::CleanError;
 use crate::plan::allocate::Allocator;
 use crate::plan::json::PlanFileError;
 use crate::system::memory;
@@ -59,6 +61,14 @@ pub enum Failure {
     Compile(#[from] CompileError),
     #[error("{0}")]
     Interrupted(String),
+    #[error(
+        "{error}; what is finished is kept in {}, and the same command goes on with it",
+        terminal::name(folder)
+    )]
+    Kept {
+        error: Box<Failure>,
+        folder: PathBuf,
+    },
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -133,7 +143,7 @@ pub enum Failure {
     )]
     Unread {
         option: &'static str,
-        reader: Allocator,
+        reader: &'static str,
         chosen: Allocator,
     },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
@@ -150,6 +160,8 @@ pub enum Failure {
     ReportPath { path: PathBuf, what: &'static str },
     #[error("{}: cannot be written: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Clean(#[from] CleanError),
     #[error("standard output: {0}")]
     Output(io::Error),
 }
@@ -158,11 +170,13 @@ impl Failure {
     /// [`USAGE`] where another command line is the remedy, [`FAILURE`] otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Failure::Kept { error, .. } => error.exit_code(),
             Failure::Compile(CompileError::PlanFile(PlanFileError::Read { .. })) => FAILURE,
             Failure::Compile(
                 CompileError::Plan(_)
                 | CompileError::PlanFile(_)
                 | CompileError::SameFile(_)
+                | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)
                 | CompileError::Calibrate(
                     CalibrateError::FewTokens { .. }
@@ -189,6 +203,7 @@ impl Failure {
     /// What is wrong, one line each, where it is more than the message says.
     pub fn details(&self) -> Vec<String> {
         match self {
+            Failure::Kept { error, .. } => error.details(),
             Failure::Compile(CompileError::PlanFile(PlanFileError::Misfits {
                 misfits, ..
             })) if misfits.count > 1 => misfits.to_string().lines().map(str::to_owned).collect(),
@@ -199,6 +214,9 @@ impl Failure {
     /// What is said of it, with the options as they are typed.
     pub fn message(&self) -> String {
         let message = match self {
+            Failure::Kept { error, folder } => {
+                return format!("{}; {}", error.message(), kept_in(folder));
+            }
             // These quote the keys of files, in backticks, which may be called like an option.
             Failure::Gguf(_)
             | Failure::Htz(_)
@@ -227,6 +245,7 @@ impl Failure {
     /// The option that is the remedy, where the failure names a remedy of the library's.
     fn option(&self) -> Option<&'static str> {
         match self {
+            Failure::Kept { error, .. } => error.option(),
             Failure::Compile(CompileError::Seal(HtzError::Exists { .. })) => Some("--force"),
             Failure::Evaluate {
                 error:
@@ -255,6 +274,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Eval(args) => eval::execute(&args),
         Command::Report(args) => report::execute(&args),
         Command::Run(args) => run::execute(&args),
+        Command::Clean(args) => clean::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
@@ -262,11 +282,20 @@ pub fn execute(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// What became of a command that the user ended.
+fn kept_in(folder: &Path) -> String {
+    let folder = terminal::name(folder);
+    format!("what is finished is kept in {folder}, and the same command goes on with it")
+}
+
+/// What became of a command that the user ended, or that failed with something finished.
 fn interrupted(error: CompileError, interrupt: &Interrupt) -> Failure {
-    match error {
-        CompileError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
-        error => error.into(),
+    match (error, interrupt.kept()) {
+        (CompileError::Cancelled(_), _) => Failure::Interrupted(interrupt.message()),
+        (error, Some(folder)) => Failure::Kept {
+            error: Box::new(error.into()),
+            folder,
+        },
+        (error, None) => error.into(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `htc plan`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
 use crate::request::{Asked, CalibrationOptions, Planning};
 use crate::system::clock::StageClock;
-use crate::system::disk::{self, folder_of};
+use crate::system::disk;
 use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
@@ -165,20 +165,13 @@ pub(super) fn check(
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.into()));
     }
-    match fs::metadata(folder_of(path)) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Failure::Write {
-            path: path.into(),
-            source,
-        }),
-    }
+    disk::check(path).map_err(|source| Failure::Write {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Writes a text to a file that is new, or complete in the place of the old one.
 pub(super) fn write(path: &Path, text: &str, force: bool) -> io::Result<()> {
-    if force {
-        return disk::replace(path, |to| to.write_all(text.as_bytes()));
-    }
-    let mut to = OpenOptions::new().write(true).create_new(true).open(path)?;
-    to.write_all(text.as_bytes())
+    disk::write(path, force, |to| to.write_all(text.as_bytes()))
 }

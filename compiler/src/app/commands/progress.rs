@@ -61,6 +61,9 @@ impl Progress {
             Event::Warning(said) => {
                 bar.suspend(|| say!("htc: warning: {}", bounded(said)));
             }
+            Event::Note(said) => {
+                bar.suspend(|| say!("htc: note: {}", bounded(said)));
+            }
             Event::Keeping(folder) => self.interrupt.keep(folder),
             Event::Planned(jobs) => {
                 let trial = self.trial();

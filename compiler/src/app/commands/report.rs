@@ -1,13 +1,12 @@
 //! `htc report`.
 
-use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
 use super::Failure;
 use crate::app::cli::ReportArgs;
 use crate::page::{self, input::Inputs};
-use crate::system::disk::{self, folder_of};
+use crate::system::disk;
 
 pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
     check(args)?;
@@ -16,7 +15,7 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
         inputs.read(path)?;
     }
     let html = page::page(&inputs)?;
-    write(&args.output, &html).map_err(|source| Failure::Write {
+    write(&args.output, &html, args.force).map_err(|source| Failure::Write {
         path: args.output.clone(),
         source,
     })
@@ -28,22 +27,19 @@ fn check(args: &ReportArgs) -> Result<(), Failure> {
     if args
         .inputs
         .iter()
-        .any(|input| crate::system::disk::same_place(input, path))
+        .any(|input| disk::same_place(input, path))
     {
         return Err(Failure::PageOverInput(path.clone()));
     }
     if !args.force && path.symlink_metadata().is_ok() {
         return Err(Failure::PlanExists(path.clone()));
     }
-    match fs::metadata(folder_of(path)) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Failure::Write {
-            path: path.clone(),
-            source,
-        }),
-    }
+    disk::check(path).map_err(|source| Failure::Write {
+        path: path.clone(),
+        source,
+    })
 }
 
-fn write(path: &Path, html: &str) -> std::io::Result<()> {
-    disk::replace(path, |to| to.write_all(html.as_bytes()))
+fn write(path: &Path, html: &str, force: bool) -> std::io::Result<()> {
+    disk::write(path, force, |to| to.write_all(html.as_bytes()))
 }

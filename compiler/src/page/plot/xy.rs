@@ -1,6 +1,8 @@
 //! Points and lines over two axes.
 
-use plotters::chart::ChartBuilder;
+use plotters::backend::SVGBackend;
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{Circle, DashedPathElement, PathElement, Polygon, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -8,6 +10,9 @@ use super::super::table::{Cell, Table};
 use super::scale::{Axis, Kind, Scale};
 use super::svg::{Canvas, Colour, draw, shortened, text};
 use super::{Drawing, FINE, PlotError, WIDTH, extent};
+
+/// Axes on a canvas.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
 /// How a point looks; shapes tell apart what colours alone may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,17 +232,7 @@ impl Xy {
     }
 
     fn on(&self, canvas: &Canvas, x: Scale, y: Scale) -> Result<(), PlotError> {
-        let of = PlotError::of;
-        let above = text(Colour::Muted, 0.95, HPos::Left, VPos::Top);
-        canvas
-            .draw(&Text::new(shortened(&self.y.name, 60), (20, 20), above))
-            .map_err(of)?;
-        let below = text(Colour::Muted, 0.95, HPos::Right, VPos::Bottom);
-        let (width, height) = self.size();
-        let corner = ((width - 8) * FINE, (height - 4) * FINE);
-        canvas
-            .draw(&Text::new(shortened(&self.x.name, 60), corner, below))
-            .map_err(of)?;
+        self.axis_names(canvas)?;
         let mut chart = ChartBuilder::on(canvas)
             .margin_top(28 * FINE)
             .margin_right(26 * FINE)
@@ -245,7 +240,44 @@ impl Xy {
             .x_label_area_size(22 * FINE)
             .y_label_area_size(62 * FINE)
             .build_cartesian_2d(x.clone(), y.clone())
-            .map_err(of)?;
+            .map_err(PlotError::of)?;
+        self.field(&mut chart, &x, &y)?;
+        let here = |p: &&Point| x.has_place(p.x) && y.has_place(p.y);
+        for series in &self.series {
+            let points: Vec<&Point> = series.points.iter().filter(here).collect();
+            self.series(canvas, &mut chart, &y, series, &points)?;
+        }
+        // Names last: they look for a place that nothing has taken.
+        let named: Vec<&Point> = self.points().filter(here).filter(|p| p.named).collect();
+        let places = named.iter().map(|p| chart.backend_coord(&(p.x, p.y)));
+        let places: Vec<(i32, i32)> = places.collect();
+        let mut taken: Vec<Area> = places.iter().map(|&at| Area::around(at)).collect();
+        for (point, at) in named.iter().zip(places) {
+            let name = shortened(&point.name, 28);
+            let (area, anchor, v) = Area::for_name(&name, at, &taken, self.size());
+            let style = text(Colour::Ink, NAME, anchor, v);
+            let label = Text::new(name, area.anchor(anchor, v), style);
+            canvas.draw(&label).map_err(PlotError::of)?;
+            taken.push(area);
+        }
+        Ok(())
+    }
+
+    /// The names of the axes, in two corners.
+    fn axis_names(&self, canvas: &Canvas) -> Result<(), PlotError> {
+        let above = text(Colour::Muted, 0.95, HPos::Left, VPos::Top);
+        let name = Text::new(shortened(&self.y.name, 60), (20, 20), above);
+        canvas.draw(&name).map_err(PlotError::of)?;
+        let below = text(Colour::Muted, 0.95, HPos::Right, VPos::Bottom);
+        let (width, height) = self.size();
+        let corner = ((width - 8) * FINE, (height - 4) * FINE);
+        let name = Text::new(shortened(&self.x.name, 60), corner, below);
+        canvas.draw(&name).map_err(PlotError::of)
+    }
+
+    /// Bands, mesh, the bands' names and the diagonal: what lies below the points.
+    fn field(&self, chart: &mut Chart, x: &Scale, y: &Scale) -> Result<(), PlotError> {
+        let of = PlotError::of;
         let (bottom, top) = (y.low(), y.high());
         for band in &self.bands {
             let corners = [(band.from, bottom), (band.to, top)];
@@ -266,9 +298,8 @@ impl Xy {
             .y_label_formatter(&|v| self.y.tell(*v))
             .draw()
             .map_err(of)?;
-        let size = 0.85;
         for band in self.bands.iter().filter(|b| !b.name.is_empty()) {
-            let style = text(Colour::Muted, size, HPos::Center, VPos::Top);
+            let style = text(Colour::Muted, 0.85, HPos::Center, VPos::Top);
             let at = (band.from / 2.0 + band.to / 2.0, top);
             let label = Text::new(shortened(&band.name, 12), at, style);
             chart.draw_series([label]).map_err(of)?;
@@ -279,48 +310,43 @@ impl Xy {
             let dashes = DashedPathElement::new(ends, 5 * FINE, 4 * FINE, style);
             chart.draw_series([dashes]).map_err(of)?;
         }
-        let here = |p: &&Point| x.has_place(p.x) && y.has_place(p.y);
-        for series in &self.series {
-            let colour = series.colour;
-            let points = || series.points.iter().filter(here);
-            if series.line {
-                let all: Vec<_> = points().map(|p| (p.x, p.y)).collect();
-                let near = |a: &(f64, f64), b: &(f64, f64)| b.0 - a.0 <= self.longest_step;
-                for line in all.chunk_by(near).filter(|line| line.len() > 1) {
-                    let path = PathElement::new(line.to_vec(), colour.line(1.8));
-                    chart.draw_series([path]).map_err(of)?;
-                }
-            }
-            for point in points() {
-                let ends = point
-                    .interval
-                    .filter(|i| y.has_place(i.0) && y.has_place(i.1));
-                if let Some((low, high)) = ends {
-                    let bar = [(point.x, low), (point.x, high)];
-                    let bar = PathElement::new(bar, colour.line(1.4));
-                    chart.draw_series([bar]).map_err(of)?;
-                }
-                // Where no line can be drawn, a point must show.
-                let alone = series.line && points().count() == 1;
-                let marker = series.marker.or(alone.then_some(Marker::Circle));
-                if let Some(marker) = marker {
-                    let at = chart.backend_coord(&(point.x, point.y));
-                    mark(canvas, marker, at, colour)?;
-                }
+        Ok(())
+    }
+
+    /// The lines, intervals and markers of the points of a series that have a place.
+    fn series(
+        &self,
+        canvas: &Canvas,
+        chart: &mut Chart,
+        y: &Scale,
+        series: &Series,
+        points: &[&Point],
+    ) -> Result<(), PlotError> {
+        let (of, colour) = (PlotError::of, series.colour);
+        if series.line {
+            let all: Vec<_> = points.iter().map(|p| (p.x, p.y)).collect();
+            let near = |a: &(f64, f64), b: &(f64, f64)| b.0 - a.0 <= self.longest_step;
+            for line in all.chunk_by(near).filter(|line| line.len() > 1) {
+                let path = PathElement::new(line.to_vec(), colour.line(1.8));
+                chart.draw_series([path]).map_err(of)?;
             }
         }
-        // Names last: they look for a place that nothing has taken.
-        let named: Vec<&Point> = self.points().filter(here).filter(|p| p.named).collect();
-        let places = named.iter().map(|p| chart.backend_coord(&(p.x, p.y)));
-        let places: Vec<(i32, i32)> = places.collect();
-        let mut taken: Vec<Area> = places.iter().map(|&at| Area::around(at)).collect();
-        for (point, at) in named.iter().zip(places) {
-            let name = shortened(&point.name, 28);
-            let (area, anchor, v) = Area::for_name(&name, at, &taken, self.size());
-            let style = text(Colour::Ink, NAME, anchor, v);
-            let label = Text::new(name, area.anchor(anchor, v), style);
-            canvas.draw(&label).map_err(of)?;
-            taken.push(area);
+        for point in points {
+            let ends = point
+                .interval
+                .filter(|i| y.has_place(i.0) && y.has_place(i.1));
+            if let Some((low, high)) = ends {
+                let bar = [(point.x, low), (point.x, high)];
+                let bar = PathElement::new(bar, colour.line(1.4));
+                chart.draw_series([bar]).map_err(of)?;
+            }
+            // Where no line can be drawn, a point must show.
+            let alone = series.line && points.len() == 1;
+            let marker = series.marker.or(alone.then_some(Marker::Circle));
+            if let Some(marker) = marker {
+                let at = chart.backend_coord(&(point.x, point.y));
+                mark(canvas, marker, at, colour)?;
+            }
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ fn groups(subject: &Subject) -> Vec<Group> {
     if bases > 0 {
         rows.push(("shared bases".into(), None, Some(bases)));
     }
-    let added = subject.report.and_then(|r| r.biases);
+    let added = subject.report.map(|r| r.summary.biases);
     if let Some(added) = added.filter(|added| added.bytes > 0) {
         rows.push(("biases added".into(), None, Some(added.bytes)));
     }

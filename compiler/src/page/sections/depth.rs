@@ -153,13 +153,30 @@ pub fn plateau(given: &Given) -> Result<Section, PlotError> {
             "{}Variance explained by the layers so far",
             given.of_analysis(name)
         );
+        let mut plots = vec![xy.draw()?];
+        if !depth.weights.is_empty() {
+            let mut weights = Xy::new(
+                "Weight of a layer's covariance, one over its trace",
+                Axis::new("layer", Kind::Whole),
+                Axis::new("weight (logarithmic)", Kind::Log),
+            );
+            weights.series = vec![Series {
+                name: "weight".into(),
+                colour: Colour::Thing(2),
+                marker: Some(Marker::Ring),
+                line: true,
+                points: by_layer(&depth.weights),
+            }];
+            plots.push(weights.draw()?);
+            xy.series.extend(weights.series);
+        }
         let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
         section.blocks.push(Block::Figure(Figure {
-            plots: vec![xy.draw()?],
+            plots,
             legend: Legend::Keys(xy.series.iter().map(key).collect()),
             table: xy.table(&caption, true),
             caption: format!(
-                "{caption}, in as many directions as hold 95 % of that of all layers: {}. {found} A value counts as the plateau's within {} of the last.",
+                "{caption}, in as many directions as hold 95 % of that of all layers: {}. {found} A value counts as the plateau's within {} of the last; every layer's covariance is weighted so that it counts the same.",
                 count(depth.rank as u64),
                 number(depth.tolerance)
             ),

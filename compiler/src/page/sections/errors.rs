@@ -21,7 +21,7 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
             own.find_map(|s| s.error)
         });
         let outputs = field(subject, "error of the outputs", |layer, slot| {
-            let measured = &subject.report?.measured;
+            let measured = &subject.report?.treated.measured;
             let mut own = measured
                 .iter()
                 .filter(|m| (m.layer, m.slot) == (layer, slot));

@@ -59,7 +59,7 @@ pub fn notes(given: &Given) -> Result<Section, PlotError> {
     );
     for subject in &given.subjects {
         let notes = match subject.report {
-            Some(report) => report.notes.clone(),
+            Some(report) => report.summary.notes.clone(),
             None => {
                 let allocation = subject.plan.allocation.as_ref();
                 let of_plan = allocation.map_or(&[][..], |a| &a.notes);
@@ -165,7 +165,7 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
         }
     }
     if let Some(report) = subject.report {
-        let parameters = report.parameters;
+        let parameters = report.summary.parameters;
         facts.push((
             "parameters",
             format!(
@@ -174,27 +174,17 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
                 count(parameters.before)
             ),
         ));
-        if let Some(weighting) = &report.weighting {
-            facts.push((
-                "weighting",
-                format!(
-                    "gauge {}, sink {}, bias {}",
-                    weighting.gauge,
-                    weighting.sink,
-                    if weighting.bias { "on" } else { "off" }
-                ),
-            ));
-            if let Some(part) = weighting.shrinkage {
-                facts.push(("shrinkage of the second moment", number(part)));
-            }
+        facts.push(("weighting", report.weighting.to_string()));
+        if let Some(shrinkage) = report.weighting.shrinks() {
+            facts.push(("shrinkage of the second moment", number(shrinkage.part())));
         }
-        if report.bases.count > 0 {
+        if report.summary.bases.count > 0 {
             facts.push((
                 "shared bases",
                 format!(
                     "{}, {}",
-                    report.bases.count,
-                    bytes(report.bases.bytes as f64)
+                    report.summary.bases.count,
+                    bytes(report.summary.bases.bytes as f64)
                 ),
             ));
         }

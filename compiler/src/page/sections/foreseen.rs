@@ -3,12 +3,13 @@
 use htc_formats::model::Slot;
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::input::Measured;
 use super::super::number::{bytes, number, percent, seconds};
 use super::super::plot::{Axis, Kind, PlotError, Point, Series, Xy};
 use super::super::subject::Given;
 use super::super::table::{Cell, Table};
 use super::{empty, look};
+use crate::make::MeasuredSlot;
+use crate::unit::Norm;
 
 /// Errors of single slots.
 pub fn errors(given: &Given) -> Result<Section, PlotError> {
@@ -18,12 +19,9 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
         "Predicted is the smallest error that a matrix of that rank can have, before anything is rounded (Eckart and Young). Points on the line reach it; above it lies what storing costs.",
     );
     for subject in &given.subjects {
-        let measured = subject.report.map_or(&[][..], |r| &r.measured);
-        let mut norms: Vec<&str> = measured.iter().filter_map(|m| m.norm.as_deref()).collect();
-        norms.sort_unstable();
-        norms.dedup();
-        for norm in norms.into_iter().take(4) {
-            if !matches!(norm, "frobenius" | "output") {
+        let measured = subject.report.map_or(&[][..], |r| &r.treated.measured);
+        for norm in Norm::ALL {
+            if !matches!(norm, Norm::Frobenius | Norm::Output) {
                 section
                     .blocks
                     .extend(beside(measured, norm, &given.of(subject)));
@@ -53,7 +51,7 @@ pub fn errors(given: &Given) -> Result<Section, PlotError> {
 }
 
 /// Numbers without a plot: what is predicted in such a norm is measured in others.
-fn beside(measured: &[Measured], norm: &str, prefix: &str) -> Option<Block> {
+fn beside(measured: &[MeasuredSlot], norm: Norm, prefix: &str) -> Option<Block> {
     let head = [
         "layer",
         "slot",
@@ -66,20 +64,20 @@ fn beside(measured: &[Measured], norm: &str, prefix: &str) -> Option<Block> {
     );
     let mut table = Table::new(caption, head.map(str::to_owned).into());
     let told = |value: Option<f64>| value.map_or_else(Cell::none, |v| Cell::number(number(v)));
-    for one in measured.iter().filter(|m| m.norm.as_deref() == Some(norm)) {
+    for one in measured.iter().filter(|m| m.norm == norm) {
         table.row(vec![
             Cell::number(one.layer.to_string()),
             Cell::text(one.slot.name()),
             told(one.predicted),
-            told(one.error),
+            told(Some(one.error)),
             told(one.output_error),
         ]);
     }
     (!table.is_empty()).then_some(Block::Table(table))
 }
 
-fn scatter(measured: &[Measured], norm: &str) -> Xy {
-    let of_outputs = norm == "output";
+fn scatter(measured: &[MeasuredSlot], norm: Norm) -> Xy {
+    let of_outputs = norm == Norm::Output;
     let mut xy = Xy::new(
         format!("Measured against predicted error, norm {norm}"),
         Axis::new("predicted", Kind::Linear),
@@ -94,11 +92,13 @@ fn scatter(measured: &[Measured], norm: &str) -> Xy {
     );
     xy.diagonal = true;
     let own = |slot: Slot| -> Vec<Point> {
-        let own = measured
-            .iter()
-            .filter(|m| m.slot == slot && m.norm.as_deref() == Some(norm));
+        let own = measured.iter().filter(|m| m.slot == slot && m.norm == norm);
         own.filter_map(|m| {
-            let found = if of_outputs { m.output_error } else { m.error };
+            let found = if of_outputs {
+                m.output_error
+            } else {
+                Some(m.error)
+            };
             Some(Point {
                 name: format!("layer {}", m.layer),
                 ..Point::new(m.predicted?, found?)
@@ -145,9 +145,7 @@ pub fn costs(given: &Given) -> Result<Section, PlotError> {
         let Some(report) = subject.report else {
             continue;
         };
-        let Some(forecast) = &report.forecast else {
-            continue;
-        };
+        let forecast = &report.forecast;
         let beside = report.peak_memory.map(|peak| peak as f64);
         let work = report.seconds.factorise + report.seconds.measure + report.seconds.seal;
         let rows: [Row; 3] = [

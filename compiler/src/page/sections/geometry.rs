@@ -71,7 +71,6 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         (0..dimension.layers.len()).filter_map(value).collect()
     };
     let layer = |i: usize| dimension.layers[i].layer as f64;
-    // The interval keeps the components of the whole, so it is one of the whole.
     let whole = of(&|i| {
         let pca = &dimension.layers[i].pca;
         Some(Point {
@@ -99,8 +98,9 @@ fn dimensions(caption: String, dimension: &Dimension) -> Result<Option<Block>, P
         )
     });
     let said = format!(
-        "Bars are {} intervals of {} bootstrap replicates; those of PCA resample the sample's vectors in the components of all. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
+        "Bars are {} intervals by resampling the windows of the sample: {} replicates for PCA, each with its own components, {} for TwoNN. Small samples agree to one dimension in {pca} of {all} layers for PCA, in {twonn} for TwoNN.",
         percent(dimension.confidence),
+        number(dimension.pca_replicates as f64),
         number(dimension.replicates as f64),
     );
     figure(

@@ -4,13 +4,13 @@
 use htc_formats::model::Slot;
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::input::Sink;
-use super::super::number::{number, percent};
+use super::super::number::{count, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
 use super::super::subject::{Given, Subject};
 use super::super::table::{Cell, Table};
 use super::empty;
-use crate::analyse::record::Sinks;
+use crate::analyse::record::{SinkTokens, Sinks};
+use crate::make::SinkCoverage;
 
 /// Sets of slots that share factors; there are no more than a slot each and the groups.
 const MAX_SETS: usize = 9;
@@ -97,9 +97,22 @@ fn analysed(prefix: &str, sinks: &Sinks) -> Result<Option<Block>, PlotError> {
             points.collect(),
         )
     });
+    // What holds less than a random basis avoids the direction.
+    let random = fractions.iter().take(7).map(|&fraction| {
+        let all = sinks.layers.iter().flat_map(|l| &l.coverage);
+        let of = all.clone().find(|c| c.fraction == fraction);
+        of.map(|c| format!("{} at {}", number(c.random), percent(fraction)))
+    });
+    let random: Option<Vec<String>> = random.collect();
+    let random = random.filter(|random| !random.is_empty());
+    let random = random.map_or_else(String::new, |random| {
+        format!(" A basis in random directions holds {}.", random.join(", "))
+    });
     keyed(
         format!("{prefix}The sink direction by layer"),
-        "On the left the part of the first position's energy that lies along it, on the right how much of it the basis shared by q, k and v holds.",
+        &format!(
+            "On the left the part of the first position's energy that lies along it, on the right how much of it the basis shared by q, k and v holds.{random}"
+        ),
         &[
             by_layer(
                 "Energy along the sink direction",
@@ -117,10 +130,12 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
         "layer",
         "positions that stand out",
         "largest norm / mean",
+        "other tokens that stand out",
+        "the largest",
         "channels by energy",
     ];
     let caption = format!(
-        "{prefix}Positions whose norm is more than {} standard deviations above the mean, and the channels that attention reads most from",
+        "{prefix}Positions whose norm is more than {} standard deviations above the mean, in the mean of all windows and as single tokens behind the first position, and the channels that attention reads most from",
         number(sinks.deviations)
     );
     let mut table = Table::new(caption, head.map(str::to_owned).into());
@@ -149,10 +164,29 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
                 Some(norm) => Cell::number(number(norm / layer.norm_mean)),
                 None => Cell::none(),
             },
+            match &layer.tokens {
+                Some(tokens) => Cell::number(count(tokens.found as u64)),
+                None => Cell::none(),
+            },
+            Cell::text(largest_token(layer.tokens.as_ref())),
             Cell::text(channels.join(", ")),
         ]);
     }
     (!table.is_empty()).then_some(Block::Table(table))
+}
+
+/// Where the token with the largest norm is, and how far out.
+fn largest_token(tokens: Option<&SinkTokens>) -> String {
+    let of = |tokens: &SinkTokens| {
+        let token = tokens.largest.first()?;
+        let ratio = token.norm / tokens.norm_mean;
+        let (window, position) = (token.window, token.position);
+        Some(format!(
+            "window {window}, position {position}: {} times the mean",
+            number(ratio)
+        ))
+    };
+    tokens.and_then(of).unwrap_or_default()
 }
 
 /// What a compilation did about them.
@@ -161,43 +195,43 @@ fn treated(given: &Given, subject: &Subject) -> Result<Vec<Block>, PlotError> {
         return Ok(Vec::new());
     };
     // One pair of curves for each set of slots that share factors.
-    let mut sets: Vec<&[Slot]> = report.sinks.iter().map(|s| &s.slots[..]).collect();
+    let mut sets: Vec<&[Slot]> = report.treated.sinks.iter().map(|s| &s.slots[..]).collect();
     sets.sort_unstable();
     sets.dedup();
     let mut curves = Vec::new();
     for slots in sets.into_iter().take(MAX_SETS) {
         let names: Vec<&str> = slots.iter().map(|s| s.name()).collect();
-        let own = || report.sinks.iter().filter(|s| s.slots == slots);
-        let point = |s: &Sink, of: Option<f64>| Some(Point::new(s.layer as f64, of?));
+        let own = || report.treated.sinks.iter().filter(|s| s.slots == slots);
+        let point = |s: &SinkCoverage, of: f64| Point::new(s.layer as f64, of);
         for (what, points) in [
             (
                 "norm of the projection",
-                own().filter_map(|s| point(s, s.coverage)).collect(),
+                own().map(|s| point(s, s.coverage)).collect(),
             ),
             (
                 "largest component",
-                own().filter_map(|s| point(s, s.largest)).collect(),
+                own().map(|s| point(s, s.largest)).collect(),
             ),
         ] {
             let name = format!("{}: {what}", names.join(" "));
             curves.push(series(name, curves.len(), points));
         }
     }
-    let appended = report.sinks.iter().filter(|s| s.appended).count();
+    let appended = report.treated.sinks.iter().filter(|s| s.appended).count();
     let caption = format!("{}The sink direction in the factors", given.of(subject));
     let said = format!(
         "It was appended to {appended} of {} of them; coverage is what they hold without help.",
-        report.sinks.len()
+        report.treated.sinks.len()
     );
     let xy = by_layer("Coverage of the sink direction", "coverage", curves);
     let mut blocks: Vec<Block> = keyed(caption, &said, &[xy])?.into_iter().collect();
-    if !report.exempt.is_empty() {
+    if !report.treated.exempt.is_empty() {
         let head = ["layer", "slots", "channels"].map(str::to_owned);
         let caption = format!("{}Channels that are kept as they are", given.of(subject));
         let mut table = Table::new(caption, head.into());
-        for exempt in &report.exempt {
+        for exempt in &report.treated.exempt {
             let slots: Vec<&str> = exempt.slots.iter().map(|s| s.name()).collect();
-            let channels: Vec<String> = exempt.channels.iter().map(u64::to_string).collect();
+            let channels: Vec<String> = exempt.channels.iter().map(usize::to_string).collect();
             table.row(vec![
                 Cell::number(exempt.layer.to_string()),
                 Cell::text(slots.join(", ")),

@@ -118,7 +118,7 @@ pub fn tiles(given: &Given) -> Vec<Tile> {
         tile(bytes(subject.after as f64), "in the artifact"),
     ];
     if let Some(report) = subject.report {
-        let parameters = report.parameters;
+        let parameters = report.summary.parameters;
         let part = parameters.after as f64 / parameters.before.max(1) as f64;
         tiles.push(tile(percent(part), "of the parameters"));
     }

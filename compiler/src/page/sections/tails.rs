@@ -171,7 +171,7 @@ pub fn axiom(given: &Given) -> Result<Section, PlotError> {
         "Tail energy of each layer by iteration; it is to fall.",
     );
     for subject in &given.subjects {
-        let traces = subject.report.map_or(&[][..], |r| &r.axiom);
+        let traces = subject.report.map_or(&[][..], |r| &r.treated.axiom);
         let layers = traces.iter().map(|t| t.layer + 1).max().unwrap_or(0);
         let mut xy = Xy::new(
             "Tail energy by iteration",
@@ -181,21 +181,14 @@ pub fn axiom(given: &Given) -> Result<Section, PlotError> {
         xy.series = traces
             .iter()
             .map(|trace| {
-                let ends = [trace.before, trace.after];
-                // Without a trace, its ends are what is known.
-                let values = if trace.trace.is_empty() {
-                    &ends[..]
-                } else {
-                    &trace.trace
-                };
-                let points = (0..).zip(values);
+                let points = (0..).zip(&trace.trace);
                 Series {
                     name: format!("layer {}", trace.layer),
                     colour: of_layer(trace.layer, layers),
                     marker: None,
                     line: true,
                     points: points
-                        .filter_map(|(i, v): (u32, _)| Some(Point::new(f64::from(i), (*v)?)))
+                        .map(|(i, v): (u32, _)| Point::new(f64::from(i), *v))
                         .collect(),
                 }
             })

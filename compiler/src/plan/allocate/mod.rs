@@ -25,6 +25,7 @@ use self::ladder::{Bounds, Currency, Ladder};
 use super::unit::Unit;
 use super::{Budget, Evidence, PlanError, Request};
 
+use crate::request::FirstPositions;
 pub use crate::request::{Allocation, Allocator, Floor};
 pub(super) use fill::round_up;
 pub(super) use ladder::{smallest_step, step};
@@ -109,6 +110,9 @@ pub(super) fn allocate(
     let allocator = request.allocation.allocator;
     let (totals, ladders) = prepare(hyper, request, units, evidence)?;
     let mut notes = Vec::new();
+    if request.allocation.first_positions == FirstPositions::Counted {
+        notes.push("the variance counts the first position of every window".to_owned());
+    }
     let even = || even_targets(units, totals.currency);
     let rungs = match allocator {
         Allocator::Uniform | Allocator::CacheFit => {

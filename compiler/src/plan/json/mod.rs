@@ -50,6 +50,7 @@
 mod check;
 mod node;
 mod request;
+mod units;
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -59,11 +60,13 @@ use htc_formats::DType;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 use htc_formats::open;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
-use crate::request::{BiasArg, GaugeKind};
+use crate::request::{
+    Allocator, BiasArg, FirstPositions, Floor, GaugeKind, ShrinkageArg, SinkProtection,
+};
 
 /// What `format` says.
 pub const FORMAT: &str = "htc-plan";
@@ -167,18 +170,21 @@ impl fmt::Display for Misfits {
 }
 
 /// What a plan was made from, as it is written.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RequestRecord {
     /// How much may be kept.
     pub budget: BudgetRecord,
-    /// Name of the allocator.
-    pub allocator: &'static str,
-    /// As it is typed; absent where there is none.
+    /// Who shared it out.
+    pub allocator: Allocator,
+    /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_floor: Option<String>,
+    pub rank_floor: Option<Floor>,
     /// Absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cap: Option<usize>,
+    /// Absent where the first positions are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_positions: Option<FirstPositions>,
     /// The type that slots which stay dense were to have; absent where they stay as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_type: Option<DType>,
@@ -188,40 +194,42 @@ pub struct RequestRecord {
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
-    /// As it is typed; absent where it was not.
+    /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gauge: Option<&'static str>,
-    /// As it is typed; absent where it was not.
+    pub gauge: Option<GaugeKind>,
+    /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sink: Option<String>,
-    /// As it is typed; absent where it was not.
+    pub sink: Option<SinkProtection>,
+    /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bias: Option<&'static str>,
-    /// As it is typed; absent where it was not.
+    pub bias: Option<BiasArg>,
+    /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shrinkage: Option<String>,
+    pub shrinkage: Option<ShrinkageArg>,
 }
 
 impl From<&Request> for RequestRecord {
     fn from(request: &Request) -> RequestRecord {
         RequestRecord {
             budget: request.budget.into(),
-            allocator: request.allocation.allocator.name(),
-            rank_floor: request.allocation.floor.map(|f| f.to_string()),
+            allocator: request.allocation.allocator,
+            rank_floor: request.allocation.floor,
             rank_cap: request.allocation.cap,
+            first_positions: Some(request.allocation.first_positions)
+                .filter(|first| *first != FirstPositions::default()),
             dense_type: request.dense.slots,
             embedding_type: request.dense.outside,
             slots: None,
-            gauge: request.weighting.gauge.map(GaugeKind::name),
-            sink: request.weighting.sink.map(|sink| sink.to_string()),
-            bias: request.weighting.bias.map(BiasArg::name),
-            shrinkage: request.weighting.shrinkage.map(|part| part.to_string()),
+            gauge: request.weighting.gauge,
+            sink: request.weighting.sink,
+            bias: request.weighting.bias,
+            shrinkage: request.weighting.shrinkage,
         }
     }
 }
 
 /// A budget, as it is written.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant is that of `Budget`")]
 pub enum BudgetRecord {

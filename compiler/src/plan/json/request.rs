@@ -26,6 +26,7 @@ impl Checker {
             "allocator",
             "rank_floor",
             "rank_cap",
+            "first_positions",
             "dense_type",
             "embedding_type",
             "slots",
@@ -39,6 +40,7 @@ impl Checker {
             allocator,
             floor,
             cap,
+            first,
             dense,
             outside,
             slots,
@@ -63,6 +65,12 @@ impl Checker {
         if let Some((_, node)) = cap {
             let cap = self.whole(at, "request.rank_cap", (1, u64::from(u32::MAX)), &node);
             allocation.cap = cap.map(|cap| cap as usize);
+        }
+        if let Some((_, node)) = first {
+            let expected = "left-out or counted";
+            allocation.first_positions = self
+                .parsed(at, "request.first_positions", expected, &node)
+                .unwrap_or_default();
         }
         let mut types = DenseTypes::default();
         if let Some((_, node)) = dense {

@@ -72,6 +72,10 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
 
 fn plans() -> Vec<Plan> {
     let bounded = |allocator, floor, cap| Allocation {
+        first_positions: match allocator {
+            Allocator::Phase => FirstPositions::Counted,
+            _ => FirstPositions::LeftOut,
+        },
         allocator,
         floor,
         cap,

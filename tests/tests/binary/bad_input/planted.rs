@@ -277,3 +277,36 @@ fn a_model_that_shrinks() {
         "{said}"
     );
 }
+
+/// The sums of a layer of this width take 275 GB, more than the machine has; the file has 25 MB.
+#[test]
+fn a_feed_forward_network_that_is_too_wide_to_calibrate() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 1,
+        width: 8,
+        heads: 1,
+        kv_heads: 1,
+        head_size: 8,
+        ffn: 1 << 18,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let text = scratch.file("text.txt", htc_tests::material::words(100));
+    let cache = scratch.path("cache");
+    let run = htc![
+        "compile",
+        &model,
+        "-o",
+        scratch.path("out.htz"),
+        "--rank",
+        "4"
+    ];
+    let run = run
+        .arg("--calibration")
+        .arg(&text)
+        .args(["--context", "16"]);
+    let run = run.arg("--cache").arg(&cache).allocations(1 << 30);
+    run.run().refused(1, &["model.gguf", "no memory", "bytes"]);
+    assert!(!scratch.path("out.htz").exists());
+}

@@ -37,6 +37,7 @@ impl Case {
             method,
             budget: Budget::FullRank,
             allocation: Allocation {
+                first_positions: Default::default(),
                 allocator,
                 floor: match rng.below(6) {
                     0 => Some(Floor::Rank(1 + rng.below(40))),

@@ -46,6 +46,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         method: Method::PerSlot,
         budget,
         allocation: Allocation {
+            first_positions: Default::default(),
             allocator,
             ..Allocation::default()
         },

@@ -1,0 +1,69 @@
+//! `htc clean`.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use super::Failure;
+use crate::app::cli::CleanArgs;
+use crate::app::terminal::name;
+use crate::calibrate::cache::user_cache;
+use crate::pipeline::clean::{Clean, Leftover, clean};
+use crate::system::show::bytes_for_people;
+
+const DAY: u64 = 24 * 60 * 60;
+
+pub(super) fn execute(args: &CleanArgs) -> Result<(), Failure> {
+    let folders = match args.folders.is_empty() {
+        true => vec![PathBuf::from(".")],
+        false => args.folders.clone(),
+    };
+    let request = Clean {
+        folders,
+        cache: args.cache.clone().or_else(user_cache),
+        age: Duration::from_secs(args.older_than.saturating_mul(DAY)),
+        dry_run: args.dry_run,
+    };
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    let (mut count, mut bytes, mut refused) = (0_usize, 0, None);
+    clean(&request, |left| match &left.removed {
+        Ok(()) => {
+            count += 1;
+            bytes += left.bytes;
+            say!(
+                "{verb} {} ({}, {} days old)",
+                name(&left.path),
+                bytes_for_people(left.bytes),
+                days(left)
+            );
+        }
+        Err(error) => {
+            say!("htc: warning: {}: not removed: {error}", name(&left.path));
+            refused.get_or_insert((left.path.clone(), error.kind()));
+        }
+    })?;
+    match count {
+        0 => say!(
+            "nothing is {} days old or older; --older-than 0 is for everything that no htc uses now",
+            args.older_than
+        ),
+        _ => say!("{verb} {count} of them, {}", bytes_for_people(bytes)),
+    }
+    match refused {
+        None => Ok(()),
+        Some((path, kind)) => Err(Failure::Write {
+            path,
+            source: kind.into(),
+        }),
+    }
+}
+
+fn days(left: &Leftover) -> u64 {
+    let passed = left
+        .modified
+        .and_then(|at| SystemTime::now().duration_since(at).ok());
+    passed.map_or(0, |passed| passed.as_secs() / DAY)
+}

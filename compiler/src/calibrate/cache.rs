@@ -1,0 +1,148 @@
+//! The folder where calibrations are kept and found again, an entry for each.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use htc_formats::folder::{self, Folder, FolderError, UNFINISHED};
+use htc_formats::htz::Digest;
+
+use super::{CalibrateError, CalibrationOptions};
+
+/// Held by the process that works in the folder of a calibration.
+pub(super) const LOCK: &str = "lock";
+
+/// What the names of the cache's entries begin with.
+const ENTRY: &str = "calibration-";
+
+pub(super) fn entry_name(key: Digest) -> OsString {
+    format!("{ENTRY}{key}").into()
+}
+
+/// The folder of the cache.
+///
+/// # Errors
+/// [`CalibrateError::NoCache`].
+pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateError> {
+    match &options.cache {
+        Some(folder) => Ok(folder.clone()),
+        None => user_cache().ok_or(CalibrateError::NoCache),
+    }
+}
+
+/// The user's cache, where the environment says where that is.
+pub fn user_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
+        (Some(cache), _) => Some(PathBuf::from(cache).join("htc")),
+        (None, Some(home)) => Some(PathBuf::from(home).join(".cache/htc")),
+        (None, None) => None,
+    }
+}
+
+/// The folder of one calibration: this user's own, or one that may be read.
+pub(super) fn open_entry(
+    cache: &Path,
+    name: &OsStr,
+    trusted: bool,
+) -> Result<Folder, CalibrateError> {
+    let failed = |error| CalibrateError::Cache {
+        path: cache.join(name),
+        error,
+    };
+    folder::make_private(cache).map_err(failed)?;
+    let parent = Folder::open(cache).map_err(failed)?;
+    match parent.own(name) {
+        // That of the system's user is read, and anybody's where that is asked for.
+        Err(FolderError::Foreign { path, owner }) => match parent.existing(name, trusted) {
+            Err(FolderError::Foreign { .. }) => Err(CalibrateError::Foreign { path, owner }),
+            found => found.map_err(|error| failed(error.into_io())),
+        },
+        found => found.map_err(|error| failed(error.into_io())),
+    }
+}
+
+/// Removes the statistics of a key from the cache.
+///
+/// # Errors
+/// [`CalibrateError::Cache`].
+pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
+    let folder = open_entry(&cache_folder(options)?, &entry_name(key), false)?;
+    empty(&folder).map_err(|error| CalibrateError::Cache {
+        path: folder.path().to_owned(),
+        error,
+    })
+}
+
+/// Removes the files of an entry, but not its lock.
+fn empty(folder: &Folder) -> io::Result<()> {
+    let names = folder.names()?;
+    let mut names = names.iter().filter(|name| is_of_entry(name));
+    names.try_for_each(|name| folder.remove(name))
+}
+
+/// Whether a file of the cache is one that calibrations write.
+pub(super) fn is_of_entry(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    bytes.starts_with(b"layer-")
+        || bytes.starts_with(b"stream-")
+        || bytes.ends_with(UNFINISHED.as_bytes())
+}
+
+/// A calibration in a cache that nobody uses now.
+#[derive(Debug)]
+pub struct IdleEntry {
+    parent: Folder,
+    folder: Folder,
+    name: OsString,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// When something in it was last written to.
+    pub modified: Option<SystemTime>,
+    _lock: File,
+}
+
+impl IdleEntry {
+    /// Removes it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(&self) -> io::Result<()> {
+        empty(&self.folder)?;
+        self.folder.remove(OsStr::new(LOCK))?;
+        self.parent.remove_folder(&self.name)
+    }
+}
+
+/// The calibrations of this user in a cache.
+///
+/// # Errors
+/// What the system says.
+pub fn idle(cache: &Path) -> io::Result<Vec<IdleEntry>> {
+    let names = Folder::open(cache)?.names()?;
+    let entries = names.into_iter().filter(|name| {
+        let bytes = name.as_encoded_bytes();
+        bytes.starts_with(ENTRY.as_bytes())
+    });
+    let open = |name: OsString| -> Option<IdleEntry> {
+        let parent = Folder::open(cache).ok()?;
+        let folder = parent.existing(&name, false).ok()?;
+        let lock = folder.edit(OsStr::new(LOCK)).ok()?;
+        lock.try_lock().ok()?;
+        let (bytes, modified) = folder.size();
+        Some(IdleEntry {
+            path: cache.join(&name),
+            parent,
+            folder,
+            name,
+            bytes,
+            modified,
+            _lock: lock,
+        })
+    };
+    Ok(entries.filter_map(open).collect())
+}

@@ -1,0 +1,403 @@
+//! What is finished of an artifact, sealed with a secret of the user.
+//!
+//! A line of the journal is its seal and what it says, as JSON. A seal covers the line, every line
+//! before it and the key of the artifact: a line that was changed, moved or laid there by somebody else
+//! is not believed, nor is any behind it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+
+use htc_formats::folder::Folder;
+use htc_formats::htz::{Digest, Htz, HtzError};
+use htc_formats::map::{MapError, MappedFile};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::work::{Work, failure};
+use crate::event::{Event, Watch};
+use crate::system::disk;
+use crate::system::secret::Secret;
+
+/// Bytes of a journal beyond which it is none.
+const MAX_JOURNAL: u64 = 256 << 20;
+
+/// Bytes of a note beyond which it is none.
+const MAX_NOTE: u64 = 16 << 20;
+
+/// What the first seal of a journal begins with.
+const BEGIN: &[u8] = b"htc journal 1\n";
+
+/// What a journal says, line by line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line<T> {
+    /// The next tensor is complete; its digest.
+    Tensor(Digest),
+    /// A step is done, and this was found.
+    Step(usize, T),
+    /// The artifact is complete; the digest of its header and manifest.
+    Complete(Digest),
+}
+
+/// What an earlier run left behind of an artifact.
+#[derive(Debug)]
+pub struct Left<T> {
+    /// Digests of the tensors that were complete.
+    pub tensors: Vec<Digest>,
+    /// Steps that were done, and what was found.
+    pub steps: Vec<(usize, T)>,
+    /// Where the artifact was complete, the digest of its header and manifest.
+    pub complete: Option<Digest>,
+}
+
+impl<T> Default for Left<T> {
+    fn default() -> Self {
+        Left {
+            tensors: Vec::new(),
+            steps: Vec::new(),
+            complete: None,
+        }
+    }
+}
+
+/// An artifact that is made, or made already.
+#[derive(Clone, Copy, Debug)]
+pub struct Artifact<'a> {
+    work: &'a Work,
+    key: Digest,
+}
+
+impl<'a> Artifact<'a> {
+    pub(super) fn new(work: &'a Work, key: Digest) -> Self {
+        Artifact { work, key }
+    }
+
+    fn name(&self, suffix: &str) -> OsString {
+        format!("{}.{suffix}", self.key).into()
+    }
+
+    fn path(&self, name: &OsStr) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    fn folder(&self) -> &'a Folder {
+        self.work.folder()
+    }
+
+    /// Its name when it is complete.
+    pub fn complete(&self) -> OsString {
+        self.name("htz")
+    }
+
+    /// The name of the file where it grows.
+    pub fn partial(&self) -> OsString {
+        self.name("partial")
+    }
+
+    /// Opens it when it is complete.
+    ///
+    /// # Errors
+    /// [`HtzError`].
+    pub fn open(&self) -> Result<Htz, HtzError> {
+        let (name, path) = (self.complete(), self.path(&self.complete()));
+        let file = self.folder().read(&name).map_err(|error| MapError::Io {
+            path: path.clone(),
+            error,
+        })?;
+        Htz::of_map(MappedFile::of_file(path, &file)?)
+    }
+
+    /// Whether it is complete, undamaged, and the one whose header and manifest have this digest. Where
+    /// it is not, what lies under its name is the unfinished file.
+    pub fn is_complete(&self, head: Option<Digest>) -> bool {
+        let (complete, partial) = (self.complete(), self.partial());
+        if self.folder().find(&complete).is_err() {
+            return false;
+        }
+        let sound = self.open().and_then(|artifact| {
+            artifact.verify_all(|_| {})?;
+            Ok(Some(Digest::of(artifact.head())) == head)
+        });
+        let sound = sound.unwrap_or(false);
+        // Its tensors are taken over one by one, as far as they are what the journal says.
+        if !sound
+            && self
+                .folder()
+                .rename(&complete, self.folder(), &partial, true)
+                .is_err()
+        {
+            let _ = self.folder().remove(&complete);
+        }
+        sound
+    }
+
+    /// What the journal says, and the journal to go on with. What is written in half behind the last
+    /// whole line is cut off, and so is what is not sealed with the user's secret, which is told.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn journal<T: Serialize + DeserializeOwned>(
+        &self,
+        watch: Watch,
+    ) -> Result<(Left<T>, Journal), HtzError> {
+        let name = self.name("journal");
+        let path = self.path(&name);
+        let secret = self.work.secret().clone();
+        let open = || -> io::Result<(Left<T>, File, Digest)> {
+            let mut file = self.folder().edit(&name)?;
+            let mut text = Vec::new();
+            (&mut file).take(MAX_JOURNAL).read_to_end(&mut text)?;
+            let mut left = Left::default();
+            let mut seal = secret.seal(&[BEGIN, &self.key.0]);
+            let mut whole = 0;
+            for line in text.split_inclusive(|byte| *byte == b'\n') {
+                let Some(said) = line.strip_suffix(b"\n") else {
+                    break;
+                };
+                let Some((found, said)) = sealed(&secret, &[&seal.0], said) else {
+                    self.tell_of_strangers(watch);
+                    break;
+                };
+                match serde_json::from_slice(said) {
+                    Ok(Line::Tensor(digest)) => left.tensors.push(digest),
+                    Ok(Line::Step(step, found)) => left.steps.push((step, found)),
+                    Ok(Line::Complete(digest)) => left.complete = Some(digest),
+                    Err(_) => break,
+                }
+                seal = found;
+                whole += line.len();
+            }
+            file.set_len(whole as u64)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok((left, file, seal))
+        };
+        let (left, file, seal) = open().map_err(|source| failure("open", &path, source))?;
+        let key = self.key;
+        let journal = Journal {
+            path,
+            file,
+            secret,
+            key,
+            seal,
+        };
+        Ok((left, journal))
+    }
+
+    fn tell_of_strangers(&self, watch: Watch) {
+        let folder = self.work.path().display();
+        let said = match self.work.forgotten() {
+            Some(why) => format!("{folder}: {why}; what is in it is not gone on with"),
+            None => format!(
+                "{folder}: what is in it was not written by this user's htc on this machine; it is not gone on with"
+            ),
+        };
+        watch.tell(Event::Warning(&said));
+    }
+
+    /// What was measured on it on the windows of a digest.
+    pub fn measured<T: DeserializeOwned>(&self, windows: Digest) -> Option<T> {
+        let name = self.name(&format!("{windows}.json"));
+        let mut text = Vec::new();
+        let file = self.folder().read(&name).ok()?;
+        file.take(MAX_NOTE).read_to_end(&mut text).ok()?;
+        let (_, said) = sealed(self.work.secret(), &self.noted(&windows), &text)?;
+        serde_json::from_slice(said).ok()
+    }
+
+    /// Notes down what was measured on it.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn note<T: Serialize>(&self, windows: Digest, measured: &T) -> Result<(), HtzError> {
+        let name = self.name(&format!("{windows}.json"));
+        let text = serde_json::to_vec(measured).map_err(io::Error::from);
+        let write = |text: Vec<u8>| {
+            let (_, line) = seal(self.work.secret(), &self.noted(&windows), &text);
+            disk::write_in(self.folder(), &name, true, |to| to.write_all(&line))
+        };
+        text.and_then(write)
+            .map_err(|source| failure("write", &self.path(&name), source))
+    }
+
+    /// What a note is about.
+    fn noted<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
+        [b"htc note 1\n", &self.key.0, &windows.0]
+    }
+
+    /// Forgets the artifact's bytes and keeps what was measured on it.
+    pub fn discard(&self) {
+        let _ = self.folder().remove(&self.complete());
+    }
+}
+
+/// A seal and what it seals, on a line without its end.
+fn seal(secret: &Secret, about: &[&[u8]], said: &[u8]) -> (Digest, Vec<u8>) {
+    let seal = secret.seal(&[about, &[said]].concat());
+    (seal, [seal.to_string().as_bytes(), b" ", said].concat())
+}
+
+/// What is sealed on a line, and the seal; `None` where it is not this seal.
+fn sealed<'a>(secret: &Secret, about: &[&[u8]], line: &'a [u8]) -> Option<(Digest, &'a [u8])> {
+    let (_, said) = line.split_at_checked(2 * 32 + 1)?;
+    let (expected, as_written) = seal(secret, about, said);
+    (as_written == line).then_some((expected, said))
+}
+
+/// The journal of an artifact that is made.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    secret: Secret,
+    key: Digest,
+    /// That of the last line.
+    seal: Digest,
+}
+
+impl Journal {
+    /// The next tensor is complete.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn tensor(&mut self, digest: Digest) -> Result<(), HtzError> {
+        self.line(&Line::<()>::Tensor(digest))
+    }
+
+    /// A step is done.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn step<T: Serialize>(&mut self, step: usize, found: &T) -> Result<(), HtzError> {
+        self.line(&Line::Step(step, found))
+    }
+
+    /// The artifact is complete; the digest of its header and manifest.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn complete(&mut self, head: Digest) -> Result<(), HtzError> {
+        self.line(&Line::<()>::Complete(head))
+    }
+
+    /// Begins anew with what is left.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn rewrite<T: Serialize>(&mut self, left: &Left<T>) -> Result<(), HtzError> {
+        let Left {
+            tensors,
+            steps,
+            complete: _,
+        } = left;
+        self.seal = self.secret.seal(&[BEGIN, &self.key.0]);
+        let emptied = self.file.set_len(0).and_then(|()| self.file.rewind());
+        emptied.map_err(|source| failure("write", &self.path, source))?;
+        tensors.iter().try_for_each(|&digest| self.tensor(digest))?;
+        let mut steps = steps.iter();
+        steps.try_for_each(|(step, found)| self.step(*step, found))
+    }
+
+    fn line(&mut self, line: &impl Serialize) -> Result<(), HtzError> {
+        let text = serde_json::to_vec(line).map_err(io::Error::from);
+        text.and_then(|text| {
+            let (next, mut line) = seal(&self.secret, &[&self.seal.0], &text);
+            line.push(b'\n');
+            self.file.write_all(&line)?;
+            self.seal = next;
+            Ok(())
+        })
+        .map_err(|source| failure("write", &self.path, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn digest(of: u8) -> Digest {
+        Digest::of(&[of])
+    }
+
+    fn work(folder: &Path) -> Work {
+        Work::open(&folder.join("a.htz"), Watch::nobody()).unwrap()
+    }
+
+    fn read(artifact: &Artifact) -> (Left<Vec<f64>>, Journal) {
+        artifact.journal(Watch::nobody()).unwrap()
+    }
+
+    #[test]
+    fn a_journal_goes_on_behind_its_last_whole_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = work(folder.path());
+        let artifact = work.artifact(digest(0));
+        let (left, mut journal) = read(&artifact);
+        assert!(left.tensors.is_empty() && left.steps.is_empty());
+        // Numbers come back to the last bit.
+        let found = vec![0.1 + 0.2, 1e-308, 5e300];
+        journal.tensor(digest(1)).unwrap();
+        journal.step(3, &found).unwrap();
+        drop(journal);
+        let path = artifact.path(&artifact.name("journal"));
+        let whole = fs::read(&path).unwrap();
+        for torn in ["{\"tensor\":\"12", "\n", "{\"step\":[4,[1.0]]}", "ä\n\n"] {
+            fs::write(&path, [&whole[..], torn.as_bytes()].concat()).unwrap();
+            let (left, mut journal) = read(&artifact);
+            assert_eq!(left.tensors, [digest(1)]);
+            assert_eq!(left.steps, [(3, found.clone())]);
+            journal.tensor(digest(2)).unwrap();
+            let (left, _) = read(&artifact);
+            assert_eq!(left.tensors, [digest(1), digest(2)], "{torn:?}");
+        }
+    }
+
+    /// Lines that are changed, moved, of another artifact or without a seal.
+    #[test]
+    fn only_lines_that_are_sealed_in_their_order_are_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = work(folder.path());
+        let artifact = work.artifact(digest(0));
+        let (_, mut journal) = read(&artifact);
+        for of in 1..4 {
+            journal.tensor(digest(of)).unwrap();
+        }
+        let path = artifact.path(&artifact.name("journal"));
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let [one, two, three] = lines[..] else {
+            panic!("{text}");
+        };
+        let changed = two.replacen("tensor\":\"", "tensor\":\"0", 1);
+        let bare = two.split_once(' ').unwrap().1;
+        for (planted, believed) in [
+            ([one, three, two], 1),
+            ([two, one, three], 0),
+            ([one, &changed, three], 1),
+            ([one, bare, three], 1),
+            ([one, two, two], 2),
+            ([one, two, three], 3),
+        ] {
+            fs::write(&path, planted.concat()).unwrap();
+            assert_eq!(read(&artifact).0.tensors.len(), believed, "{planted:?}");
+        }
+        let other = work.artifact(digest(9));
+        fs::write(other.path(&other.name("journal")), &text).unwrap();
+        assert_eq!(read(&other).0.tensors.len(), 0);
+        // The same for what was measured.
+        artifact.note(digest(5), &0.5).unwrap();
+        let note = artifact.path(&artifact.name(&format!("{}.json", digest(5))));
+        let sealed = fs::read_to_string(&note).unwrap();
+        for planted in [
+            sealed.replace("0.5", "0.1"),
+            "0.1".to_owned(),
+            String::new(),
+        ] {
+            fs::write(&note, planted).unwrap();
+            assert_eq!(artifact.measured::<f64>(digest(5)), None);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Locks between processes, waited for in the open and not for ever.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often it is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes the lock on a file, and waits for it at most so long; `held` is told once that somebody has
+/// it, and `ended` may end the waiting. Says whether it is taken. On a file system without locks it
+/// is.
+///
+/// # Errors
+/// What the system says.
+pub fn take(
+    file: &File,
+    timeout: Duration,
+    held: impl FnOnce(),
+    ended: impl Fn() -> bool,
+) -> io::Result<bool> {
+    let (begun, mut held) = (Instant::now(), Some(held));
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+                return Ok(true);
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let left = timeout.saturating_sub(begun.elapsed());
+        if left.is_zero() || ended() {
+            return Ok(false);
+        }
+        if let Some(held) = held.take() {
+            held();
+        }
+        sleep(PAUSE.min(left));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_lock_is_waited_for_as_long_as_was_said() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let [first, second] = [0, 1].map(|_| File::open(file.path()).unwrap());
+        let told = Cell::new(0);
+        let try_for = |of: &File, millis| {
+            let held = || told.set(told.get() + 1);
+            take(of, Duration::from_millis(millis), held, || false).unwrap()
+        };
+        assert!(try_for(&first, 0));
+        let begun = Instant::now();
+        assert!(!try_for(&second, 120));
+        assert!(begun.elapsed() >= Duration::from_millis(120));
+        assert!(!try_for(&second, 0));
+        assert_eq!(told.get(), 1);
+        assert!(!take(&second, Duration::from_secs(60), || {}, || true).unwrap());
+        drop(first);
+        assert!(try_for(&second, 0));
+    }
+}

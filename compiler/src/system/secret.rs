@@ -1,0 +1,207 @@
+//! What only this user knows, so that work which goes on later can be told from work that somebody
+//! else laid there.
+//!
+//! 32 random bytes in the user's state folder, made at the first use. Records are sealed with
+//! HMAC-SHA256 (RFC 2104): whoever cannot read the file cannot make a record, whatever digests he
+//! computes.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use htc_formats::folder::{self, Folder, FolderError};
+use htc_formats::htz::{Digest, Hasher};
+use thiserror::Error;
+
+/// Its name in the state folder.
+const NAME: &str = "secret";
+
+/// Bytes of a block of SHA-256.
+const BLOCK: usize = 64;
+
+/// A key of HMAC-SHA256.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+/// Why there is no secret that outlives this process.
+#[derive(Debug, Error)]
+pub enum SecretError {
+    /// There is no place for it.
+    #[error(
+        "neither XDG_STATE_HOME nor HOME is set, which say where a secret of this user may lie"
+    )]
+    NoState,
+    /// It cannot be read or made.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file or the folder.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Others may know it.
+    #[error("{}: others may read this secret of yours; remove it, and another is made", .0.display())]
+    Known(PathBuf),
+    /// It has another length than a secret.
+    #[error("{}: no secret of htc; remove it, and another is made", .0.display())]
+    Damaged(PathBuf),
+}
+
+impl Secret {
+    /// That of the user, made where there is none.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub fn of_user() -> Result<Secret, SecretError> {
+        Secret::in_folder(&state_folder().ok_or(SecretError::NoState)?)
+    }
+
+    /// That in a folder, which is made where there is none.
+    fn in_folder(path: &Path) -> Result<Secret, SecretError> {
+        let failed = |error| SecretError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let parent = path.parent().unwrap_or(Path::new(""));
+        folder::make_private(parent).map_err(failed)?;
+        let (parent, name) = Folder::of(path).map_err(failed)?;
+        let own = parent.own(&name).map_err(FolderError::into_io);
+        let own = own.map_err(failed)?;
+        match read(&own) {
+            Err(SecretError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let made = Secret::for_this_run().and_then(|secret| {
+            let temporary = own.temporary(0o600)?;
+            temporary.file()?.write_all(&secret.0)?;
+            temporary.persist(OsStr::new(NAME), false)
+        });
+        match made {
+            // Another process was faster.
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(error)),
+            _ => read(&own),
+        }
+    }
+
+    /// One that is forgotten at the end of the process.
+    ///
+    /// # Errors
+    /// Where the system has no random bytes.
+    pub fn for_this_run() -> io::Result<Secret> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Secret(bytes))
+    }
+
+    /// HMAC-SHA256 of the parts, one after another.
+    pub fn seal(&self, parts: &[&[u8]]) -> Digest {
+        let padded = |with: u8| {
+            let mut block = [with; BLOCK];
+            for (to, byte) in block.iter_mut().zip(self.0) {
+                *to ^= byte;
+            }
+            block
+        };
+        let mut inner = Hasher::default();
+        inner.update(&padded(0x36));
+        for part in parts {
+            inner.update(part);
+        }
+        let mut outer = Hasher::default();
+        outer.update(&padded(0x5c));
+        outer.update(&inner.finish().0);
+        outer.finish()
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+fn read(folder: &Folder) -> Result<Secret, SecretError> {
+    let path = folder.path().join(NAME);
+    let found = || -> io::Result<_> {
+        let file = folder.read(OsStr::new(NAME))?;
+        let private = is_private(&file.metadata()?);
+        let mut bytes = Vec::new();
+        file.take(33).read_to_end(&mut bytes)?;
+        Ok((private, bytes))
+    };
+    match found() {
+        Ok((false, _)) => Err(SecretError::Known(path)),
+        Ok((true, bytes)) => {
+            let bytes = <[u8; 32]>::try_from(&bytes[..]);
+            bytes.map(Secret).map_err(|_| SecretError::Damaged(path))
+        }
+        Err(error) => Err(SecretError::Io { path, error }),
+    }
+}
+
+#[cfg(unix)]
+fn is_private(found: &std::fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::mode(found) & 0o077 == 0
+}
+
+/// Other systems keep the folder that it lies in to its user.
+#[cfg(not(unix))]
+fn is_private(_: &std::fs::Metadata) -> bool {
+    true
+}
+
+/// Where the user's programs keep what they know from one run to the next.
+fn state_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    // Relative paths are to be ignored, says the XDG Base Directory Specification.
+    let absolute = |name| variable(name).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+        .or_else(|| absolute("LOCALAPPDATA"));
+    Some(state?.join("htc"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4231, test case 1: a shorter key counts as one with zeros behind it.
+    #[test]
+    fn seals_are_hmac_sha256() {
+        let mut key = [0; 32];
+        key[..20].fill(0x0b);
+        let found = Secret(key).seal(&[b"Hi ", b"There"]).to_string();
+        assert_eq!(
+            found,
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_secret_is_made_once_and_for_its_user_alone() {
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("deep/state/htc");
+        let made = Secret::in_folder(&state).unwrap();
+        assert_eq!(Secret::in_folder(&state).unwrap().0, made.0);
+        assert_ne!(Secret::for_this_run().unwrap().0, made.0);
+        let path = state.join(NAME);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&state)), (0o600, 0o700));
+        let set = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&path, set(0o640)).unwrap();
+        let known = Secret::in_folder(&state);
+        assert!(matches!(known, Err(SecretError::Known(_))));
+        std::fs::set_permissions(&path, set(0o600)).unwrap();
+        std::fs::write(&path, [1; 31]).unwrap();
+        let damaged = Secret::in_folder(&state);
+        assert!(matches!(damaged, Err(SecretError::Damaged(_))));
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
+        assert!(matches!(
+            Secret::in_folder(&state),
+            Err(SecretError::Io { .. })
+        ));
+    }
+}

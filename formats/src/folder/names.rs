@@ -1,0 +1,129 @@
+//! By names, where the system has no handles for folders. Links are looked for, and owners are not.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Folder, FolderError, Found};
+
+pub(super) type Handle = PathBuf;
+
+/// What a file is opened for.
+pub(super) enum Use {
+    Read,
+    Edit,
+    /// It must not exist.
+    #[allow(dead_code, reason = "permissions of files are not those of Unix here")]
+    New(u32),
+}
+
+pub(super) fn open(path: &Path) -> io::Result<Handle> {
+    match fs::metadata(path)?.is_dir() {
+        true => fs::canonicalize(path),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+pub(super) fn make(at: &Handle, _: &Path, name: &OsStr) -> io::Result<()> {
+    fs::create_dir(at.join(name))
+}
+
+pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, FolderError> {
+    let place = at.join(name);
+    match fs::symlink_metadata(&place) {
+        Ok(found) if found.is_dir() => Ok(place),
+        Ok(_) => Err(FolderError::NotAFolder {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(FolderError::Io {
+            path: path.to_owned(),
+            error,
+        }),
+    }
+}
+
+pub(super) fn foreign(_: &Handle, _: bool) -> io::Result<Option<u32>> {
+    Ok(None)
+}
+
+pub(super) fn foreign_file(_: &Metadata, _: bool) -> Option<u32> {
+    None
+}
+
+pub(super) fn has_other_names(_: &Metadata) -> bool {
+    false
+}
+
+pub(super) fn close_to_others(_: &Handle) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Result<File> {
+    let path = at.join(name);
+    let is_link = fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
+    if is_link {
+        return Err(io::Error::other("a link in the place of a file; remove it"));
+    }
+    let mut options = OpenOptions::new();
+    options.read(true);
+    match wanted {
+        Use::Read => &mut options,
+        Use::Edit => options.write(true).create(true).truncate(false),
+        Use::New(_) => options.write(true).create_new(true),
+    };
+    options.open(path)
+}
+
+pub(super) fn rename(
+    (from, name): (&Folder, &OsStr),
+    (to, new): (&Folder, &OsStr),
+    replace: bool,
+) -> io::Result<()> {
+    let (from, to) = (from.handle.join(name), to.handle.join(new));
+    if replace {
+        return fs::rename(from, to);
+    }
+    fs::hard_link(&from, to)?;
+    fs::remove_file(from)
+}
+
+pub(super) fn mode(_: &Handle, _: &Path, _: &OsStr) -> Option<u32> {
+    None
+}
+
+pub(super) fn set_mode(_: &File, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
+    let found = fs::symlink_metadata(at.join(name))?;
+    Ok(Found {
+        is_file: found.is_file(),
+        is_folder: found.is_dir(),
+        length: found.len(),
+        modified: found.modified().ok(),
+    })
+}
+
+pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::Result<()> {
+    match folder {
+        true => fs::remove_dir(at.join(name)),
+        false => fs::remove_file(at.join(name)),
+    }
+}
+
+pub(super) fn names(at: &Handle, _: &Path) -> io::Result<Vec<OsString>> {
+    fs::read_dir(at)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect()
+}
+
+pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
+    one == other
+}
+
+/// Nothing: these systems open no folders, and keep names in a journal of their own.
+pub(super) fn sync(_: &Handle) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,130 @@
+use super::*;
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::process::Command;
+
+fn name(name: &str) -> &OsStr {
+    OsStr::new(name)
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o777
+}
+
+#[test]
+fn a_folder_of_our_own_is_private_and_no_link() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = Folder::open(scratch.path()).unwrap();
+    let own = at.own(name("own")).unwrap();
+    assert_eq!(mode_of(own.path()), 0o700);
+    // What others might write to is closed; what they may read stays so.
+    fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    at.own(name("own")).unwrap();
+    assert_eq!(mode_of(own.path()), 0o755);
+    fs::create_dir(scratch.path().join("elsewhere")).unwrap();
+    symlink("elsewhere", scratch.path().join("link")).unwrap();
+    symlink("nowhere", scratch.path().join("dangling")).unwrap();
+    fs::write(scratch.path().join("file"), "").unwrap();
+    for planted in ["link", "dangling", "file"] {
+        let found = at.own(name(planted));
+        assert!(
+            matches!(found, Err(FolderError::NotAFolder { .. })),
+            "{planted}"
+        );
+        let found = at.existing(name(planted), true);
+        assert!(
+            matches!(found, Err(FolderError::NotAFolder { .. })),
+            "{planted}"
+        );
+    }
+    // The handle stays with the folder that was opened.
+    fs::rename(scratch.path().join("own"), scratch.path().join("moved")).unwrap();
+    symlink("elsewhere", scratch.path().join("own")).unwrap();
+    own.edit(name("written")).unwrap();
+    assert!(scratch.path().join("moved/written").exists());
+    assert!(!at.holds(name("own"), &own) && at.holds(name("moved"), &own));
+}
+
+#[test]
+fn only_regular_files_of_ours_are_opened_and_nothing_is_waited_for() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = Folder::open(scratch.path()).unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    fs::write(path("precious"), "precious").unwrap();
+    symlink("precious", path("link")).unwrap();
+    symlink("nowhere", path("dangling")).unwrap();
+    assert!(
+        Command::new("mkfifo")
+            .arg(path("pipe"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::create_dir(path("folder")).unwrap();
+    for planted in ["link", "dangling", "pipe", "folder"] {
+        assert!(at.read(name(planted)).is_err(), "{planted}");
+        assert!(at.edit(name(planted)).is_err(), "{planted}");
+    }
+    assert!(!path("nowhere").exists());
+    // A hard link may be read, and is not written to.
+    fs::hard_link(path("precious"), path("second")).unwrap();
+    assert!(at.read(name("second")).is_ok());
+    assert!(at.edit(name("second")).is_err());
+    // Removing a link leaves what it leads to.
+    at.remove(name("link")).unwrap();
+    assert_eq!(fs::read(path("precious")).unwrap(), b"precious");
+}
+
+#[test]
+fn files_of_others_are_read_only_where_they_are_trusted() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = Folder::open(scratch.path()).unwrap();
+    let path = scratch.path().join("theirs");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("file"), "x").unwrap();
+    for place in [&path, &path.join("file")] {
+        if std::os::unix::fs::chown(place, Some(65534), None).is_err() {
+            eprintln!("skipped: only root may give a file to somebody else");
+            return;
+        }
+    }
+    let own = at.own(name("theirs"));
+    assert!(matches!(
+        own,
+        Err(FolderError::Foreign { owner: 65534, .. })
+    ));
+    assert!(at.existing(name("theirs"), false).is_err());
+    let trusted = at.existing(name("theirs"), true).unwrap();
+    assert!(trusted.read(name("file")).is_ok());
+    assert!(trusted.edit(name("file")).is_err());
+    // A file of theirs in a folder of ours.
+    std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    let own = at.own(name("theirs")).unwrap();
+    assert!(own.read(name("file")).is_err());
+}
+
+#[test]
+fn a_temporary_file_has_a_name_of_its_own_and_goes_away() {
+    let scratch = tempfile::tempdir().unwrap();
+    let at = Folder::open(scratch.path()).unwrap();
+    let one = at.temporary(0o666).unwrap();
+    let other = at.temporary(0o666).unwrap();
+    assert_ne!(one.name, other.name);
+    assert_eq!(at.names().unwrap().len(), 2);
+    drop(other);
+    one.file().unwrap().write_all(b"new").unwrap();
+    fs::write(scratch.path().join("place"), "old").unwrap();
+    let place = scratch.path().join("place");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
+    let exists = at.temporary(0o666).unwrap().persist(name("place"), false);
+    assert_eq!(exists.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&place).unwrap(), b"old");
+    one.persist(name("place"), true).unwrap();
+    assert_eq!(fs::read(&place).unwrap(), b"new");
+    assert_eq!(mode_of(&place), 0o600);
+    at.temporary(0o666)
+        .unwrap()
+        .persist(name("second"), false)
+        .unwrap();
+    assert_eq!(at.names().unwrap(), ["place", "second"]);
+}

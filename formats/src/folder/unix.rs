@@ -1,0 +1,187 @@
+//! By handles, with the calls of Unix that name a file relative to a folder.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Folder, FolderError, Found};
+
+pub(super) type Handle = File;
+
+/// What a file is opened for.
+pub(super) enum Use {
+    Read,
+    Edit,
+    /// It must not exist; with these permissions.
+    New(u32),
+}
+
+/// A handle that names can be looked up in, which needs no right to list them where the system knows
+/// such handles.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const LOOK_UP: OFlags = OFlags::PATH;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const LOOK_UP: OFlags = OFlags::RDONLY;
+
+pub(super) fn open(path: &Path) -> io::Result<Handle> {
+    let flags = LOOK_UP | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+pub(super) fn make(at: &Handle, _: &Path, name: &OsStr) -> io::Result<()> {
+    Ok(rustix::fs::mkdirat(at, name, Mode::RWXU)?)
+}
+
+pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, FolderError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(at, name, flags, Mode::empty()) {
+        Ok(handle) => Ok(handle.into()),
+        // What systems say of a link that is not to be followed.
+        Err(Errno::LOOP | Errno::MLINK | Errno::NOTDIR) => Err(FolderError::NotAFolder {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(FolderError::Io {
+            path: path.to_owned(),
+            error: error.into(),
+        }),
+    }
+}
+
+fn foreign_owner(owner: u32, system: bool) -> Option<u32> {
+    let ours = owner == rustix::process::geteuid().as_raw() || (system && owner == 0);
+    (!ours).then_some(owner)
+}
+
+/// The owner of a folder that is somebody else's; the system's own user counts where `system` says so.
+pub(super) fn foreign(handle: &Handle, system: bool) -> io::Result<Option<u32>> {
+    Ok(foreign_owner(handle.metadata()?.uid(), system))
+}
+
+pub(super) fn foreign_file(found: &Metadata, system: bool) -> Option<u32> {
+    foreign_owner(found.uid(), system)
+}
+
+pub(super) fn has_other_names(found: &Metadata) -> bool {
+    found.nlink() > 1
+}
+
+/// Takes the right to write away from everybody else.
+pub(super) fn close_to_others(handle: &Handle) -> io::Result<()> {
+    let mode = handle.metadata()?.mode() & 0o7777;
+    match mode & 0o022 {
+        0 => Ok(()),
+        _ => handle.set_permissions(Permissions::from_mode(mode & !0o022)),
+    }
+}
+
+pub(super) fn file(at: &Handle, _: &Path, name: &OsStr, wanted: Use) -> io::Result<File> {
+    let (flags, mode) = match wanted {
+        Use::Read => (OFlags::RDONLY, 0),
+        Use::Edit => (OFlags::RDWR | OFlags::CREATE, 0o666),
+        Use::New(mode) => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode),
+    };
+    // Nothing is waited for: a pipe in a file's place is refused after it was opened.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mode = Mode::from_bits_truncate(mode as _);
+    match rustix::fs::openat(at, name, flags, mode) {
+        Ok(file) => Ok(file.into()),
+        Err(Errno::LOOP | Errno::MLINK) => {
+            Err(io::Error::other("a link in the place of a file; remove it"))
+        }
+        // A pipe without a reader, a socket.
+        Err(Errno::NXIO) => Err(io::Error::other("not a regular file; remove it")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) fn rename(
+    (from, name): (&Folder, &OsStr),
+    (to, new): (&Folder, &OsStr),
+    replace: bool,
+) -> io::Result<()> {
+    let (from, to) = (&from.handle, &to.handle);
+    if replace {
+        return Ok(rustix::fs::renameat(from, name, to, new)?);
+    }
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    {
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(from, name, to, new, flags) {
+            // A file system that does not know the flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            done => return Ok(done?),
+        }
+    }
+    rustix::fs::linkat(from, name, to, new, AtFlags::empty())?;
+    Ok(rustix::fs::unlinkat(from, name, AtFlags::empty())?)
+}
+
+/// The permissions of a regular file.
+#[allow(
+    clippy::useless_conversion,
+    reason = "the type is narrower on other systems"
+)]
+pub(super) fn mode(at: &Handle, _: &Path, name: &OsStr) -> Option<u32> {
+    let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    is_file.then_some(u32::from(found.st_mode) & 0o777)
+}
+
+pub(super) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+pub(super) fn find(at: &Handle, _: &Path, name: &OsStr) -> io::Result<Found> {
+    let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    let seconds = u64::try_from(found.st_mtime).ok().map(Duration::from_secs);
+    Ok(Found {
+        is_file: kind == FileType::RegularFile,
+        is_folder: kind == FileType::Directory,
+        length: u64::try_from(found.st_size).unwrap_or(0),
+        modified: seconds.and_then(|after| SystemTime::UNIX_EPOCH.checked_add(after)),
+    })
+}
+
+pub(super) fn remove(at: &Handle, _: &Path, name: &OsStr, folder: bool) -> io::Result<()> {
+    let flags = match folder {
+        true => AtFlags::REMOVEDIR,
+        false => AtFlags::empty(),
+    };
+    Ok(rustix::fs::unlinkat(at, name, flags)?)
+}
+
+/// A handle of the same folder that can be listed and forced to the disk.
+fn readable(at: &Handle) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, ".", flags, Mode::empty())?.into())
+}
+
+pub(super) fn names(at: &Handle, _: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::new(readable(at)?)? {
+        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+pub(super) fn is_same(one: &Handle, other: &Handle) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+pub(super) fn sync(at: &Handle) -> io::Result<()> {
+    readable(at)?.sync_all()
+}

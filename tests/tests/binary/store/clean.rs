@@ -1,0 +1,86 @@
+//! `htc clean`: what earlier runs left goes, and nothing else.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use htc_tests::{Htc, htc};
+
+use super::{Precious, Subject, WORK};
+
+fn set_age(folder: &Path, days: u64) {
+    let age = Duration::from_secs(days * 24 * 60 * 60 + 60);
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = File::options().write(true).open(entry.unwrap().path());
+        file.unwrap().set_modified(SystemTime::now() - age).unwrap();
+    }
+}
+
+fn clean(subject: &Subject, options: &[&str]) -> Htc {
+    let run = htc!["clean", subject.scratch.folder(), "--cache"];
+    run.arg(subject.scratch.path("cache")).args(options)
+}
+
+#[test]
+fn work_and_statistics_of_an_age() {
+    let subject = Subject::new();
+    let precious = Precious::new(&subject.scratch);
+    // Nothing there, and no cache.
+    let said = clean(&subject, &[]).run().ok().stderr;
+    assert!(said.contains("nothing is 30 days old"), "{said}");
+    subject.calibrated().run().ok();
+    fs::remove_file(&subject.output).unwrap();
+    subject.fail_halfway(|| subject.compile());
+    let unfinished = ".htc-0123456789abcdef.unfinished";
+    let file = File::create(subject.scratch.path(unfinished)).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(7200))
+        .unwrap();
+    // Links with names of ours lead to folders of others.
+    let link = subject.scratch.path(".link.htc-work");
+    std::os::unix::fs::symlink(&precious.0, &link).unwrap();
+    set_age(&subject.scratch.path(WORK), 10);
+    set_age(&subject.entry(), 20);
+    let before = subject.scratch.names();
+    let said = clean(&subject, &["--older-than", "15"])
+        .args(["--dry-run"])
+        .run()
+        .ok()
+        .stderr;
+    assert!(
+        said.contains("would remove") && said.contains("calibration-"),
+        "{said}"
+    );
+    assert!(said.contains("20 days") && !said.contains(WORK), "{said}");
+    assert_eq!(subject.scratch.names(), before);
+    subject.entry();
+    clean(&subject, &["--older-than", "15"]).run().ok();
+    assert_eq!(subject.scratch.names(), before);
+    assert_eq!(
+        fs::read_dir(subject.scratch.path("cache")).unwrap().count(),
+        0
+    );
+    // Whoever works holds a lock.
+    let lock = File::open(subject.scratch.path(WORK).join("lock")).unwrap();
+    lock.lock().unwrap();
+    let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;
+    assert!(said.contains(unfinished) && !said.contains(WORK), "{said}");
+    drop(lock);
+    let said = clean(&subject, &["--older-than", "0"]).run().ok().stderr;
+    assert!(said.contains(WORK), "{said}");
+    let left = [
+        ".link.htc-work",
+        "cache",
+        "model.gguf",
+        "precious",
+        "text.txt",
+    ];
+    subject.scratch.holds_only(&left);
+    precious.is_untouched();
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let subject = Subject::new();
+    let run = htc!["clean", subject.scratch.path("no"), "--older-than", "0"];
+    run.run().refused(1, &["/no"]);
+}

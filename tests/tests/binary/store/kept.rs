@@ -1,0 +1,151 @@
+//! Work that is finished stays, whatever ends the run, and only the same command goes on with it.
+
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use htc_tests::binary::wait;
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::{SOON, Subject, WORK, fail_halfway};
+
+/// Any error, here a disk that is full in the middle.
+#[test]
+fn an_error_keeps_what_is_finished() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::compile);
+    let blocks = subject.fail_halfway(|| subject.compile());
+    let journal = fs::read(subject.left("journal")).unwrap();
+    assert!(!journal.is_empty());
+    // Again, and a little further.
+    let further = subject.compile().file_blocks(blocks + 1).run();
+    further.refused(1, &["same command goes on", WORK]);
+    assert!(
+        fs::read(subject.left("journal"))
+            .unwrap()
+            .starts_with(&journal)
+    );
+    subject.compile().run().ok();
+    subject.is_complete(&expected);
+    subject.scratch.holds_only(&["model.gguf", "out.htz"]);
+}
+
+/// Without a place for a secret nothing could be told from what somebody else wrote.
+#[test]
+fn without_a_state_folder_nothing_is_gone_on_with() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::compile);
+    let without = || {
+        let run = subject.compile().env("XDG_STATE_HOME", None);
+        run.env("HOME", None)
+    };
+    let blocks = subject.fail_halfway(|| subject.compile());
+    fs::remove_dir_all(subject.scratch.path(WORK)).unwrap();
+    let failed = without().file_blocks(blocks).run();
+    failed.refused(1, &["out.htz"]);
+    assert!(!failed.stderr.contains("kept"), "{}", failed.stderr);
+    subject.scratch.holds_only(&["model.gguf"]);
+    subject.fail_halfway(|| subject.compile());
+    let outcome = without().run().ok();
+    assert!(
+        outcome.stderr.contains("XDG_STATE_HOME"),
+        "{}",
+        outcome.stderr
+    );
+    subject.is_complete(&expected);
+}
+
+/// What is sealed is what lies in the folder now.
+#[test]
+fn a_file_that_was_edited_meanwhile() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures/llama");
+    let scratch = Scratch::new();
+    let folder = scratch.path("model");
+    fs::create_dir(&folder).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.model"] {
+        fs::copy(fixture.join(name), folder.join(name)).unwrap();
+    }
+    let template = folder.join("chat_template.jinja");
+    fs::write(&template, "{{ messages[0].content }} old").unwrap();
+    let output = scratch.path("out.htz");
+    let compile = || htc!["compile", &folder, "-o", &output, "--rank", "4"];
+    fail_halfway(compile);
+    fs::write(&template, "{{ messages[0].content }} new").unwrap();
+    compile().run().ok();
+    let resumed = fs::read(&output).unwrap();
+    fs::remove_file(&output).unwrap();
+    compile().run().ok();
+    assert!(fs::read(&output).unwrap() == resumed);
+    let again = scratch.path("again.htz");
+    fs::write(&template, "{{ messages[0].content }} old").unwrap();
+    htc!["compile", &folder, "-o", &again, "--rank", "4"]
+        .run()
+        .ok();
+    assert!(fs::read(&again).unwrap() != resumed);
+}
+
+/// What is of record must be what was read.
+#[test]
+fn a_source_that_is_written_to_meanwhile() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 8,
+        width: 512,
+        heads: 8,
+        kv_heads: 8,
+        head_size: 64,
+        ffn: 1024,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let output = scratch.path("out.htz");
+    let mut child = htc!["compile", &model, "-o", &output, "--threads", "2"].spawn();
+    let begun = Instant::now();
+    let journal = || -> u64 {
+        let entries = fs::read_dir(scratch.path(WORK)).into_iter().flatten();
+        let journals = entries.flatten().filter(|entry| {
+            let path = entry.path();
+            path.extension().is_some_and(|of| of == "journal")
+        });
+        journals
+            .filter_map(|entry| Some(entry.metadata().ok()?.len()))
+            .sum()
+    };
+    while journal() == 0 {
+        assert!(begun.elapsed() < SOON && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The low bits of a number of the last matrix.
+    let mut file = File::options().write(true).open(&model).unwrap();
+    file.seek(SeekFrom::End(-4)).unwrap();
+    file.write_all(&[1]).unwrap();
+    let status = wait(&mut child, Duration::from_secs(120), "compile");
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("model.gguf: it changed while"), "{said}");
+    // Nor is anything gone on with that was made of both.
+    scratch.holds_only(&["model.gguf"]);
+}
+
+#[test]
+fn work_that_nobody_goes_on_with_is_swept() {
+    let subject = Subject::new();
+    subject.fail_halfway(|| subject.compile());
+    let month = Duration::from_secs(31 * 24 * 60 * 60);
+    for entry in fs::read_dir(subject.scratch.path(WORK)).unwrap() {
+        let file = File::options().write(true).open(entry.unwrap().path());
+        file.unwrap()
+            .set_modified(SystemTime::now() - month)
+            .unwrap();
+    }
+    let other = subject.scratch.path("other.htz");
+    let outcome = htc!["compile", &subject.model, "-o", &other, "--rank", "8"].run();
+    let said = outcome.ok().stderr;
+    assert!(
+        said.contains("note") && said.contains(WORK) && said.contains("30 days"),
+        "{said}"
+    );
+    subject.scratch.holds_only(&["model.gguf", "other.htz"]);
+}

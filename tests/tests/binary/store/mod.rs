@@ -1,0 +1,143 @@
+//! What is kept from one run to the next: nothing that a stranger laid there is believed, followed or
+//! waited for, and no work is lost.
+
+mod clean;
+mod kept;
+mod outputs;
+mod planted;
+mod shared;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+/// The work folder of `out.htz`.
+const WORK: &str = ".out.htz.htc-work";
+
+/// Whatever hangs is found out within this.
+const SOON: Duration = Duration::from_secs(30);
+
+fn pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
+/// A model, and the command that makes `out.htz` of it.
+struct Subject {
+    scratch: Scratch,
+    model: PathBuf,
+    output: PathBuf,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let model = scratch.file("model.gguf", TinyModel::default().bytes());
+        let output = scratch.path("out.htz");
+        Subject {
+            scratch,
+            model,
+            output,
+        }
+    }
+
+    fn compile(&self) -> Htc {
+        let run = htc!["compile", &self.model, "-o", &self.output, "--rank", "16"];
+        run.deadline(SOON)
+    }
+
+    /// The same on a text, with a cache in the folder.
+    fn calibrated(&self) -> Htc {
+        let text = self.scratch.file("text.txt", words(200));
+        let run = self.compile().args(["--context", "16", "--calibration"]);
+        let run = run.arg(text).arg("--cache").arg(self.scratch.path("cache"));
+        run.args(["--gauge", "activation", "--bias", "off"])
+    }
+
+    /// Fails with something finished.
+    fn fail_halfway(&self, run: impl Fn() -> Htc) -> u64 {
+        let blocks = fail_halfway(run);
+        assert!(!self.output.exists());
+        blocks
+    }
+
+    /// The artifact of an undisturbed run.
+    fn expected(&self, run: impl Fn(&Subject) -> Htc) -> Vec<u8> {
+        run(self).run().ok();
+        let bytes = fs::read(&self.output).unwrap();
+        fs::remove_file(&self.output).unwrap();
+        bytes
+    }
+
+    /// The file in the work folder with this extension.
+    fn left(&self, extension: &str) -> PathBuf {
+        let entries = fs::read_dir(self.scratch.path(WORK)).unwrap();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        let found = paths.find(|path| path.extension().is_some_and(|of| of == extension));
+        found.unwrap_or_else(|| panic!("no {extension}"))
+    }
+
+    /// The only calibration in the cache.
+    fn entry(&self) -> PathBuf {
+        let mut found = fs::read_dir(self.scratch.path("cache")).unwrap();
+        let one = found.next().unwrap().unwrap().path();
+        assert!(found.next().is_none());
+        one
+    }
+
+    fn is_complete(&self, expected: &[u8]) {
+        assert!(fs::read(&self.output).unwrap() == expected, "other bytes");
+    }
+}
+
+/// Fails in the middle of writing, as on a full disk, with something finished; and how many blocks a file
+/// might have.
+fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
+    // What stands first may be large, and shells count blocks differently.
+    let mut blocks: u64 = 10;
+    while blocks < 4000 {
+        let outcome = run().file_blocks(blocks).run();
+        outcome.refused(1, &[".htc-work"]);
+        if outcome.stderr.contains("is kept in") {
+            return blocks;
+        }
+        blocks += blocks.div_ceil(5);
+    }
+    panic!("nothing was finished");
+}
+
+/// A folder of somebody else, with files that have the names of ours.
+struct Precious(PathBuf);
+
+impl Precious {
+    const NAMES: [&str; 5] = ["file", "lock", "layer-0000", "layer-0009", "stream-0000"];
+
+    fn new(scratch: &Scratch) -> Self {
+        let folder = scratch.path("precious");
+        fs::create_dir(&folder).unwrap();
+        for name in Precious::NAMES {
+            fs::write(folder.join(name), "precious").unwrap();
+        }
+        Precious(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("file")
+    }
+
+    /// Asserts that nothing was written, made or removed.
+    #[track_caller]
+    fn is_untouched(&self) {
+        assert_eq!(
+            fs::read_dir(&self.0).unwrap().count(),
+            Precious::NAMES.len()
+        );
+        for name in Precious::NAMES {
+            assert_eq!(fs::read(self.0.join(name)).unwrap(), b"precious", "{name}");
+        }
+    }
+}

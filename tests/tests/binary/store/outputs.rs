@@ -1,0 +1,120 @@
+//! Files that are written for people and programs: complete or not there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::Command;
+
+use htc_tests::binary;
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::Subject;
+
+/// A full disk leaves no empty file that would stop the next run.
+#[test]
+fn plans_and_analyses_are_complete_or_not_there() {
+    let subject = Subject::new();
+    let output = subject.scratch.path("out.json");
+    for command in ["plan", "analyse"] {
+        let run = || htc![command, &subject.model, "-o", &output];
+        let failed = run().file_blocks(0).run();
+        assert_eq!(failed.code(), Some(1), "{}", failed.stderr);
+        subject.scratch.holds_only(&["model.gguf"]);
+        run().run().ok();
+        assert!(fs::metadata(&output).unwrap().len() > 100);
+        fs::remove_file(&output).unwrap();
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// What only its owner may read stays so.
+#[test]
+fn what_is_replaced_passes_its_permissions_on() {
+    let subject = Subject::new();
+    let report = subject.scratch.file("report.json", "old");
+    let plan = subject.scratch.file("plan.json", "old");
+    fs::write(&subject.output, "old").unwrap();
+    for path in [&report, &plan, &subject.output] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let run = subject
+        .compile()
+        .arg("--force")
+        .arg("--report")
+        .arg(&report);
+    run.run().ok();
+    let run = htc!["plan", &subject.model, "-o", &plan, "--force"];
+    run.run().ok();
+    for path in [&report, &plan, &subject.output] {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+        assert!(fs::metadata(path).unwrap().len() > 3);
+    }
+    // A new file has the permissions of any.
+    let other = subject.scratch.path("other.htz");
+    let any = subject.scratch.file("any", "");
+    htc!["compile", &subject.model, "-o", &other, "--rank", "8"]
+        .run()
+        .ok();
+    assert_eq!(mode(&other), mode(&any));
+}
+
+/// A name that file systems do not take is found before the work; one that they do needs no room.
+#[test]
+fn names_of_reports() {
+    let subject = Subject::new();
+    let longest = subject.scratch.path(&"r".repeat(255));
+    subject.compile().arg("--report").arg(&longest).run().ok();
+    assert!(fs::metadata(&longest).unwrap().len() > 100);
+    fs::remove_file(&subject.output).unwrap();
+    let beyond = subject.scratch.path(&"r".repeat(256));
+    let run = subject.compile().arg("--report").arg(&beyond).run();
+    run.refused(1, &["cannot be written"]);
+    let run = htc!["plan", &subject.model, "-o", &beyond].run();
+    run.refused(1, &["cannot be written"]);
+    assert!(!subject.output.exists());
+}
+
+/// Nobody reads it.
+#[test]
+fn a_pipe_in_place_of_a_report() {
+    let subject = Subject::new();
+    let report = subject.scratch.path("report");
+    super::pipe(&report);
+    let outcome = subject.compile().arg("--report").arg(&report).run();
+    assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("nobody reads"),
+        "{}",
+        outcome.stderr
+    );
+    htc!["verify", &subject.output].run().ok();
+}
+
+/// An artifact can be made in a folder whose names may not be read.
+#[test]
+fn a_folder_that_may_be_written_and_not_read() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let model = source.file("model.gguf", TinyModel::default().bytes());
+    fs::set_permissions(source.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let output = target.path("out.htz");
+    let mut run = htc!["compile", &model, "-o", &output, "--rank", "8"];
+    if chown(target.folder(), Some(65534), Some(65534)).is_ok() {
+        let mut probe = Command::new(binary::path());
+        std::os::unix::process::CommandExt::uid(&mut probe, 65534);
+        if probe.arg("--version").output().is_err() {
+            eprintln!("skipped: root binds no permissions, and nobody may not run the binary");
+            return;
+        }
+        run = run.as_user(65534);
+    }
+    fs::set_permissions(target.folder(), fs::Permissions::from_mode(0o300)).unwrap();
+    let outcome = run.run().ok();
+    fs::set_permissions(target.folder(), fs::Permissions::from_mode(0o700)).unwrap();
+    let said = outcome.stderr;
+    assert!(said.contains("cannot be forced to the disk"), "{said}");
+    htc!["verify", &output].run().ok();
+    target.holds_only(&["out.htz"]);
+}

@@ -1,0 +1,139 @@
+//! Links, pipes and forgeries in the place of what the program itself keeps.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::{Precious, SOON, Subject, WORK, pipe};
+
+#[test]
+fn a_link_in_place_of_a_folder() {
+    let subject = Subject::new();
+    let precious = Precious::new(&subject.scratch);
+    subject.calibrated().run().ok();
+    let entry = subject.entry();
+    fs::remove_dir_all(&entry).unwrap();
+    symlink(&precious.0, &entry).unwrap();
+    fs::remove_file(&subject.output).unwrap();
+    let refused = subject.calibrated().run();
+    refused.refused(1, &["calibration-", "a link", "remove it", "--cache"]);
+    precious.is_untouched();
+
+    symlink(&precious.0, subject.scratch.path(WORK)).unwrap();
+    let refused = subject.compile().run();
+    refused.refused(1, &[WORK, "a link", "remove it"]);
+    precious.is_untouched();
+    assert!(!subject.output.exists());
+}
+
+/// Whatever is opened to be written to: a link is not followed, a file that has another name elsewhere
+/// is not touched, and a pipe is not waited for.
+#[test]
+fn links_and_pipes_in_place_of_files() {
+    let subject = Subject::new();
+    let precious = Precious::new(&subject.scratch);
+    let plant = |place: &Path, what: usize| {
+        let _ = fs::remove_file(place);
+        match what {
+            0 => symlink(precious.file(), place).unwrap(),
+            1 => fs::hard_link(precious.file(), place).unwrap(),
+            _ => pipe(place),
+        }
+    };
+    for extension in ["journal", "partial"] {
+        for what in 0..3 {
+            subject.fail_halfway(|| subject.compile());
+            plant(&subject.left(extension), what);
+            let refused = subject.compile().run();
+            refused.refused(1, &[extension, "remove"]);
+            precious.is_untouched();
+            let _ = fs::remove_dir_all(subject.scratch.path(WORK));
+        }
+    }
+    subject.fail_halfway(|| subject.compile());
+    let lock = subject.scratch.path(WORK).join("lock");
+    for what in 0..3 {
+        plant(&lock, what);
+        subject.compile().run().refused(1, &["lock", "remove"]);
+        precious.is_untouched();
+    }
+    fs::remove_file(&lock).unwrap();
+    subject.compile().run().ok();
+
+    fs::remove_file(&subject.output).unwrap();
+    let expected = subject.expected(Subject::calibrated);
+    let lock = subject.entry().join("lock");
+    for what in 0..3 {
+        plant(&lock, what);
+        subject.calibrated().run().refused(1, &["lock", "remove"]);
+        precious.is_untouched();
+    }
+    fs::remove_file(&lock).unwrap();
+    // Statistics are told of and made again; a second name of a file is as good as the first.
+    for what in [0, 2] {
+        plant(&subject.entry().join("layer-0001"), what);
+        let outcome = subject.calibrated().deadline(SOON).run().ok();
+        assert!(outcome.stderr.contains("layer-0001"), "{}", outcome.stderr);
+        precious.is_untouched();
+        subject.is_complete(&expected);
+        fs::remove_file(&subject.output).unwrap();
+    }
+}
+
+/// A whole work folder, consistent in itself, as another user's program made it of this very model: an
+/// archive that is unpacked could hold one.
+#[test]
+fn a_work_folder_of_somebody_else() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::compile);
+    let elsewhere = subject.scratch.path("state");
+    let theirs = || subject.compile().env("XDG_STATE_HOME", Some(&elsewhere));
+    subject.fail_halfway(theirs);
+    let outcome = subject.compile().run().ok();
+    let said = &outcome.stderr;
+    assert!(
+        said.contains("was not written by this user's htc"),
+        "{said}"
+    );
+    subject.is_complete(&expected);
+    // With the secret that it was sealed with it is gone on with, and nothing is to be said.
+    fs::remove_file(&subject.output).unwrap();
+    subject.fail_halfway(theirs);
+    let outcome = theirs().run().ok();
+    assert!(!outcome.stderr.contains("htc: "), "{}", outcome.stderr);
+    subject.is_complete(&expected);
+}
+
+/// An artifact that is complete and undamaged, under the name of the one that is to be made.
+#[test]
+fn a_complete_artifact_of_somebody_else() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::compile);
+    let other = subject.compile().args(["--slots", "q"]);
+    other.run().ok();
+    let foreign = fs::read(&subject.output).unwrap();
+    fs::remove_file(&subject.output).unwrap();
+    subject.fail_halfway(|| subject.compile());
+    let place = subject.left("partial").with_extension("htz");
+    for bytes in [&foreign, &expected] {
+        fs::write(&place, bytes).unwrap();
+        subject.compile().run().ok();
+        subject.is_complete(&expected);
+        fs::remove_file(&subject.output).unwrap();
+        subject.fail_halfway(|| subject.compile());
+    }
+}
+
+/// The tensors that a journal names, replaced by others.
+#[test]
+fn tensors_of_somebody_else() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::compile);
+    subject.fail_halfway(|| subject.compile());
+    let partial = subject.left("partial");
+    let mut bytes = fs::read(&partial).unwrap();
+    bytes.iter_mut().skip(20_000).for_each(|byte| *byte ^= 0x11);
+    fs::write(&partial, bytes).unwrap();
+    subject.compile().run().ok();
+    subject.is_complete(&expected);
+}

@@ -1,0 +1,79 @@
+//! Caches that several users or processes share.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+
+use super::Subject;
+
+/// A process that holds the lock and does not let go.
+#[test]
+fn a_lock_that_is_held_is_waited_for_as_long_as_was_said() {
+    let subject = Subject::new();
+    subject.calibrated().run().ok();
+    fs::remove_file(&subject.output).unwrap();
+    let lock = File::open(subject.entry().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let outcome = subject.calibrated().args(["--lock-timeout", "1"]).run();
+    assert_eq!(outcome.code(), Some(1), "{}", outcome.stderr);
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", outcome.stderr);
+    assert!(
+        lines[0].contains("waiting for it, 1 second"),
+        "{}",
+        lines[0]
+    );
+    assert!(
+        lines[1].contains("still holds") && lines[1].contains("--lock-timeout"),
+        "{}",
+        lines[1]
+    );
+    let none = subject.calibrated().args(["--lock-timeout", "0"]).run();
+    none.refused(1, &["still holds"]);
+    drop(lock);
+    subject.calibrated().run().ok();
+}
+
+/// Statistics decide about every factor: whoever writes them decides with.
+#[test]
+fn statistics_of_another_user_are_taken_only_where_that_is_said() {
+    let subject = Subject::new();
+    let expected = subject.expected(Subject::calibrated);
+    let entry = subject.entry();
+    for place in [&entry, &entry.join("layer-0000")] {
+        if chown(place, Some(65534), None).is_err() {
+            eprintln!("skipped: only root may give a file to somebody else");
+            return;
+        }
+    }
+    let refused = subject.calibrated().run();
+    refused.refused(1, &["another user (65534)", "--trust-cache", "--cache"]);
+    subject.calibrated().args(["--trust-cache"]).run().ok();
+    subject.is_complete(&expected);
+    fs::remove_file(&subject.output).unwrap();
+    // A file of theirs in a folder of ours.
+    chown(&entry, Some(0), None).unwrap();
+    let outcome = subject.calibrated().run().ok();
+    let said = outcome.stderr;
+    assert!(
+        said.contains("layer-0000") && said.contains("another user"),
+        "{said}"
+    );
+    subject.is_complete(&expected);
+}
+
+/// Folders that others could write to are closed to them.
+#[test]
+fn folders_are_for_their_user_alone() {
+    let subject = Subject::new();
+    subject.calibrated().run().ok();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let (cache, entry) = (subject.scratch.path("cache"), subject.entry());
+    assert_eq!((mode(&cache), mode(&entry)), (0o700, 0o700));
+    fs::set_permissions(&entry, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::remove_file(&subject.output).unwrap();
+    subject.calibrated().run().ok();
+    assert_eq!(mode(&entry), 0o755);
+    fs::remove_file(&subject.output).unwrap();
+    subject.fail_halfway(|| subject.compile());
+    assert_eq!(mode(&subject.scratch.path(super::WORK)), 0o700);
+}
