@@ -73,13 +73,12 @@ pub fn evidence(
 
 /// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of
 /// `E‖h‖²`, by which the next norm divides: RMSNorm takes no mean off, and an error counts there by the
-/// angle that it turns the stream by. Only in the
-/// variance first positions may count: what branches add there is no measure of what they do elsewhere.
+/// angle that it turns the stream by. Only in the variance first positions may count: what branches add there
+/// is no measure of what they do elsewhere.
 fn depth(layer: &StoredLayer, first: FirstPositions) -> (Branches, f64) {
     let stream = layer.stream();
-    let later = stream.variance();
     let variance = match first {
-        FirstPositions::LeftOut => later,
+        FirstPositions::LeftOut => stream.variance(),
         FirstPositions::Counted => layer.sink().variance_with(&stream),
     };
     let energy: f64 = stream.diagonal().iter().sum();
