@@ -167,7 +167,9 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (calibrated().cache(demo("alice.txt")), "cache"),
         // A text of one window.
         (
-            calibrated().calibration(window).context(64).max_kl(0.1),
+            (plain().calibration(window).cache(folder.join("cache")))
+                .context(64)
+                .max_kl(0.1),
             "max_kl",
         ),
     ]
