@@ -7,7 +7,7 @@ use crate::event::{Event, Watch};
 use crate::plan::allocate::Allocator;
 use crate::plan::{Branches, Evidence, Method, Request, Unit};
 use crate::request::Target;
-use crate::request::{BiasArg, FirstPositions, GaugeKind, Treatment};
+use crate::request::{FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{Weighting, spectrum};
@@ -55,11 +55,9 @@ pub fn evidence(
         } else {
             GaugeKind::None
         };
-        // Where biases are to take the mean, errors count by the covariance.
-        let treatment = Treatment {
-            bias: whitened && request.weighting.bias == Some(BiasArg::On),
-            ..Treatment::with_gauge(kind)
-        };
+        // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
+        // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
+        let treatment = Treatment::with_gauge(kind);
         let weighting = Weighting::new(treatment, measured.calibration);
         let spectra = spectra(measured, request, &weighting, threads, watch)?;
         if whitened {
