@@ -16,20 +16,20 @@ use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
+use crate::event::{Event, Watch};
 use crate::geometry::probe;
 use crate::layout::{self, Job};
-use work::Work;
-
-use crate::event::{Event, Watch};
 use crate::math::BACKEND;
-use crate::plan::Plan;
+use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::Weighting;
-use crate::unit::{self, Found, UnitsError};
+use crate::unit::{self, Factors, Found, UnitsError};
 pub use error::MakeError;
 pub use journal::Artifact;
+use journal::Journal;
 pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
+use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
@@ -147,92 +147,39 @@ impl Inputs<'_> {
         let mut record = draft.plan.clone();
         let sections = vec![self.tokenizer.clone()];
         let bytes = HtzWriter::length_of(draft.clone(), &sections)?;
-        let factorised = |index: usize| match jobs[index] {
-            Job::Make(unit) => Some(unit),
-            Job::PassThrough(_) => None,
-        };
-        let all_known = (0..jobs.len()).all(|i| factorised(i).is_none() || known.contains_key(&i));
+        let is_known = |index: usize| made(jobs[index]).is_none() || known.contains_key(&index);
+        let all_known = (0..jobs.len()).all(is_known);
         if !(all_known && artifact.is_complete(left.complete)) {
             let (name, partial) = (artifact.complete(), artifact.partial());
             let geometry = draft.geometry.clone();
-            let folder = work.folder();
-            let mut writer = HtzWriter::resume(folder, &name, &partial, draft, sections)?;
+            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
             let taken = writer.take_over(&left.tensors)?;
-            let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
             // The journal may say more than the file holds, or be of a file that is gone.
             if taken < left.tensors.len() {
                 left.tensors.truncate(taken);
                 journal.rewrite(&left)?;
             }
-            let is_done = |index: usize| {
+            let written: Vec<Role> = writer.written().iter().map(|entry| entry.role).collect();
+            let has_tensors = |index: usize| {
                 let roles = roles(jobs[index], treatment.bias);
                 roles.iter().all(|role| written.contains(role))
-                    && (factorised(index).is_none() || known.contains_key(&index))
             };
-            let done: Vec<bool> = (0..jobs.len()).map(is_done).collect();
-            let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
-            let of_source = |error| MakeError::from(UnitsError::of(source)(error));
-            let open = |layer: usize| {
-                let units = (0..jobs.len())
-                    .filter(|&index| !done[index])
-                    .filter_map(factorised);
-                units.into_iter().any(|unit| unit.layer() == Some(layer))
+            let done = |index| has_tensors(index) && is_known(index);
+            let writing = Writing {
+                jobs: &jobs,
+                done: (0..jobs.len()).map(done).collect(),
+                biases: treatment.bias,
+                source,
+                written,
+                writer: &mut writer,
+                journal: &mut journal,
+                ready: BTreeMap::new(),
+                found: Vec::new(),
+                watch,
             };
-            search_axioms(&weighting, source, self.threads, open, watch)?;
-            watch.tell(Event::Planned(jobs.len()));
-            // Tensors that are made but whose turn to be written has not come.
-            let mut ready: BTreeMap<Role, Cow<[u8]>> = BTreeMap::new();
-            let mut found_now = Vec::new();
-            ordered::for_each(
-                self.threads,
-                jobs.len(),
-                window(&jobs, source.hyper.layers, self.threads),
-                |index| match jobs[index] {
-                    _ if done[index] => Ok(None),
-                    Job::PassThrough(tensor) => {
-                        unit::check_finite(source, tensor).map_err(of_source)?;
-                        Ok(None)
-                    }
-                    Job::Make(unit) => unit::factorise(source, unit, &weighting)
-                        .map(Some)
-                        .map_err(of_source),
-                },
-                |index, factors| {
-                    match (jobs[index], factors) {
-                        (Job::Make(unit), Some(factors)) => {
-                            let tensors = factors.tensors.into_iter().map(Cow::Owned);
-                            ready.extend(
-                                roles(jobs[index], treatment.bias).into_iter().zip(tensors),
-                            );
-                            journal.step(index, &factors.found)?;
-                            found_now.push((index, factors.found));
-                            watch.done(&unit.label())?;
-                        }
-                        (Job::Make(unit), None) => watch.done(&unit.label())?,
-                        (Job::PassThrough(tensor), _) => {
-                            if !done[index] {
-                                let bytes = Cow::Borrowed(source.bytes(tensor));
-                                ready.insert(tensor.role, bytes);
-                            }
-                            watch.done(&tensor.name)?;
-                        }
-                    }
-                    while let Some(role) = writer.turn().map(|entry| entry.role) {
-                        match ready.remove(&role) {
-                            Some(bytes) => writer.write_tensor(role, &bytes)?,
-                            None => break,
-                        }
-                        if let Some(entry) = writer.written().last() {
-                            journal.tensor(entry.sha256)?;
-                        }
-                    }
-                    // Made once more because another of the unit's tensors was missing.
-                    ready.retain(|role, _| !written.contains(role));
-                    Ok::<(), MakeError>(())
-                },
-            )?;
+            let found = self.write_missing(plan, treatment, writing)?;
             watch.tell(Event::Sealing);
-            known.extend(found_now);
+            known.extend(found);
             fill_in(&mut record, &jobs, &known);
             if let Some(mut geometry) = geometry {
                 geometry.spectra = stored_spectra(&writer, source.hyper.layers, self.threads)?;
@@ -244,7 +191,7 @@ impl Inputs<'_> {
         fill_in(&mut record, &jobs, &known);
         let mut treated = Treated::default();
         for (&index, found) in &known {
-            if let Some(unit) = jobs.get(index).and_then(|_| factorised(index)) {
+            if let Some(unit) = jobs.get(index).and_then(|&job| made(job)) {
                 treated.add(unit, found);
             }
         }
@@ -254,6 +201,109 @@ impl Inputs<'_> {
             treated,
             bytes,
         })
+    }
+
+    /// Makes what is not done, units on several threads, and writes it in order; gives what was found of
+    /// the units.
+    fn write_missing(
+        &self,
+        plan: &Plan,
+        treatment: Treatment,
+        mut writing: Writing,
+    ) -> Result<Vec<(usize, Found)>, MakeError> {
+        let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
+        let done = writing.done.clone();
+        let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
+        let open = |layer: usize| {
+            let open = (0..jobs.len()).filter(|&index| !done[index]);
+            let mut units = open.filter_map(|index| made(jobs[index]));
+            units.any(|unit| unit.layer() == Some(layer))
+        };
+        search_axioms(&weighting, source, self.threads, open, watch)?;
+        watch.tell(Event::Planned(jobs.len()));
+        let of_source = |error| MakeError::from(UnitsError::of(source)(error));
+        ordered::for_each(
+            self.threads,
+            jobs.len(),
+            window(jobs, source.hyper.layers, self.threads),
+            |index| match jobs[index] {
+                _ if done[index] => Ok(None),
+                Job::PassThrough(tensor) => {
+                    unit::check_finite(source, tensor).map_err(of_source)?;
+                    Ok(None)
+                }
+                Job::Make(unit) => unit::factorise(source, unit, &weighting)
+                    .map(Some)
+                    .map_err(of_source),
+            },
+            |index, factors| writing.step(index, factors),
+        )?;
+        Ok(writing.found)
+    }
+}
+
+/// The unit that a step makes.
+fn made(job: Job<'_>) -> Option<&UnitPlan> {
+    match job {
+        Job::Make(unit) => Some(unit),
+        Job::PassThrough(_) => None,
+    }
+}
+
+/// The steps on their way into the file.
+struct Writing<'a> {
+    jobs: &'a [Job<'a>],
+    /// The steps that an earlier run did.
+    done: Vec<bool>,
+    /// Whether units have biases that correct them.
+    biases: bool,
+    source: &'a ModelFile,
+    /// The tensors that an earlier run wrote.
+    written: Vec<Role>,
+    writer: &'a mut HtzWriter,
+    journal: &'a mut Journal,
+    /// Tensors that are made but whose turn to be written has not come.
+    ready: BTreeMap<Role, Cow<'a, [u8]>>,
+    /// What was found of the units that were made.
+    found: Vec<(usize, Found)>,
+    watch: Watch<'a>,
+}
+
+impl Writing<'_> {
+    /// Takes the next step's tensors and writes those whose turn has come.
+    fn step(&mut self, index: usize, factors: Option<Factors>) -> Result<(), MakeError> {
+        let job = self.jobs[index];
+        match (job, factors) {
+            (Job::Make(_), Some(factors)) => {
+                let tensors = factors.tensors.into_iter().map(Cow::Owned);
+                let roles = roles(job, self.biases);
+                self.ready.extend(roles.into_iter().zip(tensors));
+                self.journal.step(index, &factors.found)?;
+                self.found.push((index, factors.found));
+            }
+            (Job::PassThrough(tensor), _) if !self.done[index] => {
+                let bytes = Cow::Borrowed(self.source.bytes(tensor));
+                self.ready.insert(tensor.role, bytes);
+            }
+            _ => {}
+        }
+        while let Some(role) = self.writer.turn().map(|entry| entry.role) {
+            match self.ready.remove(&role) {
+                Some(bytes) => self.writer.write_tensor(role, &bytes)?,
+                None => break,
+            }
+            if let Some(entry) = self.writer.written().last() {
+                self.journal.tensor(entry.sha256)?;
+            }
+        }
+        // Made once more because another of the unit's tensors was missing.
+        let written = &self.written;
+        self.ready.retain(|role, _| !written.contains(role));
+        match job {
+            Job::Make(unit) => self.watch.done(&unit.label())?,
+            Job::PassThrough(tensor) => self.watch.done(&tensor.name)?,
+        }
+        Ok(())
     }
 }
 

@@ -361,21 +361,19 @@ mod tests {
     fn old_work_is_swept_and_told_of() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);
-        for name in ["old.htz", "new.htz", "held.htz"] {
+        let made = |name: &str, age: Duration| {
             let work = open(&path(name)).unwrap();
             work.artifact(digest(1)).note(digest(2), &1.5).unwrap();
-            let kept = work.path().to_owned();
-            assert!(work.keep());
-            let age = match name {
-                "new.htz" => SWEPT_AFTER / 2,
-                _ => 2 * SWEPT_AFTER,
-            };
-            for entry in fs::read_dir(kept).unwrap() {
+            for entry in fs::read_dir(work.path()).unwrap() {
                 let file = File::options().write(true).open(entry.unwrap().path());
                 file.unwrap().set_modified(SystemTime::now() - age).unwrap();
             }
-        }
-        let _held = open(&path("held.htz")).unwrap();
+            work
+        };
+        // Every folder that is opened sweeps those before it: what is old comes last.
+        let _held = made("held.htz", 2 * SWEPT_AFTER);
+        assert!(made("new.htz", SWEPT_AFTER / 2).keep());
+        assert!(made("old.htz", 2 * SWEPT_AFTER).keep());
         let said = std::sync::Mutex::new(Vec::new());
         let tell = |event: Event| said.lock().unwrap().push(format!("{event:?}"));
         let cancel = crate::event::Cancel::default();

@@ -42,7 +42,7 @@ fn report() -> Value {
             {"layer": 1, "slot": "q", "error": 0.4375, "output_error": 0.1015625, "predicted": 0.09, "norm": "output"},
             {"layer": 1, "slot": "k", "error": 0.5, "output_error": 0.6, "predicted": 0.0703125, "norm": "axiom"}],
         "axiom": [{"layer": 0, "before": 0.5, "after": 0.25, "trace": [0.5, 0.3, 0.25]}],
-        "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "appended": true}],
+        "sinks": [{"layer": 0, "slots": ["q", "k", "v"], "coverage": 0.8125, "largest": 0.5, "random": 0.25, "appended": true}],
         "exempt": [{"layer": 1, "slots": ["q"], "channels": [3, 17]}],
         "trials": [{"gauge": "none", "sink": "off", "bias": false, "ratio": 0.5, "bytes": 2100, "chosen": false, "evaluation": scores},
             {"gauge": "whiten", "sink": "append", "bias": true, "ratio": 0.5, "bytes": 2000, "chosen": true, "evaluation": scores}],

@@ -17,10 +17,10 @@ use crate::calibrate;
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::pipeline::{self, CompileError};
-use crate::plan::json;
+use crate::plan::{Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::request::{Asked, CalibrationOptions, Planning};
+use crate::request::{Asked, CalibrationOptions, Goal, Planning};
 use crate::system::clock::StageClock;
 use crate::system::disk;
 use crate::system::show::name_of;
@@ -51,19 +51,9 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
-    let mut calibration = args.calibration.options(&args.cache);
     let goal = args.goal.goal(&args.weighting);
-    if let Planning::Make { request, .. } = &planning
-        && calibration.is_some()
-        && goal.limit.is_none()
-        && !reads_activations(request.allocation.allocator)
-    {
-        let allocator = request.allocation.allocator;
-        say!(
-            "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"
-        );
-        calibration = None;
-    }
+    let calibration = args.calibration.options(&args.cache);
+    let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
     let planned = pipeline::plan(
         &source,
@@ -92,13 +82,9 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::record(&source, plan);
+    let summary = Summary::new(&source, plan, &record, treatment.bias);
     say!("{}", escaped(&name_of(&args.input)));
-    say!(
-        "{}",
-        Summary::new(&source, plan, &record, treatment.bias)
-            .to_string()
-            .trim_end()
-    );
+    say!("{}", summary.to_string().trim_end());
     if let Some(chosen) = &chosen {
         say!("{}", chosen.to_string().trim_end());
         for note in &chosen.notes {
@@ -108,8 +94,12 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(quality) = &quality {
         say!("{quality}");
     }
-    // The digest of the source would take a look at every byte of it; without one the plan is taken
-    // for any model that it fits.
+    deliver(plan, output, args.force)
+}
+
+/// Writes a plan where it is wanted. The digest of the source would take a look at every byte of it; without
+/// one the plan is taken for any model that it fits.
+fn deliver(plan: &Plan, output: Option<&Path>, force: bool) -> Result<(), Failure> {
     let text = json::write(plan, None).map_err(io::Error::from);
     match output {
         None => text
@@ -117,12 +107,27 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
             .or_else(ignore_closed_pipe)
             .map_err(Failure::Output),
         Some(path) => text
-            .and_then(|text| write(path, &text, args.force))
+            .and_then(|text| write(path, &text, force))
             .map_err(|source| Failure::Write {
                 path: path.into(),
                 source,
             }),
     }
+}
+
+/// Whether a calibration changes the plan; where it does not, that is said.
+fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
+    let Planning::Make { request, .. } = planning else {
+        return true;
+    };
+    let allocator = request.allocation.allocator;
+    let looks = !goal.limit.is_none() || reads_activations(allocator);
+    if !looks {
+        say!(
+            "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"
+        );
+    }
+    looks
 }
 
 /// Names the model in a folder that is used for all of them.

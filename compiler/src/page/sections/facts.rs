@@ -6,6 +6,7 @@ use super::super::plot::{Axis, Bars, Colour, Group, Kind, PlotError};
 use super::super::subject::{Given, Subject};
 use super::super::table::{Cell, Table};
 use super::empty;
+use crate::report::Report;
 
 /// Seconds by stage.
 pub fn time(given: &Given) -> Result<Section, PlotError> {
@@ -136,86 +137,13 @@ pub fn origins(given: &Given) -> Result<Section, PlotError> {
     Ok(section)
 }
 
-fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
-    let plan = subject.plan;
-    let mut facts = Vec::new();
-    if let Some(source) = subject.source {
-        facts.push(("source", source.to_owned()));
-    }
-    facts.push(("digest of the source", subject.source_sha256.to_string()));
-    facts.push((
-        "bytes",
-        format!("{} of {}", count(subject.after), count(subject.before)),
-    ));
-    let method = match plan.method.as_str() {
-        "gp" => "gp, low rank slot by slot".to_owned(),
-        "grc" => "grc, bases shared by slots".to_owned(),
-        other => other.to_owned(),
-    };
-    facts.push(("method", method));
-    facts.push(("budget", budget(subject)));
-    facts.push(("factors stored in", plan.factor_type.to_string()));
-    if let Some(allocation) = &plan.allocation {
-        facts.push(("allocator", allocation.allocator.clone()));
-        if let Some(floor) = &allocation.rank_floor {
-            facts.push(("smallest rank allowed", floor.clone()));
-        }
-        if let Some(cap) = allocation.rank_cap {
-            facts.push(("largest rank allowed", count(cap)));
-        }
-    }
+/// A property and its value.
+type Fact = (&'static str, String);
+
+fn facts(subject: &Subject) -> Vec<Fact> {
+    let mut facts = of_plan(subject);
     if let Some(report) = subject.report {
-        let parameters = report.summary.parameters;
-        facts.push((
-            "parameters",
-            format!(
-                "{} of {}",
-                count(parameters.after),
-                count(parameters.before)
-            ),
-        ));
-        facts.push(("weighting", report.weighting.to_string()));
-        if let Some(shrinkage) = report.weighting.shrinks() {
-            facts.push(("shrinkage of the second moment", number(shrinkage.part())));
-        }
-        if report.summary.bases.count > 0 {
-            facts.push((
-                "shared bases",
-                format!(
-                    "{}, {}",
-                    report.summary.bases.count,
-                    bytes(report.summary.bases.bytes as f64)
-                ),
-            ));
-        }
-        if let Some(peak) = report.peak_memory {
-            facts.push(("memory at most", bytes(peak as f64)));
-        }
-        if let Some(calibration) = &report.calibration {
-            facts.push(("calibrated on", calibration.text.clone()));
-            facts.push(("digest of the text", calibration.text_sha256.to_string()));
-            facts.push((
-                "tokens",
-                format!(
-                    "{} in windows of {}; {} of {} layers from the cache",
-                    count(calibration.tokens as u64),
-                    calibration.context,
-                    calibration.found_layers,
-                    calibration.layers
-                ),
-            ));
-            facts.push(("gauge", calibration.gauge.to_string()));
-            for error in &calibration.output_errors {
-                facts.push((
-                    output_error(error.slot),
-                    format!(
-                        "{} (largest {})",
-                        number(error.error),
-                        number(error.largest_error)
-                    ),
-                ));
-            }
-        }
+        facts.extend(of_report(report));
     }
     if let Some(artifact) = subject.artifact {
         let made = &artifact.manifest.provenance;
@@ -225,20 +153,89 @@ fn facts(subject: &Subject) -> Vec<(&'static str, String)> {
         facts.push(("linear algebra", made.linear_algebra.clone()));
         let calibration = made.calibration.as_ref();
         if let Some(calibration) = calibration.filter(|_| subject.report.is_none()) {
-            facts.push((
-                "digest of the calibration text",
-                calibration.text_sha256.to_string(),
-            ));
-            facts.push((
-                "tokens",
-                format!(
-                    "{} in windows of {}",
-                    count(calibration.tokens),
-                    calibration.context
+            let (tokens, context) = (count(calibration.tokens), calibration.context);
+            facts.extend([
+                (
+                    "digest of the calibration text",
+                    calibration.text_sha256.to_string(),
                 ),
-            ));
-            facts.push(("gauge", calibration.gauge.clone()));
+                ("tokens", format!("{tokens} in windows of {context}")),
+                ("gauge", calibration.gauge.clone()),
+            ]);
         }
+    }
+    facts
+}
+
+/// Of the source and of what was decided.
+fn of_plan(subject: &Subject) -> Vec<Fact> {
+    let plan = subject.plan;
+    let mut facts = Vec::new();
+    if let Some(source) = subject.source {
+        facts.push(("source", source.to_owned()));
+    }
+    let (after, before) = (count(subject.after), count(subject.before));
+    let method = match plan.method.as_str() {
+        "gp" => "gp, low rank slot by slot".to_owned(),
+        "grc" => "grc, bases shared by slots".to_owned(),
+        other => other.to_owned(),
+    };
+    facts.extend([
+        ("digest of the source", subject.source_sha256.to_string()),
+        ("bytes", format!("{after} of {before}")),
+        ("method", method),
+        ("budget", budget(subject)),
+        ("factors stored in", plan.factor_type.to_string()),
+    ]);
+    if let Some(allocation) = &plan.allocation {
+        facts.push(("allocator", allocation.allocator.clone()));
+        if let Some(floor) = &allocation.rank_floor {
+            facts.push(("smallest rank allowed", floor.clone()));
+        }
+        if let Some(cap) = allocation.rank_cap {
+            facts.push(("largest rank allowed", count(cap)));
+        }
+    }
+    facts
+}
+
+/// Of the compilation.
+fn of_report(report: &Report) -> Vec<Fact> {
+    let (parameters, bases) = (report.summary.parameters, report.summary.bases);
+    let (after, before) = (count(parameters.after), count(parameters.before));
+    let mut facts = vec![
+        ("parameters", format!("{after} of {before}")),
+        ("weighting", report.weighting.to_string()),
+    ];
+    if let Some(shrinkage) = report.weighting.shrinks() {
+        facts.push(("shrinkage of the second moment", number(shrinkage.part())));
+    }
+    if bases.count > 0 {
+        let size = bytes(bases.bytes as f64);
+        facts.push(("shared bases", format!("{}, {size}", bases.count)));
+    }
+    if let Some(peak) = report.peak_memory {
+        facts.push(("memory at most", bytes(peak as f64)));
+    }
+    if let Some(calibration) = &report.calibration {
+        let tokens = format!(
+            "{} in windows of {}; {} of {} layers from the cache",
+            count(calibration.tokens as u64),
+            calibration.context,
+            calibration.found_layers,
+            calibration.layers
+        );
+        facts.extend([
+            ("calibrated on", calibration.text.clone()),
+            ("digest of the text", calibration.text_sha256.to_string()),
+            ("tokens", tokens),
+            ("gauge", calibration.gauge.to_string()),
+        ]);
+        facts.extend(calibration.output_errors.iter().map(|error| {
+            let (mean, largest) = (number(error.error), number(error.largest_error));
+            let value = format!("{mean} (largest {largest})");
+            (output_error(error.slot), value)
+        }));
     }
     facts
 }

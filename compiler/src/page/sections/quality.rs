@@ -3,10 +3,14 @@
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{bytes, number, percent};
 use super::super::plot::{Axis, Colour, Kind, Marker, PlotError, Point, Series, Xy};
-use super::super::subject::Given;
+use super::super::subject::{Given, Subject};
 use super::super::table::{Cell, Table};
 use super::empty;
 use crate::measure::{Evaluation, Interval};
+use crate::report::Report;
+
+/// What the source is called in legends.
+const ORIGINAL: &str = "the original";
 
 /// Something that was measured.
 struct Measurement<'a> {
@@ -26,9 +30,12 @@ enum What {
 /// Measurements that may be compared: on one text, in one protocol, with one reference.
 struct Field<'a> {
     about: String,
-    reference: Option<(String, u64, f64)>,
+    reference: Option<Reference>,
     measured: Vec<Measurement<'a>>,
 }
+
+/// What measurements are compared with: its name, its bytes, its perplexity.
+type Reference = (String, u64, f64);
 
 /// A number, and its interval.
 type Value = (f64, Option<Interval>);
@@ -47,28 +54,13 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
 }
 
 fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
-    let mut fields: Vec<Field> = Vec::new();
-    let mut add = |about: String, reference: Option<(String, u64, f64)>, one: Measurement<'a>| {
-        let same = |f: &&mut Field| {
-            f.about == about
-                && f.reference.as_ref().map(|r| (&r.0, r.1))
-                    == reference.as_ref().map(|r| (&r.0, r.1))
-        };
-        match fields.iter_mut().find(same) {
-            Some(field) => field.measured.push(one),
-            None => fields.push(Field {
-                about,
-                reference,
-                measured: vec![one],
-            }),
-        }
-    };
+    let mut fields = Fields::default();
     for of in given.evaluated {
         let scores = &of.evaluation;
         let reference = of.reference.as_ref().zip(scores.reference.as_ref());
         let reference = reference
             .map(|(file, found)| (file.name.clone(), file.bytes, found.reference_perplexity));
-        add(
+        fields.add(
             about(scores, &format!("windows of {}", of.text)),
             reference,
             Measurement {
@@ -80,75 +72,101 @@ fn fields<'a>(given: &Given<'a>) -> Vec<Field<'a>> {
         );
     }
     for subject in &given.subjects {
-        let Some(report) = subject.report else {
-            continue;
-        };
-        let reference = |scores: &Evaluation| {
-            let perplexity = scores.reference.as_ref()?.reference_perplexity;
-            Some((report.source.clone(), report.bytes.before, perplexity))
-        };
-        // Only what tells candidates apart: a plot has little room for names.
-        let first = report.trials.first();
-        let of_ratios = report
-            .trials
-            .iter()
-            .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
-        let parts = report.trials.iter().filter_map(|trial| trial.shrinkage);
-        let of_shrinkages = parts.clone().any(|part| Some(part) != parts.clone().next());
-        for trial in &report.trials {
-            let scores = &trial.evaluation;
-            let bias = if trial.bias { ", bias" } else { "" };
-            let part = trial.shrinkage.filter(|_| of_shrinkages);
-            let part = part.map_or_else(String::new, |part| format!(" {part}"));
-            let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
-            let ratio = ratio.unwrap_or_default();
-            add(
-                format!(
-                    "candidates of {}, {} held-out windows that decided{}, {} tokens",
-                    subject.name,
-                    scores.chunks,
-                    if trial.elsewhere {
-                        " on the shrinkage, of the texts behind the first"
-                    } else {
-                        ""
-                    },
-                    number(scores.tokens as f64)
-                ),
-                reference(scores),
-                Measurement {
-                    name: format!("{}{part}{bias}{ratio}", trial.gauge),
-                    bytes: trial.bytes,
-                    scores,
-                    kind: if trial.chosen {
-                        What::Chosen
-                    } else {
-                        What::Candidate
-                    },
-                },
-            );
-        }
-        if let Some(quality) = &report.quality {
-            let scores = &quality.evaluation;
-            add(
-                format!(
-                    "{} that decided nothing{}",
-                    about(scores, &format!("held-out windows of {}", quality.text)),
-                    match quality.choosing_windows {
-                        0 => String::new(),
-                        chose => format!("; {chose} others decided"),
-                    }
-                ),
-                reference(scores),
-                Measurement {
-                    name: subject.name.clone(),
-                    bytes: subject.after,
-                    scores,
-                    kind: What::Artifact,
-                },
-            );
+        if let Some(report) = subject.report {
+            candidates(subject, report, &mut fields);
+            artifact(subject, report, &mut fields);
         }
     }
-    fields
+    fields.0
+}
+
+/// Measurements by what they may be compared with.
+#[derive(Default)]
+struct Fields<'a>(Vec<Field<'a>>);
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, about: String, reference: Option<Reference>, one: Measurement<'a>) {
+        let same = |f: &&mut Field| {
+            f.about == about
+                && f.reference.as_ref().map(|r| (&r.0, r.1))
+                    == reference.as_ref().map(|r| (&r.0, r.1))
+        };
+        match self.0.iter_mut().find(same) {
+            Some(field) => field.measured.push(one),
+            None => self.0.push(Field {
+                about,
+                reference,
+                measured: vec![one],
+            }),
+        }
+    }
+}
+
+/// The source of a compilation, where a measurement was compared with it.
+fn reference(report: &Report, scores: &Evaluation) -> Option<Reference> {
+    let perplexity = scores.reference.as_ref()?.reference_perplexity;
+    Some((report.source.clone(), report.bytes.before, perplexity))
+}
+
+/// What an artifact was chosen among.
+fn candidates<'a>(subject: &Subject, report: &'a Report, fields: &mut Fields<'a>) {
+    // Only what tells candidates apart: a plot has little room for names.
+    let first = report.trials.first();
+    let of_ratios = report
+        .trials
+        .iter()
+        .any(|trial| Some(trial.ratio) != first.map(|first| first.ratio));
+    let parts = report.trials.iter().filter_map(|trial| trial.shrinkage);
+    let of_shrinkages = parts.clone().any(|part| Some(part) != parts.clone().next());
+    for trial in &report.trials {
+        let scores = &trial.evaluation;
+        let bias = if trial.bias { ", bias" } else { "" };
+        let part = trial.shrinkage.filter(|_| of_shrinkages);
+        let part = part.map_or_else(String::new, |part| format!(" {part}"));
+        let ratio = of_ratios.then(|| format!(" at {:.2}", trial.ratio));
+        let ratio = ratio.unwrap_or_default();
+        let elsewhere = match trial.elsewhere {
+            true => " on the shrinkage, of the texts behind the first",
+            false => "",
+        };
+        let about = format!(
+            "candidates of {}, {} held-out windows that decided{elsewhere}, {} tokens",
+            subject.name,
+            scores.chunks,
+            number(scores.tokens as f64)
+        );
+        let one = Measurement {
+            name: format!("{}{part}{bias}{ratio}", trial.gauge),
+            bytes: trial.bytes,
+            scores,
+            kind: match trial.chosen {
+                true => What::Chosen,
+                false => What::Candidate,
+            },
+        };
+        fields.add(about, reference(report, scores), one);
+    }
+}
+
+/// The artifact itself, on text that decided nothing.
+fn artifact<'a>(subject: &Subject, report: &'a Report, fields: &mut Fields<'a>) {
+    let Some(quality) = &report.quality else {
+        return;
+    };
+    let scores = &quality.evaluation;
+    let others = match quality.choosing_windows {
+        0 => String::new(),
+        chose => format!("; {chose} others decided"),
+    };
+    let about = about(scores, &format!("held-out windows of {}", quality.text));
+    let one = Measurement {
+        name: subject.name.clone(),
+        bytes: subject.after,
+        scores,
+        kind: What::Artifact,
+    };
+    let about = format!("{about} that decided nothing{others}");
+    fields.add(about, reference(report, scores), one);
 }
 
 /// What an evaluation is of.
@@ -162,103 +180,115 @@ fn about(scores: &Evaluation, windows: &str) -> String {
 }
 
 fn figures(field: &Field) -> Result<Vec<Block>, PlotError> {
-    let several = field.measured.iter().any(|m| m.kind != What::Artifact);
-    let series = |value: &dyn Fn(&Evaluation) -> Option<Value>, of_reference: Option<f64>| {
-        let points = |kind: What| -> Vec<Point> {
-            let own = field.measured.iter().filter(|m| m.kind == kind);
-            own.filter_map(|m| {
-                let (y, interval) = value(m.scores)?;
-                Some(Point {
-                    interval,
-                    name: m.name.clone(),
-                    named: field.measured.len() <= 12,
-                    ..Point::new(m.bytes as f64, y)
-                })
-            })
-            .collect()
+    let first = if field.reference.is_some() {
+        let ratio = |s: &Evaluation| {
+            let found = s.reference.as_ref()?;
+            Some((found.perplexity_ratio, found.perplexity_ratio_interval))
         };
-        let looks = [
-            (What::Artifact, "artifact", Colour::Thing(0), Marker::Circle),
-            (What::Candidate, "candidate", Colour::Muted, Marker::Ring),
-            (What::Chosen, "chosen", Colour::Thing(1), Marker::Diamond),
-        ];
-        let mut series: Vec<Series> = looks
-            .map(|(kind, name, colour, marker)| Series {
-                name: name.into(),
-                colour,
-                marker: Some(marker),
-                line: false,
-                points: points(kind),
-            })
-            .into();
-        if let Some(((name, bytes, _), of_reference)) = field.reference.as_ref().zip(of_reference) {
-            series.push(Series {
-                name: "the original".into(),
-                colour: Colour::Thing(2),
-                marker: Some(Marker::Square),
-                line: false,
-                points: vec![Point {
-                    name: name.clone(),
-                    // The legend names it.
-                    named: false,
-                    ..Point::new(*bytes as f64, of_reference)
-                }],
-            });
-        }
-        series.retain(|s| !s.points.is_empty());
-        series
-    };
-    let plot = |title: &str, axis: Axis, series: Vec<Series>| -> Result<Option<Block>, PlotError> {
-        if series.iter().all(|s| s.name == "the original") {
-            return Ok(None);
-        }
-        let across = Axis::new("bytes", Kind::Bytes);
-        let mut xy = Xy::new(format!("{title} against bytes"), across, axis);
-        xy.series = series;
-        let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
-        Ok(Some(Block::Figure(Figure {
-            caption: format!("{title}: {}.", field.about),
-            plots: vec![xy.draw()?],
-            legend: Legend::Keys(xy.series.iter().map(key).collect()),
-            table: xy.table(format!("{title} against bytes, {}", field.about), false),
-        })))
-    };
-    let compared = field.reference.is_some();
-    let first = if compared {
-        plot(
+        figure(
+            field,
             "Perplexity over the original's",
             Axis::new("perplexity / the original's", Kind::Linear),
-            series(
-                &|s| {
-                    let found = s.reference.as_ref()?;
-                    Some((found.perplexity_ratio, found.perplexity_ratio_interval))
-                },
-                Some(1.0),
-            ),
+            series(field, &ratio, Some(1.0)),
         )?
     } else {
-        plot(
+        let perplexity = |s: &Evaluation| Some((s.perplexity, s.perplexity_interval));
+        figure(
+            field,
             "Perplexity",
             Axis::new("perplexity", Kind::Linear),
-            series(&|s| Some((s.perplexity, s.perplexity_interval)), None),
+            series(field, &perplexity, None),
         )?
     };
-    let second = plot(
+    let kl = |s: &Evaluation| {
+        let found = s.reference.as_ref()?;
+        Some((found.kl, found.kl_interval))
+    };
+    let second = figure(
+        field,
         "KL divergence from the original",
         Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
-        series(
-            &|s| {
-                let found = s.reference.as_ref()?;
-                Some((found.kl, found.kl_interval))
-            },
-            None,
-        ),
+        series(field, &kl, None),
     )?;
     let mut blocks: Vec<Block> = first.into_iter().chain(second).collect();
     if !blocks.is_empty() {
+        let several = field.measured.iter().any(|m| m.kind != What::Artifact);
         blocks.push(Block::Table(all(field, several)));
     }
     Ok(blocks)
+}
+
+/// A value of all measurements by what they are of; and the original's, where it has one.
+fn series(
+    field: &Field,
+    value: &dyn Fn(&Evaluation) -> Option<Value>,
+    of_reference: Option<f64>,
+) -> Vec<Series> {
+    let points = |kind: What| -> Vec<Point> {
+        let own = field.measured.iter().filter(|m| m.kind == kind);
+        own.filter_map(|m| {
+            let (y, interval) = value(m.scores)?;
+            Some(Point {
+                interval,
+                name: m.name.clone(),
+                named: field.measured.len() <= 12,
+                ..Point::new(m.bytes as f64, y)
+            })
+        })
+        .collect()
+    };
+    let looks = [
+        (What::Artifact, "artifact", Colour::Thing(0), Marker::Circle),
+        (What::Candidate, "candidate", Colour::Muted, Marker::Ring),
+        (What::Chosen, "chosen", Colour::Thing(1), Marker::Diamond),
+    ];
+    let mut series: Vec<Series> = looks
+        .map(|(kind, name, colour, marker)| Series {
+            name: name.into(),
+            colour,
+            marker: Some(marker),
+            line: false,
+            points: points(kind),
+        })
+        .into();
+    if let Some(((name, bytes, _), of_reference)) = field.reference.as_ref().zip(of_reference) {
+        series.push(Series {
+            name: ORIGINAL.into(),
+            colour: Colour::Thing(2),
+            marker: Some(Marker::Square),
+            line: false,
+            points: vec![Point {
+                name: name.clone(),
+                // The legend names it.
+                named: false,
+                ..Point::new(*bytes as f64, of_reference)
+            }],
+        });
+    }
+    series.retain(|s| !s.points.is_empty());
+    series
+}
+
+/// A plot against bytes; none where nothing was measured.
+fn figure(
+    field: &Field,
+    title: &str,
+    axis: Axis,
+    series: Vec<Series>,
+) -> Result<Option<Block>, PlotError> {
+    if series.iter().all(|s| s.name == ORIGINAL) {
+        return Ok(None);
+    }
+    let across = Axis::new("bytes", Kind::Bytes);
+    let mut xy = Xy::new(format!("{title} against bytes"), across, axis);
+    xy.series = series;
+    let key = |s: &Series| (s.colour, s.marker.map(Marker::letter), s.name.clone());
+    Ok(Some(Block::Figure(Figure {
+        caption: format!("{title}: {}.", field.about),
+        plots: vec![xy.draw()?],
+        legend: Legend::Keys(xy.series.iter().map(key).collect()),
+        table: xy.table(format!("{title} against bytes, {}", field.about), false),
+    })))
 }
 
 fn all(field: &Field, several: bool) -> Table {

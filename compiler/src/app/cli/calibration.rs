@@ -1,0 +1,113 @@
+//! What is calibrated on, and where that is kept.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{SharingArgs, heading};
+use crate::request::{CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+
+/// What is calibrated on, and what follows from it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::TEXT)]
+pub struct CalibrationArgs {
+    /// Text to calibrate on (UTF-8): what the model is to be good at. May be given several times; with
+    /// =WEIGHT behind it each token of the text counts so many times
+    #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
+    pub calibration: Vec<CalibrationText>,
+    /// Tokens of each text at most
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    pub calibration_tokens: u32,
+    /// Tokens in a window of the calibration
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: u32,
+    /// Text to measure on what is decided (UTF-8) [default: the end of each TEXT, which is not
+    /// calibrated on then]
+    #[arg(
+        long,
+        value_name = "FILE",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
+    pub held_out: Option<PathBuf>,
+}
+
+impl CalibrationArgs {
+    /// What to calibrate on.
+    pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
+        self.is_given().then(|| CalibrationOptions {
+            texts: self.calibration.clone(),
+            tokens: self.calibration_tokens as usize,
+            context: self.context as usize,
+            cache: cache.cache.clone(),
+            trust_cache: cache.sharing.trust_cache,
+            lock_timeout: Duration::from_secs(cache.sharing.lock_timeout),
+            held_out: self.held_out.clone(),
+        })
+    }
+
+    /// Whether there is a text.
+    pub fn is_given(&self) -> bool {
+        !self.calibration.is_empty()
+    }
+}
+
+/// What is kept of a calibration, and where.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = heading::WHERE)]
+pub struct CacheArgs {
+    /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
+    #[arg(
+        long,
+        value_name = "DIR",
+        hide_short_help = true,
+        requires = "calibration"
+    )]
+    pub cache: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub sharing: SharingArgs,
+}
+
+/// A text, with its weight where what is behind the last `=` is a number; a file whose name ends so is
+/// meant itself.
+fn parse_text(text: &str) -> Result<CalibrationText, String> {
+    let plain = |path: &str, weight| {
+        let path = PathBuf::from(path);
+        Ok(CalibrationText { path, weight })
+    };
+    let split = text.rsplit_once('=');
+    let weighted = split.and_then(|(path, weight)| Some((path, weight.parse::<f64>().ok()?)));
+    match weighted {
+        Some((path, weight)) if !Path::new(text).exists() => {
+            match weight > 0.0 && weight.is_finite() && !path.is_empty() {
+                true => plain(path, weight),
+                false => {
+                    Err("a weight is a finite number above 0, behind the name of a text".into())
+                }
+            }
+        }
+        _ => plain(text, 1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_may_have_a_weight() {
+        let text = |path: &str, weight| {
+            let path = PathBuf::from(path);
+            Ok(CalibrationText { path, weight })
+        };
+        assert_eq!(parse_text("a.txt"), text("a.txt", 1.0));
+        assert_eq!(parse_text("a.txt=0.3"), text("a.txt", 0.3));
+        assert_eq!(parse_text("a=b=2"), text("a=b", 2.0));
+        assert_eq!(parse_text("a=b"), text("a=b", 1.0));
+        for wrong in ["a.txt=0", "a.txt=-1", "a.txt=inf", "a.txt=nan", "=2"] {
+            assert!(parse_text(wrong).is_err(), "{wrong}");
+        }
+    }
+}
