@@ -9,6 +9,7 @@
 
 mod analyse;
 mod bad_input;
+mod budgets;
 mod calibrate;
 mod chat;
 mod compile;
