@@ -10,7 +10,7 @@ use crate::request::Target;
 use crate::request::{FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
-use crate::unit::{Weighting, spectrum};
+use crate::unit::{ModelTreatment, spectrum};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct Measured<'a> {
 ///
 /// # Errors
 /// [`UnitsError::Unit`] where a weight does not decode or is not finite.
-pub fn evidence(
+pub fn measure(
     measured: Measured,
     request: &Request,
     target: &Target,
@@ -58,8 +58,8 @@ pub fn evidence(
         // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
         // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
         let treatment = Treatment::with_gauge(kind);
-        let weighting = Weighting::new(treatment, measured.calibration);
-        let spectra = spectra(measured, request, &weighting, threads, watch)?;
+        let treatment = ModelTreatment::new(treatment, measured.calibration);
+        let spectra = spectra(measured, request, &treatment, threads, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
         } else {
@@ -110,7 +110,7 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
     }
 }
 
-/// Whether what the allocator of a request needs is measured by [`evidence`], so that its absence
+/// Whether what the allocator of a request needs is measured by [`measure`], so that its absence
 /// before is no fault.
 pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
     match request.allocation.allocator {
@@ -126,7 +126,7 @@ pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool
 fn spectra(
     measured: Measured,
     request: &Request,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
@@ -140,7 +140,7 @@ fn spectra(
         // A spectrum takes no room, so a slow unit need not hold up the others.
         units.len(),
         |index| {
-            let spectrum = spectrum::of_unit(source, &units[index], shared, weighting);
+            let spectrum = spectrum::of_unit(source, &units[index], shared, treatment);
             spectrum.map_err(UnitsError::of(source))
         },
         |index, spectrum| {

@@ -30,9 +30,9 @@ mod terminal;
 mod texts;
 mod tokenize;
 mod trained;
+mod treatment;
 mod usage;
 mod verify;
-mod weighting;
 
 use std::path::{Path, PathBuf};
 
