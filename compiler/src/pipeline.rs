@@ -41,6 +41,7 @@ use crate::system::show::name_of;
 
 pub use builder::Compiler;
 pub use error::CompileError;
+#[cfg(feature = "cli")]
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
 use prepare::{Prepared, plan_at, prepare, tokenizer};
