@@ -9,6 +9,14 @@ cargo fmt --all --check
 echo "== clippy"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
+echo "== the library without its command line"
+cargo clippy --release --locked -p htc --no-default-features --lib --example build_script -- -D warnings
+library=$(cargo tree --locked -p htc --no-default-features -e normal,build --prefix none --format '{p}')
+if grep -E '^(clap|ctrlc|indicatif|minijinja|plotters) v' <<<"$library"; then
+  echo "htc without its feature cli depends on the above" >&2
+  exit 1
+fi
+
 if pkg-config --exists openblas 2>/dev/null; then
   echo "== feature openblas"
   cargo clippy --release --locked -p htc -p htc-math --all-targets --features htc/openblas -- -D warnings

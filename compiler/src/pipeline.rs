@@ -27,13 +27,13 @@ use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, Chosen, Wanted};
+use crate::choose::{self, ChoiceRequest, Chosen};
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::make::Inputs;
 use crate::make::work::Work;
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
-use crate::request::{Asked, BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment};
+use crate::request::{BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment, TreatmentRequest};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory::Peak;
@@ -41,6 +41,7 @@ use crate::system::show::name_of;
 
 pub use builder::Compiler;
 pub use error::CompileError;
+#[cfg(feature = "cli")]
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
 use prepare::{Prepared, plan_at, prepare, tokenizer};
@@ -204,8 +205,8 @@ pub fn search(
         tokenizer: &tokenizer(source)?,
         threads,
     };
-    let wanted = Wanted {
-        weighting: planned.plan.request().weighting,
+    let wanted = ChoiceRequest {
+        treatment: planned.plan.request().treatment,
         goal,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
@@ -223,7 +224,7 @@ pub fn search(
         bias,
         shrinkage: _,
     } = chosen.treatment;
-    chosen.plan.set_weighting(Asked {
+    chosen.plan.set_treatment(TreatmentRequest {
         gauge: Some(gauge),
         sink: Some(sink),
         bias: Some(if bias { BiasArg::On } else { BiasArg::Off }),

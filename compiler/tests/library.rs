@@ -97,11 +97,8 @@ fn a_cancelled_compilation_goes_on() {
 /// What the builder refuses, each with the method that its message names.
 fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
     let plain = || Compiler::new(demo("reference-7m-f16.gguf"), folder.join("m.htz"));
-    let calibrated = || {
-        plain()
-            .calibration(demo("alice.txt"))
-            .cache(folder.join("cache"))
-    };
+    let on = |text: PathBuf| plain().calibration(text).cache(folder.join("cache"));
+    let calibrated = || on(demo("alice.txt"));
     let (short, large, none) = (
         folder.join("a.txt"),
         folder.join("large"),
@@ -157,7 +154,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
             Compiler::new(demo("reference-7m-f16.gguf"), demo("reference-7m-f16.gguf")),
             "output",
         ),
-        (calibrated().calibration(short), "context"),
+        (on(short), "context"),
         (calibrated().context(1 << 20), "context"),
         (
             calibrated().calibration_tokens(8).context(16),
@@ -166,10 +163,7 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         (calibrated().held_out(demo("alice.txt")), "held_out"),
         (calibrated().cache(demo("alice.txt")), "cache"),
         // A text of one window.
-        (
-            calibrated().calibration(window).context(64).max_kl(0.1),
-            "max_kl",
-        ),
+        (on(window).context(64).max_kl(0.1), "max_kl"),
     ]
 }
 

@@ -392,5 +392,6 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests;

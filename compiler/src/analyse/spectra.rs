@@ -10,7 +10,7 @@ use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, OfSource, Unit};
 use crate::request::{GaugeKind, Treatment};
 use crate::unit::UnitError;
-use crate::unit::{Weighting, spectrum};
+use crate::unit::{ModelTreatment, spectrum};
 
 /// Parts of the energy whose ranks are listed.
 pub(super) const ENERGIES: [f64; 5] = [0.5, 0.75, 0.9, 0.95, 0.99];
@@ -87,13 +87,13 @@ fn alone(layer: usize, member: Member) -> Unit {
 
 /// The gauges under which spectra are taken.
 pub(super) struct Gauges<'a> {
-    none: Weighting<'a>,
-    calibrated: Option<[Weighting<'a>; 2]>,
+    none: ModelTreatment<'a>,
+    calibrated: Option<[ModelTreatment<'a>; 2]>,
 }
 
 impl<'a> Gauges<'a> {
     pub(super) fn new(calibration: Option<&'a Calibration>) -> Self {
-        let of = |kind| Weighting::new(Treatment::with_gauge(kind), calibration);
+        let of = |kind| ModelTreatment::new(Treatment::with_gauge(kind), calibration);
         Gauges {
             none: of(GaugeKind::None),
             calibrated: calibration.map(|_| [GaugeKind::Activation, GaugeKind::Whiten].map(of)),
@@ -126,7 +126,7 @@ pub(super) fn of_unit(
             continue;
         };
         let single = alone(unit.layer, *member);
-        let of = |weighting| spectrum::of_unit(source, &single, false, weighting);
+        let of = |treatment| spectrum::of_unit(source, &single, false, treatment);
         let own = of(&gauges.none)?;
         let mut found = spectrum_of((unit.layer, slot), member, &own);
         if let Some([activation, whiten]) = &gauges.calibrated {

@@ -14,7 +14,7 @@ mod goal;
 mod planning;
 mod reporting;
 mod storing;
-mod weighting;
+mod treatment;
 
 pub use analysis::AnalyseArgs;
 pub use calibration::{CacheArgs, CalibrationArgs};
@@ -22,7 +22,7 @@ pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
 pub use storing::{CleanArgs, SharingArgs};
-pub use weighting::WeightingArgs;
+pub use treatment::TreatmentArgs;
 
 /// Offline compression compiler for transformer language models.
 #[derive(Debug, Parser)]
@@ -111,7 +111,7 @@ pub struct CompileArgs {
     pub plan: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub treatment: TreatmentArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub cache: CacheArgs,
@@ -165,7 +165,7 @@ pub struct PlanArgs {
     pub planning: PlanningArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub weighting: WeightingArgs,
+    pub treatment: TreatmentArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub cache: CacheArgs,

@@ -13,9 +13,9 @@
 mod bench;
 mod error;
 mod limit;
+mod request;
 mod show;
 mod treatments;
-mod wanted;
 
 use std::fmt;
 
@@ -31,9 +31,9 @@ use crate::system::clock::StageClock;
 pub use bench::Trial;
 use bench::{Bench, Candidate};
 pub use error::TrialError;
+pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::Deciding;
-pub use wanted::Wanted;
 
 /// The ratio at which treatments are compared before a limit is searched.
 const RATIO_OF_TREATMENTS: f64 = 0.8;
@@ -77,7 +77,7 @@ type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 pub fn choose(
     inputs: &Inputs,
     planner: Planner,
-    wanted: Wanted,
+    wanted: ChoiceRequest,
     work: &Work,
     clock: &StageClock,
     watch: Watch,
@@ -110,7 +110,7 @@ pub fn choose(
     };
     let (plan, treatment) = match &best {
         Some(best) => (best.plan.clone(), best.treatment),
-        None => (planner(None)?, wanted.weighting.resolve(wanted.calibrated)?),
+        None => (planner(None)?, wanted.treatment.resolve(wanted.calibrated)?),
     };
     let built = bench.build(&plan, treatment)?;
     let measured = |windows: Windows| bench.evaluate(built.key, &windows);
@@ -156,7 +156,7 @@ pub fn choose(
 fn decide(
     bench: &Bench,
     planner: Planner,
-    wanted: Wanted,
+    wanted: ChoiceRequest,
     deciding: &Deciding,
     held_out: &HeldOut,
 ) -> Result<Candidate, TrialError> {
@@ -174,7 +174,7 @@ fn decide(
 }
 
 /// Two windows decide on a limit, since one has no interval, and one reports.
-fn too_few(wanted: Wanted, found: usize) -> TrialError {
+fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     TrialError::FewHeldOut {
         what: wanted.goal.limit.asked(),
         found,
@@ -186,11 +186,11 @@ fn too_few(wanted: Wanted, found: usize) -> TrialError {
 fn unmeasured(
     inputs: &Inputs,
     planner: Planner,
-    wanted: Wanted,
+    wanted: ChoiceRequest,
     work: &Work,
     watch: Watch,
 ) -> Result<Chosen, TrialError> {
-    let treatment = wanted.weighting.resolve(wanted.calibrated)?;
+    let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     let mut notes = Vec::new();
     if wanted.calibrated {
         notes.push(

@@ -2,7 +2,7 @@
 
 use super::TrialError;
 use super::bench::{Bench, Candidate};
-use super::wanted::Wanted;
+use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::plan::Plan;
 use crate::request::{GaugeKind, Shrinkage, Treatment};
@@ -21,7 +21,7 @@ impl Bench<'_> {
     pub(super) fn best_treatment(
         &self,
         plan: &Plan,
-        wanted: Wanted,
+        wanted: ChoiceRequest,
         deciding: &Deciding,
     ) -> Result<Candidate, TrialError> {
         let windows = &deciding.all;

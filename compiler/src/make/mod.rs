@@ -2,7 +2,7 @@
 
 mod error;
 mod journal;
-mod treated;
+mod treatment;
 pub mod work;
 
 use std::borrow::Cow;
@@ -23,17 +23,17 @@ use crate::math::BACKEND;
 use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
-use crate::unit::Weighting;
+use crate::unit::ModelTreatment;
 use crate::unit::{self, Factors, Found, UnitsError};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
-pub use treated::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, Treated};
+pub use treatment::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, TreatmentReport};
 use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 1;
+pub const ARITHMETIC_VERSION: u32 = 2;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub struct Built {
     /// What it says of its plan, with the errors.
     pub record: PlanRecord,
     /// What was found of its units.
-    pub treated: Treated,
+    pub treated: TreatmentReport,
     /// Its bytes.
     pub bytes: u64,
 }
@@ -189,7 +189,7 @@ impl Inputs<'_> {
             journal.complete(Digest::of(artifact.open()?.head()))?;
         }
         fill_in(&mut record, &jobs, &known);
-        let mut treated = Treated::default();
+        let mut treated = TreatmentReport::default();
         for (&index, found) in &known {
             if let Some(unit) = jobs.get(index).and_then(|&job| made(job)) {
                 treated.add(unit, found);
@@ -213,13 +213,13 @@ impl Inputs<'_> {
     ) -> Result<Vec<(usize, Found)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let done = writing.done.clone();
-        let weighting = Weighting::new(treatment, self.calibration).of_plan(source, plan);
+        let treatment = ModelTreatment::new(treatment, self.calibration).of_plan(source, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
             let mut units = open.filter_map(|index| made(jobs[index]));
             units.any(|unit| unit.layer() == Some(layer))
         };
-        search_axioms(&weighting, source, self.threads, open, watch)?;
+        search_axioms(&treatment, source, self.threads, open, watch)?;
         watch.tell(Event::Planned(jobs.len()));
         let of_source = |error| MakeError::from(UnitsError::of(source)(error));
         ordered::for_each(
@@ -232,7 +232,7 @@ impl Inputs<'_> {
                     unit::check_finite(source, tensor).map_err(of_source)?;
                     Ok(None)
                 }
-                Job::Make(unit) => unit::factorise(source, unit, &weighting)
+                Job::Make(unit) => unit::factorise(source, unit, &treatment)
                     .map(Some)
                     .map_err(of_source),
             },
@@ -310,13 +310,13 @@ impl Writing<'_> {
 /// Lets every thread search the axiom gauge of a layer, of those that are wanted; units that asked for one would wait for each
 /// other.
 fn search_axioms(
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
     source: &ModelFile,
     threads: usize,
     wanted: impl Fn(usize) -> bool,
     watch: Watch,
 ) -> Result<(), MakeError> {
-    if weighting.treatment().gauge != GaugeKind::Axiom {
+    if treatment.treatment().gauge != GaugeKind::Axiom {
         return Ok(());
     }
     let layers: Vec<usize> = (0..source.hyper.layers)
@@ -330,7 +330,7 @@ fn search_axioms(
         layers.len(),
         |index| {
             let layer = layers[index];
-            let found = weighting.axiom(layer).map(|_| ());
+            let found = treatment.axiom(layer).map(|_| ());
             Ok(found.map_err(UnitsError::of(source))?)
         },
         |index, ()| Ok(watch.done(&format!("layer {}", layers[index]))?),

@@ -30,7 +30,7 @@ fn report() -> Value {
         "slots": [{"slot": "q", "factorised": 2, "dense": 0, "rank": [4, 4],
             "bytes": {"before": 512, "after": 256}, "error": 0.1, "largest_error": 0.2}],
         "bases": {"count": 0, "bytes": 0}, "biases": {"count": 2, "parameters": 10, "bytes": 40},
-        "weighting": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
+        "treatment": {"gauge": "whiten", "sink": "append", "bias": true}, "notes": ["a note <b>"],
         "calibration": {"text": "t.txt", "text_sha256": digest(), "tokens": 10, "context": 5, "found_layers": 0,
             "layers": 2, "gauge": "whiten", "output_errors": [{"slot": "q", "error": 0.03125, "largest_error": 0.04}]},
         "plan": {"method": "gp", "budget": {"ratio": 0.5}, "factor_type": "f16",

@@ -225,25 +225,25 @@ impl Compiler {
 
     /// Which errors count.
     pub fn gauge(mut self, gauge: GaugeKind) -> Self {
-        self.wishes.weighting.gauge = Some(gauge);
+        self.wishes.treatment.gauge = Some(gauge);
         self
     }
 
     /// What factors must not lose.
     pub fn sink(mut self, sink: SinkProtection) -> Self {
-        self.wishes.weighting.sink = Some(sink);
+        self.wishes.treatment.sink = Some(sink);
         self
     }
 
     /// Whether biases correct.
     pub fn bias(mut self, bias: BiasArg) -> Self {
-        self.wishes.weighting.bias = Some(bias);
+        self.wishes.treatment.bias = Some(bias);
         self
     }
 
     /// How far the second moment of [`GaugeKind::Whiten`] is shrunk.
     pub fn shrinkage(mut self, shrinkage: ShrinkageArg) -> Self {
-        self.wishes.weighting.shrinkage = Some(shrinkage);
+        self.wishes.treatment.shrinkage = Some(shrinkage);
         self
     }
 
@@ -325,7 +325,7 @@ impl Compiler {
                 },
             },
             calibration: calibrated.then(|| self.calibration.clone()),
-            weighting: self.wishes.weighting,
+            treatment: self.wishes.treatment,
             goal: self.goal,
             probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),

@@ -12,7 +12,7 @@ use htc_loader::Model;
 
 use super::CompileError;
 use crate::calibrate::{self, CalibrateError, Calibration};
-use crate::choose::Wanted;
+use crate::choose::ChoiceRequest;
 use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
 use crate::layout;
@@ -36,7 +36,7 @@ pub(super) struct Prepared {
     pub plan: Plan,
     /// How weights are treated first; others may be tried.
     pub treatment: Treatment,
-    pub wanted: Wanted,
+    pub wanted: ChoiceRequest,
     pub tokenizer: Section,
     /// What is expected; the artifact's bytes are exact.
     pub estimate: Estimate,
@@ -87,7 +87,7 @@ pub(super) fn prepare(
     watch: Watch,
 ) -> Result<Prepared, CompileError> {
     // What the options alone rule out; a plan may ask for more.
-    options.weighting.resolve(options.calibration.is_some())?;
+    options.treatment.resolve(options.calibration.is_some())?;
     let source = open(&options.input)?;
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
@@ -112,13 +112,13 @@ pub(super) fn prepare(
         watch,
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
-    let wanted = Wanted {
-        weighting: options.weighting.or(plan.request().weighting),
+    let wanted = ChoiceRequest {
+        treatment: options.treatment.or(plan.request().treatment),
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
     };
-    let treatment = wanted.weighting.resolve(wanted.calibrated)?;
+    let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
     let record = calibration.as_ref();
     let draft = layout::draft(&source, Digest::default(), &plan, record, &treatment);
@@ -234,7 +234,7 @@ pub fn plan(
                 units: &units,
                 calibration: calibration.as_ref(),
             };
-            let evidence = profile::evidence(measured, request, target, threads, watch)?;
+            let evidence = profile::measure(measured, request, target, threads, watch)?;
             let plan = make(source, request.clone(), &evidence)?;
             (plan, Some((request.clone(), evidence)))
         }

@@ -28,7 +28,7 @@ pub struct Evidence {
 }
 
 /// What the two branches of a layer add to the residual stream: the mean squared norm of what each
-/// adds, `E‖y‖²`, over that of the stream behind the layer, `d σ²_ℓ`.
+/// adds, `E‖y‖²`, over that of the stream behind the layer, `E‖h_ℓ‖²`, which the next norm divides by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Branches {
     /// Q, K, V and O.

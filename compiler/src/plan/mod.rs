@@ -27,7 +27,7 @@ use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::Kind;
 
-use crate::request::{Allocation, Asked, SinkProtection, Treatment, TreatmentError};
+use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError, TreatmentRequest};
 
 pub use crate::request::{Budget, Method, Request};
 pub use check::Fault;
@@ -368,8 +368,8 @@ impl Plan {
     }
 
     /// Says how weights are to be treated when the plan is carried out.
-    pub fn set_weighting(&mut self, weighting: Asked) {
-        self.request.weighting = weighting;
+    pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
+        self.request.treatment = treatment;
     }
 
     /// The matrices that are decided about, in the order of execution.

@@ -2,7 +2,7 @@ mod types;
 
 use super::kind::kinds;
 use super::*;
-use crate::request::{Asked, DenseTypes};
+use crate::request::{DenseTypes, TreatmentRequest};
 use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
@@ -41,7 +41,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         slots: method.default_slots().to_vec(),
         factor_type,
         dense: DenseTypes::default(),
-        weighting: Asked::default(),
+        treatment: TreatmentRequest::default(),
     }
 }
 

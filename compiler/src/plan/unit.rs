@@ -64,7 +64,7 @@ impl Unit {
 
     /// The type of factors in which exempt channels are exact, where the request has some here.
     pub(super) fn exact_type(&self, request: &Request) -> Option<DType> {
-        let channels = matches!(request.weighting.sink, Some(SinkProtection::Channels(_)));
+        let channels = matches!(request.treatment.sink, Some(SinkProtection::Channels(_)));
         let types = self.members.iter().map(|member| member.source_type);
         let reads = reads_stream(&self.members);
         (channels && reads).then(|| exact_type(request.factor_type, types))

@@ -7,10 +7,10 @@ use crate::event::{Event, Watch};
 use crate::plan::allocate::Allocator;
 use crate::plan::{Branches, Evidence, Method, Request, Unit};
 use crate::request::Target;
-use crate::request::{BiasArg, FirstPositions, GaugeKind, Treatment};
+use crate::request::{FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
-use crate::unit::{Weighting, spectrum};
+use crate::unit::{ModelTreatment, spectrum};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct Measured<'a> {
 ///
 /// # Errors
 /// [`UnitsError::Unit`] where a weight does not decode or is not finite.
-pub fn evidence(
+pub fn measure(
     measured: Measured,
     request: &Request,
     target: &Target,
@@ -55,13 +55,11 @@ pub fn evidence(
         } else {
             GaugeKind::None
         };
-        // Where biases are to take the mean, errors count by the covariance.
-        let treatment = Treatment {
-            bias: whitened && request.weighting.bias == Some(BiasArg::On),
-            ..Treatment::with_gauge(kind)
-        };
-        let weighting = Weighting::new(treatment, measured.calibration);
-        let spectra = spectra(measured, request, &weighting, threads, watch)?;
+        // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
+        // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
+        let treatment = Treatment::with_gauge(kind);
+        let treatment = ModelTreatment::new(treatment, measured.calibration);
+        let spectra = spectra(measured, request, &treatment, threads, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
         } else {
@@ -112,7 +110,7 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
     }
 }
 
-/// Whether what the allocator of a request needs is measured by [`evidence`], so that its absence
+/// Whether what the allocator of a request needs is measured by [`measure`], so that its absence
 /// before is no fault.
 pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
     match request.allocation.allocator {
@@ -128,7 +126,7 @@ pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool
 fn spectra(
     measured: Measured,
     request: &Request,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
@@ -142,7 +140,7 @@ fn spectra(
         // A spectrum takes no room, so a slow unit need not hold up the others.
         units.len(),
         |index| {
-            let spectrum = spectrum::of_unit(source, &units[index], shared, weighting);
+            let spectrum = spectrum::of_unit(source, &units[index], shared, treatment);
             spectrum.map_err(UnitsError::of(source))
         },
         |index, spectrum| {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::{self, Chosen, Trial};
 use crate::estimate::Estimate;
-use crate::make::Treated;
+use crate::make::TreatmentReport;
 use crate::request::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
@@ -42,10 +42,10 @@ pub struct Report {
     /// What was calibrated on; absent without a calibration.
     pub calibration: Option<Calibrated>,
     /// Which errors counted and what was put right.
-    pub weighting: Treatment,
+    pub treatment: Treatment,
     /// What became of the slots that were factorised.
     #[serde(flatten)]
-    pub treated: Treated,
+    pub treated: TreatmentReport,
     /// What was measured on held-out text; absent without a calibration.
     pub quality: Option<Quality>,
     /// What the smallest artifact was to hold, as it is typed; absent where nothing was.
@@ -164,7 +164,7 @@ impl Report {
             },
             summary,
             calibration,
-            weighting: chosen.treatment,
+            treatment: chosen.treatment,
             treated: chosen.built.treated,
             quality,
             limit: chosen.limit,
@@ -208,8 +208,8 @@ impl fmt::Display for Report {
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
             measure = format!("measure {:.2}, ", self.seconds.measure);
         }
-        if self.weighting != Treatment::default() {
-            writeln!(f, "  weighting   {}", self.weighting)?;
+        if self.treatment != Treatment::default() {
+            writeln!(f, "  treatment   {}", self.treatment)?;
         }
         for line in self.treated.lines() {
             writeln!(f, "  {line}")?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Asked, CalibrationOptions, Goal, Request, Target};
+use super::{CalibrationOptions, Goal, Request, Target, TreatmentRequest};
 use crate::system::disk::same_place;
 
 /// What to compile.
@@ -17,7 +17,7 @@ pub struct CompileOptions {
     /// What to calibrate on, if at all.
     pub calibration: Option<CalibrationOptions>,
     /// How weights are to be treated, where that is not left to the plan and to the defaults.
-    pub weighting: Asked,
+    pub treatment: TreatmentRequest,
     /// What is to be reached by measuring.
     pub goal: Goal,
     /// The layer that the artifact names for a probe; the depth sink where none is named.

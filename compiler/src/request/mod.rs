@@ -37,5 +37,7 @@ pub use planning::{
     Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
 };
 pub use shrinkage::{Shrinkage, ShrinkageArg};
-pub use treatment::{Asked, BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError};
+pub use treatment::{
+    BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
+};
 pub use wishes::{DEFAULT_FACTOR_TYPE, DEFAULT_RATIO, Wishes};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use htc_formats::DType;
 use htc_formats::model::{InputGroup, Slot};
 
-use super::Asked;
+use super::TreatmentRequest;
 
 /// How slots are approximated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub struct Request {
     pub dense: DenseTypes,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
-    pub weighting: Asked,
+    pub treatment: TreatmentRequest,
 }
 
 /// As it is typed, without the slots.
@@ -132,8 +132,8 @@ impl fmt::Display for Request {
         if first_positions != FirstPositions::default() {
             write!(f, " --first-positions {}", first_positions.name())?;
         }
-        if self.weighting != Asked::default() {
-            write!(f, " {}", self.weighting)?;
+        if self.treatment != TreatmentRequest::default() {
+            write!(f, " {}", self.treatment)?;
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl FromStr for BiasArg {
 /// What is asked for of a [`Treatment`], on the command line or by a plan; what is not asked for has a
 /// default that depends on whether there is a calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct TreatmentRequest {
     /// Which errors count; by default `whiten` with a calibration, else `none`.
     pub gauge: Option<GaugeKind>,
     /// What stays exact; by default `append` with a calibration, else nothing.
@@ -169,11 +169,11 @@ pub struct Asked {
     pub shrinkage: Option<ShrinkageArg>,
 }
 
-impl Asked {
+impl TreatmentRequest {
     /// This, and what `other` asks for where this is silent.
     #[must_use]
-    pub fn or(self, other: Asked) -> Asked {
-        Asked {
+    pub fn or(self, other: TreatmentRequest) -> TreatmentRequest {
+        TreatmentRequest {
             gauge: self.gauge.or(other.gauge),
             sink: self.sink.or(other.sink),
             bias: self.bias.or(other.bias),
@@ -239,7 +239,7 @@ impl Asked {
 }
 
 /// As it is typed.
-impl fmt::Display for Asked {
+impl fmt::Display for TreatmentRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.gauge.map(|gauge| format!("--gauge {gauge}")),
@@ -413,13 +413,16 @@ mod tests {
 
     #[test]
     fn defaults_depend_on_the_calibration() {
-        assert_eq!(Asked::default().resolve(false), Ok(Treatment::default()));
-        let calibrated = Asked::default().resolve(true).unwrap();
+        assert_eq!(
+            TreatmentRequest::default().resolve(false),
+            Ok(Treatment::default())
+        );
+        let calibrated = TreatmentRequest::default().resolve(true).unwrap();
         assert_eq!(
             calibrated.to_string(),
             "gauge whiten, sink append, bias off"
         );
-        let asked = Asked {
+        let asked = TreatmentRequest {
             gauge: Some(GaugeKind::Axiom),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
@@ -435,8 +438,8 @@ mod tests {
 
     #[test]
     fn what_needs_activations_is_refused_without() {
-        let nothing = Asked::default();
-        let gauge = |gauge| Asked {
+        let nothing = TreatmentRequest::default();
+        let gauge = |gauge| TreatmentRequest {
             gauge: Some(gauge),
             ..nothing
         };
@@ -444,14 +447,14 @@ mod tests {
             (gauge(GaugeKind::Whiten), "`gauge` whiten"),
             (gauge(GaugeKind::Activation), "`gauge` activation"),
             (
-                Asked {
+                TreatmentRequest {
                     sink: Some(SinkProtection::Append),
                     ..nothing
                 },
                 "`sink` append",
             ),
             (
-                Asked {
+                TreatmentRequest {
                     bias: Some(BiasArg::On),
                     ..nothing
                 },
@@ -469,10 +472,10 @@ mod tests {
     #[test]
     fn a_shrinkage_belongs_to_whiten() {
         let part = ShrinkageArg::Part(Shrinkage::new(0.1).unwrap());
-        let shrunk = |gauge| Asked {
+        let shrunk = |gauge| TreatmentRequest {
             gauge,
             shrinkage: Some(part),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         };
         let found = shrunk(None).resolve(true).unwrap();
         assert!(found.to_string().ends_with(", shrinkage 0.1"), "{found}");
@@ -488,14 +491,14 @@ mod tests {
 
     #[test]
     fn flags_go_before_the_plan() {
-        let flags = Asked {
+        let flags = TreatmentRequest {
             gauge: Some(GaugeKind::None),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         };
-        let plan = Asked {
+        let plan = TreatmentRequest {
             gauge: Some(GaugeKind::Axiom),
             bias: Some(BiasArg::Off),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         };
         let both = flags.or(plan);
         assert_eq!(both.gauge, Some(GaugeKind::None));

@@ -4,7 +4,8 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, Asked, Budget, DenseTypes, FirstPositions, Floor, Method, Request,
+    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request,
+    TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -37,7 +38,7 @@ pub struct Wishes {
     /// How dense matrices are stored; as in the source by default.
     pub dense: DenseTypes,
     /// How weights are to be treated.
-    pub weighting: Asked,
+    pub treatment: TreatmentRequest,
 }
 
 impl Wishes {
@@ -79,7 +80,7 @@ impl Wishes {
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
-            weighting: self.weighting,
+            treatment: self.treatment,
         }
     }
 

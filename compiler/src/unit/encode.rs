@@ -4,8 +4,8 @@ use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
-use super::weighting::SiteInputs;
-use super::{Factors, Found, Norm, UnitError, Weighting, weight_name};
+use super::treatment::SiteInputs;
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, weight_name};
 use crate::math::{Energies, SecondMoment, Weight, dense_energies, weighted_dense_energies};
 use crate::plan::{Member, UnitPlan};
 
@@ -18,11 +18,11 @@ pub(super) fn dense(
     source: &ModelFile,
     unit: &UnitPlan,
     dtype: DType,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let inputs = unit
         .site()
-        .map(|(layer, site)| weighting.inputs(layer, site));
+        .map(|(layer, site)| treatment.inputs(layer, site));
     let inputs = inputs.transpose().map_err(|error| {
         let matrix = unit.members.first().map(|member| member.matrix);
         UnitError::Factorise {

@@ -7,10 +7,10 @@ use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Slot};
 use htc_formats::source::ModelFile;
 
-use super::weighting::SiteInputs;
+use super::treatment::SiteInputs;
 use super::{
-    Factors, Found, Norm, UnitError, Weighting, check_finite, dense_weight, encode, weight_name,
-    weight_of,
+    Factors, Found, ModelTreatment, Norm, UnitError, check_finite, dense_weight, encode,
+    weight_name, weight_of,
 };
 use crate::math::{
     AxiomGauge, BasisOptions, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, LowRankOptions,
@@ -25,7 +25,7 @@ use crate::plan::{Form, Member, UnitPlan};
 pub(super) fn factorised(
     source: &ModelFile,
     unit: &UnitPlan,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let members = unit.members.iter();
     let dense: Vec<Vec<f32>> = members
@@ -40,7 +40,7 @@ pub(super) fn factorised(
             values,
         })
         .collect();
-    let terms = Terms::new(source, unit, weighting, &weights)?;
+    let terms = Terms::new(source, unit, treatment, &weights)?;
     let mut made = Made::default();
     match unit.form {
         Form::Kept | Form::Dense { .. } => {}
@@ -102,25 +102,25 @@ impl<'a> Terms<'a> {
     fn new(
         source: &'a ModelFile,
         unit: &'a UnitPlan,
-        weighting: &Weighting,
+        treatment: &ModelTreatment,
         weights: &[Weight<'_>],
     ) -> Result<Terms<'a>, UnitError> {
         let failed = |error| failed(source, unit, 0, error);
         // Members of a unit read the same.
         let site = unit.site();
-        let (gauge, output, norm) = gauges(unit, weighting, failed)?;
-        let exempt = site.map(|(layer, site)| weighting.exempt(layer, site, weights));
-        let inputs = site.map(|(layer, site)| weighting.inputs(layer, site));
+        let (gauge, output, norm) = gauges(unit, treatment, failed)?;
+        let exempt = site.map(|(layer, site)| treatment.exempt(layer, site, weights));
+        let inputs = site.map(|(layer, site)| treatment.inputs(layer, site));
         Ok(Terms {
             source,
             unit,
             gauge,
             output,
             norm,
-            direction: site.and_then(|(layer, site)| weighting.sink(layer, site)),
+            direction: site.and_then(|(layer, site)| treatment.sink(layer, site)),
             exempt: exempt.transpose().map_err(failed)?.unwrap_or_default(),
             axiom: match unit.layer() {
-                Some(layer) => weighting.axiom(layer)?,
+                Some(layer) => treatment.axiom(layer)?,
                 None => None,
             },
             inputs: inputs.transpose().map_err(failed)?.flatten(),
@@ -320,21 +320,21 @@ fn failed(source: &ModelFile, unit: &UnitPlan, index: usize, error: FactoriseErr
 /// The gauges of a unit's inputs and outputs, and the norm that they stand for.
 fn gauges(
     unit: &UnitPlan,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
     failed: impl Fn(FactoriseError) -> UnitError,
 ) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
     let Some((layer, site)) = unit.site() else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
     let slot = unit.members.first().and_then(Member::slot);
-    if let (Some(axiom), Some(slot)) = (weighting.axiom(layer)?, slot) {
+    if let (Some(axiom), Some(slot)) = (treatment.axiom(layer)?, slot) {
         let (input, output) = match Side::of(slot) {
             Side::Read => (axiom.reads().map_err(failed)?, None),
             Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
         };
         return Ok((Arc::new(input), output, Norm::Axiom));
     }
-    let gauge = weighting.gauge(layer, site).map_err(failed)?;
+    let gauge = treatment.gauge(layer, site).map_err(failed)?;
     let norm = match &*gauge {
         Gauge::None => Norm::Frobenius,
         Gauge::Diagonal(_) => Norm::Activation,

@@ -4,7 +4,7 @@ mod encode;
 mod error;
 mod factor;
 pub mod spectrum;
-mod weighting;
+mod treatment;
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
-pub use weighting::Weighting;
-pub(crate) use weighting::truncated;
+pub use treatment::ModelTreatment;
+pub(crate) use treatment::truncated;
 
 /// What became of a unit.
 #[derive(Clone, Debug)]
@@ -170,11 +170,11 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
 pub fn factorise(
     source: &ModelFile,
     unit: &UnitPlan,
-    weighting: &Weighting,
+    treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     match unit.form {
-        Form::Dense { weight } => encode::dense(source, unit, weight, weighting),
-        _ => factor::factorised(source, unit, weighting),
+        Form::Dense { weight } => encode::dense(source, unit, weight, treatment),
+        _ => factor::factorised(source, unit, treatment),
     }
 }
 

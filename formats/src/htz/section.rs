@@ -10,6 +10,7 @@ use super::check::{VOCABULARY, most_decoded};
 use super::layout::{MAX_SECTION_BYTES, TOKENIZER};
 use super::{Digest, Encoding, HtzError, SectionEntry};
 use crate::escape::one_line;
+use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
 
 /// zstd's level for sections: they are written once, and small.
@@ -163,6 +164,7 @@ pub(super) fn vocabulary(
             rows: tokens,
         }));
     }
+    counted.check()?;
     let vocabulary: Vocabulary = serde_json::from_slice(data).map_err(syntax)?;
     vocabulary.check()?;
     vocabulary.check_rows(tokens)?;
@@ -179,9 +181,51 @@ pub(super) fn vocabulary(
 #[derive(Deserialize)]
 struct Counted {
     tokens: Count,
+    #[serde(default)]
+    scores: Count,
+    #[serde(default)]
+    merges: Count,
+    #[serde(default)]
+    end_of_generation: Count,
+    #[serde(default)]
+    strip_before: Count,
+    #[serde(default)]
+    strip_after: Count,
+}
+
+impl Counted {
+    /// Bounds the lists beside the tokens by what any vocabulary has.
+    fn check(&self) -> Result<(), HtzError> {
+        let Counted {
+            tokens: _,
+            scores,
+            merges,
+            end_of_generation,
+            strip_before,
+            strip_after,
+        } = self;
+        for (property, count, most) in [
+            ("scores", scores, MAX_VOCABULARY),
+            ("merges", merges, MAX_MERGES),
+            ("end_of_generation", end_of_generation, MAX_VOCABULARY),
+            ("strip_before", strip_before, MAX_VOCABULARY),
+            ("strip_after", strip_after, MAX_VOCABULARY),
+        ] {
+            if count.0 > most {
+                return Err(HtzError::Section {
+                    section: TOKENIZER.to_owned(),
+                    property,
+                    expected: format!("at most {most}"),
+                    found: count.0.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The length of a list whose items are skipped.
+#[derive(Default)]
 struct Count(usize);
 
 impl<'de> Deserialize<'de> for Count {
@@ -249,6 +293,23 @@ mod tests {
             assert_eq!(section.entry().decoded_length, data.len() as u64);
             assert_eq!(section.entry().sha256, Digest::of(section.bytes()));
             assert!(decode(section.entry(), section.bytes()).unwrap() == data);
+        }
+    }
+
+    /// Numbers of two bytes here take four in memory, and a compressed list costs its author nothing.
+    #[test]
+    fn lists_beside_the_tokens_are_counted_before_they_are_kept() {
+        for (list, item, most) in [
+            ("merges", "[0,0],", MAX_MERGES),
+            ("scores", "0,", MAX_VOCABULARY),
+            ("strip_after", "0,", MAX_VOCABULARY),
+        ] {
+            let items = item.repeat(most + 1);
+            let items = items.trim_end_matches(',');
+            let text = format!(r#"{{"tokens":["a"],"{list}":[{items}]}}"#);
+            let error = vocabulary(text.as_bytes(), 1, &[]).unwrap_err().to_string();
+            let expected = format!("{list} is {}, expected at most {most}", most + 1);
+            assert!(error.contains(&expected), "{error}");
         }
     }
 

@@ -9,7 +9,7 @@ use htc_tests::{Htc, Scratch, TinyModel, htc};
 
 use super::compile;
 use super::plan::{model, plan};
-use super::weighting::{calibrated, fixture, with};
+use super::treatment::{calibrated, fixture, with};
 use super::{METHODS, number};
 
 /// The bytes of a dry run are those of the artifact, exactly, and it leaves nothing behind.

@@ -4,7 +4,7 @@ use htc_formats::DType;
 use htc_tests::artifact::Artifact;
 use htc_tests::{Scratch, TinyModel};
 
-use super::weighting::{READS, all_slots, calibrated, source, with};
+use super::treatment::{READS, all_slots, calibrated, source, with};
 use super::{FACTOR_TYPES, compile, list};
 
 /// Channels are exact to the last bit whatever the types of the source and of the factors: the largest

@@ -164,7 +164,8 @@ fn a_gauge_that_measures_worse_is_refused() {
         "--keep-gauge",
     ];
     run().run().refused(1, &said);
-    scratch.holds_only(&["cache"]);
+    // What was measured stays, and is gone on with.
+    scratch.holds_only(&[".out.htc-work", "cache"]);
     let kept = run().args(["--keep-gauge", "--report", "json"]).run().ok();
     let trials = trials(&kept.json());
     assert_eq!(trials[0]["chosen"], true);
@@ -257,7 +258,7 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
     strict
         .run()
         .refused(1, &["--max-kl", "not within it at any ratio", "allow more"]);
-    scratch.holds_only(&["cache"]);
+    scratch.holds_only(&[".out.htc-work", "cache"]);
     // A single window leaves nothing to measure on.
     let window = ["--calibration-tokens", "128", "--max-kl", "1"];
     let short: String = fs::read_to_string(demo("alice.txt")).unwrap();

@@ -9,6 +9,7 @@
 
 mod analyse;
 mod bad_input;
+mod budgets;
 mod calibrate;
 mod chat;
 mod compile;
@@ -29,9 +30,9 @@ mod terminal;
 mod texts;
 mod tokenize;
 mod trained;
+mod treatment;
 mod usage;
 mod verify;
-mod weighting;
 
 use std::path::{Path, PathBuf};
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{METHODS, close, compile, list, number, text};
 
 /// The allocators that work without calibration, with what they need; phase falls back, and says so.
-const ALLOCATORS: [&[&str]; 5] = [
+pub(super) const ALLOCATORS: [&[&str]; 5] = [
     &["--allocator", "uniform"],
     &["--allocator", "waterfill"],
     &["--allocator", "diffplan", "--tokens-per-joule", "3.5"],

@@ -95,7 +95,7 @@ fn the_second_text_decides_on_the_shrinkage() {
     let part = &best.unwrap()["shrinkage"];
     assert_eq!(&all[0]["shrinkage"], part);
     assert_eq!(all[0]["chosen"], true);
-    assert_eq!(&report["weighting"]["shrinkage"], part);
+    assert_eq!(&report["treatment"]["shrinkage"], part);
     let chunks = |trial: &Value| number(trial, "/evaluation/chunks");
     assert!(chunks(elsewhere[0]) < chunks(all[0]));
     // What was chosen is what an explicit choice gives.
@@ -113,7 +113,7 @@ fn a_shrinkage_changes_what_whiten_gives_and_nothing_else_has_one() {
         let options = [&GIVEN[..], &["--shrinkage", part]].concat();
         let run = compile(&scratch, part, second, &options).run().ok();
         let report = run.json();
-        assert_eq!(report["weighting"]["shrinkage"].to_string(), part);
+        assert_eq!(report["treatment"]["shrinkage"].to_string(), part);
         artifact(&scratch, part)
     };
     assert!(shrunk("0.01") != shrunk("0.3"));

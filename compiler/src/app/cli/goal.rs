@@ -4,7 +4,7 @@
 use clap::Args;
 
 use super::planning::parse_positive;
-use super::{WeightingArgs, heading};
+use super::{TreatmentArgs, heading};
 use crate::request::{Goal, Limit};
 
 /// What a search decides.
@@ -30,13 +30,13 @@ impl GoalArgs {
     pub(super) const LIMITS: [&str; 2] = ["max_perplexity_increase", "max_kl"];
 
     /// What is to be reached.
-    pub fn goal(&self, weighting: &WeightingArgs) -> Goal {
+    pub fn goal(&self, treatment: &TreatmentArgs) -> Goal {
         Goal {
             limit: Limit {
                 perplexity_increase: self.max_perplexity_increase.map(|percent| percent / 100.0),
                 kl: self.max_kl,
             },
-            keep_gauge: weighting.keep_gauge,
+            keep_gauge: treatment.keep_gauge,
         }
     }
 }

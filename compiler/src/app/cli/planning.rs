@@ -8,7 +8,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Asked, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target, Wishes,
+    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+    TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -124,16 +125,22 @@ impl PlanningArgs {
 
     /// The allocator asked for, or the default.
     pub fn allocator(&self, size: &SizeArgs, calibrated: bool) -> Allocator {
-        self.wishes(size, Asked::default()).allocator(calibrated)
+        self.wishes(size, TreatmentRequest::default())
+            .allocator(calibrated)
     }
 
-    /// What is asked for, with a calibration or without; `weighting` is what the other options ask
+    /// What is asked for, with a calibration or without; `treatment` is what the other options ask
     /// for.
-    pub fn request(&self, size: &SizeArgs, calibrated: bool, weighting: Asked) -> Request {
-        self.wishes(size, weighting).request(calibrated)
+    pub fn request(
+        &self,
+        size: &SizeArgs,
+        calibrated: bool,
+        treatment: TreatmentRequest,
+    ) -> Request {
+        self.wishes(size, treatment).request(calibrated)
     }
 
-    fn wishes(&self, size: &SizeArgs, weighting: Asked) -> Wishes {
+    fn wishes(&self, size: &SizeArgs, treatment: TreatmentRequest) -> Wishes {
         Wishes {
             method: Some(self.method.into()),
             budget: size.budget(),
@@ -147,7 +154,7 @@ impl PlanningArgs {
                 slots: size.dense_type,
                 outside: size.embedding_type,
             },
-            weighting,
+            treatment,
         }
     }
 

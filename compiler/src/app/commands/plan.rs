@@ -20,13 +20,13 @@ use crate::pipeline::{self, CompileError};
 use crate::plan::{Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::request::{Asked, CalibrationOptions, Goal, Planning};
+use crate::request::{CalibrationOptions, Goal, Planning, TreatmentRequest};
 use crate::system::clock::StageClock;
 use crate::system::disk;
 use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
-    let asked = args.weighting.asked();
+    let asked = args.treatment.asked();
     let planning = planning(
         &args.size,
         &args.planning,
@@ -51,7 +51,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let (tell, clock) = (|event: Event| progress.show(event), StageClock::default());
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
-    let goal = args.goal.goal(&args.weighting);
+    let goal = args.goal.goal(&args.treatment);
     let calibration = args.calibration.options(&args.cache);
     let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
@@ -78,7 +78,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     }
     let plan = chosen.as_ref().map_or(&planned.plan, |found| &found.plan);
     // What it is compiled with may be calibrated though the plan is not.
-    let asked = asked.or(plan.request().weighting);
+    let asked = asked.or(plan.request().treatment);
     let treatment = asked.resolve(true).map_err(CompileError::from)?;
     treatment.check(plan).map_err(CompileError::from)?;
     let record = layout::record(&source, plan);
@@ -141,7 +141,7 @@ pub(super) fn planning(
     size: &SizeArgs,
     args: &PlanningArgs,
     calibrated: bool,
-    weighting: Asked,
+    treatment: TreatmentRequest,
 ) -> Result<Planning, Failure> {
     match args.unread() {
         Some((option, reader)) => Err(Failure::Unread {
@@ -150,7 +150,7 @@ pub(super) fn planning(
             chosen: args.allocator(size, calibrated),
         }),
         None => Ok(Planning::Make {
-            request: args.request(size, calibrated, weighting),
+            request: args.request(size, calibrated, treatment),
             target: args.target(),
         }),
     }

@@ -205,9 +205,9 @@ fn of_report(report: &Report) -> Vec<Fact> {
     let (after, before) = (count(parameters.after), count(parameters.before));
     let mut facts = vec![
         ("parameters", format!("{after} of {before}")),
-        ("weighting", report.weighting.to_string()),
+        ("treatment", report.treatment.to_string()),
     ];
-    if let Some(shrinkage) = report.weighting.shrinks() {
+    if let Some(shrinkage) = report.treatment.shrinks() {
         facts.push(("shrinkage of the second moment", number(shrinkage.part())));
     }
     if bases.count > 0 {

@@ -5,7 +5,7 @@ use htc_formats::model::{HyperParameters, MatrixId, Slot};
 use htc_formats::{DType, block};
 
 use super::node::{KeyLines, Node, quoted};
-use super::request::Wanted;
+use super::request::RequestInFile;
 use super::units::Units;
 use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION, named_slots};
 use crate::plan::sources::SourceTypes;
@@ -196,7 +196,7 @@ impl Checker {
         let request = match request {
             Some((i, Node::Object(entries))) => self.request(at(i), entries),
             Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
-            None => Some(Wanted::default()),
+            None => Some(RequestInFile::default()),
         };
         let notes = match notes {
             Some((i, node)) => self.notes(at(i), node),
@@ -222,12 +222,12 @@ impl Checker {
             }
         }
         let plans = read.plans;
-        let Wanted {
+        let RequestInFile {
             budget,
             allocation,
             dense,
             slots,
-            weighting,
+            treatment,
         } = request?;
         let request = Request {
             method: method?,
@@ -236,7 +236,7 @@ impl Checker {
             slots: slots.unwrap_or_else(|| named_slots(&plans)),
             factor_type: factor_type?,
             dense,
-            weighting,
+            treatment,
         };
         if self.misfits.count > 0 {
             return None;

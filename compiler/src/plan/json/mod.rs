@@ -220,10 +220,10 @@ impl From<&Request> for RequestRecord {
             dense_type: request.dense.slots,
             embedding_type: request.dense.outside,
             slots: None,
-            gauge: request.weighting.gauge,
-            sink: request.weighting.sink,
-            bias: request.weighting.bias,
-            shrinkage: request.weighting.shrinkage,
+            gauge: request.treatment.gauge,
+            sink: request.treatment.sink,
+            bias: request.treatment.bias,
+            shrinkage: request.treatment.shrinkage,
         }
     }
 }

@@ -3,24 +3,28 @@
 use super::check::{At, Checker};
 use super::node::Node;
 use crate::plan::Budget;
-use crate::request::{Allocation, Asked, DenseTypes};
+use crate::request::{Allocation, DenseTypes, TreatmentRequest};
 use htc_formats::model::Slot;
 
 /// What a plan's file says that was asked for.
 #[derive(Default)]
-pub(super) struct Wanted {
+pub(super) struct RequestInFile {
     /// Where it names one.
     pub budget: Option<Budget>,
     pub allocation: Allocation,
     pub dense: DenseTypes,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
-    pub weighting: Asked,
+    pub treatment: TreatmentRequest,
 }
 
 impl Checker {
     /// What was asked for.
-    pub(super) fn request(&mut self, at: At, entries: Vec<(String, Node)>) -> Option<Wanted> {
+    pub(super) fn request(
+        &mut self,
+        at: At,
+        entries: Vec<(String, Node)>,
+    ) -> Option<RequestInFile> {
         let known = [
             "budget",
             "allocator",
@@ -80,7 +84,7 @@ impl Checker {
             types.outside = self.factor_type(at, "request.embedding_type", &node);
         }
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
-        let mut asked = Asked::default();
+        let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
             asked.gauge = self.parsed(at, "request.gauge", expected, &node);
@@ -96,12 +100,12 @@ impl Checker {
             let expected = "a text with auto or a number from 0 to 1";
             asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
         }
-        (self.misfits.count == before).then_some(Wanted {
+        (self.misfits.count == before).then_some(RequestInFile {
             budget,
             allocation,
             dense: types,
             slots,
-            weighting: asked,
+            treatment: asked,
         })
     }
 

@@ -4,7 +4,9 @@ use super::*;
 use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
-use crate::request::{Asked, BiasArg, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection};
+use crate::request::{
+    BiasArg, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
+};
 use crate::system::random::Rng;
 
 fn hyper() -> HyperParameters {
@@ -60,7 +62,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
         dense: DenseTypes::default(),
-        weighting: Asked::default(),
+        treatment: TreatmentRequest::default(),
     };
     let evidence = Evidence {
         cache: Some(1 << 18),
@@ -220,27 +222,27 @@ fn the_treatment_survives_its_text() {
         assert!(!silent.contains(key), "{silent}");
     }
     for asked in [
-        Asked {
+        TreatmentRequest {
             gauge: Some(GaugeKind::Axiom),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         },
-        Asked {
+        TreatmentRequest {
             gauge: Some(GaugeKind::Whiten),
             sink: Some(SinkProtection::Channels(8)),
             bias: Some(BiasArg::Auto),
             shrinkage: Some(ShrinkageArg::Auto),
         },
-        Asked {
+        TreatmentRequest {
             shrinkage: "0.03".parse().ok(),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         },
-        Asked {
+        TreatmentRequest {
             sink: Some(SinkProtection::Append),
             bias: Some(BiasArg::Off),
-            ..Asked::default()
+            ..TreatmentRequest::default()
         },
     ] {
-        plan.request.weighting = asked;
+        plan.request.treatment = asked;
         let text = write(&plan, None).unwrap();
         assert_eq!(parsed(&text).unwrap(), plan, "{text}");
     }

@@ -43,8 +43,8 @@ fn exempt_channels_decide_the_types_of_their_factors() {
         (DType::BF16, DType::F32, DType::F32, DType::F32),
     ] {
         let mut request = request(Method::PerSlot, Budget::Rank(8), asked);
-        request.weighting.sink = Some(SinkProtection::Channels(2));
-        let treatment = request.weighting.resolve(false).unwrap();
+        request.treatment.sink = Some(SinkProtection::Channels(2));
+        let treatment = request.treatment.resolve(false).unwrap();
         let plan = make(&hyper, request.clone(), |_, _| source).unwrap();
         treatment.check(&plan).unwrap();
         let unit = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
@@ -57,7 +57,7 @@ fn exempt_channels_decide_the_types_of_their_factors() {
         let expected = usize::from(a != asked) + usize::from(b != asked);
         assert_eq!(told.count(), expected);
         // What does not read the residual stream has no channels to keep.
-        request.weighting.sink = None;
+        request.treatment.sink = None;
         let plain = make(&hyper, request, |_, _| source).unwrap();
         let down = |plan: &Plan| {
             let slot = Slot::Down;

@@ -1,7 +1,7 @@
 //! What holds of every allocator and every budget.
 
 use super::*;
-use crate::request::{Asked, DenseTypes};
+use crate::request::{DenseTypes, TreatmentRequest};
 
 /// A model, what is asked, and how its source stores it.
 struct Case {
@@ -49,7 +49,7 @@ impl Case {
             slots,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
             dense: DenseTypes::default(),
-            weighting: Asked::default(),
+            treatment: TreatmentRequest::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
             // Shapes that share no basis.

@@ -4,7 +4,7 @@ mod allocators;
 mod budgets;
 mod published;
 
-use crate::request::{Asked, DenseTypes};
+use crate::request::{DenseTypes, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
 
@@ -53,7 +53,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         slots: Slot::ALL.to_vec(),
         factor_type: DType::F16,
         dense: DenseTypes::default(),
-        weighting: Asked::default(),
+        treatment: TreatmentRequest::default(),
     }
 }
 

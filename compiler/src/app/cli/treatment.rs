@@ -3,12 +3,12 @@
 use clap::Args;
 
 use super::heading;
-use crate::request::{Asked, BiasArg, GaugeKind, ShrinkageArg, SinkProtection};
+use crate::request::{BiasArg, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest};
 
 /// Which errors count, what stays exact, and whether biases correct.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = heading::METHOD)]
-pub struct WeightingArgs {
+pub struct TreatmentArgs {
     /// Which errors count: none, all alike; axiom, in coordinates where the weights truncate best;
     /// activation, by how much each input channel is excited; whiten, those of the outputs [default: with
     /// --calibration the one that measures best on held-out text, else none]
@@ -37,10 +37,10 @@ pub struct WeightingArgs {
     pub keep_gauge: bool,
 }
 
-impl WeightingArgs {
+impl TreatmentArgs {
     /// What is asked for.
-    pub fn asked(&self) -> Asked {
-        Asked {
+    pub fn asked(&self) -> TreatmentRequest {
+        TreatmentRequest {
             gauge: self.gauge,
             sink: self.sink,
             bias: self.bias,

@@ -1,7 +1,7 @@
 //! What is asked for, and which candidates that makes.
 
 use crate::request::{
-    Asked, BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError,
+    BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
 };
 
 /// Gauges that are tried where none is asked for; of equal ones the first counts.
@@ -9,9 +9,9 @@ const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeK
 
 /// What is asked for, and what there is to decide it by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wanted {
+pub struct ChoiceRequest {
     /// How weights are to be treated; where it is silent, the best is found.
-    pub weighting: Asked,
+    pub treatment: TreatmentRequest,
     /// What is to be reached.
     pub goal: Goal,
     /// Whether there are activations.
@@ -20,11 +20,11 @@ pub struct Wanted {
     pub held_out: bool,
 }
 
-impl Wanted {
+impl ChoiceRequest {
     /// Treatments with the gauges that are compared; of equal ones the first counts.
     pub(super) fn gauges(&self) -> Result<Vec<Treatment>, TreatmentError> {
-        let first = self.weighting.resolve(self.calibrated)?;
-        let open = self.weighting.gauge.is_none() && self.calibrated && self.held_out;
+        let first = self.treatment.resolve(self.calibrated)?;
+        let open = self.treatment.gauge.is_none() && self.calibrated && self.held_out;
         let gauges = if open { &GAUGES[..] } else { &[first.gauge] };
         let with = |&gauge: &GaugeKind| Treatment { gauge, ..first };
         Ok(gauges.iter().map(with).collect())
@@ -32,12 +32,12 @@ impl Wanted {
 
     /// Whether the best shrinkage is to be found.
     pub(super) fn tries_shrinkages(&self) -> bool {
-        self.weighting.shrinkage == Some(ShrinkageArg::Auto)
+        self.treatment.shrinkage == Some(ShrinkageArg::Auto)
     }
 
     /// Whether biases are tried.
     pub(super) fn tries_biases(&self) -> bool {
-        let open = matches!(self.weighting.bias, None | Some(BiasArg::Auto));
+        let open = matches!(self.treatment.bias, None | Some(BiasArg::Auto));
         open && self.calibrated && self.held_out
     }
 
@@ -51,7 +51,7 @@ impl Wanted {
         if !self.held_out {
             return 1;
         }
-        let gauges = match self.weighting.gauge {
+        let gauges = match self.treatment.gauge {
             None if self.calibrated => GAUGES.len(),
             Some(gauge) if gauge.is_unproven() => 2,
             _ => 1,

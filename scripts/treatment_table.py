@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the allocators and the gauges do to a model: perplexity and KL divergence on held-out text.
 
-    python3 scripts/weighting_table.py model.gguf --calibration train.txt --text test.txt
+    python3 scripts/treatment_table.py model.gguf --calibration train.txt --text test.txt
 
 Every method, gauge, shrinkage (of whiten), sink, bias, allocator and ratio of parameters is compiled with factors in f16 and
 measured against the source on the first bytes of the text. An entry is the perplexity over the source's,

@@ -114,7 +114,7 @@ impl SiteInputs {
 /// a basis count with the tail that each would have alone at the rank of the basis, which is a lower
 /// bound of what the shared basis loses; slots at their full rank lose nothing and do not count.
 #[derive(Debug, Default)]
-pub struct Weighting<'a> {
+pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
     planned: Option<(&'a ModelFile, &'a Plan)>,
@@ -122,20 +122,20 @@ pub struct Weighting<'a> {
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
 }
 
-impl<'a> Weighting<'a> {
+impl<'a> ModelTreatment<'a> {
     /// For spectra and single units; without a calibration every gauge is [`Gauge::None`].
     pub fn new(treatment: Treatment, calibration: Option<&'a Calibration>) -> Self {
-        Weighting {
+        ModelTreatment {
             treatment,
             calibration,
-            ..Weighting::default()
+            ..ModelTreatment::default()
         }
     }
 
     /// For all units of a plan, whose ranks the axiom gauge looks at.
     #[must_use]
     pub fn of_plan(self, source: &'a ModelFile, plan: &'a Plan) -> Self {
-        Weighting {
+        ModelTreatment {
             planned: Some((source, plan)),
             ..self
         }

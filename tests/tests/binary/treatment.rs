@@ -82,7 +82,7 @@ fn axiom_lowers_the_tail_it_reports() {
         assert!(plain.get("axiom").is_none());
         let (artifact, report) = run("axiom");
         htc!["verify", &artifact].run().ok();
-        assert_eq!(report["weighting"]["gauge"], "axiom");
+        assert_eq!(report["treatment"]["gauge"], "axiom");
         let searches = list(&report, "/axiom");
         assert_eq!(searches.len(), tiny.layers);
         for (layer, search) in searches.iter().enumerate() {
@@ -226,7 +226,7 @@ fn a_bias_makes_the_mean_error_zero() {
             compile(&scratch, &model, "out.htz", &with(&options, &calibration))
         };
         let (artifact, report) = run("on");
-        assert_eq!(report["weighting"]["bias"], true);
+        assert_eq!(report["treatment"]["bias"], true);
         assert!(number(&report, "/biases/count") > 0.0);
         let bytes = fs::metadata(&artifact).unwrap().len();
         assert_eq!(number(&report, "/bytes/after"), bytes as f64);
@@ -382,7 +382,7 @@ fn an_appended_sink_is_exact() {
             assert!(number(of, "/coverage") < 0.15);
             assert!(number(of, "/largest") <= number(of, "/coverage"));
         }
-        assert_eq!(text(&report, "/weighting/sink"), "append");
+        assert_eq!(text(&report, "/treatment/sink"), "append");
         // O and down do not read the residual stream.
         let slots: Vec<&Value> = list(&report, "/sinks")
             .iter()
@@ -459,7 +459,7 @@ fn a_plan_says_how_weights_are_treated() {
     };
     let report = from_plan("a.htz", &[]).run().json();
     assert_eq!(
-        report["weighting"],
+        report["treatment"],
         json!({"gauge": "axiom", "sink": "channels:2", "bias": false})
     );
     let (direct, _) = compile(
@@ -474,7 +474,7 @@ fn a_plan_says_how_weights_are_treated() {
     );
     let report = from_plan("a.htz", &["--gauge", "none"]).run().json();
     assert_eq!(
-        report["weighting"],
+        report["treatment"],
         json!({"gauge": "none", "sink": "channels:2", "bias": false})
     );
     let report = from_plan("a.htz", &["--sink", "off", "--dry-run"])
@@ -489,7 +489,7 @@ fn a_plan_says_how_weights_are_treated() {
     assert!(!fs::read_to_string(&file).unwrap().contains("gauge"));
     let report = from_plan("c.htz", &[]).run().json();
     assert_eq!(
-        report["weighting"],
+        report["treatment"],
         json!({"gauge": "none", "sink": "off", "bias": false})
     );
 
@@ -502,7 +502,7 @@ fn a_plan_says_how_weights_are_treated() {
     let calibration = calibrated(&scratch);
     let report = from_plan("d.htz", &with(&[], &calibration)).run().json();
     assert_eq!(
-        report["weighting"],
+        report["treatment"],
         json!({"gauge": "whiten", "sink": "append", "bias": true})
     );
 
@@ -547,7 +547,7 @@ fn a_trained_model_is_treated() {
         (number(&found.run().json(), "/perplexity"), report)
     };
     let (plain, report) = measure(&["--bias", "off"]);
-    assert_eq!(text(&report, "/weighting/sink"), "append");
+    assert_eq!(text(&report, "/treatment/sink"), "append");
     for of in list(&report, "/measured") {
         assert_eq!(of["norm"], "output");
         // Shrinkage counts directions that the text hardly has, f16 rounds little.

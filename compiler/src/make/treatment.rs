@@ -71,7 +71,7 @@ pub struct ExemptChannels {
 
 /// What became of all slots that were factorised, in the order of execution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Treated {
+pub struct TreatmentReport {
     /// One for every slot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
@@ -86,7 +86,7 @@ pub struct Treated {
     pub exempt: Vec<ExemptChannels>,
 }
 
-impl Treated {
+impl TreatmentReport {
     /// Takes in a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
         // What becomes of matrices outside of blocks is in their records.

@@ -1,0 +1,56 @@
+//! Budgets that are none, and those that a type of factors cannot meet.
+
+use std::fs;
+
+use htc_tests::{Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::plan::{ALLOCATORS, model, plan};
+use super::{compile, list, number};
+
+/// Without a budget energy decides the total of diffplan, and the plan's file says so and is taken back; what a
+/// roofline predicts of cachefit is shown.
+#[test]
+fn energy_decides_without_a_budget_and_predictions_are_shown() {
+    let scratch = Scratch::new();
+    let model = model(&scratch);
+    let file = scratch.path("plan.json");
+    let output = ["-o", file.to_str().unwrap(), "--force"];
+    let shown = plan(&model, &[ALLOCATORS[2], &output]).run().ok().stderr;
+    assert!(shown.contains("decided the total"), "{shown}");
+    let json: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(json["request"]["budget"], "energy");
+    compile(&scratch, &model, "out.htz", &["--plan", output[1]]);
+    let shown = plan(&model, &[ALLOCATORS[2], &["--ratio", "0.6"], &output]);
+    let shown = shown.run().ok().stderr;
+    assert!(shown.contains("the energy term nothing"), "{shown}");
+    let shown = plan(&model, &[ALLOCATORS[3], &output]).run().ok().stderr;
+    assert!(shown.contains("a prediction by bytes alone"), "{shown}");
+}
+
+/// Factors of eight bits of a source of four take no less than it does: the types that meet the ratio are named,
+/// and do.
+#[test]
+fn a_ratio_of_a_quantised_source_is_met_or_refused() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        width: 128,
+        ffn: 256,
+        dtype: htc_formats::DType::Q4_0,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let output = scratch.path("out.htz");
+    let options = ["--ratio", "0.9", "--slots", "gate,up"];
+    let run = htc!["compile", &model, "-o", &output].args(options);
+    let said = ["--ratio 0.9", "q8_0", "--factor-type", "q4_0"];
+    run.run().refused(2, &said);
+    let options = [&options[..], &["--factor-type", "q4_0"]].concat();
+    let (_, report) = compile(&scratch, &model, "out.htz", &options);
+    assert!(number(&report, "/ratio") <= 0.9);
+    assert!(
+        list(&report, "/plan/slots")
+            .iter()
+            .any(|slot| slot["form"] == "low_rank")
+    );
+}
