@@ -503,7 +503,7 @@ fn a_plan_says_how_weights_are_treated() {
     let report = from_plan("d.htz", &with(&[], &calibration)).run().json();
     assert_eq!(
         report["treatment"],
-        json!({"gauge": "whiten", "sink": "append", "bias": true})
+        json!({"gauge": "whiten", "sink": "append", "bias": true, "shrinkage": 0.01})
     );
 
     for (key, good, bad) in [
