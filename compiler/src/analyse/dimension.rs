@@ -124,6 +124,9 @@ fn drawn(blocks: usize, random: &mut Rng) -> Vec<usize> {
     times
 }
 
+/// An interval, and the median of the replicates that it follows from.
+type Resampled = ((usize, usize), usize);
+
 /// The interval of the fewest principal components with 95 % of the variance, `value`, by resampling the windows
 /// of the sample (Künsch 1989: vectors of one text depend on each other, and resampled one by one they would
 /// look like more than they are); and the median of the replicates. `None` of fewer than [`BLOCKS`] windows.
@@ -136,7 +139,7 @@ fn resampled_pca(
     sample: &Sample,
     blocks: &[Range<usize>],
     random: &mut Rng,
-) -> Result<Option<((usize, usize), usize)>, FactoriseError> {
+) -> Result<Option<Resampled>, FactoriseError> {
     if blocks.len() < BLOCKS {
         return Ok(None);
     }

@@ -93,7 +93,7 @@ pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     for name in ARCHITECTURES {
         let folder = fixture(name);
         let tokens = Array::read(&folder.join("tokens.npy")).tokens();
-        let file = ModelFile::open(&folder.join("model.gguf")).unwrap();
+        let file = ModelFile::open(folder.join("model.gguf")).unwrap();
         for (kv_type, bound) in [(KvType::F32, FLOAT), (KvType::F16, F16_KV)] {
             let case = Case {
                 file: &file,
@@ -107,7 +107,7 @@ pub fn architectures<B: Backend>(backends: fn() -> Vec<Named<B>>) {
 }
 
 pub fn demo<B: Backend>(backends: fn() -> Vec<Named<B>>) {
-    let file = ModelFile::open(&material::demo("reference-7m-f16.gguf")).unwrap();
+    let file = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     let model = Model::bind(file.clone()).unwrap();
     let text = "Alice was beginning to get very tired of sitting by her sister";
     let tokens = model.tokenizer().unwrap().encode(text, AddSpecial::Prompt);
@@ -144,7 +144,7 @@ pub fn factorised<B: Backend>(backends: fn() -> Vec<Named<B>>) {
                 "--factor-type",
                 factor_type,
             ];
-            run.args(&rank).run().ok();
+            run.args(rank).run().ok();
             let file = ModelFile::open(&artifact).unwrap();
             for fraction in [1.0, 0.5, 0.3] {
                 let case = Case {

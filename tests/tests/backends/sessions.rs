@@ -23,7 +23,7 @@ fn tiny() -> ModelFile {
         context: 2048,
         ..TinyModel::default()
     };
-    ModelFile::open(&scratch.file("model.gguf", tiny.bytes())).unwrap()
+    ModelFile::open(scratch.file("model.gguf", tiny.bytes())).unwrap()
 }
 
 /// Two sessions of one model.
@@ -139,7 +139,7 @@ fn stream<B: Backend>(
 pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     let tokens = tokens(20);
     let mut seen = 0;
-    let gemma = ModelFile::open(&fixture("gemma2").join("model.gguf")).unwrap();
+    let gemma = ModelFile::open(fixture("gemma2").join("model.gguf")).unwrap();
     for file in [tiny(), gemma] {
         let vocabulary = file.hyper.vocabulary as u32;
         let tokens: Vec<u32> = tokens.iter().map(|token| token % vocabulary).collect();
@@ -211,7 +211,7 @@ fn sampler() -> Sampler {
 }
 
 pub fn a_generator_writes_what_generate_writes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
-    let file = ModelFile::open(&material::demo("reference-7m-f16.gguf")).unwrap();
+    let file = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
     let tokenizer = Model::bind(file.clone()).unwrap().tokenizer().unwrap();
     let prompt = tokenizer.encode("Alice was", AddSpecial::Prompt);
     let mut limits = Limits::tokens(9);
@@ -269,7 +269,7 @@ pub fn a_generator_writes_what_generate_writes<B: Backend>(backends: fn() -> Vec
 
 pub fn what_cannot_be_read_leaves_all_as_it_was<B: Backend>(backends: fn() -> Vec<Named<B>>) {
     // LongRoPE: 32 positions are a short sequence.
-    let file = ModelFile::open(&fixture("phi3").join("model.gguf")).unwrap();
+    let file = ModelFile::open(fixture("phi3").join("model.gguf")).unwrap();
     let vocabulary = file.hyper.vocabulary as u32;
     let tokens: Vec<u32> = tokens(40).iter().map(|token| token % vocabulary).collect();
     for (name, [mut session, mut fresh]) in two(backends, &file, 20, KvType::F16) {
