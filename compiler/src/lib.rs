@@ -19,7 +19,7 @@
 //!    the next compilation finds them: [`calibrate`].
 //! 3. A [`plan`] decides what becomes of every matrix, by shapes, the budget and what was measured. It is
 //!    JSON that may be edited, and the same plan gives the same bytes.
-//! 4. Every [`unit`] of the plan is factorised and stored, in the order in which the model executes; what is
+//! 4. Every [`unit`](mod@unit) of the plan is factorised and stored, in the order in which the model executes; what is
 //!    finished survives an interruption: [`mod@make`].
 //! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
 //!    limit, are executed on text that was held out, and the best is kept: [`choose`].

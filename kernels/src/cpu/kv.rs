@@ -10,7 +10,7 @@ use crate::error::{ShapeError, expect, product};
 /// Numbers of keys or values.
 #[derive(Clone, Copy, Debug)]
 pub enum KvNumbers<'a> {
-    /// The bits of float16, as [`to_f16`] gives them.
+    /// The bits of float16, as [`Cpu::to_f16`](super::Cpu::to_f16) gives them.
     F16(&'a [u16]),
     /// float32: twice the memory and no rounding, for comparisons.
     F32(&'a [f32]),
@@ -147,7 +147,7 @@ impl<'a> KvView<'a> {
     }
 }
 
-/// Why [`to_f16`] refuses.
+/// Why [`Cpu::to_f16`](super::Cpu::to_f16) refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum F16Error {
     /// The result has another length.
