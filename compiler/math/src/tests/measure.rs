@@ -161,7 +161,7 @@ fn tail_of_a_pythagorean_triple() {
 #[test]
 fn tail_of_published_spectra_is_the_published_one() {
     let shared = std::env::var_os("HTC_SHARED").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
         PathBuf::from,
     );
     let read = |name: &str| std::fs::read(shared.join("targets").join(name));
