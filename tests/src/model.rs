@@ -127,6 +127,46 @@ impl Tensor {
 }
 
 impl TinyModel {
+    /// The channel along which the first position of [`blind`](Self::blind) lies.
+    pub const BLIND_CHANNEL: usize = 63;
+
+    /// A model that takes seconds: every slot is a large decomposition.
+    #[must_use]
+    pub fn large() -> Self {
+        TinyModel {
+            layers: 8,
+            width: 512,
+            heads: 8,
+            kv_heads: 8,
+            head_size: 64,
+            ffn: 1024,
+            ..TinyModel::default()
+        }
+    }
+
+    /// The tensors of the default model, with a first position along a channel that attention of the first
+    /// layer hardly weighs, so that its leading components miss it.
+    pub fn blind() -> Vec<Tensor> {
+        let mut tensors = TinyModel::default().tensors();
+        for tensor in &mut tensors {
+            let cols = tensor.cols;
+            match tensor.name.as_str() {
+                // BOS is token 1.
+                "token_embd.weight" => {
+                    tensor.values[cols..2 * cols].fill(0.0);
+                    tensor.values[cols + Self::BLIND_CHANNEL] = 5.0;
+                }
+                "blk.0.attn_q.weight" | "blk.0.attn_k.weight" | "blk.0.attn_v.weight" => {
+                    for row in tensor.values.chunks_exact_mut(cols) {
+                        row[Self::BLIND_CHANNEL] *= 0.1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        tensors
+    }
+
     /// Sets, replaces or (`None`) leaves out a metadata entry.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Option<Value>>) -> Self {

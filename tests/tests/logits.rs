@@ -138,37 +138,15 @@ fn a_share_of_the_rank_is_a_smaller_artifact() {
     }
 }
 
-/// A model whose first position lies along a channel that attention of the first layer hardly weighs, so that
-/// its leading components miss it.
-fn blind() -> Vec<u8> {
-    const CHANNEL: usize = 63;
-    let tiny = TinyModel::default();
-    let mut tensors = tiny.tensors();
-    for tensor in &mut tensors {
-        let cols = tensor.cols;
-        match tensor.name.as_str() {
-            // BOS is token 1.
-            "token_embd.weight" => {
-                tensor.values[cols..2 * cols].fill(0.0);
-                tensor.values[cols + CHANNEL] = 5.0;
-            }
-            "blk.0.attn_q.weight" | "blk.0.attn_k.weight" | "blk.0.attn_v.weight" => {
-                for row in tensor.values.chunks_exact_mut(cols) {
-                    row[CHANNEL] *= 0.1;
-                }
-            }
-            _ => {}
-        }
-    }
-    tiny.bytes_of(&tensors)
-}
-
 /// The same for factors under a gauge, and with a direction that stands first: what a smaller rank keeps is
 /// what an artifact of that rank has. A bias is that of the whole rank, at any rank.
 #[test]
 fn a_share_of_the_rank_keeps_gauges_and_directions() {
     let scratch = Scratch::new();
-    let path = scratch.file("model.gguf", blind());
+    let path = scratch.file(
+        "model.gguf",
+        TinyModel::default().bytes_of(&TinyModel::blind()),
+    );
     let text = scratch.file(
         "text.txt",
         "the cat sat on the hat and then in a can ".repeat(30),

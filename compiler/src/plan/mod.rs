@@ -21,6 +21,7 @@ mod uniform;
 mod unit;
 
 use htc_formats::DType;
+use htc_formats::block;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
 use allocate::{Allocator, Choice, Decision};
@@ -89,7 +90,8 @@ pub fn make(
     let Some(reached) = reached else {
         return made;
     };
-    let others = FACTOR_TYPES.into_iter().filter(|&of| of != factor_type);
+    let others = block::writable().iter().copied();
+    let others = others.filter(|&of| of != factor_type);
     let types = others.filter(|&factor_type| {
         let request = Request {
             factor_type,
@@ -107,18 +109,6 @@ pub fn make(
         }),
     }
 }
-
-/// The types that factors may be asked for in.
-const FACTOR_TYPES: [DType; 8] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q6K,
-    DType::Q5K,
-    DType::Q4K,
-    DType::Q4_0,
-];
 
 /// A plan, which may miss its ratio.
 fn attempt(

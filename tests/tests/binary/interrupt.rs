@@ -10,20 +10,6 @@ use htc_tests::binary::wait;
 use htc_tests::scratch::names_in;
 use htc_tests::{Scratch, TinyModel, htc};
 
-/// A model that takes seconds: every slot is a large decomposition.
-fn large() -> Vec<u8> {
-    let tiny = TinyModel {
-        layers: 8,
-        width: 512,
-        heads: 8,
-        kv_heads: 8,
-        head_size: 64,
-        ffn: 1024,
-        ..TinyModel::default()
-    };
-    tiny.bytes()
-}
-
 /// Waits until the folder holds something.
 fn wait_for_a_file(folder: &Path) {
     let started = Instant::now();
@@ -49,7 +35,7 @@ fn undisturbed(model: &Path) -> Vec<u8> {
 
 fn interrupted_by(signal: &str) {
     let (source, target) = (Scratch::new(), Scratch::new());
-    let model = source.file("model.gguf", large());
+    let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
     let command = || htc!["compile", &model, "-o", &output, "--threads", "2"];
     let mut child = command().spawn();
@@ -92,7 +78,7 @@ fn after_sighup_the_same_command_goes_on() {
 #[test]
 fn after_sigkill_at_any_moment_the_same_command_goes_on() {
     let (source, target) = (Scratch::new(), Scratch::new());
-    let model = source.file("model.gguf", large());
+    let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
     let command = |threads: &str| htc!["compile", &model, "-o", &output, "--threads", threads];
     let journal = || -> String {
@@ -128,7 +114,7 @@ fn after_sigkill_at_any_moment_the_same_command_goes_on() {
 #[test]
 fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
     let (source, target) = (Scratch::new(), Scratch::new());
-    let model = source.file("model.gguf", large());
+    let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
     let command = |options: &[&str]| htc!["compile", &model, "-o", &output].args(options);
     let mut child = command(&[]).spawn();
@@ -190,7 +176,7 @@ fn copy_folder(from: &Path, to: &Path) {
 #[test]
 fn an_interrupted_replacement_leaves_the_old_artifact() {
     let (source, target) = (Scratch::new(), Scratch::new());
-    let model = source.file("model.gguf", large());
+    let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.file("out.htz", "old");
     let mut child = htc![
         "compile",

@@ -89,16 +89,7 @@ fn a_file_that_was_edited_meanwhile() {
 #[test]
 fn a_source_that_is_written_to_meanwhile() {
     let scratch = Scratch::new();
-    let tiny = TinyModel {
-        layers: 8,
-        width: 512,
-        heads: 8,
-        kv_heads: 8,
-        head_size: 64,
-        ffn: 1024,
-        ..TinyModel::default()
-    };
-    let model = scratch.file("model.gguf", tiny.bytes());
+    let model = scratch.file("model.gguf", TinyModel::large().bytes());
     let output = scratch.path("out.htz");
     let mut child = htc!["compile", &model, "-o", &output, "--threads", "2"].spawn();
     let begun = Instant::now();
