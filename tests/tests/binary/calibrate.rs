@@ -1,7 +1,7 @@
 //! `htc compile --calibration`: what the gauges gain, and what the cache keeps.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,6 +39,9 @@ fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
 }
 
 const TEXT: &str = "alice.txt";
+
+/// The user that permissions bind where root runs the tests.
+const NOBODY: u32 = 65534;
 
 /// The only calibration in the cache.
 fn cached(scratch: &Scratch) -> PathBuf {
@@ -168,12 +171,20 @@ fn a_complete_cache_that_may_only_be_read_is_enough() {
     mode(&folder.join("lock"), 0o444);
     mode(&folder, 0o555);
     mode(scratch.folder(), 0o777);
-    // Permissions do not bind root, who acts as somebody whom they do bind.
+    // Permissions do not bind root, who acts as somebody whom they do bind, and whose cache it is.
     let root = fs::File::create(folder.join("lock")).is_ok();
+    if root {
+        for owned in [&scratch.path("cache"), &folder] {
+            chown(owned, Some(NOBODY), None).unwrap();
+        }
+        for owned in names(&folder) {
+            chown(folder.join(owned), Some(NOBODY), None).unwrap();
+        }
+    }
     let readable = Command::new("sh")
         .args(["-c", "cat \"$0\" > /dev/null"])
         .arg(demo(MODEL))
-        .uid(65534)
+        .uid(NOBODY)
         .status();
     if root && !readable.is_ok_and(|status| status.success()) {
         eprintln!("skipped: root binds no permissions, and nobody may not read the model");
@@ -182,7 +193,10 @@ fn a_complete_cache_that_may_only_be_read_is_enough() {
     let run = |name: &str| {
         let run = compile(&scratch, name, &[]);
         if root {
-            run.as_user(65534).run()
+            let state = scratch.path("state-of-nobody");
+            run.env("XDG_STATE_HOME", Some(&state))
+                .as_user(NOBODY)
+                .run()
         } else {
             run.run()
         }
