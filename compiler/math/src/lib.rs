@@ -63,8 +63,8 @@ pub use measure::{
     weighted_energies, weighted_error,
 };
 pub use sink::{
-    Coverage, DEFAULT_COVERAGE, Sink, SinkOutcome, append_direction, coverage, largest_columns,
-    largest_moments,
+    Coverage, Sink, SinkOutcome, append_direction, coverage, largest_columns, largest_moments,
+    random_coverage,
 };
 pub use symmetric::{Eigen, symmetric_eigen, symmetric_eigenvalues};
 

@@ -274,8 +274,8 @@ pub struct SinkCoverage {
     pub norm: f64,
     /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature.
     pub largest: f64,
-    /// `(k/d)^½`, what a basis of that rank in random directions holds of any direction: a threshold below that
-    /// is met by chance, and a basis below it avoids the direction. 0 in records of version 1.
+    /// `(k/d)^½`, what a basis of that rank in random directions holds of any direction: one below it
+    /// avoids the direction, and a compilation completes it. 0 in records of version 1.
     #[serde(default)]
     pub random: f64,
 }

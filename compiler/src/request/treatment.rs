@@ -79,8 +79,8 @@ pub enum SinkProtection {
     #[default]
     Off,
     /// The mean input at the first position of a sequence, where attention sinks: factors that
-    /// [cover](crate::math::Coverage) less than [`DEFAULT_COVERAGE`](crate::math::DEFAULT_COVERAGE) of it give
-    /// up a component for it, which is their first.
+    /// [cover](crate::math::Coverage) less of it than [random ones](crate::math::random_coverage) of their rank
+    /// would give up a component for it, which is their first.
     Append,
     /// So many input channels: those of largest `E[x_i²]` with a calibration, else those whose
     /// columns have the largest norm. They take as many of the ranks.

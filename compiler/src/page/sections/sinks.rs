@@ -219,9 +219,12 @@ fn treated(given: &Given, subject: &Subject) -> Result<Vec<Block>, PlotError> {
     }
     let appended = report.treated.sinks.iter().filter(|s| s.appended).count();
     let caption = format!("{}The sink direction in the factors", given.of(subject));
+    let [least, most] = report.treated.sink_thresholds();
     let said = format!(
-        "It was appended to {appended} of {} of them; coverage is what they hold without help.",
-        report.treated.sinks.len()
+        "It was appended to {appended} of {} of them, which hold less of it than random ones of their ranks would ({} to {}); coverage is what they hold without help.",
+        report.treated.sinks.len(),
+        number(least),
+        number(most)
     );
     let xy = by_layer("Coverage of the sink direction", "coverage", curves);
     let mut blocks: Vec<Block> = keyed(caption, &said, &[xy])?.into_iter().collect();
