@@ -129,6 +129,8 @@ pub struct Calibration {
     pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
     pub context: usize,
+    /// What went through the model, text by text.
+    pub windows: Windows,
     /// Layers that were in the cache already.
     pub found: usize,
     /// What was kept back for measuring; `None` where each text has a single window.
@@ -218,6 +220,7 @@ pub fn calibrate(
         layers,
         texts,
         context: options.context,
+        windows: text.windows().clone(),
         found,
         held_out,
     })

@@ -105,6 +105,7 @@ impl Inputs<'_> {
                 layers: _,
                 texts: _,
                 context,
+                windows: _,
                 found: _,
                 held_out: _,
             } = found;

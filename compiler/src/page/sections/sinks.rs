@@ -1,6 +1,7 @@
 //! Sinks: the direction of the first position, what of it a shared basis holds, and massive
 //! channels.
 
+use htc_formats::escape::escaped;
 use htc_formats::model::Slot;
 
 use super::super::html::{Block, Figure, Legend, Section};
@@ -143,7 +144,10 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
         let mut places: Vec<String> = layer
             .positions
             .iter()
-            .map(|p| p.position.to_string())
+            .map(|p| match &p.text {
+                Some(text) => format!("{} {}", p.position, quoted(text)),
+                None => p.position.to_string(),
+            })
             .collect();
         let more = layer.positions_found.saturating_sub(places.len());
         if more > 0 {
@@ -175,14 +179,21 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
     (!table.is_empty()).then_some(Block::Table(table))
 }
 
-/// Where the token with the largest norm is, and how far out.
+/// A token of a model's vocabulary, which may hold anything, as people may see it.
+fn quoted(text: &str) -> String {
+    format!("“{}”", escaped(text))
+}
+
+/// Which the token with the largest norm is, where, and how far out.
 fn largest_token(tokens: Option<&SinkTokens>) -> String {
     let of = |tokens: &SinkTokens| {
         let token = tokens.largest.first()?;
         let ratio = token.norm / tokens.norm_mean;
         let (window, position) = (token.window, token.position);
+        let text = token.text.as_deref();
+        let text = text.map_or_else(String::new, |text| format!("{}, ", quoted(text)));
         Some(format!(
-            "window {window}, position {position}: {} times the mean",
+            "{text}window {window}, position {position}: {} times the mean",
             number(ratio)
         ))
     };
