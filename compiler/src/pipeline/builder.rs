@@ -124,7 +124,8 @@ impl Compiler {
         self
     }
 
-    /// Text to measure on what is decided; by default the ends of the calibration texts.
+    /// Text to measure on, 64 windows at most; by default the ends of the calibration texts. Of the windows of
+    /// each text the first, third and so on decide, and those between them report.
     pub fn held_out(mut self, text: impl Into<PathBuf>) -> Self {
         self.calibration.held_out = Some(text.into());
         self

@@ -29,7 +29,8 @@ pub struct CalibrationOptions {
     pub trust_cache: bool,
     /// How long to wait for another process that makes the same statistics.
     pub lock_timeout: Duration,
-    /// Text to measure on what was decided; `None` for the ends of the texts.
+    /// Text to measure on; `None` for the ends of the texts. Of the windows of each text the first, third and
+    /// so on decide, and those between them report.
     pub held_out: Option<PathBuf>,
 }
 

@@ -22,8 +22,8 @@ pub struct CalibrationArgs {
     /// Tokens in a window of the calibration
     #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: u32,
-    /// Text to measure on what is decided (UTF-8) [default: the end of each TEXT, which is not
-    /// calibrated on then]
+    /// Text to measure on (UTF-8), 64 windows at most; of its windows the first, third and so on decide, those
+    /// between them report [default: the end of each TEXT, which is not calibrated on then, split alike]
     #[arg(
         long,
         value_name = "FILE",
