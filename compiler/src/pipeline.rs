@@ -44,7 +44,7 @@ pub use error::CompileError;
 #[cfg(feature = "cli")]
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
-use prepare::{Prepared, plan_at, prepare, tokenizer};
+use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 
 /// Compiles a model.
 ///
@@ -58,31 +58,34 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     };
     let watch = watch.told_by(&tell);
 
-    // Read, calibrate and plan. Whatever can be refused is refused before the first long read.
-    let prepared = prepare(options, &clock, watch)?;
-
-    // Where to look first when the artifact is probed.
-    let depth_sink = match options.probe_layer {
-        Some(layer) => DepthSinkRecord {
-            layer,
-            origin: Origin::Asked,
-        },
-        None => depth_sink(&prepared, options.threads, watch)?,
-    };
-
-    // Factorise, seal and measure, as often as there are candidates.
-    let inputs = Inputs {
-        source: &prepared.source,
-        digest: prepared.digest,
-        calibration: prepared.calibration.as_ref(),
-        depth_sink,
-        tokenizer: &prepared.tokenizer,
-        threads: options.threads,
-    };
+    // Whatever can be refused is refused before the first long read, a second compilation of the same
+    // artifact among it.
+    let admitted = admit(options)?;
     let work = Work::open(&options.output, watch)?;
-    watch.tell(Event::Keeping(work.kept()));
-    let planner = |ratio| prepared.plan_at(ratio);
-    let made = || -> Result<(Chosen, io::Result<()>), CompileError> {
+    let made = || -> Result<(Prepared, Chosen, io::Result<()>), CompileError> {
+        // Calibrate and plan.
+        let prepared = prepare(admitted, options, &clock, watch)?;
+
+        // Where to look first when the artifact is probed.
+        let depth_sink = match options.probe_layer {
+            Some(layer) => DepthSinkRecord {
+                layer,
+                origin: Origin::Asked,
+            },
+            None => depth_sink(&prepared, options.threads, watch)?,
+        };
+
+        // Factorise, seal and measure, as often as there are candidates.
+        let inputs = Inputs {
+            source: &prepared.source,
+            digest: prepared.digest,
+            calibration: prepared.calibration.as_ref(),
+            depth_sink,
+            tokenizer: &prepared.tokenizer,
+            threads: options.threads,
+        };
+        watch.tell(Event::Keeping(work.kept()));
+        let planner = |ratio| prepared.plan_at(ratio);
         let chosen = clock.during(Stage::Factorise, || {
             choose::choose(&inputs, &planner, prepared.wanted, &work, &clock, watch)
         })?;
@@ -94,10 +97,10 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let synced = clock.during(Stage::Seal, || {
             HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
         })?;
-        Ok((chosen, synced))
+        Ok((prepared, chosen, synced))
     };
     let made = made();
-    let (chosen, synced) = or_kept(work, made, watch)?;
+    let (prepared, chosen, synced) = or_kept(work, made, watch)?;
     if let Err(error) = synced {
         let folder = disk::folder_of(&options.output).display();
         let said = format!(
@@ -165,7 +168,7 @@ fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
 /// # Errors
 /// Those of [`compile`] that come before the first factor.
 pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
-    let prepared = prepare(options, &StageClock::default(), watch)?;
+    let prepared = prepare(admit(options)?, options, &StageClock::default(), watch)?;
     let source = &prepared.source;
     let record = layout::record(source, &prepared.plan);
     Ok(Forecast {

@@ -80,12 +80,14 @@ pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
     Ok(Section::tokenizer(vocabulary)?)
 }
 
-/// Opens, calibrates and plans, and finds whatever can be wrong before any factor is made.
-pub(super) fn prepare(
-    options: &CompileOptions,
-    clock: &StageClock,
-    watch: Watch,
-) -> Result<Prepared, CompileError> {
+/// A model that may be compiled as it was asked for, as far as can be told without reading its weights.
+pub(super) struct Admitted {
+    source: ModelFile,
+    tokenizer: Section,
+}
+
+/// Opens the source and refuses what the options and its head rule out.
+pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
     // What the options alone rule out; a plan may ask for more.
     options.treatment.resolve(options.calibration.is_some())?;
     let source = open(&options.input)?;
@@ -98,6 +100,16 @@ pub(super) fn prepare(
     }
     let tokenizer = tokenizer(&source)?;
     HtzWriter::check_destination(&options.output, options.overwrite)?;
+    Ok(Admitted { source, tokenizer })
+}
+
+/// Calibrates and plans, and finds whatever can be wrong before any factor is made.
+pub(super) fn prepare(
+    Admitted { source, tokenizer }: Admitted,
+    options: &CompileOptions,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<Prepared, CompileError> {
     let Planned {
         plan,
         digest,
