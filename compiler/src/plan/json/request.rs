@@ -1,9 +1,11 @@
 //! The part of a plan that says what it was made from.
 
 use super::check::{At, Checker};
+use super::named_slots;
 use super::node::Node;
-use crate::plan::Budget;
+use crate::plan::{Budget, Method, Request, UnitPlan};
 use crate::request::{Allocation, DenseTypes, TreatmentRequest};
+use htc_formats::DType;
 use htc_formats::model::Slot;
 
 /// What a plan's file says that was asked for.
@@ -16,6 +18,28 @@ pub(super) struct RequestInFile {
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub treatment: TreatmentRequest,
+}
+
+impl RequestInFile {
+    /// The request of a plan with these units; what the file leaves out is what they have.
+    pub(super) fn of(self, method: Method, factor_type: DType, units: &[UnitPlan]) -> Request {
+        let RequestInFile {
+            budget,
+            allocation,
+            dense,
+            slots,
+            treatment,
+        } = self;
+        Request {
+            method,
+            budget: budget.unwrap_or(Budget::FullRank),
+            allocation,
+            slots: slots.unwrap_or_else(|| named_slots(units)),
+            factor_type,
+            dense,
+            treatment,
+        }
+    }
 }
 
 impl Checker {
