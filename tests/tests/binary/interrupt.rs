@@ -197,7 +197,7 @@ fn a_second_compilation_of_the_same_artifact_is_refused_at_once() {
     let output = target.path("out.htz");
     let command = || htc!["compile", &model, "-o", &output, "--threads", "1"];
     let mut first = command().spawn();
-    wait_for_a_file(&target.path(WORK));
+    wait_for_a_tensor(&target);
     let calibrated = [
         "--calibration".as_ref(),
         text.as_path(),
