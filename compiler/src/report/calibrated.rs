@@ -84,6 +84,14 @@ impl fmt::Display for Calibrated {
             self.layers,
             self.gauge
         )?;
+        for text in self.texts.iter().filter(|text| !text.left_out.is_empty()) {
+            let left_out = text.left_out.join(", ");
+            write!(
+                f,
+                "\n  left out    of {}: {left_out} (no tokens for their script)",
+                escaped(&text.name)
+            )?;
+        }
         let errors = self.output_errors.iter();
         let errors: Vec<String> = errors
             .map(|e| format!("{} {:.4}", e.slot, e.error))
