@@ -166,7 +166,9 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
         ),
         (calibrated().held_out(demo("alice.txt")), "held_out"),
         (
-            calibrated().calibration(TextSource::Shipped).weighted_calibration(TextSource::Shipped, 0.5),
+            calibrated()
+                .calibration(TextSource::Shipped)
+                .weighted_calibration(TextSource::Shipped, 0.5),
             "calibration",
         ),
         (calibrated().cache(demo("alice.txt")), "cache"),

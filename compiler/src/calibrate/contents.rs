@@ -82,7 +82,9 @@ mod tests {
     fn scripts_that_a_vocabulary_has_no_tokens_for_are_left_out() {
         let tokenizer = demo_tokenizer();
         let contents = Contents::of(&TextSource::Shipped, &tokenizer).unwrap();
-        let foreign = ["russian", "chinese", "japanese", "korean", "arabic", "hindi"];
+        let foreign = [
+            "russian", "chinese", "japanese", "korean", "arabic", "hindi",
+        ];
         assert_eq!(contents.left_out, foreign);
         assert_eq!(contents.sha256, shipped_digest());
         let without = shipped_text(|part| !foreign.contains(&part.name));

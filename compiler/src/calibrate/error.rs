@@ -80,9 +80,7 @@ pub enum CalibrateError {
     #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
     Weight(f64),
     /// A text is calibrated on twice.
-    #[error(
-        "`calibration` {0}: given twice; give it once, with a weight if it is to count more"
-    )]
+    #[error("`calibration` {0}: given twice; give it once, with a weight if it is to count more")]
     Twice(TextSource),
     /// What is to be held out is what is calibrated on.
     #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]

@@ -34,12 +34,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, Mixture, Windows};
 use crate::event::{Event, Watch};
-use crate::request::{CalibrationText, TextSource};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+use crate::request::{CalibrationText, TextSource};
 use crate::system::{memory, text};
 pub use cache::{cache_folder, forget};
-pub use error::CalibrateError;
 use contents::Contents;
+pub use error::CalibrateError;
 use files::Files;
 use flow::Flow;
 use store::Extent;

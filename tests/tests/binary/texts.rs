@@ -135,7 +135,9 @@ fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
         .args(["--calibration-tokens", "2048", "--report", "json"])
         .args(["--cache".as_ref(), scratch.path("cache").as_path()])
         .args(GIVEN);
-    let run = texts.iter().fold(run, |run, text| run.args(["--calibration", text]));
+    let run = texts
+        .iter()
+        .fold(run, |run, text| run.args(["--calibration", text]));
     run.in_folder(scratch.folder())
 }
 
@@ -164,8 +166,13 @@ fn the_shipped_text_needs_no_file() {
     // A weight, and a file of the same name.
     let texts = ["shipped=2", "./shipped"];
     let found = compile_shipped(&scratch, "three", &texts).run().ok().json();
-    assert_eq!(found["calibration"]["text"], "shipped v1 (weight 2), shipped");
+    assert_eq!(
+        found["calibration"]["text"],
+        "shipped v1 (weight 2), shipped"
+    );
     assert_eq!(found["calibration"]["texts"][1].get("left_out"), None);
     let twice = compile_shipped(&scratch, "four", &["shipped", "shipped=2"]);
-    twice.run().refused(2, &["--calibration", "shipped", "twice"]);
+    twice
+        .run()
+        .refused(2, &["--calibration", "shipped", "twice"]);
 }

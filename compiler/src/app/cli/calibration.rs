@@ -123,7 +123,14 @@ mod tests {
         assert_eq!(parse_text("shipped=0.5"), shipped(0.5));
         assert_eq!(parse_text("./shipped"), text("./shipped", 1.0));
         assert_eq!(parse_text("./shipped=0.5"), text("./shipped", 0.5));
-        for wrong in ["shipped=0", "a.txt=0", "a.txt=-1", "a.txt=inf", "a.txt=nan", "=2"] {
+        for wrong in [
+            "shipped=0",
+            "a.txt=0",
+            "a.txt=-1",
+            "a.txt=inf",
+            "a.txt=nan",
+            "=2",
+        ] {
             assert!(parse_text(wrong).is_err(), "{wrong}");
         }
     }
