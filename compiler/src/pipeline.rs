@@ -77,6 +77,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         calibration: prepared.calibration.as_ref(),
         depth_sink,
         tokenizer: &prepared.tokenizer,
+        measured: prepared.measured,
         threads: options.threads,
     };
     let work = Work::open(&options.output, watch)?;
@@ -197,19 +198,20 @@ pub fn search(
     watch: Watch,
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
+    let wanted = ChoiceRequest {
+        treatment: planned.plan.request().treatment,
+        goal,
+        calibrated: calibration.is_some(),
+        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
+    };
     let inputs = Inputs {
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
+        measured: wanted.measures(calibration),
         threads,
-    };
-    let wanted = ChoiceRequest {
-        treatment: planned.plan.request().treatment,
-        goal,
-        calibrated: calibration.is_some(),
-        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
     };
     let work = Work::open(scratch, watch)?;
     let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);

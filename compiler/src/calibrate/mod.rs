@@ -133,9 +133,16 @@ pub struct Calibration {
     pub found: usize,
     /// What was kept back for measuring; `None` where each text has a single window.
     pub held_out: Option<HeldOut>,
+    /// Digest of the text that was given to be kept back; `None` where it was kept back from the texts.
+    pub held_out_text: Option<Digest>,
 }
 
 impl Calibration {
+    /// Digest of the text that what is measured on was kept back from.
+    pub fn held_out_digest(&self) -> Digest {
+        self.held_out_text.unwrap_or_else(|| self.text_digest())
+    }
+
     /// Tokens that went through the model.
     pub fn tokens(&self) -> usize {
         self.texts.iter().map(|text| text.tokens).sum()
@@ -182,6 +189,7 @@ pub fn calibrate(
         text,
         texts,
         held_out,
+        held_out_text,
     } = Read::of(model, options)?;
     let key = options.key(source, &text);
     let windows = text.windows().count();
@@ -220,6 +228,7 @@ pub fn calibrate(
         context: options.context,
         found,
         held_out,
+        held_out_text,
     })
 }
 
@@ -231,6 +240,8 @@ struct Read {
     texts: Vec<CalibratedText>,
     /// What is kept back for measuring.
     held_out: Option<HeldOut>,
+    /// Digest of the text that was given for it.
+    held_out_text: Option<Digest>,
 }
 
 impl Read {
@@ -263,13 +274,17 @@ impl Read {
             });
             parts.push((used, *weight));
         }
+        let mut held_out_text = None;
         if let Some(path) = &options.held_out {
-            held_out.push(windows(path, &text::read(path)?, Some(MOST_HELD_OUT))?);
+            let text = text::read(path)?;
+            held_out_text = Some(Digest::of(text.as_bytes()));
+            held_out.push(windows(path, &text, Some(MOST_HELD_OUT))?);
         }
         Ok(Read {
             text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
+            held_out_text,
         })
     }
 }

@@ -23,6 +23,7 @@ mod inspect;
 mod interrupt;
 mod plan;
 mod probe;
+mod quality;
 mod report;
 mod run;
 mod store;
