@@ -1,17 +1,10 @@
 //! The formats of one scale per 32 numbers, and of one scale and one minimum.
 
-use half::f16;
-
-use super::fit;
-use super::float::{F16_LIMIT, f16_scale, scale};
+use super::float::scale;
 use crate::wire;
 
 /// Numbers in a block.
 const LEN: usize = 32;
-
-/// Where the search for a scale of q4_0 begins. A finer or wider choice lowers the squared error
-/// of Gaussian numbers by less than a thousandth.
-const Q4_0_STARTS: [f32; 9] = [-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// Layout: scale f16, 32 signed codes.
 #[inline(always)]
@@ -87,44 +80,5 @@ pub(super) fn decode_q8_1(block: &[u8; 36], out: &mut [f32; LEN]) {
     let d = scale(block, 0);
     for (value, &code) in out.iter_mut().zip(&block[4..]) {
         *value = f32::from(code as i8) * d;
-    }
-}
-
-/// The numbers are finite and below the limit of the format.
-pub(super) fn encode_q4_0(values: &[f32; LEN], block: &mut [u8; 18]) {
-    let d = f16_scale(fit::step(values, 8.0, &Q4_0_STARTS, F16_LIMIT));
-    let inverse = match d.to_f32() {
-        0.0 => 0.0,
-        d => 1.0 / d,
-    };
-    let codes = values.map(|value| (fit::nearest(value * inverse, -8.0, 7.0) + 8.0) as u8);
-    let (head, pairs) = block.split_at_mut(2);
-    head.copy_from_slice(&d.to_le_bytes());
-    let (low, high) = codes.split_at(LEN / 2);
-    for ((pair, low), high) in pairs.iter_mut().zip(low).zip(high) {
-        *pair = low | (high << 4);
-    }
-}
-
-/// The numbers are finite and below the limit of the format.
-pub(super) fn encode_q8_0(values: &[f32; LEN], block: &mut [u8; 34]) {
-    // Magnitudes are in the order of their bits.
-    let largest = values.iter().map(|v| v.abs().to_bits()).fold(0, u32::max);
-    let d = f32::from_bits(largest) / 127.0;
-    // A scale whose reciprocal is infinite is 0 as an f16: the codes do not matter then.
-    let inverse = match 1.0 / d {
-        inverse if inverse.is_finite() => inverse,
-        _ => 0.0,
-    };
-    let (head, codes) = block.split_at_mut(2);
-    head.copy_from_slice(&f16::from_f32(d).to_le_bytes());
-    for (code, value) in codes.iter_mut().zip(values) {
-        // Rounds half away from zero as `f32::round` does, in operations that vectorise. The
-        // magnitude is 127 and a rounding error at most.
-        let scaled = value * inverse;
-        let whole = scaled.abs() as i32;
-        let up = i32::from(scaled.abs() - whole as f32 >= 0.5);
-        let magnitude = (whole + up) as i8;
-        *code = if scaled < 0.0 { -magnitude } else { magnitude } as u8;
     }
 }

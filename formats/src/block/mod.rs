@@ -2,19 +2,50 @@
 //!
 //! A block is a run of numbers of one row with its scales. All layouts are those of ggml
 //! (`ggml-common.h`); the decoders do the same float32 operations in the same order as the numpy
-//! decoders of the `gguf` Python package, and give the same bits. The encoders look for the scales
-//! that leave the least squared error.
+//! decoders of the `gguf` Python package, and give the same bits.
+//!
+//! [`encode`] writes rows. Whoever decides about codes himself takes a [`BlockFit`] for each block of a
+//! row: the scales first, then a code at a time, and the bytes at last.
+//!
+//! ```
+//! use htc_formats::DType;
+//! use htc_formats::block::{BlockError, BlockFit};
+//!
+//! fn with_feedback(values: &mut [f32; 256], importance: &[f32; 256]) -> Result<[u8; 144], BlockError> {
+//!     let mut fit = BlockFit::search(DType::Q4K, values, Some(importance))?;
+//!     let mut codes = [0; 256];
+//!     for place in 0..256 {
+//!         let (code, decoded) = fit.nearest(place, values[place]);
+//!         codes[place] = code;
+//!         let error = values[place] - decoded;
+//!         if let Some(next) = values.get_mut(place + 1) {
+//!             *next += 0.5 * error;
+//!         }
+//!     }
+//!     // The same codes with better scales.
+//!     fit = fit.refit(values, Some(importance), &codes)?;
+//!     let mut bytes = [0; 144];
+//!     fit.pack(&codes, &mut bytes)?;
+//!     assert_eq!(fit.value(7, codes[7]), {
+//!         let mut decoded = [0.0; 256];
+//!         htc_formats::block::decode(DType::Q4K, &bytes, &mut decoded)?;
+//!         decoded[7]
+//!     });
+//!     Ok(bytes)
+//! }
+//! # with_feedback(&mut std::array::from_fn(|i| (i as f32).sin()), &[1.0; 256]).unwrap();
+//! ```
 
 mod fit;
 mod float;
 mod grids;
 mod grouped;
-mod k_encode;
 mod k_quants;
 mod legacy;
 mod levels;
 mod ternary;
 
+pub use self::fit::BlockFit;
 use crate::dtype::DType;
 
 /// Why numbers were not decoded or encoded.
@@ -48,6 +79,42 @@ pub enum BlockError {
         index: usize,
         /// The number.
         value: f32,
+    },
+    /// Not the places of one block.
+    #[error("{dtype}: {found} {what} for a block of {expected}")]
+    Block {
+        /// The format.
+        dtype: DType,
+        /// What was given: values, importances, codes or bytes.
+        what: &'static str,
+        /// As many as a block has.
+        expected: usize,
+        /// As many as were given.
+        found: usize,
+    },
+    /// An importance that is no weight of a sum.
+    #[error(
+        "{dtype}: the importance {value} at place {place} of a block; it must be finite and not negative"
+    )]
+    Importance {
+        /// The format.
+        dtype: DType,
+        /// Place in the block.
+        place: usize,
+        /// The importance.
+        value: f32,
+    },
+    /// A code that the format does not have.
+    #[error("{dtype}: code {code} at place {place} of a block; its codes are 0 to {last}")]
+    Code {
+        /// The format.
+        dtype: DType,
+        /// Place in the block.
+        place: usize,
+        /// The code.
+        code: u8,
+        /// The largest code.
+        last: u8,
     },
 }
 
@@ -104,23 +171,23 @@ pub fn writable() -> &'static [DType] {
         DType::Q8_0,
         DType::Q6K,
         DType::Q5K,
+        DType::Q5_1,
+        DType::Q5_0,
         DType::Q4K,
+        DType::Q4_1,
         DType::Q4_0,
+        DType::IQ4NL,
+        DType::IQ4XS,
+        DType::Q3K,
+        DType::Q2K,
     ]
 }
 
 /// Encodes whole blocks: `out` must be exactly the bytes of `values.len()` numbers.
 ///
 /// The float formats round to the nearest, ties to even, as IEEE 754 says: what is too large
-/// becomes infinite, and a NaN stays one. `q8_0` rounds as ggml's reference encoder does (scale
-/// `max|x| / 127` in float32, codes rounded half away from zero with the scale before it is
-/// rounded to f16) and gives the same bits.
-///
-/// `q4_0`, `q4_k`, `q5_k` and `q6_k` search for the scales (and offsets) of least squared error:
-/// least-squares fits and rounding in turn from several starts, then the same for the scales of the
-/// scales with the neighbours of every integer scale tried. On Gaussian numbers their squared error
-/// is 5 to 13 percent below that of ggml's reference encoders. The same numbers give the same bytes
-/// on every machine.
+/// becomes infinite, and a NaN stays one. All others are [`BlockFit`]s with the nearest codes. The same
+/// numbers give the same bytes on every machine.
 ///
 /// # Errors
 ///
@@ -133,12 +200,10 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
         DType::F32 => float::encode_f32(values, out),
         DType::F16 => float::encode_f16(values, out),
         DType::BF16 => float::encode_bf16(values, out),
-        DType::Q8_0 => encode_blocks(dtype, values, out, legacy::encode_q8_0)?,
-        DType::Q4_0 => encode_blocks(dtype, values, out, legacy::encode_q4_0)?,
-        DType::Q4K => encode_blocks(dtype, values, out, k_encode::encode_q4_k)?,
-        DType::Q5K => encode_blocks(dtype, values, out, k_encode::encode_q5_k)?,
-        DType::Q6K => encode_blocks(dtype, values, out, k_encode::encode_q6_k)?,
-        dtype => return Err(BlockError::NotWritten { dtype }),
+        dtype => match fit::format(dtype) {
+            Some(format) => fit::encode(format, values, out)?,
+            None => return Err(BlockError::NotWritten { dtype }),
+        },
     }
     Ok(())
 }
@@ -146,44 +211,7 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
 /// From this magnitude on the scale of a block rounds to an infinite f16; infinite for the formats
 /// that have no scale or are not written.
 fn limit(dtype: DType) -> f32 {
-    float::F16_LIMIT
-        * match dtype {
-            DType::Q8_0 => 127.0,
-            DType::Q4_0 => 8.0,
-            // Minima are stored as 0 to 63.
-            DType::Q4K | DType::Q5K => 63.0,
-            // Codes and scales, both signed.
-            DType::Q6K => 32.0 * 128.0,
-            _ => f32::INFINITY,
-        }
-}
-
-/// Calls `encode` on every block of numbers that all are below the limit of the format.
-fn encode_blocks<const BYTES: usize, const LEN: usize>(
-    dtype: DType,
-    values: &[f32],
-    out: &mut [u8],
-    encode: impl Fn(&[f32; LEN], &mut [u8; BYTES]),
-) -> Result<(), BlockError> {
-    // Magnitudes are in the order of their bits, infinity and NaN above all others.
-    let magnitude = |value: &f32| value.abs().to_bits();
-    let limit = limit(dtype).to_bits();
-    let (values, _) = values.as_chunks::<LEN>();
-    let (blocks, _) = out.as_chunks_mut::<BYTES>();
-    for (number, (values, block)) in values.iter().zip(blocks).enumerate() {
-        let largest = values.iter().map(magnitude).fold(0, u32::max);
-        if largest >= limit {
-            let refused = |value| magnitude(value) >= limit;
-            let at = values.iter().position(refused).unwrap_or_default();
-            return Err(BlockError::NoCode {
-                dtype,
-                index: number * LEN + at,
-                value: values[at],
-            });
-        }
-        encode(values, block);
-    }
-    Ok(())
+    fit::format(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit())
 }
 
 /// Names with commas, and "and" before the last.

@@ -370,7 +370,7 @@ fn what_cannot_be_encoded_is_refused() {
     let model = scratch.file("model.gguf", tiny.bytes());
     for option in ["--dense-type", "--embedding-type"] {
         let said = ["one of f32", "q4_0"];
-        htc!["compile", &model, "-o", &out, option, "q2_k"]
+        htc!["compile", &model, "-o", &out, option, "iq2_xs"]
             .run()
             .refused(2, &said);
     }

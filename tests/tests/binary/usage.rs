@@ -348,7 +348,7 @@ fn what_is_allowed_is_said() {
     for (option, value, words) in [
         ("--method", "svd", &["gp", "grc"][..]),
         ("--slots", "x", &["q", "gate", "down"]),
-        ("--factor-type", "q3_k", &["f32", "bf16", "q8_0", "q4_k"]),
+        ("--factor-type", "iq3_s", &["f32", "bf16", "q8_0", "q2_k"]),
         ("--rank", "0", &["at least 1", "full"]),
         ("--ratio", "2", &["0", "1"]),
         ("--allocator", "best", &["uniform", "waterfill", "cachefit"]),

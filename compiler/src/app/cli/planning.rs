@@ -38,7 +38,7 @@ pub struct SizeArgs {
     /// Mean of the ranks of the selected slots, met from below
     #[arg(long, hide_short_help = true, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
     pub mean_rank: Option<f64>,
-    /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q4_k or q4_0
+    /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, q3_k or q2_k
     #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
     /// Encode slots that stay dense in this type, where it takes less than the source

@@ -6,14 +6,21 @@ use crate::plan::form::Form;
 
 /// The part of the energy that is lost of a matrix whose numbers are stored in a type, about: that of
 /// normally distributed numbers, with this program's encoders. A test measures it.
-const LOST: [(DType, f64); 7] = [
+const LOST: [(DType, f64); 14] = [
     (DType::F16, 4.4e-8),
     (DType::BF16, 2.8e-6),
-    (DType::Q8_0, 3.0e-5),
+    (DType::Q8_0, 2.3e-5),
     (DType::Q6K, 2.6e-4),
     (DType::Q5K, 1.2e-3),
-    (DType::Q4K, 4.6e-3),
+    (DType::Q5_1, 1.1e-3),
+    (DType::Q5_0, 1.6e-3),
+    (DType::Q4K, 4.7e-3),
+    (DType::Q4_1, 4.7e-3),
     (DType::Q4_0, 6.3e-3),
+    (DType::IQ4NL, 5.2e-3),
+    (DType::IQ4XS, 5.3e-3),
+    (DType::Q3K, 2.0e-2),
+    (DType::Q2K, 6.6e-2),
 ];
 
 /// The part of the energy that rounding takes from what is kept; nothing of what stays as in the source.

@@ -1,0 +1,331 @@
+//! What tells the types apart.
+
+use super::sums;
+use crate::block::BlockError;
+use crate::block::float::F16_LIMIT;
+use crate::block::levels::IQ4;
+use crate::dtype::DType;
+
+/// A type whose blocks can be fitted.
+#[derive(Debug, PartialEq)]
+pub(in crate::block) struct Format {
+    pub(super) dtype: DType,
+    /// A run has two to this power of numbers.
+    pub(super) run_shift: u32,
+    pub(super) levels: Levels,
+    /// The integers that scales are, from the first to the last: of a run's numbers, and of the
+    /// minima. A type without one of them has a single integer: 1 for a scale that is `d` itself or a
+    /// minimum that is `d_min` itself, 0 where there is no minimum.
+    pub(super) scales: (f32, f32),
+    pub(super) minima: (f32, f32),
+    /// Where the search for a step begins: see `step::search`.
+    pub(super) starts: &'static [f32],
+    /// From this many times [`F16_LIMIT`] on the scale of a number would be infinite.
+    pub(super) limit: f32,
+}
+
+/// What numbers are before they are scaled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Levels {
+    /// All whole numbers from the first to the last.
+    Whole(f32, f32),
+    /// [`IQ4`].
+    Iq4,
+}
+
+/// Codes from the first to the last, moved to begin at 0, with one scale.
+const fn one_scale(dtype: DType, levels: Levels, starts: &'static [f32]) -> Format {
+    let limit = match levels {
+        Levels::Whole(low, _) => -low,
+        Levels::Iq4 => -IQ4[0],
+    };
+    Format {
+        dtype,
+        run_shift: 5,
+        levels,
+        scales: (1.0, 1.0),
+        minima: (0.0, 0.0),
+        starts,
+        limit,
+    }
+}
+
+/// One scale and one minimum.
+const fn one_minimum(dtype: DType, last: f32) -> Format {
+    Format {
+        dtype,
+        run_shift: 5,
+        levels: Levels::Whole(0.0, last),
+        scales: (1.0, 1.0),
+        minima: (1.0, 1.0),
+        starts: &[],
+        limit: 1.0,
+    }
+}
+
+/// Signed scales of runs.
+const fn signed(
+    dtype: DType,
+    run_shift: u32,
+    levels: Levels,
+    scales: (f32, f32),
+    starts: &'static [f32],
+) -> Format {
+    let of_one = one_scale(dtype, levels, starts);
+    Format {
+        run_shift,
+        scales,
+        limit: -scales.0 * of_one.limit,
+        ..of_one
+    }
+}
+
+/// Scales and minima of runs.
+const fn minima(dtype: DType, run_shift: u32, last: f32, integers: (f32, f32)) -> Format {
+    Format {
+        run_shift,
+        scales: integers,
+        minima: integers,
+        limit: integers.1,
+        ..one_minimum(dtype, last)
+    }
+}
+
+const SIX_BITS: (f32, f32) = (0.0, 63.0);
+
+/// Where the searches begin. With many codes a wide choice hardly clips, and each start is another
+/// chance that the numbers lie near to codes.
+const FEW: &[f32] = &[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
+const MANY: &[f32] = &[-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0];
+
+static Q8_0: Format = one_scale(DType::Q8_0, Levels::Whole(-127.0, 127.0), MANY);
+static Q5_0: Format = one_scale(DType::Q5_0, Levels::Whole(-16.0, 15.0), MANY);
+static Q4_0: Format = one_scale(DType::Q4_0, Levels::Whole(-8.0, 7.0), FEW);
+static IQ4_NL: Format = one_scale(DType::IQ4NL, Levels::Iq4, FEW);
+static Q5_1: Format = one_minimum(DType::Q5_1, 31.0);
+static Q4_1: Format = one_minimum(DType::Q4_1, 15.0);
+static Q6_K: Format = signed(
+    DType::Q6K,
+    4,
+    Levels::Whole(-32.0, 31.0),
+    (-128.0, 127.0),
+    MANY,
+);
+static Q3_K: Format = signed(DType::Q3K, 4, Levels::Whole(-4.0, 3.0), (-32.0, 31.0), FEW);
+static IQ4_XS: Format = signed(DType::IQ4XS, 5, Levels::Iq4, (-32.0, 31.0), FEW);
+static Q5_K: Format = minima(DType::Q5K, 5, 31.0, SIX_BITS);
+static Q4_K: Format = minima(DType::Q4K, 5, 15.0, SIX_BITS);
+static Q2_K: Format = minima(DType::Q2K, 4, 3.0, (0.0, 15.0));
+
+impl Format {
+    pub(super) fn of(dtype: DType) -> Option<&'static Format> {
+        Some(match dtype {
+            DType::Q8_0 => &Q8_0,
+            DType::Q6K => &Q6_K,
+            DType::Q5K => &Q5_K,
+            DType::Q5_1 => &Q5_1,
+            DType::Q5_0 => &Q5_0,
+            DType::Q4K => &Q4_K,
+            DType::Q4_1 => &Q4_1,
+            DType::Q4_0 => &Q4_0,
+            DType::IQ4NL => &IQ4_NL,
+            DType::IQ4XS => &IQ4_XS,
+            DType::Q3K => &Q3_K,
+            DType::Q2K => &Q2_K,
+            _ => return None,
+        })
+    }
+
+    /// Numbers in a run.
+    #[inline]
+    pub(super) fn run_len(&self) -> usize {
+        1 << self.run_shift
+    }
+
+    /// Runs in a block.
+    #[inline]
+    pub(super) fn runs(&self) -> usize {
+        self.dtype.block_len() >> self.run_shift
+    }
+
+    /// The largest code.
+    #[inline]
+    pub(super) fn last_code(&self) -> u8 {
+        match self.levels {
+            Levels::Whole(low, high) => (high - low) as u8,
+            Levels::Iq4 => IQ4.len() as u8 - 1,
+        }
+    }
+
+    /// The level of a code, or the last one.
+    #[inline]
+    pub(super) fn level(&self, code: u8) -> f32 {
+        match self.levels {
+            Levels::Whole(low, high) => f32::min(low + f32::from(code), high),
+            Levels::Iq4 => IQ4[usize::from(code).min(IQ4.len() - 1)],
+        }
+    }
+
+    /// The code of the level that is nearest to a number, and the level.
+    #[inline(always)]
+    pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
+        match self.levels {
+            Levels::Whole(low, high) => {
+                let level = sums::nearest(scaled, low, high);
+                (sums::byte(level - low), level)
+            }
+            Levels::Iq4 => {
+                let code = iq4_code(scaled);
+                (code, IQ4[usize::from(code) % IQ4.len()])
+            }
+        }
+    }
+
+    /// Whether these are the places of a block; `what` they are.
+    pub(super) fn check(&self, what: &'static str, found: usize) -> Result<(), BlockError> {
+        if found == self.dtype.block_len() {
+            return Ok(());
+        }
+        Err(BlockError::Block {
+            dtype: self.dtype,
+            what,
+            expected: self.dtype.block_len(),
+            found,
+        })
+    }
+
+    pub(super) fn check_bytes(&self, found: usize) -> Result<(), BlockError> {
+        if found == self.dtype.block_bytes() {
+            return Ok(());
+        }
+        Err(BlockError::Block {
+            dtype: self.dtype,
+            what: "bytes",
+            expected: self.dtype.block_bytes(),
+            found,
+        })
+    }
+
+    /// Whether every number is finite and below the limit; `before` are the numbers that stand before
+    /// these.
+    pub(super) fn check_values(&self, values: &[f32], before: usize) -> Result<(), BlockError> {
+        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        let magnitude = |value: &f32| value.abs().to_bits();
+        let limit = self.magnitude_limit().to_bits();
+        if values.iter().map(magnitude).fold(0, u32::max) < limit {
+            return Ok(());
+        }
+        let refused = |value| magnitude(value) >= limit;
+        let at = values.iter().position(refused).unwrap_or_default();
+        Err(BlockError::NoCode {
+            dtype: self.dtype,
+            index: before + at,
+            value: values[at],
+        })
+    }
+
+    /// From this magnitude on numbers have no code.
+    pub(in crate::block) fn magnitude_limit(&self) -> f32 {
+        self.limit * F16_LIMIT
+    }
+}
+
+/// Sums of neighbouring levels: twice the numbers where the nearer one changes.
+const BOUNDS: [f32; 15] = {
+    let mut bounds = [0.0; 15];
+    let mut i = 0;
+    while i < bounds.len() {
+        bounds[i] = IQ4[i] + IQ4[i + 1];
+        i += 1;
+    }
+    bounds
+};
+
+/// Twice the lowest and the highest level, as whole numbers.
+const TWICE_LOW: i32 = 2 * IQ4[0] as i32;
+const TWICE_HIGH: i32 = 2 * IQ4[15] as i32;
+
+/// The code of everything whose double is from a whole number to below the next, from the double of
+/// the lowest level on: bounds are whole numbers.
+static CODES: [u8; (TWICE_HIGH - TWICE_LOW + 1) as usize] = {
+    let mut codes = [0; (TWICE_HIGH - TWICE_LOW + 1) as usize];
+    let mut i = 0;
+    while i < codes.len() {
+        let mut code = 0;
+        while code < 15 && BOUNDS[code] as i32 - TWICE_LOW <= i as i32 {
+            code += 1;
+        }
+        codes[i] = code as u8;
+        i += 1;
+    }
+    codes
+};
+
+/// The code of the level of [`IQ4`] that is nearest to a number; the upper one half way between two.
+#[inline(always)]
+fn iq4_code(scaled: f32) -> u8 {
+    // Not below zero, so that dropping the digits behind the point rounds down.
+    let above = 2.0 * scaled - TWICE_LOW as f32;
+    let above = if above > 0.0 { above } else { 0.0 };
+    CODES[(above as usize).min(CODES.len() - 1)]
+}
+
+/// Levels as a search over a run sees them: loops of vectors, no tables.
+pub(super) trait Nearest: Copy {
+    /// The lowest and the highest level.
+    fn ends(self) -> (f32, f32);
+    /// The level nearest to a number.
+    fn nearest(self, scaled: f32) -> f32;
+    /// What a step of the search's starts is in levels.
+    fn gap(self) -> f32;
+}
+
+/// Whole numbers from the first to the last.
+#[derive(Clone, Copy)]
+pub(super) struct Whole(pub(super) f32, pub(super) f32);
+
+impl Nearest for Whole {
+    #[inline(always)]
+    fn ends(self) -> (f32, f32) {
+        (self.0, self.1)
+    }
+
+    #[inline(always)]
+    fn nearest(self, scaled: f32) -> f32 {
+        sums::nearest(scaled, self.0, self.1)
+    }
+
+    #[inline(always)]
+    fn gap(self) -> f32 {
+        1.0
+    }
+}
+
+/// [`IQ4`].
+#[derive(Clone, Copy)]
+pub(super) struct Table;
+
+impl Nearest for Table {
+    #[inline(always)]
+    fn ends(self) -> (f32, f32) {
+        (IQ4[0], IQ4[15])
+    }
+
+    #[inline(always)]
+    fn nearest(self, scaled: f32) -> f32 {
+        let twice = 2.0 * scaled;
+        let mut level = IQ4[0];
+        for (i, bound) in BOUNDS.into_iter().enumerate() {
+            // All bits or none, because a choice would become a jump.
+            let mask = u32::from(twice >= bound).wrapping_neg();
+            level += f32::from_bits((IQ4[i + 1] - IQ4[i]).to_bits() & mask);
+        }
+        level
+    }
+
+    /// That of the levels at either end.
+    #[inline(always)]
+    fn gap(self) -> f32 {
+        24.0
+    }
+}

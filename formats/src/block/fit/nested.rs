@@ -1,0 +1,294 @@
+//! The whole block: the integers of its runs, and the scales of these.
+//!
+//! First every run is fitted alone. The largest of the fitted steps and offsets make the scales of
+//! the scales. Then the integers of every run are chosen with its codes and the true error in view,
+//! from the nearest ones and their neighbours; at last the scales of the scales are fitted to all
+//! codes of the block, and the choice is made again. A type with one run has no integers to choose.
+
+use half::f16;
+
+use super::format::{Format, Levels, Nearest, Table, Whole};
+use super::sums::{self, LANES};
+use super::{BlockFit, MAX_RUNS, offset, step};
+use crate::block::float::{F16_LIMIT, f16_scale};
+
+/// Turns of fitting the scales of the scales.
+const TURNS: usize = 2;
+
+/// Distances from the nearest integer of those that are tried.
+const NEIGHBOURS: [f32; 3] = [-1.0, 0.0, 1.0];
+
+/// The fit of a block of numbers that all are below the format's limit; one weight a number.
+pub(super) fn search(format: &'static Format, x: &[f32], w: &[f32]) -> BlockFit {
+    match (format.levels, format.run_shift, format.runs()) {
+        (Levels::Whole(low, high), 5, 1) => best::<32, 1, _>(format, x, w, Whole(low, high)),
+        (Levels::Whole(low, high), 5, _) => best::<32, 8, _>(format, x, w, Whole(low, high)),
+        (Levels::Whole(low, high), _, _) => best::<16, 16, _>(format, x, w, Whole(low, high)),
+        (Levels::Iq4, _, 1) => best::<32, 1, _>(format, x, w, Table),
+        (Levels::Iq4, _, _) => best::<32, 8, _>(format, x, w, Table),
+    }
+}
+
+/// A block's numbers, `R` runs of `N`.
+struct Block<'a, const N: usize, const R: usize, L> {
+    format: &'static Format,
+    x: &'a [[f32; N]],
+    w: &'a [[f32; N]],
+    levels: L,
+    /// Step and offset of every run alone.
+    alone: [(f32, f32); R],
+}
+
+/// Integers and levels that suit given scales of the scales; integers are kept as floats.
+struct Chosen<const N: usize, const R: usize> {
+    d: f16,
+    d_min: f16,
+    scales: [f32; R],
+    minima: [f32; R],
+    levels: [[f32; N]; R],
+    error: f32,
+}
+
+#[inline(always)]
+fn best<const N: usize, const R: usize, L: Nearest>(
+    format: &'static Format,
+    x: &[f32],
+    w: &[f32],
+    levels: L,
+) -> BlockFit {
+    let mut block = Block::<N, R, L> {
+        format,
+        x: x.as_chunks().0,
+        w: w.as_chunks().0,
+        levels,
+        alone: [(0.0, 0.0); R],
+    };
+    let alike = w.iter().all(|&other| other == w[0]);
+    let limit = F16_LIMIT * f32::max(format.scales.1, -format.scales.0);
+    for ((alone, x), w) in block.alone.iter_mut().zip(block.x).zip(block.w) {
+        *alone = if format.has_minima() {
+            offset::search(x, w, levels.ends().1, format.minima == (1.0, 1.0), limit)
+        } else {
+            (step::search(x, w, levels, format.starts, alike, limit), 0.0)
+        };
+    }
+    block.chosen().fit(format)
+}
+
+impl Format {
+    /// Whether runs have an offset.
+    pub(super) fn has_minima(&self) -> bool {
+        self.minima.1 > 0.0
+    }
+
+    /// The scale of the scales where it may be: not negative where the scales or minima with it are
+    /// not, unless it is the only one.
+    pub(super) fn stored(&self, fitted: f64, minimum: bool) -> Option<f16> {
+        let signed = match minimum {
+            false => !self.has_minima(),
+            true => self.minima == (1.0, 1.0),
+        };
+        let fits = fitted.abs() < f64::from(F16_LIMIT) && (signed || fitted >= 0.0);
+        fits.then(|| match minimum {
+            false => f16_scale(fitted as f32),
+            true => self.rounded_minimum(fitted as f32),
+        })
+    }
+
+    /// A minimum that is no scale of others is not the worse for being too small.
+    fn rounded_minimum(&self, d_min: f32) -> f16 {
+        if self.minima == (1.0, 1.0) {
+            f16::from_f32(d_min)
+        } else {
+            f16_scale(d_min)
+        }
+    }
+}
+
+impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
+    fn chosen(&self) -> Chosen<N, R> {
+        let (d, d_min) = self.first();
+        let mut best = self.with(f16_scale(d), self.format.rounded_minimum(d_min));
+        for _ in 0..TURNS {
+            let Some((d, d_min)) = best.fitted(self) else {
+                break;
+            };
+            if (d, d_min) == (best.d, best.d_min) {
+                break;
+            }
+            let next = self.with(d, d_min);
+            if next.error >= best.error {
+                break;
+            }
+            best = next;
+        }
+        best
+    }
+
+    /// The scales of the scales that give the largest step and offset their largest integer.
+    fn first(&self) -> (f32, f32) {
+        let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
+        let step = self.alone.iter().map(|alone| alone.0).fold(0.0, farther);
+        let offset = self.alone.iter().map(|alone| alone.1).fold(0.0, farther);
+        let (low, high) = self.format.scales;
+        let largest = if low < 0.0 { low } else { high };
+        (step / largest, offset / f32::max(self.format.minima.1, 1.0))
+    }
+
+    /// The integers, and the levels, that suit given scales of both.
+    fn with(&self, d: f16, d_min: f16) -> Chosen<N, R> {
+        let mut chosen = Chosen {
+            d,
+            d_min,
+            scales: [0.0; R],
+            minima: [0.0; R],
+            levels: [[0.0; N]; R],
+            error: 0.0,
+        };
+        let (d, d_min) = (d.to_f32(), d_min.to_f32());
+        let (of_step, of_offset) = (sums::inverse(d), sums::inverse(d_min));
+        let middle = 0.5 * self.levels.ends().1;
+        for run in 0..R {
+            let (step, offset) = self.alone[run];
+            let mut least = f32::INFINITY;
+            for scale in around(step * of_step, self.format.scales) {
+                // The middle of the codes stays where it is.
+                let moved = offset + (d * scale - step) * middle;
+                for minimum in around(moved * of_offset, self.format.minima) {
+                    let (levels, error) = self.coded(run, d * scale, d_min * minimum);
+                    if error < least {
+                        least = error;
+                        chosen.scales[run] = scale;
+                        chosen.minima[run] = minimum;
+                        chosen.levels[run] = levels;
+                    }
+                }
+            }
+            chosen.error += least;
+        }
+        chosen
+    }
+
+    /// The levels nearest to a run's numbers, and the weighted squared error of what they stand for.
+    #[inline(always)]
+    fn coded(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
+        let inverse = sums::inverse(step);
+        let (mut levels, mut errors) = ([0.0; N], [0.0; LANES]);
+        let (x, w) = (
+            self.x[run].as_chunks::<LANES>().0,
+            self.w[run].as_chunks().0,
+        );
+        for ((x, w), levels) in x.iter().zip(w).zip(levels.as_chunks_mut::<LANES>().0) {
+            let w: &[f32; LANES] = w;
+            for i in 0..LANES {
+                levels[i] = self.levels.nearest((x[i] + offset) * inverse);
+                let error = step * levels[i] - offset - x[i];
+                errors[i] += w[i] * error * error;
+            }
+        }
+        (levels, sums::total(errors))
+    }
+}
+
+/// The integer nearest to a number, from the first to the last that there is, and its neighbours.
+fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
+    let nearest = sums::nearest(value, first, last);
+    let tried = NEIGHBOURS.map(|distance| nearest + distance);
+    tried
+        .into_iter()
+        .filter(move |tried| (first..=last).contains(tried))
+}
+
+impl<const N: usize, const R: usize> Chosen<N, R> {
+    /// The scales of the scales and of the minima of least squared error for the integers and
+    /// levels as they are; `None` where they do not fit.
+    fn fitted<L>(&self, block: &Block<'_, N, R, L>) -> Option<(f16, f16)> {
+        let mut sums = Supers::default();
+        for run in 0..R {
+            let (x, w) = (&block.x[run], &block.w[run]);
+            let of_run = Moments::of(x, w, &self.levels[run]);
+            sums.add(&of_run, self.scales[run], self.minima[run]);
+        }
+        sums.solved(block.format, (self.d, self.d_min))
+    }
+
+    fn fit(&self, format: &'static Format) -> BlockFit {
+        let (mut scales, mut minima) = ([0; MAX_RUNS], [0; MAX_RUNS]);
+        for run in 0..R {
+            scales[run] = self.scales[run] as i8;
+            minima[run] = self.minima[run] as u8;
+        }
+        BlockFit::with(format, (self.d, self.d_min), scales, minima)
+    }
+}
+
+/// What a run's numbers x, weights w and levels q say about its step and offset: `Σ w q²`, `Σ w q`,
+/// `Σ w`, `Σ w q x` and `Σ w x`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Moments {
+    pub(super) qq: f64,
+    pub(super) q: f64,
+    pub(super) w: f64,
+    pub(super) qx: f64,
+    pub(super) x: f64,
+}
+
+impl Moments {
+    #[inline(always)]
+    pub(super) fn of<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N]) -> Moments {
+        let (mut sums, lanes) = ([[0.0; LANES]; 5], N / LANES);
+        for chunk in 0..lanes {
+            for lane in 0..LANES {
+                let i = LANES * chunk + lane;
+                let (wq, wx) = (w[i] * q[i], w[i] * x[i]);
+                for (sum, term) in sums.iter_mut().zip([wq * q[i], wq, w[i], wq * x[i], wx]) {
+                    sum[lane] += term;
+                }
+            }
+        }
+        let [qq, q, w, qx, x] = sums.map(|sum| f64::from(sums::total(sum)));
+        Moments { qq, q, w, qx, x }
+    }
+}
+
+/// The least-squares problem of the scales of the scales: numbers are `d a - d_min b` with `a = scale ·
+/// level` and `b = minimum`.
+#[derive(Default)]
+pub(super) struct Supers {
+    aa: f64,
+    ab: f64,
+    bb: f64,
+    ax: f64,
+    bx: f64,
+}
+
+impl Supers {
+    pub(super) fn add(&mut self, of: &Moments, scale: f32, minimum: f32) {
+        let (scale, minimum) = (f64::from(scale), f64::from(minimum));
+        self.aa += scale * scale * of.qq;
+        self.ab += scale * minimum * of.q;
+        self.bb += minimum * minimum * of.w;
+        self.ax += scale * of.qx;
+        self.bx += minimum * of.x;
+    }
+
+    /// The solution as it is stored; what nothing depends on stays as it is. `None` where it does not fit.
+    pub(super) fn solved(&self, format: &Format, (d, d_min): (f16, f16)) -> Option<(f16, f16)> {
+        let Supers { aa, ab, bb, ax, bx } = *self;
+        let determinant = aa * bb - ab * ab;
+        let d_min = if determinant > 0.0 {
+            format.stored((ab * ax - aa * bx) / determinant, true)?
+        } else if bb > 0.0 && aa == 0.0 {
+            format.stored(-bx / bb, true)?
+        } else {
+            d_min
+        };
+        // The best beside the offset as it is after rounding.
+        let d = if aa > 0.0 {
+            format.stored((ax + d_min.to_f64() * ab) / aa, false)?
+        } else {
+            d
+        };
+        Some((d, d_min))
+    }
+}

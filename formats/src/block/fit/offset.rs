@@ -1,0 +1,129 @@
+//! The step and the offset of a run of numbers.
+//!
+//! As for a step alone (`step.rs`), with two unknowns: the starts differ in the places that the least
+//! and the largest number take among the codes.
+
+use super::sums::{self, NEGLIGIBLE};
+
+/// Turns of fitting and rounding after the best start.
+const TURNS: usize = 2;
+
+/// Distances, in codes, by which the least or largest number lies outside of the codes.
+const ENDS: [f32; 4] = [-0.75, -0.25, 0.25, 0.75];
+
+/// Codes nearest to `y inverse + shift` stand for `step q - offset`.
+#[derive(Clone, Copy, PartialEq)]
+struct Tried {
+    /// Less the weighted sum of squares, which is the same for all.
+    error: f32,
+    step: f32,
+    offset: f32,
+}
+
+/// What a search knows of a run. Numbers are counted from the least one on, so that nothing cancels
+/// in their sums.
+struct Numbers<'a, const N: usize> {
+    y: [f32; N],
+    w: &'a [f32; N],
+    /// `Σ w` and `Σ w y`.
+    weight: f32,
+    sum: f32,
+    /// The last code.
+    high: f32,
+    /// The least offset of `y`.
+    floor: f32,
+    /// Where numbers are counted from: the offset of `x` is that of `y` less this.
+    zero: f32,
+    /// Step and offset are below this in magnitude.
+    limit: f32,
+}
+
+/// The step, not negative, and the offset that suit codes from 0 to `high`: an offset of either sign
+/// (`free`) or one that is not negative. Both are below `limit` in magnitude, which must be above that of
+/// every number.
+#[inline(always)]
+pub(super) fn search<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    high: f32,
+    free: bool,
+    limit: f32,
+) -> (f32, f32) {
+    let (mut least, mut largest) = (f32::MAX, f32::MIN);
+    for &x in x {
+        least = if x < least { x } else { least };
+        largest = if x > largest { x } else { largest };
+    }
+    let zero = if free { least } else { f32::min(least, 0.0) };
+    let y = x.map(|x| x - zero);
+    let [weight, sum] = sums::sums(&y, w, |y, w| [w, w * y]);
+    let range = largest - zero;
+    if range < NEGLIGIBLE {
+        let offset = -zero - sum / weight;
+        return (0.0, if free { offset } else { f32::max(offset, 0.0) });
+    }
+    let numbers = Numbers {
+        y,
+        w,
+        weight,
+        sum,
+        high,
+        floor: if free { f32::NEG_INFINITY } else { zero },
+        zero,
+        limit,
+    };
+    let mut best = Tried {
+        error: f32::INFINITY,
+        step: range / high,
+        offset: 0.0,
+    };
+    for low_end in ENDS {
+        for high_end in ENDS {
+            let inverse = (high + low_end + high_end) / range;
+            best = numbers.better(inverse, -low_end, best);
+        }
+    }
+    for _ in 0..TURNS {
+        let inverse = 1.0 / best.step;
+        let next = numbers.better(inverse, best.offset * inverse, best);
+        if next == best {
+            break;
+        }
+        best = next;
+    }
+    (best.step, best.offset - zero)
+}
+
+impl<const N: usize> Numbers<'_, N> {
+    /// The fit of the codes nearest to `y inverse + shift`, if it is better than the best so far.
+    #[inline(always)]
+    fn better(&self, inverse: f32, shift: f32, best: Tried) -> Tried {
+        let [q, qq, yq] = sums::sums(&self.y, self.w, |y, w| {
+            let code = sums::nearest(y * inverse + shift, 0.0, self.high);
+            let weighted = w * code;
+            [weighted, weighted * code, weighted * y]
+        });
+        let (n, sum) = (self.weight, self.sum);
+        let determinant = n * qq - q * q;
+        if determinant <= 0.0 {
+            return best;
+        }
+        let mut step = (n * yq - sum * q) / determinant;
+        let mut offset = (q * yq - qq * sum) / determinant;
+        if offset < self.floor {
+            (step, offset) = ((yq + self.floor * q) / qq, self.floor);
+        }
+        let error =
+            step * (step * qq - 2.0 * (yq + offset * q)) + offset * (n * offset + 2.0 * sum);
+        let fits = step < self.limit && (offset - self.zero).abs() < self.limit;
+        if error < best.error && step > 0.0 && fits {
+            Tried {
+                error,
+                step,
+                offset,
+            }
+        } else {
+            best
+        }
+    }
+}

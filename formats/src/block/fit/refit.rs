@@ -1,0 +1,163 @@
+//! Scales for codes that stay as they are.
+
+use super::nested::{Moments, Supers};
+use super::sums;
+use super::{BlockFit, MAX_LEN, MAX_RUNS};
+
+/// Turns of fitting the integers of the runs and the scales of these.
+const TURNS: usize = 2;
+
+/// Distances from the nearest scale of those that are tried; each has a best minimum of its own.
+const NEIGHBOURS: [f32; 5] = [-2.0, -1.0, 0.0, 1.0, 2.0];
+
+/// The fit with scales that suit the codes, or the fit as it is where none are better. One value and
+/// one weight for each code.
+pub(super) fn refit(fit: &BlockFit, values: &[f32], weights: &[f32], codes: &[u8]) -> BlockFit {
+    let mut room = [0.0; MAX_LEN];
+    let levels = &mut room[..codes.len()];
+    for (level, &code) in levels.iter_mut().zip(codes) {
+        *level = fit.format.level(code);
+    }
+    let moments = moments(fit, values, weights, levels);
+    let error = |fit: &BlockFit| error(fit, values, weights, levels);
+    let mut best = *fit;
+    let mut least = error(fit);
+    let mut keep = |next: Option<BlockFit>, best: &mut BlockFit| {
+        let Some(next) = next else { return false };
+        let error = error(&next);
+        let better = error < least;
+        if better {
+            (*best, least) = (next, error);
+        }
+        better
+    };
+    for _ in 0..TURNS {
+        let integers = keep(with_integers(&best, &moments), &mut best);
+        let supers = keep(with_supers(&best, &moments), &mut best);
+        if !(integers || supers) {
+            break;
+        }
+    }
+    best
+}
+
+/// The moments of every run.
+fn moments(fit: &BlockFit, x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
+    match fit.format.run_len() {
+        16 => moments_of::<16>(x, w, q),
+        _ => moments_of::<32>(x, w, q),
+    }
+}
+
+fn moments_of<const N: usize>(x: &[f32], w: &[f32], q: &[f32]) -> [Moments; MAX_RUNS] {
+    let mut moments = [Moments::default(); MAX_RUNS];
+    let runs = x.as_chunks::<N>().0.iter().zip(w.as_chunks::<N>().0);
+    for ((moments, (x, w)), q) in moments.iter_mut().zip(runs).zip(q.as_chunks::<N>().0) {
+        *moments = Moments::of(x, w, q);
+    }
+    moments
+}
+
+/// The weighted squared error of what the levels stand for; float64, so that what is not worse here is
+/// not worse.
+fn error(fit: &BlockFit, values: &[f32], weights: &[f32], levels: &[f32]) -> f64 {
+    let len = fit.format.run_len();
+    let numbers = values.chunks(len).zip(weights.chunks(len));
+    let mut sum = 0.0;
+    for ((run, (values, weights)), levels) in fit.runs.iter().zip(numbers).zip(levels.chunks(len)) {
+        for ((value, weight), level) in values.iter().zip(weights).zip(levels) {
+            let error = f64::from(run.step * level + run.shift) - f64::from(*value);
+            sum += f64::from(*weight) * error * error;
+        }
+    }
+    sum
+}
+
+/// The best integers of every run beside the scales of the scales as they are; `None` for a type
+/// that has none to choose.
+fn with_integers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
+    let format = fit.format;
+    let runs = format.runs();
+    if runs == 1 {
+        return None;
+    }
+    let (d, d_min) = (fit.d.to_f64(), fit.d_min.to_f64());
+    let (mut scales, mut minima) = (fit.scales, fit.minima);
+    for (run, of) in moments.iter().enumerate().take(runs) {
+        let of_run = Integers { d, d_min, of };
+        let old = (f32::from(fit.scales[run]), f32::from(fit.minima[run]));
+        let mut best = (of_run.error(old), old);
+        for scale in of_run.scales(format.scales, format.has_minima()) {
+            let tried = (scale, of_run.minimum(scale, format.minima, old.1));
+            let error = of_run.error(tried);
+            if error < best.0 {
+                best = (error, tried);
+            }
+        }
+        scales[run] = best.1.0 as i8;
+        minima[run] = best.1.1 as u8;
+    }
+    Some(BlockFit::with(format, (fit.d, fit.d_min), scales, minima))
+}
+
+/// The scales of the scales of least squared error beside the integers as they are.
+fn with_supers(fit: &BlockFit, moments: &[Moments; MAX_RUNS]) -> Option<BlockFit> {
+    let mut sums = Supers::default();
+    for ((of, scale), minimum) in moments.iter().zip(fit.scales).zip(fit.minima) {
+        sums.add(of, f32::from(scale), f32::from(minimum));
+    }
+    let (d, d_min) = sums.solved(fit.format, (fit.d, fit.d_min))?;
+    Some(BlockFit::with(
+        fit.format,
+        (d, d_min),
+        fit.scales,
+        fit.minima,
+    ))
+}
+
+/// The integers of a run with given codes: a quadratic in them.
+struct Integers<'a> {
+    d: f64,
+    d_min: f64,
+    of: &'a Moments,
+}
+
+impl Integers<'_> {
+    /// The weighted squared error, less that of zeros.
+    fn error(&self, (scale, minimum): (f32, f32)) -> f64 {
+        let of = self.of;
+        let (step, offset) = (self.d * f64::from(scale), self.d_min * f64::from(minimum));
+        step * (step * of.qq - 2.0 * (of.qx + offset * of.q))
+            + offset * (offset * of.w + 2.0 * of.x)
+    }
+
+    /// The scales around the best one of any number.
+    fn scales(
+        &self,
+        (first, last): (f32, f32),
+        with_offset: bool,
+    ) -> impl Iterator<Item = f32> + use<> {
+        let of = self.of;
+        let determinant = of.w * of.qq - of.q * of.q;
+        let step = if with_offset && determinant > 0.0 {
+            (of.w * of.qx - of.q * of.x) / determinant
+        } else {
+            of.qx / of.qq
+        };
+        // No number where no code or no scale has an effect; the first integer then, which is no worse.
+        let nearest = sums::nearest((step / self.d) as f32, first, last);
+        let tried = NEIGHBOURS.map(|distance| nearest + distance);
+        tried
+            .into_iter()
+            .filter(move |tried| (first..=last).contains(tried))
+    }
+
+    /// The best minimum beside a scale.
+    fn minimum(&self, scale: f32, (first, last): (f32, f32), old: f32) -> f32 {
+        if self.d_min == 0.0 {
+            return old;
+        }
+        let offset = (self.d * f64::from(scale) * self.of.q - self.of.x) / self.of.w;
+        sums::nearest((offset / self.d_min) as f32, first, last)
+    }
+}

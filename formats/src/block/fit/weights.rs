@@ -1,0 +1,48 @@
+//! Importances as weights of sums.
+
+use super::MAX_LEN;
+use super::format::Format;
+use crate::block::BlockError;
+
+/// What a number counts at least, in relation to the most important one. Twenty-four bits less and sums
+/// of float32 would not notice; then a number of no importance would have any code.
+const LEAST: f32 = 1.0 / (1 << 30) as f32;
+
+/// The importances of a block divided by a power of two, so that the largest is from 1 to below 2;
+/// ones where none are given or all are zero.
+///
+/// # Errors
+///
+/// [`BlockError::Block`] and [`BlockError::Importance`].
+pub(super) fn of<'a>(
+    format: &Format,
+    importance: Option<&[f32]>,
+    room: &'a mut [f32; MAX_LEN],
+) -> Result<&'a [f32], BlockError> {
+    let len = format.dtype.block_len();
+    let room = &mut room[..len];
+    let Some(importance) = importance else {
+        return Ok(room);
+    };
+    format.check("importances", importance.len())?;
+    let refused = |value: &f32| !(0.0..f32::INFINITY).contains(value);
+    if let Some(place) = importance.iter().position(refused) {
+        return Err(BlockError::Importance {
+            dtype: format.dtype,
+            place,
+            value: importance[place],
+        });
+    }
+    let largest = importance.iter().copied().fold(0.0, f32::max);
+    if largest == 0.0 {
+        return Ok(room);
+    }
+    // Twice, because the reciprocal of the least powers of two is no number; subnormal ones stay small
+    // and keep their ratios.
+    let exponent = (largest.to_bits() >> 23).clamp(1, 253);
+    let factor = f32::from_bits((254 - exponent) << 23);
+    for (weight, importance) in room.iter_mut().zip(importance) {
+        *weight = f32::max(importance * factor, LEAST);
+    }
+    Ok(room)
+}
