@@ -150,6 +150,23 @@ impl<B: Backend> Model<B> {
         &self.file
     }
 
+    /// How the heads of a layer are rotated in a sequence of at most `context` positions: radians per
+    /// position, one for each rotated pair, and the factor of what is rotated. For a layer that the
+    /// model does not have, what layers without a window do.
+    pub fn rotation(&self, layer: usize, context: usize) -> (&[f64], f32) {
+        let local = self.layers.get(layer).is_some_and(|of| of.local_rope);
+        let frequencies = match self.rope.local().filter(|_| local) {
+            Some(frequencies) => frequencies,
+            None => self.rope.global(context).0,
+        };
+        (frequencies, self.rope.factor)
+    }
+
+    /// Scale, cap and window of a layer's attention.
+    pub fn attention(&self, layer: usize) -> Option<&Attention> {
+        self.layers.get(layer).map(|of| &of.attention)
+    }
+
     /// The tokenizer that lies in the file.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Why a calibration fails.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -10,6 +11,26 @@ use thiserror::Error;
 
 use super::windows::TextTooShort;
 use crate::event::Cancelled;
+use crate::request::TextSource;
+
+/// What the text goes through, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A block of the model.
+    Layer(usize),
+    /// The norm in front of the head.
+    Head,
+}
+
+/// `layer 3`.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Layer(layer) => write!(f, "layer {layer}"),
+            Stage::Head => f.write_str("in front of the head"),
+        }
+    }
+}
 
 /// Why a calibration fails.
 #[derive(Debug, Error)]
@@ -21,10 +42,10 @@ pub enum CalibrateError {
     #[error("there is no text to calibrate on; give one at least")]
     NoText,
     /// The text is shorter than a window.
-    #[error("{}: {error}", path.display())]
+    #[error("{text}: {error}")]
     TooShort {
         /// The text.
-        path: PathBuf,
+        text: TextSource,
         /// How short.
         error: TextTooShort,
     },
@@ -45,25 +66,25 @@ pub enum CalibrateError {
         error: LoadError,
     },
     /// A forward pass failed.
-    #[error("{}: layer {layer}: {error}", path.display())]
+    #[error("{}: {stage}: {error}", path.display())]
     Exec {
         /// The model.
         path: PathBuf,
-        /// The layer.
-        layer: usize,
+        /// Where.
+        stage: Stage,
         /// Why.
         error: ExecError,
     },
     /// An activation is infinite or not a number.
     #[error(
-        "{}: layer {layer}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
+        "{}: {stage}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
         path.display()
     )]
     NotFinite {
         /// The model.
         path: PathBuf,
-        /// The first layer with one.
-        layer: usize,
+        /// Where the first one is.
+        stage: Stage,
     },
     /// Fewer tokens asked for than a window has.
     #[error(
@@ -79,8 +100,8 @@ pub enum CalibrateError {
     #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
     Weight(f64),
     /// A text is calibrated on twice.
-    #[error("`calibration` {}: given twice; give it once, with a weight if it is to count more", .0.display())]
-    Twice(PathBuf),
+    #[error("`calibration` {0}: given twice; give it once, with a weight if it is to count more")]
+    Twice(TextSource),
     /// What is to be held out is what is calibrated on.
     #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),

@@ -1,9 +1,9 @@
 //! What became of the slots that were factorised: errors, gauges, sinks.
 
-use htc_formats::model::Slot;
+use htc_formats::model::{MatrixId, Slot};
 use serde::{Deserialize, Serialize};
 
-use crate::math::DEFAULT_COVERAGE;
+use crate::math::random_coverage;
 use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
@@ -22,6 +22,25 @@ pub struct MeasuredSlot {
     /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm);
     /// for slots that share a basis that of all of them. Absent where channels are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
+    /// What [`predicted`](Self::predicted) is measured in.
+    pub norm: Norm,
+}
+
+/// The embedding or the head, in factors or encoded anew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredMatrix {
+    /// Which of them.
+    pub matrix: MatrixId,
+    /// `‖W − Ŵ‖_F / ‖W‖_F`, of what is stored.
+    pub error: f64,
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, of what is stored; absent without one, and for an
+    /// embedding that is not the head as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<f64>,
+    /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm). Absent
+    /// where it is no truncation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// What [`predicted`](Self::predicted) is measured in.
     pub norm: Norm,
@@ -51,8 +70,8 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// The largest part of it that a single component has.
     pub largest: f64,
-    /// How much of any direction a basis of this rank in random directions covers, `(k/d)^½`: a basis below it
-    /// avoids the direction.
+    /// The threshold: how much of any direction a basis of this rank in random directions covers, `(k/d)^½`.
+    /// Factors below it avoid the direction and are completed, unless they reproduce it nevertheless.
     pub random: f64,
     /// Whether a component was given up for it, which is the first then.
     pub appended: bool,
@@ -75,6 +94,9 @@ pub struct TreatmentReport {
     /// One for every slot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
+    /// One for each matrix outside of blocks that is not kept as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured_matrices: Vec<MeasuredMatrix>,
     /// One for every layer with an axiom gauge.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axiom: Vec<AxiomSearch>,
@@ -89,8 +111,8 @@ pub struct TreatmentReport {
 impl TreatmentReport {
     /// Takes in a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
-        // What becomes of matrices outside of blocks is in their records.
         let Some(layer) = unit.layer() else {
+            self.add_outside(unit, factors);
             return;
         };
         let slots: Vec<Slot> = unit.members.iter().filter_map(Member::slot).collect();
@@ -105,14 +127,14 @@ impl TreatmentReport {
                 norm: factors.norm,
             }));
         let cols = unit.members.first().map_or(1, |member| member.cols.max(1));
-        let random = unit.rank().unwrap_or(cols) as f64 / cols as f64;
+        let random = random_coverage(unit.rank().unwrap_or(cols), cols);
         for sink in &factors.sinks {
             self.sinks.push(SinkCoverage {
                 layer,
                 slots: slots.clone(),
                 coverage: sink.coverage.norm,
                 largest: sink.coverage.largest,
-                random: random.min(1.0).sqrt(),
+                random,
                 appended: sink.appended,
             });
         }
@@ -137,12 +159,31 @@ impl TreatmentReport {
         }
     }
 
-    /// The errors of the outputs, where they are measured.
+    /// Takes in a unit outside of blocks.
+    fn add_outside(&mut self, unit: &UnitPlan, factors: &Found) {
+        let members = unit.members.iter().zip(&factors.errors).enumerate();
+        self.measured_matrices
+            .extend(members.map(|(index, (member, &error))| MeasuredMatrix {
+                matrix: member.matrix,
+                error,
+                output_error: factors.output_errors.get(index).copied(),
+                predicted: factors.predicted.as_ref().map(|of| of[index]),
+                norm: factors.norm,
+            }));
+    }
+
+    /// The errors of the outputs of slots, where they are measured.
     pub(crate) fn output_errors(&self) -> Vec<(Slot, f64)> {
         let errors = self.measured.iter();
         errors
             .filter_map(|of| Some((of.slot, of.output_error?)))
             .collect()
+    }
+
+    /// The lowest and the highest threshold of [`sinks`](Self::sinks).
+    pub(crate) fn sink_thresholds(&self) -> [f64; 2] {
+        let of = || self.sinks.iter().map(|sink| sink.random);
+        [of().fold(f64::INFINITY, f64::min), of().fold(0.0, f64::max)]
     }
 
     /// For people, a line each.
@@ -165,11 +206,10 @@ impl TreatmentReport {
             let appended = self.sinks.iter().filter(|sink| sink.appended).count();
             let lowest = self.sinks.iter().map(|sink| sink.coverage);
             let lowest = lowest.fold(f64::INFINITY, f64::min);
-            let avoid = self.sinks.iter().filter(|sink| sink.coverage < sink.random);
+            let [least, most] = self.sink_thresholds();
             lines.push(format!(
-                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}, and {} cover less than random ones of their ranks",
+                "sinks       {appended} of {} bases got the direction of the first position, as they cover less of it than random ones of their ranks would ({least:.3} to {most:.3}); the lowest coverage was {lowest:.3}",
                 self.sinks.len(),
-                avoid.count()
             ));
         }
         if let Some(first) = self.exempt.first() {

@@ -1,0 +1,261 @@
+//! Causal attention with grouped heads, forwards and back, a tile of queries at a time.
+//!
+//! The matrix of scores is never there as a whole: the way back makes it again from queries, keys and
+//! the logarithm of each query's sum, as FlashAttention does (Dao et al. 2022).
+
+use std::ops::Range;
+
+use faer::{Accum, MatMut, MatRef};
+use htc_kernels::Pool;
+use htc_kernels::cpu::Attention;
+
+use super::number::{Number, product, room};
+
+/// Queries of a tile.
+const TILE: usize = 64;
+
+/// The shapes, and how scores are made.
+#[derive(Clone, Copy)]
+pub(super) struct Attend<'a> {
+    /// Query heads that share a key and value head.
+    pub group: usize,
+    /// Numbers of a head.
+    pub size: usize,
+    /// Positions of a window.
+    pub context: usize,
+    /// Scale, cap and window.
+    pub attention: &'a Attention,
+}
+
+/// Queries `[windows, heads, context, size]`, keys and values `[windows, kv_heads, context, size]`.
+#[derive(Clone, Copy)]
+pub(super) struct Qkv<'a, T> {
+    pub q: &'a [T],
+    pub k: &'a [T],
+    pub v: &'a [T],
+}
+
+/// One kv head of one window with its queries.
+struct Task<'a, T> {
+    qkv: Qkv<'a, T>,
+    of_tile: Attend<'a>,
+}
+
+impl Attend<'_> {
+    fn task<'a, T: Number>(&'a self, qkv: Qkv<'a, T>, index: usize) -> Task<'a, T> {
+        let head = self.context * self.size;
+        let shared = index * head..(index + 1) * head;
+        let queries = shared.start * self.group..shared.end * self.group;
+        Task {
+            qkv: Qkv {
+                q: &qkv.q[queries],
+                k: &qkv.k[shared.clone()],
+                v: &qkv.v[shared],
+            },
+            of_tile: *self,
+        }
+    }
+
+    /// The tiles of queries: the head of the group, its rows and the keys that they see.
+    fn tiles(&self) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
+        let (context, window) = (self.context, self.attention.window);
+        let tiles = move |head| {
+            (0..context).step_by(TILE).map(move |first| {
+                let last = context.min(first + TILE);
+                let seen = window.map_or(0, |window| (first + 1).saturating_sub(window));
+                (head, first..last, seen..last)
+            })
+        };
+        (0..self.group).flat_map(tiles)
+    }
+
+    /// The keys that a position sees.
+    fn seen(&self, position: usize) -> Range<usize> {
+        let window = self.attention.window;
+        window.map_or(0, |window| (position + 1).saturating_sub(window))..position + 1
+    }
+
+    /// `out`, in the shape of the queries, and the logarithms of the sums, `[windows, heads, context]`.
+    pub fn forward<T: Number>(&self, pool: &Pool, qkv: Qkv<T>, out: &mut [T], sums: &mut [T]) {
+        let rows = (self.group * self.context).max(1);
+        let parts = out
+            .chunks_mut((rows * self.size).max(1))
+            .zip(sums.chunks_mut(rows));
+        let mut tasks: Vec<_> = parts.collect();
+        pool.chunks_mut(&mut tasks, 1, |index, parts| {
+            let task = self.task(qkv, index);
+            for (out, sums) in parts {
+                task.forward(out, sums);
+            }
+        });
+    }
+
+    /// What [`forward`](Self::forward) passes back to queries, keys and values.
+    pub fn back<T: Number>(
+        &self,
+        pool: &Pool,
+        qkv: Qkv<T>,
+        [out, sums, d_out]: [&[T]; 3],
+        [dq, dk, dv]: [&mut [T]; 3],
+    ) {
+        let head = (self.context * self.size).max(1);
+        let queries = dq.chunks_mut(head * self.group);
+        let shared = dk.chunks_mut(head).zip(dv.chunks_mut(head));
+        let mut tasks: Vec<_> = queries.zip(shared).collect();
+        pool.chunks_mut(&mut tasks, 1, |index, parts| {
+            let task = self.task(qkv, index);
+            let rows = self.group * self.context;
+            let sums = &sums[index * rows..][..rows];
+            let of_heads = index * rows * self.size..(index + 1) * rows * self.size;
+            let (out, d_out) = (&out[of_heads.clone()], &d_out[of_heads]);
+            for (dq, (dk, dv)) in parts {
+                task.back([out, sums, d_out], [dq, dk, dv]);
+            }
+        });
+    }
+}
+
+impl<T: Number> Task<'_, T> {
+    /// Rows of a matrix of heads.
+    fn rows<'b>(&self, of: &'b [T], rows: Range<usize>) -> MatRef<'b, T> {
+        let size = self.of_tile.size;
+        let of = &of[rows.start * size..rows.end * size];
+        MatRef::from_row_major_slice(of, rows.len(), size)
+    }
+
+    fn rows_mut<'b>(&self, of: &'b mut [T], rows: Range<usize>) -> MatMut<'b, T> {
+        let size = self.of_tile.size;
+        let of = &mut of[rows.start * size..rows.end * size];
+        MatMut::from_row_major_slice_mut(of, rows.len(), size)
+    }
+
+    /// Rows of the queries of a head, or of what has their shape.
+    fn queries(&self, head: usize, rows: &Range<usize>) -> Range<usize> {
+        let first = head * self.of_tile.context;
+        first + rows.start..first + rows.end
+    }
+
+    /// Products of queries and keys, scaled.
+    fn scores<'s>(
+        &self,
+        queries: &Range<usize>,
+        keys: &Range<usize>,
+        scores: &'s mut Vec<T>,
+    ) -> &'s mut [T] {
+        let shape = [queries.len(), keys.len()];
+        let scores = room(scores, shape[0] * shape[1]);
+        let to = MatMut::from_row_major_slice_mut(&mut *scores, shape[0], shape[1]);
+        let q = self.rows(self.qkv.q, queries.clone());
+        let k = self.rows(self.qkv.k, keys.clone());
+        let scale = T::from(self.of_tile.attention.scale);
+        product(to, Accum::Replace, q, k.transpose(), scale);
+        scores
+    }
+
+    /// `out · d_out` of a query: the mean by the weights of what comes back to them.
+    fn product_of(&self, out: &[T], d_out: &[T], query: usize) -> T {
+        let at = query * self.of_tile.size..(query + 1) * self.of_tile.size;
+        let products = out[at.clone()].iter().zip(&d_out[at]);
+        T::nearest(products.map(|(&a, &b)| a.into() * b.into()).sum())
+    }
+
+    fn forward(&self, out: &mut [T], sums: &mut [T]) {
+        let one = T::from(1.0);
+        let mut scores = Vec::new();
+        for (head, rows, keys) in self.of_tile.tiles() {
+            let queries = self.queries(head, &rows);
+            let weights = self.scores(&queries, &keys, &mut scores);
+            for (index, weights) in weights.chunks_exact_mut(keys.len()).enumerate() {
+                let seen = self.of_tile.seen(rows.start + index);
+                let seen = seen.start - keys.start..seen.end - keys.start;
+                weights[..seen.start].fill(T::default());
+                weights[seen.end..].fill(T::default());
+                let cap = self.of_tile.attention.softcap;
+                sums[queries.start + index] = softmax(&mut weights[seen], cap);
+            }
+            let weights = MatRef::from_row_major_slice(weights, rows.len(), keys.len());
+            let v = self.rows(self.qkv.v, keys);
+            product(self.rows_mut(out, queries), Accum::Replace, weights, v, one);
+        }
+    }
+
+    fn back(&self, [out, sums, d_out]: [&[T]; 3], [dq, dk, dv]: [&mut [T]; 3]) {
+        let one = T::from(1.0);
+        let scale = T::from(self.of_tile.attention.scale);
+        let (mut scores, mut slopes) = (Vec::new(), Vec::new());
+        dk.fill(T::default());
+        dv.fill(T::default());
+        for (head, rows, keys) in self.of_tile.tiles() {
+            let queries = self.queries(head, &rows);
+            let shape = [rows.len(), keys.len()];
+            let weights = self.scores(&queries, &keys, &mut scores);
+            let d = room(&mut slopes, shape[0] * shape[1]);
+            let d_rows = self.rows(d_out, queries.clone());
+            let to = MatMut::from_row_major_slice_mut(&mut *d, shape[0], shape[1]);
+            let v = self.rows(self.qkv.v, keys.clone());
+            product(to, Accum::Replace, d_rows, v.transpose(), one);
+            let pairs = weights.chunks_exact_mut(keys.len());
+            for (index, (weights, d)) in pairs.zip(d.chunks_exact_mut(keys.len())).enumerate() {
+                let seen = self.of_tile.seen(rows.start + index);
+                let seen = seen.start - keys.start..seen.end - keys.start;
+                for part in [&mut *weights, &mut *d] {
+                    part[..seen.start].fill(T::default());
+                    part[seen.end..].fill(T::default());
+                }
+                let query = queries.start + index;
+                let of = [sums[query], self.product_of(out, d_out, query)];
+                let cap = self.of_tile.attention.softcap;
+                softmax_back(&mut weights[seen.clone()], &mut d[seen], of, cap);
+            }
+            let weights = MatRef::from_row_major_slice(weights, shape[0], shape[1]);
+            let d = MatRef::from_row_major_slice(d, shape[0], shape[1]);
+            let (q, k) = (self.qkv.q, self.qkv.k);
+            let (q, k) = (self.rows(q, queries.clone()), self.rows(k, keys.clone()));
+            product(self.rows_mut(dq, queries), Accum::Replace, d, k, scale);
+            let dk = self.rows_mut(dk, keys.clone());
+            product(dk, Accum::Add, d.transpose(), q, scale);
+            let dv = self.rows_mut(dv, keys);
+            product(dv, Accum::Add, weights.transpose(), d_rows, one);
+        }
+    }
+}
+
+/// `c tanh(s / c)` and its derivative.
+pub(super) fn capped<T: Number>(score: T, cap: Option<f32>) -> [T; 2] {
+    match cap {
+        None => [score, T::from(1.0)],
+        Some(cap) => {
+            let tanh = (score * T::nearest(1.0 / f64::from(cap))).tanh();
+            [T::from(cap) * tanh, T::from(1.0) - tanh * tanh]
+        }
+    }
+}
+
+/// Scores become weights; gives the logarithm of their sum.
+fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
+    if cap.is_some() {
+        scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
+    }
+    let first = scores.first().copied().unwrap_or_default();
+    let max = scores
+        .iter()
+        .fold(first, |max, &s| if s > max { s } else { max });
+    let mut sum = 0.0;
+    for score in &mut *scores {
+        *score = (*score - max).exp();
+        sum += Into::<f64>::into(*score);
+    }
+    let inverse = T::nearest(1.0 / sum);
+    scores.iter_mut().for_each(|weight| *weight *= inverse);
+    T::nearest(max.into() + sum.ln())
+}
+
+/// Scores become weights, and what comes back to the weights becomes what goes back to the scores, before
+/// their scale. `mean` is that of what comes back, by the weights.
+fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], [sum, mean]: [T; 2], cap: Option<f32>) {
+    for (score, d) in scores.iter_mut().zip(d) {
+        let [value, slope] = capped(*score, cap);
+        *score = (value - sum).exp();
+        *d = *score * (*d - mean) * slope;
+    }
+}

@@ -1,0 +1,331 @@
+//! One block of the transformer, forwards with what the way back needs, and back.
+
+use faer::Accum;
+use htc_formats::model::{Activation, Site, Slot};
+use htc_kernels::Pool;
+use htc_kernels::cpu::Attention;
+
+use super::attention::{Attend, Qkv};
+use super::elementwise::{activate, activate_back, rms_norm, rms_norm_back};
+use super::heads::{Heads, Rotation};
+use super::number::{Matrix, Number, TASK_ROWS, linear, linear_back, room};
+
+/// A norm's weight.
+pub(super) type Weight<T> = Vec<T>;
+
+/// A block with its weights.
+#[derive(Clone, Debug)]
+pub(super) struct Block<T> {
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Query heads, key and value heads, and numbers of a head.
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_size: usize,
+    /// Of the norms.
+    pub epsilon: f64,
+    pub activation: Activation,
+    /// Positions of a window of the text.
+    pub context: usize,
+    pub attention: Attention,
+    pub rotation: Rotation<T>,
+    /// By slot.
+    pub slots: Vec<Matrix<T>>,
+    pub biases: Vec<Option<Vec<T>>>,
+    pub attention_norm: Weight<T>,
+    pub query_norm: Option<Weight<T>>,
+    pub key_norm: Option<Weight<T>>,
+    pub post_attention_norm: Option<Weight<T>>,
+    pub ffn_norm: Weight<T>,
+    pub post_ffn_norm: Option<Weight<T>>,
+}
+
+/// What a forward pass leaves behind, `[n, ...]` where nothing else is said.
+#[derive(Debug, Default)]
+pub(super) struct Saved<T> {
+    /// By [`Site`]: what the slots read.
+    inputs: [Vec<T>; 4],
+    /// By [`Slot`]: what the slots gave, with their biases.
+    outputs: [Vec<T>; 7],
+    /// The stream between attention and the feed-forward network.
+    middle: Vec<T>,
+    /// `1 / rms` of attention's norm, the network's, those behind O and down.
+    inverses: [Vec<T>; 4],
+    /// The same of queries, keys and values, `[windows, heads, context]`.
+    of_heads: [Vec<T>; 3],
+    /// Queries, keys and values as attention sees them, `[windows, heads, context, size]`.
+    heads: [Vec<T>; 3],
+    /// What attention gives in that shape, and the logarithms of its sums.
+    attended: Vec<T>,
+    sums: Vec<T>,
+    /// The residual stream behind the block.
+    pub out: Vec<T>,
+}
+
+impl<T> Saved<T> {
+    /// What the slots of a site read.
+    #[cfg(test)]
+    pub fn input(&self, site: Site) -> &[T] {
+        &self.inputs[site as usize]
+    }
+}
+
+/// Memory of the way back, kept from one call to the next.
+#[derive(Debug, Default)]
+pub(super) struct Work<T> {
+    slots: [Vec<T>; 7],
+    /// With respect to the stream between attention and the network.
+    middle: Vec<T>,
+    /// With respect to what slots read.
+    input: Vec<T>,
+    attended: Vec<T>,
+    heads: [Vec<T>; 3],
+    /// With respect to the residual stream in front of the block.
+    pub stream: Vec<T>,
+}
+
+/// Which of [`Saved::inverses`].
+const ATTENTION: usize = 0;
+const FFN: usize = 1;
+const BEHIND_O: usize = 2;
+const BEHIND_DOWN: usize = 3;
+
+impl<T: Number> Block<T> {
+    fn slot(&self, slot: Slot) -> &Matrix<T> {
+        &self.slots[slot as usize]
+    }
+
+    /// How queries, keys and values are made heads.
+    fn of_heads(&self) -> [(Slot, Heads<'_, T>); 3] {
+        let heads = |count| Heads {
+            count,
+            size: self.head_size,
+            context: self.context,
+            norm: None,
+            epsilon: self.epsilon,
+            rotation: None,
+        };
+        let rotated = |count, norm| Heads {
+            norm,
+            rotation: Some(&self.rotation),
+            ..heads(count)
+        };
+        [
+            (Slot::Q, rotated(self.heads, self.query_norm.as_deref())),
+            (Slot::K, rotated(self.kv_heads, self.key_norm.as_deref())),
+            (Slot::V, heads(self.kv_heads)),
+        ]
+    }
+
+    fn attend(&self) -> Attend<'_> {
+        Attend {
+            group: self.heads / self.kv_heads.max(1),
+            size: self.head_size,
+            context: self.context,
+            attention: &self.attention,
+        }
+    }
+
+    /// The residual stream `x [windows · context, width]` through the block; what it becomes is in
+    /// [`Saved::out`].
+    pub fn forward(&self, pool: &Pool, x: &[T], saved: &mut Saved<T>) {
+        let n = x.len() / self.width.max(1);
+        let inverse = &mut saved.inverses[ATTENTION];
+        let normed = room(&mut saved.inputs[Site::Attention as usize], x.len());
+        let inverse = room(inverse, n);
+        rms_norm(pool, x, &self.attention_norm, self.epsilon, normed, inverse);
+        for (index, (slot, heads)) in self.of_heads().iter().enumerate() {
+            self.project(pool, *slot, saved);
+            let y = &saved.outputs[*slot as usize];
+            let out = room(&mut saved.heads[index], y.len());
+            let inverse = room(&mut saved.of_heads[index], n * heads.count);
+            heads.split(pool, y, out, inverse);
+        }
+        let [q, k, v] = &saved.heads;
+        let qkv = Qkv { q, k, v };
+        let attended = room(&mut saved.attended, q.len());
+        let sums = room(&mut saved.sums, n * self.heads);
+        self.attend().forward(pool, qkv, attended, sums);
+        let rows = room(&mut saved.inputs[Site::AttentionOutput as usize], q.len());
+        let [(_, queries), ..] = self.of_heads();
+        queries.merge(pool, attended, rows);
+        let middle = room(&mut saved.middle, x.len());
+        middle.copy_from_slice(x);
+        self.branch(pool, Slot::O, saved);
+        let normed = room(&mut saved.inputs[Site::Ffn as usize], x.len());
+        let inverse = room(&mut saved.inverses[FFN], n);
+        let middle = &saved.middle;
+        rms_norm(pool, middle, &self.ffn_norm, self.epsilon, normed, inverse);
+        self.project(pool, Slot::Gate, saved);
+        self.project(pool, Slot::Up, saved);
+        let [gate, up] = [Slot::Gate, Slot::Up].map(|slot| &saved.outputs[slot as usize]);
+        let hidden = room(&mut saved.inputs[Site::FfnHidden as usize], up.len());
+        activate(pool, self.activation, gate, up, hidden);
+        let out = room(&mut saved.out, x.len());
+        out.copy_from_slice(&saved.middle);
+        self.branch(pool, Slot::Down, saved);
+    }
+
+    /// What a slot gives for what its site reads, with its bias.
+    fn project(&self, pool: &Pool, slot: Slot, saved: &mut Saved<T>) {
+        let (w, x) = (self.slot(slot), &saved.inputs[slot.site() as usize]);
+        let n = x.len() / w.cols.max(1);
+        let y = room(&mut saved.outputs[slot as usize], n * w.rows);
+        linear(pool, w, x, y);
+        if let Some(bias) = &self.biases[slot as usize] {
+            pool.chunks_mut(y, TASK_ROWS * w.rows, |_, y| {
+                for (y, &bias) in y.iter_mut().zip(bias.iter().cycle()) {
+                    *y += bias;
+                }
+            });
+        }
+    }
+
+    /// The norm behind a slot that writes to the residual stream, and which of [`Saved::inverses`] is its.
+    fn behind(&self, slot: Slot) -> Option<(&Weight<T>, usize)> {
+        let (norm, index) = match slot {
+            Slot::O => (&self.post_attention_norm, BEHIND_O),
+            _ => (&self.post_ffn_norm, BEHIND_DOWN),
+        };
+        norm.as_ref().map(|norm| (norm, index))
+    }
+
+    /// Adds O or down, behind its norm, to the stream: the one in the middle, or the one behind the block.
+    fn branch(&self, pool: &Pool, slot: Slot, saved: &mut Saved<T>) {
+        self.project(pool, slot, saved);
+        let y = &saved.outputs[slot as usize];
+        let mut normed = Vec::new();
+        let added = match self.behind(slot) {
+            None => y,
+            Some((weight, index)) => {
+                normed.resize(y.len(), T::default());
+                let inverse = room(&mut saved.inverses[index], y.len() / self.width.max(1));
+                rms_norm(pool, y, weight, self.epsilon, &mut normed, inverse);
+                &normed
+            }
+        };
+        let stream = match slot {
+            Slot::O => &mut saved.middle,
+            _ => &mut saved.out,
+        };
+        add(pool, added, stream);
+    }
+
+    /// From the gradient `d_out` with respect to the residual stream behind the block to that in front of
+    /// it, [`Work::stream`]. `x` and `saved` are those of the way there. `see` is given the gradient with
+    /// respect to what each slot gives, `[n, rows]`.
+    pub fn back(
+        &self,
+        pool: &Pool,
+        [x, d_out]: [&[T]; 2],
+        saved: &Saved<T>,
+        work: &mut Work<T>,
+        see: &mut dyn FnMut(Slot, &[T]),
+    ) {
+        let numbers = x.len();
+        self.branch_back(pool, Slot::Down, d_out, saved, work);
+        room(&mut work.middle, numbers).copy_from_slice(d_out);
+        self.ffn_back(pool, saved, work);
+        let d_middle = std::mem::take(&mut work.middle);
+        self.branch_back(pool, Slot::O, &d_middle, saved, work);
+        work.middle = d_middle;
+        self.attention_back(pool, saved, work);
+        let d_normed = room(&mut work.input, numbers);
+        for (slot, accumulate) in [
+            (Slot::Q, Accum::Replace),
+            (Slot::K, Accum::Add),
+            (Slot::V, Accum::Add),
+        ] {
+            let dy = &work.slots[slot as usize];
+            linear_back(pool, self.slot(slot), dy, d_normed, accumulate);
+        }
+        let stream = room(&mut work.stream, numbers);
+        stream.copy_from_slice(&work.middle);
+        let (weight, inverse) = (&self.attention_norm, &saved.inverses[ATTENTION]);
+        rms_norm_back(pool, x, weight, inverse, &work.input, stream);
+        for slot in Slot::ALL {
+            see(slot, &work.slots[slot as usize]);
+        }
+    }
+
+    /// What comes back to O or down, through the norm behind it.
+    fn branch_back(&self, pool: &Pool, slot: Slot, d: &[T], saved: &Saved<T>, work: &mut Work<T>) {
+        let to = room(&mut work.slots[slot as usize], d.len());
+        match self.behind(slot) {
+            None => to.copy_from_slice(d),
+            Some((weight, index)) => {
+                to.fill(T::default());
+                let y = &saved.outputs[slot as usize];
+                rms_norm_back(pool, y, weight, &saved.inverses[index], d, to);
+            }
+        }
+    }
+
+    /// From down to the stream in the middle, whose gradient is added to.
+    fn ffn_back(&self, pool: &Pool, saved: &Saved<T>, work: &mut Work<T>) {
+        let [gate, up] = [Slot::Gate, Slot::Up].map(|slot| &saved.outputs[slot as usize][..]);
+        let d_hidden = room(&mut work.input, gate.len());
+        let d_down = &work.slots[Slot::Down as usize];
+        linear_back(
+            pool,
+            self.slot(Slot::Down),
+            d_down,
+            d_hidden,
+            Accum::Replace,
+        );
+        let [.., d_gate, d_up, _] = &mut work.slots;
+        let d = [room(d_gate, gate.len()), room(d_up, up.len())];
+        activate_back(pool, self.activation, [gate, up, d_hidden], d);
+        let d_normed = room(&mut work.input, saved.middle.len());
+        linear_back(
+            pool,
+            self.slot(Slot::Gate),
+            d_gate,
+            d_normed,
+            Accum::Replace,
+        );
+        linear_back(pool, self.slot(Slot::Up), d_up, d_normed, Accum::Add);
+        let (x, inverse) = (&saved.middle, &saved.inverses[FFN]);
+        rms_norm_back(pool, x, &self.ffn_norm, inverse, d_normed, &mut work.middle);
+    }
+
+    /// From O to queries, keys and values.
+    fn attention_back(&self, pool: &Pool, saved: &Saved<T>, work: &mut Work<T>) {
+        let d_rows = room(&mut work.input, saved.attended.len());
+        let d_o = &work.slots[Slot::O as usize];
+        linear_back(pool, self.slot(Slot::O), d_o, d_rows, Accum::Replace);
+        let all = self.of_heads();
+        let d_attended = room(&mut work.attended, saved.attended.len());
+        let out_heads = Heads {
+            norm: None,
+            rotation: None,
+            ..all[0].1
+        };
+        // Nothing is normed, so that nothing is kept.
+        let n = saved.middle.len() / self.width.max(1);
+        let mut inverse = vec![T::default(); n * self.heads];
+        out_heads.split(pool, d_rows, d_attended, &mut inverse);
+        let [q, k, v] = &saved.heads;
+        let [dq, dk, dv] = &mut work.heads;
+        let d = [room(dq, q.len()), room(dk, k.len()), room(dv, v.len())];
+        let of = [&saved.attended[..], &saved.sums, &work.attended];
+        self.attend().back(pool, Qkv { q, k, v }, of, d);
+        for (index, (slot, heads)) in all.iter().enumerate() {
+            let y = &saved.outputs[*slot as usize];
+            let from = [&y[..], &saved.of_heads[index], &work.heads[index]];
+            let dy = room(&mut work.slots[*slot as usize], y.len());
+            heads.merge_back(pool, from, dy);
+        }
+    }
+}
+
+/// `x += y`.
+fn add<T: Number>(pool: &Pool, y: &[T], x: &mut [T]) {
+    /// Numbers of a task.
+    const NUMBERS: usize = 1 << 14;
+    pool.chunks_mut(x, NUMBERS, |task, x| {
+        for (x, &y) in x.iter_mut().zip(&y[task * NUMBERS..]) {
+            *x += y;
+        }
+    });
+}

@@ -1,0 +1,133 @@
+//! Norms and activations, forwards and back.
+
+use htc_formats::model::Activation;
+use htc_kernels::Pool;
+
+use super::number::{Number, TASK_ROWS, both};
+
+/// `out = x r weight` of every row, with `r = 1 / √(mean(x²) + ε)`, which is kept in `inverse [n]`.
+pub(super) fn rms_norm<T: Number>(
+    pool: &Pool,
+    x: &[T],
+    weight: &[T],
+    epsilon: f64,
+    out: &mut [T],
+    inverse: &mut [T],
+) {
+    let width = weight.len();
+    both(pool, [out, inverse], [width, 1], |first, out, inverse| {
+        let x = x[first * width..].chunks_exact(width.max(1));
+        let rows = x.zip(out.chunks_exact_mut(width.max(1)));
+        for ((x, out), inverse) in rows.zip(inverse) {
+            *inverse = norm_row(x, weight, epsilon, out);
+        }
+    });
+}
+
+/// One row of [`rms_norm`]; gives its `r`.
+pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
+    let squares = x.iter().map(|&x| x.into() * x.into());
+    let mean = squares.sum::<f64>() / x.len().max(1) as f64;
+    let r = T::nearest(1.0 / (mean + epsilon).sqrt());
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * r * weight;
+    }
+    r
+}
+
+/// What [`rms_norm`] passes back to its `x` is added to `dx`.
+pub(super) fn rms_norm_back<T: Number>(
+    pool: &Pool,
+    x: &[T],
+    weight: &[T],
+    inverse: &[T],
+    dy: &[T],
+    dx: &mut [T],
+) {
+    let width = weight.len().max(1);
+    pool.chunks_mut(dx, TASK_ROWS * width, |task, dx| {
+        let first = task * TASK_ROWS;
+        let rows = dx.chunks_exact_mut(width).enumerate();
+        for (row, dx) in rows.map(|(index, dx)| (first + index, dx)) {
+            let at = row * width..(row + 1) * width;
+            let (x, dy) = (&x[at.clone()], &dy[at]);
+            norm_row_back(x, weight, inverse[row], dy, dx);
+        }
+    });
+}
+
+/// One row of [`rms_norm_back`]: `dx += r (w ∘ dy) − x r³ (w ∘ dy) · x / n`.
+pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx: &mut [T]) {
+    let products = x.iter().zip(weight).zip(dy);
+    let dot: f64 = products
+        .map(|((&x, &w), &dy)| x.into() * (w * dy).into())
+        .sum();
+    let along: f64 = Into::<f64>::into(r).powi(3) * dot / x.len().max(1) as f64;
+    let along = T::nearest(along);
+    for (((dx, &x), &w), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
+        *dx += r * w * dy - along * x;
+    }
+}
+
+/// `out = f(gate) up`.
+pub(super) fn activate<T: Number>(
+    pool: &Pool,
+    activation: Activation,
+    gate: &[T],
+    up: &[T],
+    out: &mut [T],
+) {
+    pool.chunks_mut(out, NUMBERS, |task, out| {
+        let at = task * NUMBERS;
+        for ((out, &gate), &up) in out.iter_mut().zip(&gate[at..]).zip(&up[at..]) {
+            *out = value_and_slope(activation, gate)[0] * up;
+        }
+    });
+}
+
+/// What [`activate`] passes back: `d_gate` and `d_up`.
+pub(super) fn activate_back<T: Number>(
+    pool: &Pool,
+    activation: Activation,
+    [gate, up, d_out]: [&[T]; 3],
+    [d_gate, d_up]: [&mut [T]; 2],
+) {
+    let width = NUMBERS / TASK_ROWS;
+    both(pool, [d_gate, d_up], [width; 2], |first, d_gate, d_up| {
+        let at = first * width;
+        let from = gate[at..].iter().zip(&up[at..]).zip(&d_out[at..]);
+        for ((d_gate, d_up), ((&gate, &up), &d)) in d_gate.iter_mut().zip(d_up).zip(from) {
+            let [value, slope] = value_and_slope(activation, gate);
+            *d_gate = d * up * slope;
+            *d_up = d * value;
+        }
+    });
+}
+
+/// Numbers of a task, a multiple of [`TASK_ROWS`].
+const NUMBERS: usize = 1 << 14;
+
+/// An activation and its derivative.
+fn value_and_slope<T: Number>(activation: Activation, x: T) -> [T; 2] {
+    let one = T::from(1.0);
+    match activation {
+        Activation::Silu => {
+            // 1 / (1 + e⁻ˣ) = (1 + tanh(x / 2)) / 2, which is never infinite over infinite.
+            let half = T::from(0.5);
+            let sigmoid = half * (one + (half * x).tanh());
+            [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
+        }
+        Activation::GeluTanh => {
+            let half = T::from(0.5);
+            let root = T::nearest((2.0 / std::f64::consts::PI).sqrt());
+            let cubic = T::nearest(0.044715);
+            let tanh = (root * (x + cubic * x * x * x)).tanh();
+            let inner = root * (one + T::from(3.0) * cubic * x * x);
+            let value = half * x * (one + tanh);
+            [
+                value,
+                half * (one + tanh) + half * x * (one - tanh * tanh) * inner,
+            ]
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! From the residual stream behind the last block to the logits and the model's own choice of a token, and
+//! back.
+
+use std::ops::Range;
+
+use faer::{Accum, MatMut, MatRef};
+use htc_kernels::Pool;
+
+use super::attention::capped;
+use super::elementwise::{rms_norm, rms_norm_back};
+use super::number::{Number, TASK_ROWS, product, room};
+
+/// Rows of the vocabulary that are numbers at a time.
+const PANEL: usize = 4096;
+
+/// Logits that are there at a time, unless a task has more.
+const LOGITS: usize = 1 << 26;
+
+/// Rows of the matrix, decoded where they are asked for.
+pub(super) trait Rows<T>: Sync {
+    /// Why they cannot be.
+    type Error: Send;
+
+    /// `out [rows, width]`.
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), Self::Error>;
+
+    /// The same on all threads.
+    fn on_all_threads(
+        &self,
+        pool: &Pool,
+        rows: Range<usize>,
+        out: &mut [T],
+    ) -> Result<(), Self::Error>
+    where
+        T: Number,
+    {
+        let width = (out.len() / rows.len().max(1)).max(1);
+        let parts = out.chunks_mut(TASK_ROWS * width);
+        let mut parts: Vec<_> = parts.map(|part| (part, Ok(()))).collect();
+        pool.chunks_mut(&mut parts, 1, |task, parts| {
+            for (part, outcome) in parts {
+                let first = rows.start + task * TASK_ROWS;
+                *outcome = self.rows(first..first + part.len() / width, part);
+            }
+        });
+        parts.into_iter().try_for_each(|(_, outcome)| outcome)
+    }
+}
+
+/// The last norm and the matrix behind it.
+pub(super) struct Head<'a, T, R> {
+    pub vocabulary: usize,
+    pub norm: &'a [T],
+    pub epsilon: f64,
+    /// Logits `l` become `c tanh(l / c)`.
+    pub cap: Option<f32>,
+    pub matrix: &'a R,
+}
+
+/// Memory, kept from one call to the next.
+#[derive(Debug, Default)]
+pub(super) struct HeadWork<T> {
+    normed: Vec<T>,
+    inverse: Vec<T>,
+    logits: Vec<T>,
+    d_normed: Vec<T>,
+    panel: Vec<T>,
+    /// Which rows are in it.
+    held: Range<usize>,
+}
+
+/// Rows of the stream that are taken at a time.
+pub(super) fn batch(vocabulary: usize) -> usize {
+    (LOGITS / vocabulary.max(1)).clamp(TASK_ROWS, 512)
+}
+
+impl<T: Number, R: Rows<T>> Head<'_, T, R> {
+    /// Logits `[n, vocabulary]` in front of the cap.
+    pub fn logits<'w>(
+        &self,
+        pool: &Pool,
+        x: &[T],
+        work: &'w mut HeadWork<T>,
+    ) -> Result<&'w mut [T], R::Error> {
+        let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
+        let n = x.len() / width;
+        let normed = room(&mut work.normed, x.len());
+        let inverse = room(&mut work.inverse, n);
+        rms_norm(pool, x, self.norm, self.epsilon, normed, inverse);
+        room(&mut work.logits, n * vocabulary);
+        for first in (0..vocabulary).step_by(PANEL) {
+            let rows = first..vocabulary.min(first + PANEL);
+            self.decode(pool, &rows, work)?;
+            let panel = MatRef::from_row_major_slice(&work.panel, rows.len(), width);
+            let normed = &work.normed;
+            pool.chunks_mut(&mut work.logits, TASK_ROWS * vocabulary, |task, logits| {
+                let n = logits.len() / vocabulary;
+                let x = &normed[task * TASK_ROWS * width..][..n * width];
+                let x = MatRef::from_row_major_slice(x, n, width);
+                let to = MatMut::from_row_major_slice_mut(logits, n, vocabulary);
+                let to = to.subcols_mut(rows.start, rows.len());
+                product(to, Accum::Replace, x, panel.transpose(), T::from(1.0));
+            });
+        }
+        Ok(&mut work.logits)
+    }
+
+    /// Rows of the matrix, unless they are there.
+    fn decode(
+        &self,
+        pool: &Pool,
+        rows: &Range<usize>,
+        work: &mut HeadWork<T>,
+    ) -> Result<(), R::Error> {
+        if work.held != *rows {
+            work.held = 0..0;
+            let panel = room(&mut work.panel, rows.len() * self.norm.len());
+            self.matrix.on_all_threads(pool, rows.clone(), panel)?;
+            work.held = rows.clone();
+        }
+        Ok(())
+    }
+
+    /// For every row of `x [n, width]` a token is drawn as the model would, by a number of `draws [n]` in
+    /// [0, 1): the gradient of its negative log-likelihood with respect to `x` is `dx`. The
+    /// second moments of the gradient at each logit, in front of the cap, are added to `diagonal
+    /// [vocabulary]`: what is expected of the model's own choices, `p (1 − p)`, not what one choice gave.
+    pub fn back(
+        &self,
+        pool: &Pool,
+        x: &[T],
+        draws: &[f64],
+        work: &mut HeadWork<T>,
+        (diagonal, dx): (&mut [f64], &mut [T]),
+    ) -> Result<(), R::Error> {
+        let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
+        self.logits(pool, x, work)?;
+        let mut parts: Vec<_> = work
+            .logits
+            .chunks_mut(TASK_ROWS * vocabulary)
+            .map(|logits| (logits, vec![0.0; vocabulary]))
+            .collect();
+        pool.chunks_mut(&mut parts, 1, |task, parts| {
+            let mut weights = Vec::new();
+            for (logits, diagonal) in parts {
+                let rows = logits.chunks_exact_mut(vocabulary);
+                for (logits, &draw) in rows.zip(&draws[task * TASK_ROWS..]) {
+                    choose(logits, self.cap, draw, diagonal, &mut weights);
+                }
+            }
+        });
+        for (_, part) in parts {
+            let all = diagonal.iter_mut().zip(part);
+            all.for_each(|(sum, part)| *sum += part);
+        }
+        room(&mut work.d_normed, x.len()).fill(T::default());
+        for first in (0..vocabulary).step_by(PANEL) {
+            let rows = first..vocabulary.min(first + PANEL);
+            self.decode(pool, &rows, work)?;
+            let panel = MatRef::from_row_major_slice(&work.panel, rows.len(), width);
+            let d_logits = &work.logits;
+            pool.chunks_mut(&mut work.d_normed, TASK_ROWS * width, |task, d| {
+                let n = d.len() / width;
+                let from = &d_logits[task * TASK_ROWS * vocabulary..][..n * vocabulary];
+                let from = MatRef::from_row_major_slice(from, n, vocabulary);
+                let from = from.subcols(rows.start, rows.len());
+                let to = MatMut::from_row_major_slice_mut(d, n, width);
+                product(to, Accum::Add, from, panel, T::from(1.0));
+            });
+        }
+        dx.fill(T::default());
+        rms_norm_back(pool, x, self.norm, &work.inverse, &work.d_normed, dx);
+        Ok(())
+    }
+}
+
+/// Logits become the gradient of what the token that `draw` chooses costs. `weights` is working memory.
+fn choose<T: Number>(
+    logits: &mut [T],
+    cap: Option<f32>,
+    draw: f64,
+    diagonal: &mut [f64],
+    weights: &mut Vec<T>,
+) {
+    weights.clear();
+    weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0]));
+    let first = weights.first().copied().unwrap_or_default();
+    let max = weights
+        .iter()
+        .fold(first, |max, &l| if l > max { l } else { max });
+    let mut sum = 0.0;
+    for weight in &mut *weights {
+        *weight = (*weight - max).exp();
+        sum += Into::<f64>::into(*weight);
+    }
+    // The last one where rounding leaves something over.
+    let (mut chosen, mut below) = (weights.len().saturating_sub(1), 0.0);
+    for (token, &weight) in weights.iter().enumerate() {
+        below += Into::<f64>::into(weight);
+        if below > draw * sum {
+            chosen = token;
+            break;
+        }
+    }
+    let of_token = logits.iter_mut().zip(diagonal).zip(weights).enumerate();
+    for (token, ((logit, diagonal), weight)) in of_token {
+        let slope: f64 = capped(*logit, cap)[1].into();
+        let probability = Into::<f64>::into(*weight) / sum;
+        *diagonal += probability * (1.0 - probability) * slope * slope;
+        let mut d = probability;
+        if token == chosen {
+            d -= 1.0;
+        }
+        *logit = T::nearest(d * slope);
+    }
+}

@@ -1,0 +1,252 @@
+//! Gradients against finite differences in float64, for every architecture.
+
+mod kept;
+mod whole;
+
+use htc_formats::source::ModelFile;
+use htc_kernels::Pool;
+use htc_loader::backend::Reference;
+use htc_loader::kv::KvType;
+use htc_loader::{Model, Session};
+
+use super::attention::capped;
+use super::head::{Head, HeadWork};
+use crate::system::random::Rng;
+use whole::{Backward, Dense, Whole, architectures};
+
+/// Windows of a length that no tile divides, and that exceeds the windows of the models' attention.
+const CONTEXT: usize = 70;
+const WINDOWS: usize = 2;
+
+fn text(vocabulary: usize, tokens: usize) -> (Vec<u32>, Vec<f64>) {
+    let mut random = Rng(7);
+    let ids = (0..tokens)
+        .map(|_| random.below(vocabulary) as u32)
+        .collect();
+    (ids, (0..tokens).map(|_| random.unit()).collect())
+}
+
+fn close(found: f64, expected: f64, what: &str) {
+    let bound = 1e-6 * (1.0 + expected.abs());
+    assert!(
+        (found - expected).abs() < bound,
+        "{what}: {found} for {expected}"
+    );
+}
+
+/// Along a random direction in every matrix and at the embeddings.
+#[test]
+fn gradients_are_finite_differences() {
+    const STEP: f64 = 1e-6;
+    for path in architectures() {
+        let mut whole: Whole<f64> = Whole::open(&path, CONTEXT, 1);
+        let (tokens, draws) = text(whole.model.hyper().vocabulary, WINDOWS * CONTEXT);
+        let x = whole.embed(&tokens);
+        let labels = whole.labels(&x, &draws);
+        let Backward { slots, d, .. } = whole.back(&x, &draws);
+        let mut random = Rng(3);
+        let direction: Vec<f64> = x.iter().map(|_| random.normal()).collect();
+        let moved = |step: f64| -> Vec<f64> {
+            x.iter()
+                .zip(&direction)
+                .map(|(x, d)| x + step * d)
+                .collect()
+        };
+        let ends = [STEP, -STEP].map(|step| whole.loss(&moved(step), &labels));
+        let expected = (ends[0] - ends[1]) / (2.0 * STEP);
+        let found: f64 = d.iter().zip(&direction).map(|(a, b)| a * b).sum();
+        let name = path.display();
+        close(found, expected, &format!("{name}: embeddings"));
+        assert_eq!(slots.len(), 7 * whole.blocks.len());
+        for (layer, slot, g, read) in slots {
+            let matrix = whole.blocks[layer].slots[slot as usize].clone();
+            let (rows, cols) = (matrix.rows, matrix.cols);
+            let direction: Vec<f64> = matrix.values.iter().map(|_| random.normal()).collect();
+            let mut end = |step: f64| {
+                let values = &mut whole.blocks[layer].slots[slot as usize].values;
+                for ((to, w), d) in values.iter_mut().zip(&matrix.values).zip(&direction) {
+                    *to = w + step * d;
+                }
+                whole.loss(&x, &labels)
+            };
+            let expected = (end(STEP) - end(-STEP)) / (2.0 * STEP);
+            end(0.0);
+            let pairs = g.chunks_exact(rows).zip(read.chunks_exact(cols));
+            let along = |(g, x): (&[f64], &[f64])| -> f64 {
+                let of_row =
+                    |(g, d): (&f64, &[f64])| g * d.iter().zip(x).map(|(d, x)| d * x).sum::<f64>();
+                g.iter().zip(direction.chunks_exact(cols)).map(of_row).sum()
+            };
+            let found: f64 = pairs.map(along).sum();
+            assert!(
+                expected.abs() > 1e-3,
+                "{name}: layer {layer}, {slot}: nothing to see"
+            );
+            close(found, expected, &format!("{name}: layer {layer}, {slot}"));
+        }
+    }
+}
+
+/// Each position's gradient at the embeddings, one number at a time.
+#[test]
+fn every_position_has_its_own_gradient() {
+    const STEP: f64 = 1e-5;
+    for path in architectures() {
+        let whole: Whole<f64> = Whole::open(&path, 19, 1);
+        let (tokens, draws) = text(whole.model.hyper().vocabulary, 2 * 19);
+        let mut x = whole.embed(&tokens);
+        let labels = whole.labels(&x, &draws);
+        let d = whole.back(&x, &draws).d;
+        let width = whole.model.hyper().width;
+        for at in (0..x.len()).step_by(width + 1) {
+            let before = x[at];
+            let ends = [STEP, -STEP].map(|step| {
+                x[at] = before + step;
+                whole.loss(&x, &labels)
+            });
+            x[at] = before;
+            let expected = (ends[0] - ends[1]) / (2.0 * STEP);
+            let what = format!(
+                "{}: position {}, {}",
+                path.display(),
+                at / width,
+                at % width
+            );
+            close(d[at], expected, &what);
+        }
+    }
+}
+
+/// The second moments at the logits are those of all choices, each as often as it is made.
+#[test]
+fn the_head_knows_every_choice() {
+    for path in architectures() {
+        let whole: Whole<f64> = Whole::open(&path, 8, 1);
+        let vocabulary = whole.model.hyper().vocabulary;
+        let (tokens, draws) = text(vocabulary, 8);
+        let x = whole.embed(&tokens);
+        let found = whole.back(&x, &draws).diagonal;
+        let logits = whole.logits(&x);
+        let mut expected = vec![0.0; vocabulary];
+        for row in logits.chunks_exact(vocabulary) {
+            let all: f64 = row.iter().map(|l| l.exp()).sum();
+            for (chosen, of_chosen) in row.iter().enumerate() {
+                for (token, of_token) in row.iter().enumerate() {
+                    let is = f64::from(u8::from(token == chosen));
+                    let cap = whole.model.hyper().forward.logit_softcap.map(f64::from);
+                    let slope = cap.map_or(1.0, |cap| 1.0 - (of_token / cap).powi(2));
+                    let g = (of_token.exp() / all - is) * slope;
+                    expected[token] += of_chosen.exp() / all * g * g;
+                }
+            }
+        }
+        for (found, expected) in found.iter().zip(expected) {
+            close(*found, expected, "logit");
+        }
+    }
+}
+
+/// The same logits as the loader's oracle, in float64 and in float32, and float32's gradients are near
+/// those of float64; they are the same bits on several threads.
+#[test]
+fn the_pass_is_that_of_the_loader() {
+    for path in architectures() {
+        let context = Model::open(&path).unwrap().hyper().context.min(CONTEXT);
+        let wide: Whole<f64> = Whole::open(&path, context, 1);
+        let (tokens, draws) = text(wide.model.hyper().vocabulary, context);
+        let file = ModelFile::open(&path).unwrap();
+        let model = Model::load(file, &mut Reference).unwrap();
+        let mut session = Session::with_kv_type(model, Reference, context, KvType::F32).unwrap();
+        let mut expected = Vec::new();
+        for token in &tokens {
+            expected.extend_from_slice(session.step(&[*token]).unwrap());
+        }
+        let x = wide.embed(&tokens);
+        let found = wide.logits(&x);
+        let narrow: Whole<f32> = Whole::open(&path, context, 1);
+        let short = narrow.embed(&tokens);
+        let of_float32 = narrow.logits(&short);
+        for ((found, of_float32), expected) in found.iter().zip(of_float32).zip(&expected) {
+            let expected = f64::from(*expected);
+            let bound = 1e-4 * (1.0 + expected.abs());
+            assert!(
+                (found - expected).abs() < 0.1 * bound,
+                "{found} for {expected}"
+            );
+            assert!(
+                (f64::from(of_float32) - expected).abs() < bound,
+                "{of_float32} for {expected}"
+            );
+        }
+        let expected = wide.back(&x, &draws);
+        let found = narrow.back(&short, &draws);
+        for ((_, slot, found, _), (_, _, expected, _)) in found.slots.iter().zip(&expected.slots) {
+            let largest = expected.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+            for (found, expected) in found.iter().zip(expected) {
+                let difference = (f64::from(*found) - expected).abs();
+                assert!(
+                    difference < 1e-3 * largest,
+                    "{slot}: {found} for {expected}"
+                );
+            }
+        }
+        let threads: Whole<f32> = Whole::open(&path, context, 3);
+        let again = threads.back(&short, &draws);
+        assert_eq!(again.d, found.d);
+        for ((_, _, again, _), (_, _, found, _)) in again.slots.iter().zip(&found.slots) {
+            assert_eq!(again, found);
+        }
+    }
+}
+
+/// Of a large vocabulary, with rows of more than one task.
+#[test]
+fn a_head_in_panels_has_the_gradients_of_finite_differences() {
+    const STEP: f64 = 1e-5;
+    let (width, vocabulary, n) = (6, 9001, 70);
+    let mut random = Rng(5);
+    let mut normal = |count: usize| -> Vec<f64> { (0..count).map(|_| random.normal()).collect() };
+    let matrix = Dense {
+        width,
+        values: normal(vocabulary * width),
+    };
+    let (norm, mut x, draws) = (normal(width), normal(n * width), vec![0.4; n]);
+    let head = Head {
+        vocabulary,
+        norm: &norm,
+        epsilon: 1e-5,
+        cap: Some(5.0),
+        matrix: &matrix,
+    };
+    let pool = Pool::new(2).unwrap();
+    let (mut diagonal, mut d) = (vec![0.0; vocabulary], vec![0.0; n * width]);
+    let mut work = HeadWork::default();
+    let to = (&mut diagonal[..], &mut d[..]);
+    let Ok(()) = head.back(&pool, &x, &draws, &mut work, to);
+    let row = 67;
+    let logits = |x: &[f64]| -> Vec<f64> {
+        let Ok(all) = head
+            .logits(&pool, x, &mut HeadWork::default())
+            .map(|all| all.to_vec());
+        let row = all[row * vocabulary..][..vocabulary].iter();
+        row.map(|&l| capped(l, head.cap)[0]).collect()
+    };
+    let weights: Vec<f64> = logits(&x).iter().map(|l| l.exp()).collect();
+    let all: f64 = weights.iter().sum();
+    let mut below = 0.0;
+    let chosen = weights.iter().position(|weight| {
+        below += weight;
+        below > 0.4 * all
+    });
+    let mut loss = |at: usize, step: f64| {
+        let before = x[at];
+        x[at] += step;
+        let row = logits(&x);
+        x[at] = before;
+        row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[chosen.unwrap()]
+    };
+    for (at, found) in d.iter().enumerate().skip(row * width).take(width) {
+        let expected = (loss(at, STEP) - loss(at, -STEP)) / (2.0 * STEP);
+        close(*found, expected, "head");
+    }
+}
