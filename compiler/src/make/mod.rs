@@ -121,6 +121,7 @@ impl Inputs<'_> {
                 head: _,
                 texts: _,
                 context,
+                windows: _,
                 found: _,
                 is_new: _,
                 held_out: _,
