@@ -156,8 +156,7 @@ fn depth_sink(
 
 /// What the report says of a calibration.
 fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
-    let errors = chosen.built.treated.output_errors();
-    Calibrated::new(found, chosen.treatment.gauge, &errors)
+    Calibrated::new(found, chosen.treatment.gauge, &chosen.built.treated)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.

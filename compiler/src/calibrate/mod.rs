@@ -6,9 +6,12 @@
 //! own, and the activations are the original model's, so that every slot can be factorised alone
 //! and in any order.
 //!
-//! Every layer's statistics are a file in the cache, under a name made of the digests of the model
+//! Behind the last block the stream goes through the norm in front of the head, and what the head reads is
+//! kept as well.
+//!
+//! Every layer's statistics are a file in the cache, and so are the head's, under a name made of the digests of the model
 //! and the text and of the options. A later run finds them, and one that was interrupted goes on
-//! behind the last layer that was finished. A file that is damaged or of something else is
+//! behind the last one that was finished. A file that is damaged or of something else is
 //! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
 //! number of threads.
 
@@ -25,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, Site};
 use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
@@ -38,14 +41,14 @@ pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::show::name_of;
 use crate::system::{disk, memory, text};
 pub use cache::{cache_folder, forget};
-pub use error::CalibrateError;
-use files::Files;
+pub use error::{CalibrateError, Stage};
+use files::{Files, Finished};
 use flow::Flow;
 use store::Extent;
-pub use store::{Moment, StoredLayer};
+pub use store::{Moment, StoredHead, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Windows at most that are measured of a text of its own.
 const MOST_HELD_OUT: usize = 64;
@@ -118,6 +121,20 @@ pub struct CalibratedText {
     pub weight: f64,
 }
 
+/// What reads the same activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The slots of a block that share a site.
+    Site {
+        /// Index of the block.
+        layer: usize,
+        /// Where in it.
+        site: Site,
+    },
+    /// The head, or the embedding that is tied to it: the normed residual stream behind the last block.
+    Head,
+}
+
 /// The statistics of a model on a text, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Calibration {
@@ -125,17 +142,29 @@ pub struct Calibration {
     pub key: Digest,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
+    /// What the head reads.
+    pub head: Arc<StoredHead>,
     /// The texts.
     pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
     pub context: usize,
     /// Layers that were in the cache already.
     pub found: usize,
+    /// Whether some of the statistics were made now.
+    pub is_new: bool,
     /// What was kept back for measuring; `None` where each text has a single window.
     pub held_out: Option<HeldOut>,
 }
 
 impl Calibration {
+    /// What is read in a place, on all positions of the text.
+    pub fn inputs(&self, place: Place) -> Moment {
+        match place {
+            Place::Site { layer, site } => self.layers[layer].site(site),
+            Place::Head => self.head.inputs(),
+        }
+    }
+
     /// Tokens that went through the model.
     pub fn tokens(&self) -> usize {
         self.texts.iter().map(|text| text.tokens).sum()
@@ -191,34 +220,46 @@ pub fn calibrate(
     };
     let files = Files::open(options, key, extent)?;
     let lock = files.lock(options, watch)?;
-    let mut layers = files.finished(hyper, watch);
-    let found = layers.len();
-    let lock = files.locked(lock, found == hyper.layers)?;
-    if found < hyper.layers {
+    let finished = files.finished(hyper, watch);
+    let is_new = !finished.is_complete();
+    let lock = files.locked(lock, !is_new)?;
+    if is_new {
         check_memory(model, extent, threads)?;
     }
-    files.make_room(hyper, found)?;
+    files.make_room(hyper, &finished)?;
     if lock.is_some() {
-        files.sweep(found)?;
+        files.sweep(&finished)?;
     }
+    let found = finished.layers.len();
     watch.tell(Event::Calibrating {
         windows,
-        layers: hyper.layers,
-        found,
+        passes: hyper.layers + 1,
+        found: found + usize::from(!is_new),
     });
-    if found < hyper.layers {
-        let mut flow = Flow::new(&files, &text, model, found, threads, watch)?;
-        for layer in found..hyper.layers {
-            let before = layers.last().map(Arc::as_ref);
-            layers.push(Arc::new(flow.layer(layer, before)?));
+    let Finished { mut layers, head } = finished;
+    let head = match head {
+        Some(head) => head,
+        None => {
+            let first = match found < hyper.layers {
+                true => Stage::Layer(found),
+                false => Stage::Head,
+            };
+            let mut flow = Flow::new(&files, &text, model, first, threads, watch)?;
+            for layer in found..hyper.layers {
+                let before = layers.last().map(Arc::as_ref);
+                layers.push(Arc::new(flow.layer(layer, before)?));
+            }
+            Arc::new(flow.head(layers.last().map(Arc::as_ref))?)
         }
-    }
+    };
     Ok(Calibration {
         key,
         layers,
+        head,
         texts,
         context: options.context,
         found,
+        is_new,
         held_out,
     })
 }

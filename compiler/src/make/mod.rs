@@ -28,12 +28,14 @@ use crate::unit::{self, Factors, Found, UnitsError};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
-pub use treatment::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, TreatmentReport};
+pub use treatment::{
+    AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredSlot, SinkCoverage, TreatmentReport,
+};
 use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 2;
+pub const ARITHMETIC_VERSION: u32 = 3;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -103,9 +105,11 @@ impl Inputs<'_> {
             let Calibration {
                 key,
                 layers: _,
+                head: _,
                 texts: _,
                 context,
                 found: _,
+                is_new: _,
                 held_out: _,
             } = found;
             let (text, tokens) = (found.text_digest(), found.tokens());

@@ -289,7 +289,7 @@ pub fn calibrate(
     })?;
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, threads, watch)?;
     // Statistics of something else must not be found under this digest later.
-    if calibrated.found < calibrated.layers.len() && source.digest() != digest {
+    if calibrated.is_new && source.digest() != digest {
         calibrate::forget(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));
     }

@@ -19,6 +19,7 @@ mod exempt;
 mod factors;
 mod forms;
 mod goal;
+mod head;
 mod inspect;
 mod interrupt;
 mod plan;
