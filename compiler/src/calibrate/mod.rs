@@ -16,12 +16,13 @@
 //! number of threads.
 
 pub mod cache;
+pub(crate) mod entry;
 mod error;
 mod files;
 mod flow;
-mod moments;
+pub(crate) mod moments;
 mod statistics;
-mod store;
+pub(crate) mod store;
 pub mod windows;
 
 use std::path::Path;
@@ -262,6 +263,14 @@ pub fn calibrate(
         is_new,
         held_out,
     })
+}
+
+/// The windows of the texts that a model is calibrated on.
+///
+/// # Errors
+/// [`CalibrateError`], of a text or of the tokenizer.
+pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, CalibrateError> {
+    Ok(Read::of(model, options)?.text)
 }
 
 /// What is read of the texts.
