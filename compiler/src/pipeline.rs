@@ -18,6 +18,7 @@ mod builder;
 pub mod clean;
 mod error;
 mod prepare;
+mod sized;
 
 use std::io;
 use std::path::Path;
@@ -27,7 +28,7 @@ use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, ChoiceRequest, Chosen};
+use crate::choose::{self, ChoiceRequest, Chosen, Plans};
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::make::Inputs;
@@ -44,7 +45,8 @@ pub use error::CompileError;
 #[cfg(feature = "cli")]
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
-use prepare::{Prepared, plan_at, prepare, tokenizer};
+use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
+pub use sized::MadeFrom;
 
 /// Compiles a model.
 ///
@@ -58,33 +60,41 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     };
     let watch = watch.told_by(&tell);
 
-    // Read, calibrate and plan. Whatever can be refused is refused before the first long read.
-    let prepared = prepare(options, &clock, watch)?;
-
-    // Where to look first when the artifact is probed.
-    let depth_sink = match options.probe_layer {
-        Some(layer) => DepthSinkRecord {
-            layer,
-            origin: Origin::Asked,
-        },
-        None => depth_sink(&prepared, options.threads, watch)?,
-    };
-
-    // Factorise, seal and measure, as often as there are candidates.
-    let inputs = Inputs {
-        source: &prepared.source,
-        digest: prepared.digest,
-        calibration: prepared.calibration.as_ref(),
-        depth_sink,
-        tokenizer: &prepared.tokenizer,
-        threads: options.threads,
-    };
+    // Whatever can be refused is refused before the first long read, a second compilation of the same
+    // artifact among it.
+    let admitted = admit(options)?;
     let work = Work::open(&options.output, watch)?;
-    watch.tell(Event::Keeping(work.kept()));
-    let planner = |ratio| prepared.plan_at(ratio);
-    let made = || -> Result<(Chosen, io::Result<()>), CompileError> {
+    let made = || -> Result<(Prepared, Chosen, io::Result<()>), CompileError> {
+        // Calibrate and plan.
+        let prepared = prepare(admitted, options, &clock, watch)?;
+
+        // Where to look first when the artifact is probed.
+        let depth_sink = match options.probe_layer {
+            Some(layer) => DepthSinkRecord {
+                layer,
+                origin: Origin::Asked,
+            },
+            None => depth_sink(&prepared, options.threads, watch)?,
+        };
+
+        // Factorise, seal and measure, as often as there are candidates.
+        let inputs = Inputs {
+            source: &prepared.source,
+            digest: prepared.digest,
+            calibration: prepared.calibration.as_ref(),
+            depth_sink,
+            tokenizer: &prepared.tokenizer,
+            measured: prepared.measured,
+            threads: options.threads,
+        };
+        watch.tell(Event::Keeping(work.kept()));
+        let planner = |ratio| prepared.plan_at(ratio);
         let chosen = clock.during(Stage::Factorise, || {
-            choose::choose(&inputs, &planner, prepared.wanted, &work, &clock, watch)
+            let plans = Plans {
+                at: &planner,
+                uniform: prepared.uniform.as_ref(),
+            };
+            choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
         })?;
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
@@ -94,10 +104,10 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let synced = clock.during(Stage::Seal, || {
             HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
         })?;
-        Ok((chosen, synced))
+        Ok((prepared, chosen, synced))
     };
     let made = made();
-    let (chosen, synced) = or_kept(work, made, watch)?;
+    let (prepared, chosen, synced) = or_kept(work, made, watch)?;
     if let Err(error) = synced {
         let folder = disk::folder_of(&options.output).display();
         let said = format!(
@@ -164,7 +174,7 @@ fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
 /// # Errors
 /// Those of [`compile`] that come before the first factor.
 pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
-    let prepared = prepare(options, &StageClock::default(), watch)?;
+    let prepared = prepare(admit(options)?, options, &StageClock::default(), watch)?;
     let source = &prepared.source;
     let record = layout::record(source, &prepared.plan);
     Ok(Forecast {
@@ -196,25 +206,39 @@ pub fn search(
     watch: Watch,
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
+    let wanted = ChoiceRequest {
+        plans: 1,
+        treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
+        goal,
+        calibrated: calibration.is_some(),
+        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
+    };
     let inputs = Inputs {
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
+        measured: wanted.measures(calibration),
         threads,
     };
-    let wanted = ChoiceRequest {
-        treatment: planned.plan.request().treatment,
-        goal,
-        calibrated: calibration.is_some(),
-        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
-    };
     let work = Work::open(scratch, watch)?;
-    let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);
+    let planner = |ratio| {
+        plan_at(
+            source,
+            &planned.plan,
+            planned.made_from.as_ref(),
+            calibration,
+            ratio,
+        )
+    };
     watch.tell(Event::Keeping(work.kept()));
     let clock = StageClock::default();
-    let chosen = choose::choose(&inputs, &planner, wanted, &work, &clock, watch);
+    let plans = Plans {
+        at: &planner,
+        uniform: None,
+    };
+    let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;
     // Compiled, it is to be what was measured.
     let Treatment {

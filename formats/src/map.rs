@@ -36,7 +36,7 @@ pub struct MappedFile {
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The system refused to open, to examine or to map the file.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {}", path.display(), told(error))]
     Io {
         /// The file.
         path: PathBuf,
@@ -73,6 +73,19 @@ pub enum MapError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// What the system said, with the remedy where there is one.
+fn told(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            "no such file or folder; check the path".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; ask for the right to read it")
+        }
+        _ => error.to_string(),
+    }
 }
 
 impl MapError {

@@ -10,8 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{FactoriseError, Weight};
 
-/// The coverage below which a basis gets the sink direction.
-pub const DEFAULT_COVERAGE: f64 = 0.15;
+/// How much of any direction a basis of `rank` random directions among `width` inputs covers: `(rank / width)^½`,
+/// 0 to 1. The mean of the squared [coverage](Coverage::norm) over all bases of that rank is its square, so that one
+/// that covers less avoids the direction, whatever its rank; it is the usual [threshold](Sink::threshold).
+pub fn random_coverage(rank: usize, width: usize) -> f64 {
+    let part = rank as f64 / width.max(1) as f64;
+    part.min(1.0).sqrt()
+}
 
 /// What is left of a unit direction outside a basis that is no more than rounding.
 const ROUNDING: f64 = 1e-12;
@@ -21,7 +26,7 @@ const ROUNDING: f64 = 1e-12;
 pub struct Sink<'a> {
     /// The direction `ŝ`, a number per input, of any length but zero.
     pub direction: &'a [f64],
-    /// The coverage from which the factors are left as they are, usually [`DEFAULT_COVERAGE`].
+    /// The coverage from which the factors are left as they are, usually [`random_coverage`] of their rank.
     pub threshold: f64,
 }
 

@@ -184,8 +184,11 @@ fn streams(
         layers,
         layers,
         |layer| stream(calibration, layer).map_err(statistics(source, layer)),
-        |layer, (sink, direction, dimension, manifold)| {
+        |layer, (mut sink, direction, dimension, manifold)| {
             watch.done(&format!("layer {layer}: residual stream"))?;
+            if let Ok(vocabulary) = &source.vocabulary {
+                sinks::name_tokens(&mut sink, &calibration.windows, vocabulary);
+            }
             found.sinks.layers.push(sink);
             found.directions.push(direction);
             found.dimension.layers.push(dimension);

@@ -10,6 +10,9 @@ use super::record::{Analysis, Profile, SharedMember, Spectrum, Tails};
 /// Fraction of the full rank whose errors are shown.
 const SHOWN: f64 = 0.5;
 
+/// Tokens that are named.
+const TOKENS: usize = 8;
+
 impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shape = &self.shape;
@@ -38,6 +41,7 @@ impl fmt::Display for Analysis {
             calibration.text, calibration.tokens, calibration.context
         )?;
         self.write_depth(f)?;
+        self.write_tokens(f)?;
         self.write_layers(f)
     }
 }
@@ -157,6 +161,47 @@ impl Analysis {
                 "  dimensions      of 64 vectors stable to ±1 in {} layers by PCA, in {} by TwoNN",
                 of(|s| s.pca_stable),
                 of(|s| s.twonn_stable)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The tokens with the largest norms, each once.
+    fn write_tokens(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers = self.sinks.iter().flat_map(|sinks| &sinks.layers);
+        let found = layers.clone().flat_map(|layer| {
+            let tokens = layer.tokens.as_ref();
+            tokens.into_iter().flat_map(|of| {
+                let times = |norm: f64| norm / of.norm_mean;
+                of.largest
+                    .iter()
+                    .filter_map(move |token| Some((token.text.as_deref()?, times(token.norm))))
+            })
+        });
+        let first = layers.flat_map(|layer| &layer.positions);
+        let first = first.filter(|found| found.position == 0);
+        let first = first.filter_map(|found| found.text.as_deref()).next();
+        let mut largest: Vec<(&str, f64)> = Vec::new();
+        for (text, times) in found {
+            match largest.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, most)) => *most = most.max(times),
+                None => largest.push((text, times)),
+            }
+        }
+        largest.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let quoted = |text: &str| format!("\"{}\"", escaped(text));
+        if let Some(text) = first {
+            writeln!(f, "  first position  {} in every window", quoted(text))?;
+        }
+        if !largest.is_empty() {
+            let shown = largest.iter().take(TOKENS);
+            let shown: Vec<String> = shown
+                .map(|(text, times)| format!("{} {}", quoted(text), short(*times)))
+                .collect();
+            writeln!(
+                f,
+                "  other tokens    of the largest norms, in times the mean of a layer: {}",
+                shown.join(", ")
             )?;
         }
         Ok(())

@@ -231,12 +231,15 @@ pub struct SinkLayer {
 }
 
 /// A position whose norm stands out.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkPosition {
     /// Position in the window.
     pub position: usize,
     /// `E‖h‖` there.
     pub norm: f64,
+    /// The token there, as [`SinkToken::text`], where every window has the same, such as the beginning of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// Tokens whose norm behind a layer stands out among those of all positions but the first of each window.
@@ -253,7 +256,7 @@ pub struct SinkTokens {
 }
 
 /// A token whose norm stands out.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SinkToken {
     /// Index of the window in the calibration.
     pub window: usize,
@@ -261,6 +264,10 @@ pub struct SinkToken {
     pub position: usize,
     /// `‖h‖` there.
     pub norm: f64,
+    /// The token as the model's vocabulary writes it, as it is: whoever shows it to people escapes it. The first 64
+    /// characters of a longer one, and `…`; absent from records of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// How much of a direction a basis holds.
@@ -274,8 +281,8 @@ pub struct SinkCoverage {
     pub norm: f64,
     /// `max_k |⟨ŝ, v_k⟩|`, the form of the literature.
     pub largest: f64,
-    /// `(k/d)^½`, what a basis of that rank in random directions holds of any direction: a threshold below that
-    /// is met by chance, and a basis below it avoids the direction. 0 in records of version 1.
+    /// `(k/d)^½`, what a basis of that rank in random directions holds of any direction: one below it
+    /// avoids the direction, and a compilation completes it. 0 in records of version 1.
     #[serde(default)]
     pub random: f64,
 }

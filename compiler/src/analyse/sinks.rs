@@ -4,9 +4,11 @@ use faer::Mat;
 use htc_formats::block;
 use htc_formats::model::{Role, Site};
 use htc_formats::source::ModelFile;
+use htc_formats::vocab::Vocabulary;
 
 use super::record::{Channel, SinkLayer, SinkPosition, SinkToken, SinkTokens, rounded};
 use crate::calibrate::StoredLayer;
+use crate::calibrate::windows::Windows;
 use crate::math::{FactoriseError, largest_moments, symmetric_eigen};
 use crate::unit::UnitError;
 
@@ -15,6 +17,9 @@ pub(super) const DEVIATIONS: f64 = 3.0;
 
 /// Positions and tokens that are listed.
 const POSITIONS: usize = 16;
+
+/// Characters of a token that are written down.
+const CHARACTERS: usize = 64;
 
 /// Channels that are listed.
 const CHANNELS: usize = 8;
@@ -99,6 +104,7 @@ fn outliers(norms: &[f64]) -> Outliers {
         .map(|(position, &norm)| SinkPosition {
             position,
             norm: rounded(norm),
+            text: None,
         });
     Outliers {
         mean,
@@ -132,8 +138,42 @@ fn tokens(norms: &[f32], context: usize) -> SinkTokens {
                 window: place / context.max(1),
                 position: place % context.max(1),
                 norm: rounded(norm),
+                text: None,
             })
             .collect(),
+    }
+}
+
+/// Says which tokens the positions and places of a layer are, of what was calibrated on.
+pub(super) fn name_tokens(layer: &mut SinkLayer, windows: &Windows, vocabulary: &Vocabulary) {
+    let text = |id: u32| {
+        vocabulary
+            .tokens
+            .get(id as usize)
+            .map(|text| shortened(text))
+    };
+    for found in &mut layer.positions {
+        let mut ids = windows.iter().map(|window| window.get(found.position));
+        let first = ids.next().flatten();
+        let same = first.filter(|id| ids.all(|other| other == Some(id)));
+        found.text = same.and_then(|&id| text(id));
+    }
+    for found in layer
+        .tokens
+        .iter_mut()
+        .flat_map(|tokens| &mut tokens.largest)
+    {
+        let window = windows.iter().nth(found.window);
+        let id = window.and_then(|window| window.get(found.position));
+        found.text = id.and_then(|&id| text(id));
+    }
+}
+
+/// The beginning of a text that is long.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

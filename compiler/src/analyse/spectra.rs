@@ -5,7 +5,7 @@ use htc_formats::source::ModelFile;
 
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
-use crate::math::{Components, FactoriseError, coverage, tail};
+use crate::math::{Components, FactoriseError, coverage, random_coverage, tail};
 use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, OfSource, Unit};
 use crate::request::{GaugeKind, Treatment};
@@ -256,7 +256,7 @@ fn covered(
             rank,
             norm: rounded(found.norm),
             largest: rounded(found.largest),
-            random: rounded((rank as f64 / d as f64).sqrt()),
+            random: rounded(random_coverage(rank, d)),
         })
     };
     COVERED.into_iter().map(at).collect()

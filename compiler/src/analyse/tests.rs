@@ -22,12 +22,10 @@ fn numbers_are_rounded_to_six_digits() {
     }
 }
 
-/// The demo model, with and without a calibration: what is written reads back as it was.
-#[test]
-fn a_record_reads_back_as_it_was_written() {
+/// The demo model, calibrated on a little text.
+fn demo() -> (ModelFile, Calibration) {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
     let source = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
-    let digest = source.digest();
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {
         tokens: 2048,
@@ -36,7 +34,53 @@ fn a_record_reads_back_as_it_was_written() {
         ..CalibrationOptions::new(demo.join("alice.txt"))
     };
     let model = Arc::new(Model::bind(source.clone()).unwrap());
-    let found = calibrate(&model, digest, &options, 2, Watch::nobody()).unwrap();
+    let found = calibrate(&model, source.digest(), &options, 2, Watch::nobody()).unwrap();
+    (source, found)
+}
+
+/// Tokens that stand out are named: those of the text, as the vocabulary writes them, and for people escaped.
+#[test]
+fn tokens_that_stand_out_are_named() {
+    let (source, found) = demo();
+    let subject = Subject {
+        source: &source,
+        digest: source.digest(),
+        calibration: Some(&found),
+    };
+    let mut analysis = analyse(subject, 2, Watch::nobody()).unwrap();
+    let vocabulary = source.vocabulary.as_ref().unwrap();
+    let windows: Vec<&[u32]> = found.windows.iter().collect();
+    let layers = &mut analysis.sinks.as_mut().unwrap().layers;
+    let mut named = 0;
+    for token in layers
+        .iter()
+        .flat_map(|l| &l.tokens.as_ref().unwrap().largest)
+    {
+        let id = windows[token.window][token.position] as usize;
+        assert_eq!(token.text.as_ref(), Some(&vocabulary.tokens[id]));
+        named += 1;
+    }
+    assert!(named > 0);
+    // Every window begins alike; no other position has the same token in all of them.
+    for position in layers.iter().flat_map(|l| &l.positions) {
+        let begins = (position.position == 0).then(|| "<s>".to_owned());
+        assert_eq!(position.text, begins);
+    }
+    let token = &mut layers[0].tokens.as_mut().unwrap().largest[0];
+    token.norm = 1e9;
+    token.text = Some("\u{1b}]0;title\u{7}\n\u{202e}".to_owned());
+    let shown = analysis.to_string();
+    let escaped = r#""\u{1b}]0;title\u{7}\n\u{202e}" "#;
+    assert!(shown.contains(escaped), "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']));
+    assert!(shown.contains(r#"first position  "<s>""#), "{shown}");
+}
+
+/// The demo model, with and without a calibration: what is written reads back as it was.
+#[test]
+fn a_record_reads_back_as_it_was_written() {
+    let (source, found) = demo();
+    let digest = source.digest();
     for calibration in [None, Some(&found)] {
         let subject = Subject {
             source: &source,

@@ -16,6 +16,7 @@
 //! number of threads.
 
 pub mod cache;
+mod contents;
 pub(crate) mod entry;
 mod error;
 mod files;
@@ -25,7 +26,7 @@ mod statistics;
 pub(crate) mod store;
 pub mod windows;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
@@ -37,11 +38,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, Mixture, Windows};
 use crate::event::{Event, Watch};
-use crate::request::CalibrationText;
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
-use crate::system::show::name_of;
-use crate::system::{disk, memory, text};
+use crate::request::{CalibrationText, TextSource};
+use crate::system::{memory, text};
 pub use cache::{cache_folder, forget};
+use contents::Contents;
 pub use error::{CalibrateError, Stage};
 use files::{Files, Finished};
 use flow::Flow;
@@ -74,11 +75,12 @@ impl CalibrationOptions {
             if !(text.weight > 0.0 && text.weight.is_finite()) {
                 return Err(CalibrateError::Weight(text.weight));
             }
-            let same = |other: &Path| disk::same_place(other, &text.path);
-            if self.texts[..index].iter().any(|other| same(&other.path)) {
-                return Err(CalibrateError::Twice(text.path.clone()));
+            let same = |other: &TextSource| other.is_same(&text.source);
+            if self.texts[..index].iter().any(|other| same(&other.source)) {
+                return Err(CalibrateError::Twice(text.source.clone()));
             }
-            if let Some(other) = self.held_out.as_ref().filter(|other| same(other)) {
+            let is_text = |other: &&PathBuf| same(&TextSource::File(other.to_path_buf()));
+            if let Some(other) = self.held_out.as_ref().filter(is_text) {
                 return Err(CalibrateError::HeldOutIsText(other.clone()));
             }
         }
@@ -120,6 +122,9 @@ pub struct CalibratedText {
     pub tokens: usize,
     /// How much each of them counts.
     pub weight: f64,
+    /// Parts of the shipped text that were left out, since the model has no tokens for their script.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// What reads the same activations.
@@ -149,12 +154,16 @@ pub struct Calibration {
     pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
     pub context: usize,
+    /// What went through the model, text by text.
+    pub windows: Windows,
     /// Layers that were in the cache already.
     pub found: usize,
     /// Whether some of the statistics were made now.
     pub is_new: bool,
     /// What was kept back for measuring; `None` where each text has a single window.
     pub held_out: Option<HeldOut>,
+    /// Digest of the text that was given to be kept back; `None` where it was kept back from the texts.
+    pub held_out_text: Option<Digest>,
 }
 
 impl Calibration {
@@ -164,6 +173,11 @@ impl Calibration {
             Place::Site { layer, site } => self.layers[layer].site(site),
             Place::Head => self.head.inputs(),
         }
+    }
+
+    /// Digest of the text that what is measured on was kept back from.
+    pub fn held_out_digest(&self) -> Digest {
+        self.held_out_text.unwrap_or_else(|| self.text_digest())
     }
 
     /// Tokens that went through the model.
@@ -212,7 +226,16 @@ pub fn calibrate(
         text,
         texts,
         held_out,
+        held_out_text,
     } = Read::of(model, options)?;
+    for left_out in texts.iter().map(|text| &text.left_out) {
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            watch.tell(Event::Note(&format!(
+                "left out of the shipped text: {left_out}; the model has no tokens for their script"
+            )));
+        }
+    }
     let key = options.key(source, &text);
     let windows = text.windows().count();
     let extent = Extent {
@@ -259,9 +282,11 @@ pub fn calibrate(
         head,
         texts,
         context: options.context,
+        windows: text.windows().clone(),
         found,
         is_new,
         held_out,
+        held_out_text,
     })
 }
 
@@ -281,45 +306,56 @@ struct Read {
     texts: Vec<CalibratedText>,
     /// What is kept back for measuring.
     held_out: Option<HeldOut>,
+    /// Digest of the text that was given for it.
+    held_out_text: Option<Digest>,
 }
 
 impl Read {
     fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
         let tokenizer = tokenizer(model)?;
         let (context, most) = (options.context, options.tokens / options.context);
-        let too_short = |path: &Path| {
-            let path = path.to_owned();
-            move |error| CalibrateError::TooShort { path, error }
-        };
-        let windows = |path: &Path, text: &str, most| {
-            Windows::new(&tokenizer, text, context, most).map_err(too_short(path))
+        let windows = |source: &TextSource, text: &str, most| {
+            let text = Windows::new(&tokenizer, text, context, most);
+            text.map_err(|error| CalibrateError::TooShort {
+                text: source.clone(),
+                error,
+            })
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
-        for CalibrationText { path, weight } in &options.texts {
-            let text = text::read(path)?;
+        for CalibrationText { source, weight } in &options.texts {
+            let Contents {
+                text,
+                sha256,
+                left_out,
+            } = Contents::of(source, &tokenizer)?;
             let used = match &options.held_out {
-                Some(_) => windows(path, &text, Some(most))?,
+                Some(_) => windows(source, &text, Some(most))?,
                 None => {
-                    let (used, held) = windows(path, &text, None)?.hold_out(most);
+                    let (used, held) = windows(source, &text, None)?.hold_out(most);
                     held_out.extend(held);
                     used
                 }
             };
             texts.push(CalibratedText {
-                name: name_of(path),
-                sha256: Digest::of(text.as_bytes()),
+                name: source.name(),
+                sha256,
                 tokens: used.tokens(),
                 weight: *weight,
+                left_out,
             });
             parts.push((used, *weight));
         }
+        let mut held_out_text = None;
         if let Some(path) = &options.held_out {
-            held_out.push(windows(path, &text::read(path)?, Some(MOST_HELD_OUT))?);
+            let text = text::read(path)?;
+            held_out_text = Some(Digest::of(text.as_bytes()));
+            held_out.push(windows(&path.into(), &text, Some(MOST_HELD_OUT))?);
         }
         Ok(Read {
             text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
+            held_out_text,
         })
     }
 }

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use htc_formats::htz::Digest;
+use htc_formats::DType;
+use htc_formats::htz::{Digest, HtzError, QualityRecord};
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
@@ -11,12 +12,13 @@ use htc_loader::kv::KvType;
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
+use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
 use crate::make::work::Work;
 use crate::make::{AxiomSearch, Built, Inputs};
 use crate::measure::{self, Distance, Evaluation};
-use crate::plan::Plan;
+use crate::plan::{Method, Plan};
 use crate::request::{Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
@@ -35,6 +37,13 @@ pub struct Trial {
     /// Whether it was measured on the texts behind the first alone, to choose the shrinkage.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
+    /// Whether its matrices are in codes, and not in factors.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub codes: bool,
+    /// The type of all matrices, where they have one; absent where it is another from matrix to matrix, and with
+    /// factors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform: Option<DType>,
     /// Parameters after over before, on the selected slots.
     pub ratio: f64,
     /// Its bytes.
@@ -129,6 +138,8 @@ impl<'a> Bench<'a> {
                     bias: treatment.bias,
                     shrinkage: treatment.shrinks().map(Shrinkage::part),
                     elsewhere: false,
+                    codes: plan.request().method == Method::Quantise,
+                    uniform: plan.uniform_type(),
                     ratio,
                     bytes: built.bytes,
                     chosen: false,
@@ -147,6 +158,17 @@ impl<'a> Bench<'a> {
             distance,
             bytes,
         })
+    }
+
+    /// Digest of the text that is measured on.
+    pub(super) fn held_out_text(&self) -> Digest {
+        let calibration = self.inputs.calibration;
+        calibration.map_or_else(Digest::default, Calibration::held_out_digest)
+    }
+
+    /// Writes a quality into an artifact, or takes out what stands there.
+    pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
+        self.inputs.put_quality(key, quality, self.work, self.watch)
     }
 
     /// The index of a trial, which is new or was there before.

@@ -1,5 +1,7 @@
 //! What is asked for, and which candidates that makes.
 
+use crate::calibrate::Calibration;
+use crate::calibrate::windows::{HeldOut, Windows};
 use crate::request::{
     BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
 };
@@ -10,6 +12,8 @@ const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeK
 /// What is asked for, and what there is to decide it by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChoiceRequest {
+    /// Plans that are tried with the best treatment; zero counts as one.
+    pub plans: usize,
     /// How weights are to be treated; where it is silent, the best is found.
     pub treatment: TreatmentRequest,
     /// What is to be reached.
@@ -46,6 +50,20 @@ impl ChoiceRequest {
         self.candidates() > 1
     }
 
+    /// The held-out windows that the quality of what is chosen is measured on: those that decide nothing.
+    pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
+        match self.decides() {
+            true => held_out.reporting(),
+            false => held_out.all(),
+        }
+    }
+
+    /// Whether the quality of what is chosen is measured.
+    pub fn measures(&self, calibration: Option<&Calibration>) -> bool {
+        let held_out = calibration.and_then(|found| found.held_out.as_ref());
+        held_out.is_some_and(|held_out| self.reporting(held_out).is_some())
+    }
+
     /// Candidates that are made; of a search at most.
     pub fn candidates(&self) -> usize {
         if !self.held_out {
@@ -62,6 +80,7 @@ impl ChoiceRequest {
             true => Shrinkage::TRIED.len(),
             false => 0,
         };
-        gauges + shrinkages + usize::from(self.tries_biases()) + ratios
+        let plans = self.plans.saturating_sub(1);
+        gauges + shrinkages + usize::from(self.tries_biases()) + ratios + plans
     }
 }

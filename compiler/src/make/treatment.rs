@@ -3,7 +3,7 @@
 use htc_formats::model::{MatrixId, Slot};
 use serde::{Deserialize, Serialize};
 
-use crate::math::DEFAULT_COVERAGE;
+use crate::math::random_coverage;
 use crate::plan::{Member, UnitPlan};
 use crate::unit::{Found, Norm};
 
@@ -70,8 +70,8 @@ pub struct SinkCoverage {
     pub coverage: f64,
     /// The largest part of it that a single component has.
     pub largest: f64,
-    /// How much of any direction a basis of this rank in random directions covers, `(k/d)^½`: a basis below it
-    /// avoids the direction.
+    /// The threshold: how much of any direction a basis of this rank in random directions covers, `(k/d)^½`.
+    /// Factors below it avoid the direction and are completed, unless they reproduce it nevertheless.
     pub random: f64,
     /// Whether a component was given up for it, which is the first then.
     pub appended: bool,
@@ -127,14 +127,14 @@ impl TreatmentReport {
                 norm: factors.norm,
             }));
         let cols = unit.members.first().map_or(1, |member| member.cols.max(1));
-        let random = unit.rank().unwrap_or(cols) as f64 / cols as f64;
+        let random = random_coverage(unit.rank().unwrap_or(cols), cols);
         for sink in &factors.sinks {
             self.sinks.push(SinkCoverage {
                 layer,
                 slots: slots.clone(),
                 coverage: sink.coverage.norm,
                 largest: sink.coverage.largest,
-                random: random.min(1.0).sqrt(),
+                random,
                 appended: sink.appended,
             });
         }
@@ -180,6 +180,12 @@ impl TreatmentReport {
             .collect()
     }
 
+    /// The lowest and the highest threshold of [`sinks`](Self::sinks).
+    pub(crate) fn sink_thresholds(&self) -> [f64; 2] {
+        let of = || self.sinks.iter().map(|sink| sink.random);
+        [of().fold(f64::INFINITY, f64::min), of().fold(0.0, f64::max)]
+    }
+
     /// For people, a line each.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -200,11 +206,10 @@ impl TreatmentReport {
             let appended = self.sinks.iter().filter(|sink| sink.appended).count();
             let lowest = self.sinks.iter().map(|sink| sink.coverage);
             let lowest = lowest.fold(f64::INFINITY, f64::min);
-            let avoid = self.sinks.iter().filter(|sink| sink.coverage < sink.random);
+            let [least, most] = self.sink_thresholds();
             lines.push(format!(
-                "sinks       {appended} of {} bases got the direction of the first position (coverage below {DEFAULT_COVERAGE}); the lowest coverage was {lowest:.3}, and {} cover less than random ones of their ranks",
+                "sinks       {appended} of {} bases got the direction of the first position, as they cover less of it than random ones of their ranks would ({least:.3} to {most:.3}); the lowest coverage was {lowest:.3}",
                 self.sinks.len(),
-                avoid.count()
             ));
         }
         if let Some(first) = self.exempt.first() {

@@ -14,11 +14,12 @@ use super::{
 };
 use crate::calibrate::Place;
 use crate::math::{
-    AxiomGauge, BasisOptions, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, LowRankOptions,
-    Path, Side, Sink, SinkOutcome, Weight,
+    AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions, Path, Side, Sink,
+    SinkOutcome, Weight,
 };
 use crate::math::{
-    bias_correction, low_rank_error, low_rank_with, shared_basis_with, shared_error, tail,
+    bias_correction, low_rank_error, low_rank_with, random_coverage, shared_basis_with,
+    shared_error, tail,
 };
 use crate::plan::{Form, Member, UnitPlan};
 
@@ -128,10 +129,12 @@ impl<'a> Terms<'a> {
         })
     }
 
-    fn sink(&self) -> Option<Sink<'_>> {
+    /// What factors of that rank must not miss: they are left as they are where they cover as much of it as random
+    /// directions would.
+    fn sink(&self, rank: usize) -> Option<Sink<'_>> {
         self.direction.as_deref().map(|direction| Sink {
             direction,
-            threshold: DEFAULT_COVERAGE,
+            threshold: random_coverage(rank, direction.len()),
         })
     }
 
@@ -162,7 +165,7 @@ impl<'a> Terms<'a> {
             input: &self.gauge,
             output: self.output.as_ref(),
             exempt: &self.exempt,
-            sink: self.sink(),
+            sink: self.sink(rank),
         };
         let factors = low_rank_with(target, rank, &options).map_err(self.failed(index))?;
         let a = self.store(a, &factors.a, index, made)?;
@@ -209,7 +212,7 @@ impl<'a> Terms<'a> {
         let options = BasisOptions {
             gauge: &self.gauge,
             exempt: &self.exempt,
-            sink: self.sink(),
+            sink: self.sink(rank),
             ..BasisOptions::default()
         };
         let shared = shared_basis_with(weights, rank, &options).map_err(self.failed(0))?;

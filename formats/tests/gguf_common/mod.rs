@@ -7,7 +7,15 @@
 )]
 #![allow(dead_code, reason = "every test uses its own part")]
 
-use htc_formats::gguf::{Array, GgmlType, Value, Writer};
+use htc_formats::gguf::{Array, Contents, GgmlType, GgufError, Value, Writer};
+
+/// What is wrong with a file, said in one line.
+#[track_caller]
+pub fn error(bytes: &[u8]) -> GgufError {
+    let error = Contents::parse(bytes).unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
+}
 
 /// A GGUF file put together by hand, so that any part of it can be wrong.
 pub struct Raw {

@@ -265,6 +265,32 @@ fn places(factors: &[Factor<'_>], slots: &[Slot<'_>]) -> (Vec<Inner>, [usize; 3]
     (inners, [numbers, x_strips, strip_count])
 }
 
+/// The products of the first stage, which read the vector, and of the second, which read inner vectors.
+/// Every row of every product is in one task, and no two of them share a number of `y`.
+fn works<'a>(
+    pool: &Pool,
+    factors: &[Factor<'a>],
+    slots: &'a mut [Slot<'_>],
+    inner: &'a Shared<'_, f32>,
+    inners: &[Inner],
+) -> [Vec<Work<'a>>; 2] {
+    let mut first = Vec::with_capacity(slots.len() + factors.len());
+    let mut second = Vec::with_capacity(slots.len());
+    for (factor, at) in factors.iter().zip(inners) {
+        // SAFETY: every factor has a part of its own.
+        let y = unsafe { inner.part_mut(at.numbers, factor.w.rows()) };
+        first.push(Work::new(pool, factor.w, Input::Vector, y));
+    }
+    for slot in slots {
+        let stage = match slot.input {
+            Input::Vector => &mut first,
+            Input::Inner(_) => &mut second,
+        };
+        stage.push(Work::new(pool, slot.w, slot.input, &mut *slot.y));
+    }
+    [first, second]
+}
+
 /// One row; the shapes have been checked.
 fn one_row(
     cpu: &Cpu,
@@ -285,24 +311,9 @@ fn one_row(
         strips: x_strips,
     };
 
-    // Every row of every product is in one task, and no two of them share a number of `y`.
-    let mut first = Vec::with_capacity(slots.len() + factors.len());
-    let mut second = Vec::with_capacity(slots.len());
     let inner = Shared::new(inner);
     let inner_strips = Shared::new(inner_strips);
-    for (factor, at) in factors.iter().zip(&inners) {
-        // SAFETY: every factor has a part of its own.
-        let y = unsafe { inner.part_mut(at.numbers, factor.w.rows()) };
-        first.push(Work::new(pool, factor.w, Input::Vector, y));
-    }
-    for slot in slots {
-        let stage = match slot.input {
-            Input::Vector => &mut first,
-            Input::Inner(_) => &mut second,
-        };
-        stage.push(Work::new(pool, slot.w, slot.input, &mut *slot.y));
-    }
-    let stages = [first, second];
+    let stages = works(pool, factors, slots, &inner, &inners);
     let tasks = stages
         .each_ref()
         .map(|works| works.iter().map(|w| w.tasks).sum());

@@ -25,6 +25,26 @@ fn wait_for_a_file(folder: &Path) {
 /// Where what is finished is kept until the same command goes on.
 const WORK: &str = ".out.htz.htc-work";
 
+/// What the journal of the compilation into this folder says, if there is one.
+fn journal_in(target: &Scratch) -> String {
+    let entries = fs::read_dir(target.path(WORK)).into_iter().flatten();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    let found = paths.find(|path| path.extension().is_some_and(|e| e == "journal"));
+    found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
+}
+
+/// Waits until something is finished that another run can go on with.
+fn wait_for_a_tensor(target: &Scratch) {
+    let started = Instant::now();
+    while !journal_in(target).contains('\n') {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "nothing was finished"
+        );
+        sleep(Duration::from_millis(2));
+    }
+}
+
 /// The artifact of an uninterrupted run.
 fn undisturbed(model: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
@@ -39,8 +59,7 @@ fn interrupted_by(signal: &str) {
     let output = target.path("out.htz");
     let command = || htc!["compile", &model, "-o", &output, "--threads", "2"];
     let mut child = command().spawn();
-    wait_for_a_file(target.folder());
-    sleep(Duration::from_millis(50));
+    wait_for_a_tensor(&target);
     assert!(
         child.try_wait().unwrap().is_none(),
         "finished before the signal"
@@ -81,12 +100,7 @@ fn after_sigkill_at_any_moment_the_same_command_goes_on() {
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
     let command = |threads: &str| htc!["compile", &model, "-o", &output, "--threads", threads];
-    let journal = || -> String {
-        let entries = fs::read_dir(target.path(WORK)).into_iter().flatten();
-        let mut paths = entries.map(|entry| entry.unwrap().path());
-        let found = paths.find(|path| path.extension().is_some_and(|e| e == "journal"));
-        found.map_or_else(String::new, |path| fs::read_to_string(path).unwrap())
-    };
+    let journal = || journal_in(&target);
     let mut kills = 0;
     for more in [1, 9, 30] {
         let before = journal();
@@ -172,6 +186,39 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
+/// Two of one name at once: the second is refused before it reads or calibrates anything, and the first is not
+/// disturbed.
+#[test]
+fn a_second_compilation_of_the_same_artifact_is_refused_at_once() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let model = source.file("model.gguf", TinyModel::large().bytes());
+    let text = source.file("text.txt", "the cat sat on the hat ".repeat(200));
+    let cache = source.path("cache");
+    let output = target.path("out.htz");
+    let command = || htc!["compile", &model, "-o", &output, "--threads", "1"];
+    let mut first = command().spawn();
+    wait_for_a_tensor(&target);
+    let calibrated = [
+        "--calibration".as_ref(),
+        text.as_path(),
+        "--cache".as_ref(),
+        &cache,
+    ];
+    let second = command().args(calibrated).run();
+    assert!(first.try_wait().unwrap().is_none(), "finished too soon");
+    second.refused(
+        1,
+        &[
+            "out.htz",
+            "another htc is making this artifact; wait for it",
+        ],
+    );
+    assert!(!cache.exists(), "calibrated");
+    assert!(wait(&mut first, Duration::from_secs(60), "the first").success());
+    target.holds_only(&["out.htz"]);
+    assert!(fs::read(&output).unwrap() == undisturbed(&model));
+}
+
 /// What was there before stays until it is replaced.
 #[test]
 fn an_interrupted_replacement_leaves_the_old_artifact() {
@@ -188,14 +235,7 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
         "2"
     ]
     .spawn();
-    let started = Instant::now();
-    while target.names().len() < 2 {
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "nothing was begun"
-        );
-        sleep(Duration::from_millis(2));
-    }
+    wait_for_a_tensor(&target);
     send("-INT", &child);
     wait(&mut child, Duration::from_secs(10), "interrupted htc");
     target.holds_only(&["out.htz", WORK]);

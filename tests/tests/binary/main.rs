@@ -24,6 +24,8 @@ mod inspect;
 mod interrupt;
 mod plan;
 mod probe;
+mod quality;
+mod quantise;
 mod report;
 mod run;
 mod store;

@@ -4,8 +4,8 @@ use faer::Mat;
 
 use super::super::decompose::eigen;
 use super::super::{
-    BasisOptions, BasisWeighting, DEFAULT_COVERAGE, Diagonal, FactoriseError, Gauge, Path,
-    SharedBasis, Sink, shared_basis, shared_basis_with, shared_error, tail, weighted_error,
+    BasisOptions, BasisWeighting, Diagonal, FactoriseError, Gauge, Path, SharedBasis, Sink,
+    random_coverage, shared_basis, shared_basis_with, shared_error, tail, weighted_error,
 };
 use super::gauge::{Moment, gauged, gauges};
 use super::{Dense, close, decreasing, matrix, norm, orthonormal, signs_are_fixed};
@@ -258,7 +258,7 @@ fn the_sink_direction_is_exact() {
     let direction: Vec<f64> = (0..d).map(|j| if j < 30 { 0.01 } else { 3.0 }).collect();
     let sink = Sink {
         direction: &direction,
-        threshold: DEFAULT_COVERAGE,
+        threshold: random_coverage(10, d),
     };
     let at_direction = |w: &Mat<f64>| -> Vec<f64> {
         (0..w.nrows())
@@ -318,7 +318,7 @@ fn the_sink_direction_is_exact() {
 
             let usual = find(&slots, k, &options(Some(sink)));
             let outcome = usual.sink.unwrap();
-            assert_eq!(outcome.appended, outcome.coverage.norm < DEFAULT_COVERAGE);
+            assert_eq!(outcome.appended, outcome.coverage.norm < sink.threshold);
             if outcome.appended {
                 assert_eq!(usual, found);
             } else {

@@ -2,8 +2,8 @@ use faer::Mat;
 
 use super::super::decompose::right_singular;
 use super::super::{
-    DEFAULT_COVERAGE, Diagonal, FactoriseError, LowRank, LowRankOptions, Path, Sink,
-    append_direction, coverage, largest_columns, largest_moments, low_rank_with,
+    Diagonal, FactoriseError, LowRank, LowRankOptions, Path, Sink, append_direction, coverage,
+    largest_columns, largest_moments, low_rank_with, random_coverage,
 };
 use super::gauge::{diagonal, gauges, spread};
 use super::{Dense, Rng, close, matrix, norm, orthonormal, orthonormality, signs_are_fixed};
@@ -98,6 +98,26 @@ fn coverage_and_rotation() {
     assert_eq!((none.norm, none.largest), (0.0, 0.0));
 }
 
+/// What random bases cover is the threshold: in the mean of the squares exactly as much as the rank's part of the width.
+#[test]
+fn random_bases_cover_what_is_said() {
+    let d = 24;
+    let direction: Vec<f64> = (0..d).map(|i| 1.0 + (i as f64).cos()).collect();
+    for k in [1, 6, 20] {
+        let bases = 400;
+        let squares = (0..bases).map(|seed| {
+            let p = orthonormal(d, k, 1000 + seed);
+            coverage(&rows(&p), &direction).unwrap().norm.powi(2)
+        });
+        let mean = squares.sum::<f64>() / bases as f64;
+        close(mean.sqrt(), random_coverage(k, d), 0.03);
+    }
+    assert_eq!(
+        [0, 9, 36, 40].map(|k| random_coverage(k, 36)),
+        [0.0, 0.5, 1.0, 1.0]
+    );
+}
+
 /// A weight that hardly sees the last quarter of its inputs, along which the direction lies.
 fn blind(m: usize, n: usize) -> (Dense, Vec<f64>) {
     let mut rng = Rng(11);
@@ -157,9 +177,10 @@ fn low_rank_factors_keep_the_direction() {
                     let expected = norm(&(v.transpose() * &inverse)) / norm(&inverse);
                     close(outcome.coverage.norm, expected, 1e-5);
 
-                    let usual = find(Some(DEFAULT_COVERAGE));
+                    let threshold = random_coverage(r, n);
+                    let usual = find(Some(threshold));
                     let outcome = usual.sink.unwrap();
-                    assert_eq!(outcome.appended, expected < DEFAULT_COVERAGE, "{what}");
+                    assert_eq!(outcome.appended, expected < threshold, "{what}");
                     assert_eq!(usual.a, if outcome.appended { kept.a } else { plain.a });
                     assert!(name != "none" || output.is_some() || outcome.appended);
                 }

@@ -16,7 +16,7 @@ use crate::gradient::files::{Files, Step};
 use crate::gradient::pass::draw;
 use crate::gradient::sums::{BLOCK, MOST_FULL, OutputSums};
 use crate::gradient::*;
-use crate::request::{CalibrationOptions, CalibrationText};
+use crate::request::{CalibrationOptions, CalibrationText, TextSource};
 use crate::system::random::Rng;
 
 fn demo(name: &str) -> PathBuf {
@@ -28,7 +28,7 @@ fn demo(name: &str) -> PathBuf {
 fn options(cache: &Path) -> CalibrationOptions {
     let mut options = CalibrationOptions::new(demo("alice.txt"));
     options.texts.push(CalibrationText {
-        path: demo("time_machine.txt"),
+        source: TextSource::File(demo("time_machine.txt")),
         weight: 3.0,
     });
     options.context = 24;

@@ -1,6 +1,7 @@
 //! Sinks: the direction of the first position, what of it a shared basis holds, and massive
 //! channels.
 
+use htc_formats::escape::escaped;
 use htc_formats::model::Slot;
 
 use super::super::html::{Block, Figure, Legend, Section};
@@ -143,7 +144,10 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
         let mut places: Vec<String> = layer
             .positions
             .iter()
-            .map(|p| p.position.to_string())
+            .map(|p| match &p.text {
+                Some(text) => format!("{} {}", p.position, quoted(text)),
+                None => p.position.to_string(),
+            })
             .collect();
         let more = layer.positions_found.saturating_sub(places.len());
         if more > 0 {
@@ -175,14 +179,21 @@ fn positions(prefix: &str, sinks: &Sinks) -> Option<Block> {
     (!table.is_empty()).then_some(Block::Table(table))
 }
 
-/// Where the token with the largest norm is, and how far out.
+/// A token of a model's vocabulary, which may hold anything, as people may see it.
+fn quoted(text: &str) -> String {
+    format!("“{}”", escaped(text))
+}
+
+/// Which the token with the largest norm is, where, and how far out.
 fn largest_token(tokens: Option<&SinkTokens>) -> String {
     let of = |tokens: &SinkTokens| {
         let token = tokens.largest.first()?;
         let ratio = token.norm / tokens.norm_mean;
         let (window, position) = (token.window, token.position);
+        let text = token.text.as_deref();
+        let text = text.map_or_else(String::new, |text| format!("{}, ", quoted(text)));
         Some(format!(
-            "window {window}, position {position}: {} times the mean",
+            "{text}window {window}, position {position}: {} times the mean",
             number(ratio)
         ))
     };
@@ -219,9 +230,12 @@ fn treated(given: &Given, subject: &Subject) -> Result<Vec<Block>, PlotError> {
     }
     let appended = report.treated.sinks.iter().filter(|s| s.appended).count();
     let caption = format!("{}The sink direction in the factors", given.of(subject));
+    let [least, most] = report.treated.sink_thresholds();
     let said = format!(
-        "It was appended to {appended} of {} of them; coverage is what they hold without help.",
-        report.treated.sinks.len()
+        "It was appended to {appended} of {} of them, which hold less of it than random ones of their ranks would ({} to {}); coverage is what they hold without help.",
+        report.treated.sinks.len(),
+        number(least),
+        number(most)
     );
     let xy = by_layer("Coverage of the sink direction", "coverage", curves);
     let mut blocks: Vec<Block> = keyed(caption, &said, &[xy])?.into_iter().collect();

@@ -7,9 +7,9 @@ use htc_formats::{DType, block};
 use super::node::{KeyLines, Node, quoted};
 use super::request::RequestInFile;
 use super::units::Units;
-use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION, named_slots};
+use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
 use crate::plan::sources::SourceTypes;
-use crate::plan::{Budget, Method, Plan, Request};
+use crate::plan::{Budget, Method, Plan};
 
 /// Notes of a unit, or of a plan.
 const MAX_NOTES: usize = 64;
@@ -185,23 +185,9 @@ impl Checker {
             units,
         ] = self.keys(entries, line, place, known);
         self.written_for(top, at, [format, version, digest], source);
-        let method = match method {
-            Some((i, node)) => self.method(at(i), &node),
-            None => self.missing(top, "method"),
-        };
-        let factor_type = match factor_type {
-            Some((i, node)) => self.factor_type(at(i), "factor_type", &node),
-            None => self.missing(top, "factor_type"),
-        };
-        let request = match request {
-            Some((i, Node::Object(entries))) => self.request(at(i), entries),
-            Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
-            None => Some(RequestInFile::default()),
-        };
-        let notes = match notes {
-            Some((i, node)) => self.notes(at(i), node),
-            None => Vec::new(),
-        };
+        let decided = self.decided(top, at, [method, factor_type, request]);
+        let (method, factor_type, request) = decided;
+        let notes = notes.map_or_else(Vec::new, |(i, node)| self.notes(at(i), node));
         let mut read = Units::new(hyper, method, source_type);
         let outside = [(MatrixId::Embedding, embedding), (MatrixId::Head, head)];
         for (matrix, value) in outside {
@@ -222,22 +208,9 @@ impl Checker {
             }
         }
         let plans = read.plans;
-        let RequestInFile {
-            budget,
-            allocation,
-            dense,
-            slots,
-            treatment,
-        } = request?;
-        let request = Request {
-            method: method?,
-            budget: budget.unwrap_or(Budget::FullRank),
-            allocation,
-            slots: slots.unwrap_or_else(|| named_slots(&plans)),
-            factor_type: factor_type?,
-            dense,
-            treatment,
-        };
+        let request = request?;
+        let counted = request.budget.is_none();
+        let request = request.of(method?, factor_type?, &plans);
         if self.misfits.count > 0 {
             return None;
         }
@@ -251,10 +224,33 @@ impl Checker {
                 return None;
             }
         };
-        if budget.is_none() {
+        if counted {
             plan.request.budget = Budget::Ratio(plan.ratio());
         }
         Some(plan)
+    }
+
+    /// Method, type of the factors and request: what the plan as a whole was made for.
+    fn decided<'a>(
+        &mut self,
+        top: At,
+        at: impl Fn(usize) -> At<'a>,
+        [method, factor_type, request]: [Option<(usize, Node)>; 3],
+    ) -> (Option<Method>, Option<DType>, Option<RequestInFile>) {
+        let method = match method {
+            Some((i, node)) => self.method(at(i), &node),
+            None => self.missing(top, "method"),
+        };
+        let factor_type = match factor_type {
+            Some((i, node)) => self.factor_type(at(i), "factor_type", &node),
+            None => self.missing(top, "factor_type"),
+        };
+        let request = match request {
+            Some((i, Node::Object(entries))) => self.request(at(i), entries),
+            Some((i, node)) => self.wrong(at(i), "request", "an object", &node),
+            None => Some(RequestInFile::default()),
+        };
+        (method, factor_type, request)
     }
 
     /// Refuses another version before anything else: what it means by its other keys is not known.
@@ -309,6 +305,7 @@ impl Checker {
         match node {
             Node::Text(text) if text == Method::PerSlot.name() => Some(Method::PerSlot),
             Node::Text(text) if text == Method::SharedBasis.name() => Some(Method::SharedBasis),
+            Node::Text(text) if text == Method::Quantise.name() => Some(Method::Quantise),
             _ => self.wrong(at, "method", "gp or grc", node),
         }
     }

@@ -1,9 +1,11 @@
 //! The part of a plan that says what it was made from.
 
 use super::check::{At, Checker};
+use super::named_slots;
 use super::node::Node;
-use crate::plan::Budget;
+use crate::plan::{Budget, Method, Request, UnitPlan};
 use crate::request::{Allocation, DenseTypes, TreatmentRequest};
+use htc_formats::DType;
 use htc_formats::model::Slot;
 
 /// What a plan's file says that was asked for.
@@ -16,6 +18,28 @@ pub(super) struct RequestInFile {
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub treatment: TreatmentRequest,
+}
+
+impl RequestInFile {
+    /// The request of a plan with these units; what the file leaves out is what they have.
+    pub(super) fn of(self, method: Method, factor_type: DType, units: &[UnitPlan]) -> Request {
+        let RequestInFile {
+            budget,
+            allocation,
+            dense,
+            slots,
+            treatment,
+        } = self;
+        Request {
+            method,
+            budget: budget.unwrap_or(Budget::FullRank),
+            allocation,
+            slots: slots.unwrap_or_else(|| named_slots(units)),
+            factor_type,
+            dense,
+            treatment,
+        }
+    }
 }
 
 impl Checker {
@@ -111,7 +135,7 @@ impl Checker {
 
     fn budget(&mut self, at: At, node: Node) -> Option<Budget> {
         let key = "request.budget";
-        let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank";
+        let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank, file_size, bits";
         let mut entries = match node {
             Node::Text(text) if text == "full" => return Some(Budget::FullRank),
             Node::Text(text) if text == "energy" => return Some(Budget::Energy),
@@ -133,9 +157,13 @@ impl Checker {
             }
             ("parameters", _) => Some(Budget::Parameters(self.whole(at, key, (1, most), &node)?)),
             ("bytes", _) => Some(Budget::Bytes(self.whole(at, key, (1, most), &node)?)),
+            ("file_size", _) => Some(Budget::FileSize(self.whole(at, key, (1, most), &node)?)),
+            ("bits", Some(bits)) => Some(Budget::Bits(bits)),
             ("ratio", Some(ratio)) => Some(Budget::Ratio(ratio)),
             ("mean_rank", Some(mean)) => Some(Budget::MeanRank(mean)),
-            ("ratio" | "mean_rank", None) => self.wrong(at, key, "a finite number above 0", &node),
+            ("ratio" | "mean_rank" | "bits", None) => {
+                self.wrong(at, key, "a finite number above 0", &node)
+            }
             _ => self.wrong(at, key, expected, &Node::Text(name)),
         }
     }

@@ -20,13 +20,19 @@ fn tiny() -> Vec<u8> {
 fn missing() {
     let bad = BadModel::new("");
     fs::remove_file(&bad.model).unwrap();
-    let words = ["model.gguf", "no such file"];
+    let words = ["model.gguf: no such file or folder; check the path"];
     for outcome in [bad.run(), bad.eval(), bad.inspect(), bad.tokenize()] {
         outcome.refused(1, &words);
     }
     let output = bad.scratch.path("out.htz");
     refused(htc!["compile", &bad.model, "-o", output], 1, &words);
     refused(htc!["verify", &bad.model], 1, &words);
+    refused(htc!["plan", &bad.model, "--ratio", "0.5"], 1, &words);
+    refused(htc!["analyse", &bad.model], 1, &words);
+    // What a file stands in the way of is not there either.
+    let below = bad.scratch.path("text.txt").join("model.htz");
+    let words = ["model.htz: no such file or folder; check the path"];
+    refused(htc!["inspect", below], 1, &words);
     bad.scratch.holds_only(&["text.txt"]);
 }
 
@@ -42,9 +48,20 @@ fn a_folder() {
     let scratch = Scratch::new();
     let folder = scratch.path("model.gguf");
     fs::create_dir(&folder).unwrap();
-    for command in ["inspect", "run"] {
-        refused(htc![command, &folder], 1, &["model.gguf", "config.json"]);
+    let words = ["model.gguf", "no config.json", "name the folder"];
+    for command in ["inspect", "run", "analyse", "plan"] {
+        refused(htc![command, &folder], 1, &words);
     }
+    let output = scratch.path("out.htz");
+    refused(htc!["compile", &folder, "-o", output], 1, &words);
+    let text = scratch.file("text.txt", "text");
+    refused(htc!["eval", &folder, "--text", &text], 1, &words);
+    let tokenize = htc!["tokenize", &folder, "--text", &text];
+    refused(
+        tokenize,
+        1,
+        &["tokenizer.json", "copy the tokenizer's files"],
+    );
     refused(htc!["verify", &folder], 1, &["model.gguf", "no digests"]);
 }
 
