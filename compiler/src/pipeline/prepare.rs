@@ -391,6 +391,10 @@ fn gradients(
     })?;
     let tokens = gradient::DEFAULT_TOKENS;
     let found = gradient::gradients(&model, digest, options, tokens, threads, watch)?;
+    if found.is_new && source.digest() != digest {
+        gradient::forget(options, found.key)?;
+        return Err(CompileError::SourceChanged(source.path.clone()));
+    }
     Ok(found)
 }
 
