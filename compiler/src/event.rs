@@ -17,16 +17,17 @@ pub enum Event<'a> {
     Measuring(usize),
     /// The source is being read for its digest.
     Digest,
-    /// So many windows go through so many layers, of which the first `found` are in the cache.
+    /// So many windows go through so many layers and then to the head, of which passes the first `found` are in
+    /// the cache.
     Calibrating {
         /// Windows.
         windows: usize,
-        /// Layers.
-        layers: usize,
-        /// Layers in the cache.
+        /// Layers, and one for the head.
+        passes: usize,
+        /// Passes in the cache.
         found: usize,
     },
-    /// A window has gone through a layer.
+    /// A window has gone through a layer, or to the head.
     Window,
     /// Something the user should know.
     Warning(&'a str),

@@ -82,6 +82,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             calibration: prepared.calibration.as_ref(),
             depth_sink,
             tokenizer: &prepared.tokenizer,
+            measured: prepared.measured,
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
@@ -159,8 +160,7 @@ fn depth_sink(
 
 /// What the report says of a calibration.
 fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
-    let errors = chosen.built.treated.output_errors();
-    Calibrated::new(found, chosen.treatment.gauge, &errors)
+    Calibrated::new(found, chosen.treatment.gauge, &chosen.built.treated)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.
@@ -200,19 +200,20 @@ pub fn search(
     watch: Watch,
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
+    let wanted = ChoiceRequest {
+        treatment: planned.plan.request().treatment,
+        goal,
+        calibrated: calibration.is_some(),
+        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
+    };
     let inputs = Inputs {
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
+        measured: wanted.measures(calibration),
         threads,
-    };
-    let wanted = ChoiceRequest {
-        treatment: planned.plan.request().treatment,
-        goal,
-        calibrated: calibration.is_some(),
-        held_out: calibration.is_some_and(|found| found.held_out.is_some()),
     };
     let work = Work::open(scratch, watch)?;
     let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);

@@ -15,17 +15,18 @@ use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
-    Choice, Model, data_offset, forged, formed, hyper, json, mixed, model, probed, varied,
+    Choice, Model, data_offset, forged, formed, hyper, json, measured, mixed, model, probed, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 5] {
+fn golden() -> [(u16, Model, usize); 6] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
         (2, allocated(), 17 + 1 + 1),
         (3, treated(), 17 + 1 + 1),
         (4, formed(), 19 + 1 + 1),
+        (5, measured(), 17 + 1 + 1),
     ]
 }
 
@@ -56,6 +57,7 @@ fn treated() -> Model {
         gauge: "whiten".to_owned(),
         sink: Some("channels:4".to_owned()),
         bias: true,
+        shrinkage: None,
     });
     model
 }

@@ -14,7 +14,9 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 use htc_formats::htz::{Budget, Htz, Section};
 use htc_formats::model::Slot;
-use htz_common::{Choice, Model, hyper, json, model, probed, put_manifest, reseal, reseal_header};
+use htz_common::{
+    Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header,
+};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -22,7 +24,7 @@ fn file() -> Vec<u8> {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {
         let extra = Section::new("notes", false, &b"notes ".repeat(100)).expect("a section");
-        probed().bytes_with(&[extra])
+        measured().bytes_with(&[extra])
     })
     .clone()
 }
@@ -37,6 +39,16 @@ fn use_it(file: &[u8]) -> bool {
     }
     for entry in &htz.manifest().sections {
         let _ = htz.section(entry);
+    }
+    for found in htz
+        .manifest()
+        .quality
+        .iter()
+        .flat_map(|q| [q.kl, q.perplexity_ratio])
+    {
+        assert!(found.value.is_finite() && found.value >= 0.0);
+        let (low, high) = found.interval.unwrap_or((0.0, f64::MAX));
+        assert!(low <= found.value && found.value <= high);
     }
     let vocabulary = htz.vocabulary();
     let verified = htz.verify_all(|_| {});

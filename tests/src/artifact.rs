@@ -28,6 +28,16 @@ impl Artifact {
         Artifact { bytes, manifest }
     }
 
+    /// Whether it differs from another in the quality alone, which depends on what was measured on.
+    pub fn is_but_for_quality(&self, other: &Artifact) -> bool {
+        let but = |of: &Artifact| Manifest {
+            quality: None,
+            ..of.manifest.clone()
+        };
+        let data = |of: &'_ Artifact| of.manifest_place().end;
+        but(self) == but(other) && self.bytes[data(self)..] == other.bytes[data(other)..]
+    }
+
     /// Whether it has a tensor of a role.
     pub fn has(&self, role: &str) -> bool {
         self.manifest

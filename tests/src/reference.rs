@@ -3,6 +3,7 @@
 
 use crate::TinyModel;
 use crate::float64::Matrix;
+use crate::model::Tensor;
 
 /// Base of the rotary embedding, where a file does not say otherwise.
 const ROPE_BASE: f64 = 10_000.0;
@@ -15,16 +16,21 @@ const EPSILON: f64 = 1e-5;
 /// # Panics
 /// When a token is outside the vocabulary.
 pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
+    let name = match tiny.output {
+        true => "output.weight",
+        false => "token_embd.weight",
+    };
+    apply(&tensor(&tiny.tensors(), name), &head_inputs(tiny, tokens))
+}
+
+/// What the head reads `[width]` of each token: the normed residual stream behind the last block.
+///
+/// # Panics
+/// When a token is outside the vocabulary.
+pub fn head_inputs(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
     let weights = tiny.tensors();
-    let tensor = |name: &str| {
-        let found = weights.iter().find(|tensor| tensor.name == name).unwrap();
-        Matrix::new(found.rows, found.cols, &found.values)
-    };
+    let tensor = |name: &str| tensor(&weights, name);
     let embedding = tensor("token_embd.weight");
-    let output = match tiny.output {
-        true => tensor("output.weight"),
-        false => embedding.clone(),
-    };
     let mut stream: Vec<Vec<f64>> = tokens
         .iter()
         .map(|&token| embedding.values[token as usize * tiny.width..][..tiny.width].to_vec())
@@ -48,7 +54,12 @@ pub fn logits(tiny: &TinyModel, tokens: &[u32]) -> Vec<Vec<f64>> {
         }
         add(&mut stream, &apply(&slot("ffn_down"), &hidden));
     }
-    apply(&output, &norm(&stream, &tensor("output_norm.weight")))
+    norm(&stream, &tensor("output_norm.weight"))
+}
+
+fn tensor(tensors: &[Tensor], name: &str) -> Matrix {
+    let found = tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    Matrix::new(found.rows, found.cols, &found.values)
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

@@ -14,6 +14,9 @@ use super::{CalibrateError, CalibrationOptions};
 /// Held by the process that works in the folder of a calibration.
 pub(super) const LOCK: &str = "lock";
 
+/// The statistics of what the head reads.
+pub(super) const HEAD: &str = "head";
+
 /// What the names of the cache's entries begin with.
 const ENTRY: &str = "calibration-";
 
@@ -86,7 +89,8 @@ fn empty(folder: &Folder) -> io::Result<()> {
 /// Whether a file of the cache is one that calibrations write.
 pub(super) fn is_of_entry(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
-    bytes.starts_with(b"layer-")
+    bytes == HEAD.as_bytes()
+        || bytes.starts_with(b"layer-")
         || bytes.starts_with(b"stream-")
         || bytes.ends_with(UNFINISHED.as_bytes())
 }

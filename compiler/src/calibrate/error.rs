@@ -1,5 +1,6 @@
 //! Why a calibration fails.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -10,6 +11,25 @@ use thiserror::Error;
 
 use super::windows::TextTooShort;
 use crate::event::Cancelled;
+
+/// What the text goes through, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A block of the model.
+    Layer(usize),
+    /// The norm in front of the head.
+    Head,
+}
+
+/// `layer 3`.
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Layer(layer) => write!(f, "layer {layer}"),
+            Stage::Head => f.write_str("in front of the head"),
+        }
+    }
+}
 
 /// Why a calibration fails.
 #[derive(Debug, Error)]
@@ -45,25 +65,25 @@ pub enum CalibrateError {
         error: LoadError,
     },
     /// A forward pass failed.
-    #[error("{}: layer {layer}: {error}", path.display())]
+    #[error("{}: {stage}: {error}", path.display())]
     Exec {
         /// The model.
         path: PathBuf,
-        /// The layer.
-        layer: usize,
+        /// Where.
+        stage: Stage,
         /// Why.
         error: ExecError,
     },
     /// An activation is infinite or not a number.
     #[error(
-        "{}: layer {layer}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
+        "{}: {stage}: an activation is not finite on this text; the model is damaged, or computes beyond float32",
         path.display()
     )]
     NotFinite {
         /// The model.
         path: PathBuf,
-        /// The first layer with one.
-        layer: usize,
+        /// Where the first one is.
+        stage: Stage,
     },
     /// Fewer tokens asked for than a window has.
     #[error(

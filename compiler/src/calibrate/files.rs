@@ -1,4 +1,5 @@
-//! The files of one calibration: a layer's statistics each, and the residual stream behind the last.
+//! The files of one calibration: a layer's statistics each, those of what the head reads, and the residual
+//! stream behind the last that is finished.
 //! They lie in a folder of the cache, in which one process at a time works.
 
 use std::ffi::OsStr;
@@ -12,12 +13,15 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
 use super::CalibrateError;
-use super::cache::{LOCK, cache_folder, entry_name, is_of_entry, open_entry};
+use super::cache::{HEAD, LOCK, cache_folder, entry_name, is_of_entry, open_entry};
+use super::moments::Moments;
 use super::statistics::LayerSums;
-use super::store::{self, Extent, Identity, StoredLayer};
+use super::store::{self, Extent, Identity, StoredHead, StoredLayer};
 use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
 use crate::system::{disk, lock};
+
+const WRITTEN_DAMAGED: &str = "what was written is damaged";
 
 fn layer_name(layer: usize) -> String {
     format!("layer-{layer:04}")
@@ -25,6 +29,21 @@ fn layer_name(layer: usize) -> String {
 
 fn stream_name(layer: usize) -> String {
     format!("stream-{layer:04}")
+}
+
+/// What is finished of one calibration.
+pub(super) struct Finished {
+    /// The layers, from the first on.
+    pub layers: Vec<Arc<StoredLayer>>,
+    /// What the head reads; not without all layers.
+    pub head: Option<Arc<StoredHead>>,
+}
+
+impl Finished {
+    /// Whether nothing is missing.
+    pub fn is_complete(&self) -> bool {
+        self.head.is_some()
+    }
 }
 
 /// The files of one calibration.
@@ -107,34 +126,40 @@ impl Files {
         }
     }
 
-    /// The layers that are finished, from the first on, as far as it can be gone on behind them. The
-    /// next one needs the residual stream behind the last; without it everything is made again, with the
-    /// same bytes.
-    pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Vec<Arc<StoredLayer>> {
+    /// What is finished, as far as it can be gone on behind it. The next layer, or the head, needs the
+    /// residual stream behind the last; without it everything is made again, with the same bytes.
+    pub(super) fn finished(&self, hyper: &HyperParameters, watch: Watch) -> Finished {
         let stored = (0..hyper.layers).map_while(|layer| self.stored(layer, hyper, watch));
         let mut layers: Vec<_> = stored.map(Arc::new).collect();
-        if (1..hyper.layers).contains(&layers.len()) {
-            let last = layers.len() - 1;
-            if !self.has_stream(last, layers[last].stream_digest()) {
-                let said = "calibration cannot go on where it was interrupted; it begins anew";
-                watch.tell(Event::Warning(said));
-                layers.clear();
-            }
+        let head = match layers.len() == hyper.layers {
+            true => self.stored_head(hyper, watch).map(Arc::new),
+            false => None,
+        };
+        if let (Some(last), None) = (layers.last(), &head)
+            && !self.has_stream(layers.len() - 1, last.stream_digest())
+        {
+            let said = "calibration cannot go on where it was interrupted; it begins anew";
+            watch.tell(Event::Warning(said));
+            layers.clear();
         }
-        layers
+        Finished { layers, head }
     }
 
-    /// Makes sure that the layers behind the first `found` have room.
+    /// Makes sure that what is not finished has room.
     pub(super) fn make_room(
         &self,
         hyper: &HyperParameters,
-        found: usize,
+        finished: &Finished,
     ) -> Result<(), CalibrateError> {
         let tokens = self.extent.windows * self.extent.context;
         let stream = 4 * (tokens * hyper.width) as u64;
-        let missing = (hyper.layers - found) as u64;
+        let missing = (hyper.layers - finished.layers.len()) as u64;
         let layers = missing * store::file_bytes(hyper, self.extent) as u64;
-        let needed = layers + 2 * stream.min(missing * stream);
+        let head = match finished.is_complete() {
+            true => 0,
+            false => store::head_bytes(hyper) as u64,
+        };
+        let needed = layers + head + 2 * stream.min(missing * stream);
         match disk::free(self.folder.path()).filter(|free| *free < needed) {
             Some(free) => {
                 let path = self.folder.path().to_owned();
@@ -144,14 +169,18 @@ impl Files {
         }
     }
 
-    /// Removes what runs that were killed left behind the first `found` layers.
-    pub(super) fn sweep(&self, found: usize) -> Result<(), CalibrateError> {
-        self.try_sweep(found).map_err(failed(self.folder.path()))
+    /// Removes what runs that were killed left beside what is finished.
+    pub(super) fn sweep(&self, finished: &Finished) -> Result<(), CalibrateError> {
+        self.try_sweep(finished).map_err(failed(self.folder.path()))
     }
 
-    fn try_sweep(&self, found: usize) -> io::Result<()> {
+    fn try_sweep(&self, finished: &Finished) -> io::Result<()> {
+        let found = finished.layers.len();
         let mut needed: Vec<String> = (0..found).map(layer_name).collect();
-        needed.extend(found.checked_sub(1).map(stream_name));
+        match finished.is_complete() {
+            true => needed.push(HEAD.to_owned()),
+            false => needed.extend(found.checked_sub(1).map(stream_name)),
+        }
         for name in self.folder.names()? {
             if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
                 self.folder.remove(&name)?;
@@ -164,15 +193,24 @@ impl Files {
     fn stored(&self, layer: usize, hyper: &HyperParameters, watch: Watch) -> Option<StoredLayer> {
         let name = layer_name(layer);
         let identity = self.identity(layer);
-        let damaged = |why: &str| {
-            let said = format!("{}: {why}; it is made again", self.path(&name).display());
-            watch.tell(Event::Warning(&said));
-        };
+        let damaged = |why: &str| self.tell_damaged(&name, why, watch);
         let (folder, name, extent) = (&self.folder, OsStr::new(&name), self.extent);
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
-    /// What a layer's file is of.
+    /// The statistics of what the head reads, where they are there and sound.
+    fn stored_head(&self, hyper: &HyperParameters, watch: Watch) -> Option<StoredHead> {
+        let identity = self.identity(hyper.layers);
+        let damaged = |why: &str| self.tell_damaged(HEAD, why, watch);
+        StoredHead::open(&self.folder, OsStr::new(HEAD), identity, hyper, damaged)
+    }
+
+    fn tell_damaged(&self, name: &str, why: &str, watch: Watch) {
+        let said = format!("{}: {why}; it is made again", self.path(name).display());
+        watch.tell(Event::Warning(&said));
+    }
+
+    /// What the file of a layer is of, or of the head, which follows the last.
     fn identity(&self, layer: usize) -> Identity {
         let key = self.key;
         Identity { key, layer }
@@ -195,13 +233,38 @@ impl Files {
         let identity = self.identity(layer);
         let written = store::write(&self.folder, OsStr::new(&name), identity, stream, sums);
         written.map_err(failed(&path))?;
-        if layer > 0 {
-            let done = stream_name(layer - 1);
-            let removed = self.folder.remove(OsStr::new(&done));
-            removed.map_err(failed(&self.path(&done)))?;
-        }
+        self.remove_stream_before(layer)?;
         let stored = self.stored(layer, hyper, watch);
-        stored.ok_or_else(|| failed(&path)(io::Error::other("what was written is damaged")))
+        stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
+    }
+
+    /// Writes the statistics of what the head reads and reads them back; the residual stream before it goes.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Cache`].
+    pub(super) fn store_head(
+        &self,
+        hyper: &HyperParameters,
+        sums: &Moments,
+        watch: Watch,
+    ) -> Result<StoredHead, CalibrateError> {
+        let path = self.path(HEAD);
+        let identity = self.identity(hyper.layers);
+        let written = store::write_head(&self.folder, OsStr::new(HEAD), identity, sums);
+        written.map_err(failed(&path))?;
+        self.remove_stream_before(hyper.layers)?;
+        let stored = self.stored_head(hyper, watch);
+        stored.ok_or_else(|| failed(&path)(io::Error::other(WRITTEN_DAMAGED)))
+    }
+
+    /// Nothing goes on from the residual stream before a layer that is finished.
+    fn remove_stream_before(&self, layer: usize) -> Result<(), CalibrateError> {
+        let Some(before) = layer.checked_sub(1) else {
+            return Ok(());
+        };
+        let done = stream_name(before);
+        let removed = self.folder.remove(OsStr::new(&done));
+        removed.map_err(failed(&self.path(&done)))
     }
 
     /// Where the residual stream behind a layer lies, for messages.

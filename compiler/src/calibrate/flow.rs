@@ -1,4 +1,4 @@
-//! The text on its way through the model, one block after the other.
+//! The text on its way through the model, one block after the other, to what the head reads.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -10,15 +10,83 @@ use htc_kernels::cpu::Cpu;
 use htc_loader::kv::KvType;
 use htc_loader::{ExecError, Model, Session};
 
-use super::CalibrateError;
+use super::error::{CalibrateError, Stage};
 use super::files::{Files, failed};
+use super::moments::Moments;
 use super::statistics::LayerSums;
-use super::store::{Hashed, StoredLayer};
+use super::store::{Hashed, StoredHead, StoredLayer};
 use super::windows::Mixture;
 use crate::event::{Event, Watch};
 
 /// The residual stream of the layer before, as it is read.
 type Source = Hashed<BufReader<File>>;
+
+/// What becomes of the residual stream in one pass of all windows, and what is kept of it.
+trait Pass {
+    /// Where an error is.
+    fn stage(&self) -> Stage;
+
+    /// Multiplies the weight of everything so far by `factor`: a text of another weight follows.
+    fn reweigh(&mut self, factor: f64);
+
+    /// Takes the positions of a window from `position` on, the residual stream `x [n, width]`, one step further.
+    fn batch(
+        &mut self,
+        session: &mut Session,
+        position: usize,
+        x: &mut [f32],
+    ) -> Result<(), ExecError>;
+}
+
+/// Through a block.
+struct Block<'s, 'a> {
+    layer: usize,
+    sums: &'s mut LayerSums<'a>,
+}
+
+impl Pass for Block<'_, '_> {
+    fn stage(&self) -> Stage {
+        Stage::Layer(self.layer)
+    }
+
+    fn reweigh(&mut self, factor: f64) {
+        self.sums.reweigh(factor);
+    }
+
+    fn batch(
+        &mut self,
+        session: &mut Session,
+        position: usize,
+        x: &mut [f32],
+    ) -> Result<(), ExecError> {
+        self.sums.begin(position);
+        session.block(self.layer, x, self.sums)?;
+        self.sums.behind(x);
+        Ok(())
+    }
+}
+
+/// Through the norm in front of the head.
+struct HeadNorm<'s> {
+    cpu: &'s Cpu,
+    sums: &'s mut Moments,
+}
+
+impl Pass for HeadNorm<'_> {
+    fn stage(&self) -> Stage {
+        Stage::Head
+    }
+
+    fn reweigh(&mut self, factor: f64) {
+        self.sums.reweigh(factor);
+    }
+
+    fn batch(&mut self, session: &mut Session, _: usize, x: &mut [f32]) -> Result<(), ExecError> {
+        session.head_input(x)?;
+        self.sums.add(self.cpu, x);
+        Ok(())
+    }
+}
 
 /// All windows on their way through the model.
 pub(super) struct Flow<'a> {
@@ -34,12 +102,12 @@ pub(super) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// Before the layer `first`.
+    /// Before its first step.
     pub(super) fn new(
         files: &'a Files,
         text: &'a Mixture,
         model: &'a Arc<Model>,
-        first: usize,
+        first: Stage,
         threads: usize,
         watch: Watch<'a>,
     ) -> Result<Self, CalibrateError> {
@@ -49,7 +117,7 @@ impl<'a> Flow<'a> {
             Session::with_kv_type(Arc::clone(model), cpu.clone().into(), context, KvType::F32);
         let session = session.map_err(|error| CalibrateError::Exec {
             path: model.file().path.clone(),
-            layer: first,
+            stage: first,
             error,
         })?;
         Ok(Flow {
@@ -75,23 +143,54 @@ impl<'a> Flow<'a> {
         let hyper = self.model.hyper();
         let mut sums = LayerSums::new(&cpu, hyper, files.extent());
         let mut source = before.map(|_| self.stream_before(layer)).transpose()?;
-        // The stream behind the last layer is of no use.
-        let digest = if layer + 1 < hyper.layers {
-            self.write_stream(layer, &mut source, &mut sums)?
-        } else {
-            self.pass(layer, &mut source, &mut sums, None)?;
-            Hasher::default().finish()
-        };
+        let digest = self.write_stream(layer, &mut source, &mut sums)?;
         sums.finish();
         if !sums.is_finite() {
-            return Err(self.not_finite(layer));
+            return Err(self.not_finite(Stage::Layer(layer)));
         }
-        if let (Some(read), Some(before)) = (source, before)
-            && read.hasher.finish() != before.stream_digest()
-        {
-            return Err(CalibrateError::Stream(files.stream(layer - 1)));
-        }
+        self.check_read(layer, source, before)?;
         files.store(layer, hyper, digest, &sums, self.watch)
+    }
+
+    /// All windows through the norm in front of the head, from the stream behind the last layer: the
+    /// statistics of what the head reads, as they lie in the cache then.
+    pub(super) fn head(
+        &mut self,
+        before: Option<&StoredLayer>,
+    ) -> Result<StoredHead, CalibrateError> {
+        let (cpu, files) = (self.cpu.clone(), self.files);
+        let hyper = self.model.hyper();
+        let mut sums = Moments::new(hyper.width);
+        let mut source = before
+            .map(|_| self.stream_before(hyper.layers))
+            .transpose()?;
+        let mut norm = HeadNorm {
+            cpu: &cpu,
+            sums: &mut sums,
+        };
+        self.pass(hyper.layers, &mut source, &mut norm, None)?;
+        if !sums.fits_float32() {
+            return Err(self.not_finite(Stage::Head));
+        }
+        self.check_read(hyper.layers, source, before)?;
+        files.store_head(hyper, &sums, self.watch)
+    }
+
+    /// Makes sure that what was read before a layer is what was written behind the one before.
+    fn check_read(
+        &self,
+        layer: usize,
+        source: Option<Source>,
+        before: Option<&StoredLayer>,
+    ) -> Result<(), CalibrateError> {
+        match (source, before) {
+            (Some(read), Some(before))
+                if read.hasher.clone().finish() != before.stream_digest() =>
+            {
+                Err(CalibrateError::Stream(self.files.stream(layer - 1)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn stream_before(&self, layer: usize) -> Result<Source, CalibrateError> {
@@ -116,7 +215,8 @@ impl<'a> Flow<'a> {
         let written = files.write_stream(layer, |to| {
             let hasher = Hasher::default();
             let mut hashed = Hashed { to, hasher };
-            let passed = self.pass(layer, source, sums, Some(&mut hashed));
+            let mut block = Block { layer, sums };
+            let passed = self.pass(layer, source, &mut block, Some(&mut hashed));
             outcome = passed.map(|()| hashed.hasher.finish());
             // What is half written is not to take its name; the reason is in `outcome`.
             match &outcome {
@@ -129,19 +229,19 @@ impl<'a> Flow<'a> {
         Ok(digest)
     }
 
-    /// All windows through one layer.
+    /// All windows through one layer, or what follows the last.
     fn pass(
         &mut self,
         layer: usize,
         source: &mut Option<Source>,
-        sums: &mut LayerSums,
+        through: &mut dyn Pass,
         mut to: Option<&mut dyn Write>,
     ) -> Result<(), CalibrateError> {
         let width = self.model.hyper().width;
         let target: PathBuf = self.files.stream(layer);
         for (index, window) in self.text.windows().iter().enumerate() {
             if let Some(factor) = self.text.reweighed_at(index) {
-                sums.reweigh(factor);
+                through.reweigh(factor);
             }
             self.session.reset();
             let mut position = 0;
@@ -152,16 +252,14 @@ impl<'a> Flow<'a> {
                         .map_err(failed(&target))?,
                     None => {
                         let embedded = self.session.embed(batch, &mut self.x);
-                        embedded.map_err(|error| self.exec(layer, error))?;
+                        embedded.map_err(|error| self.exec(through.stage(), error))?;
                     }
                 }
-                sums.begin(position);
-                let done = self.session.block(layer, &mut self.x, sums);
-                done.map_err(|error| self.exec(layer, error))?;
+                let done = through.batch(&mut self.session, position, &mut self.x);
+                done.map_err(|error| self.exec(through.stage(), error))?;
                 if !all_finite(&self.x) {
-                    return Err(self.not_finite(layer));
+                    return Err(self.not_finite(through.stage()));
                 }
-                sums.behind(&self.x);
                 if let Some(to) = &mut to {
                     write_numbers(to, &self.x, &mut self.bytes).map_err(failed(&target))?;
                 }
@@ -173,14 +271,14 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    fn exec(&self, layer: usize, error: ExecError) -> CalibrateError {
+    fn exec(&self, stage: Stage, error: ExecError) -> CalibrateError {
         let path = self.model.file().path.clone();
-        CalibrateError::Exec { path, layer, error }
+        CalibrateError::Exec { path, stage, error }
     }
 
-    fn not_finite(&self, layer: usize) -> CalibrateError {
+    fn not_finite(&self, stage: Stage) -> CalibrateError {
         let path = self.model.file().path.clone();
-        CalibrateError::NotFinite { path, layer }
+        CalibrateError::NotFinite { path, stage }
     }
 }
 

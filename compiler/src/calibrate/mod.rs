@@ -6,9 +6,12 @@
 //! own, and the activations are the original model's, so that every slot can be factorised alone
 //! and in any order.
 //!
-//! Every layer's statistics are a file in the cache, under a name made of the digests of the model
+//! Behind the last block the stream goes through the norm in front of the head, and what the head reads is
+//! kept as well.
+//!
+//! Every layer's statistics are a file in the cache, and so are the head's, under a name made of the digests of the model
 //! and the text and of the options. A later run finds them, and one that was interrupted goes on
-//! behind the last layer that was finished. A file that is damaged or of something else is
+//! behind the last one that was finished. A file that is damaged or of something else is
 //! reported and made again. The sums are made in a fixed order: their bytes do not depend on the
 //! number of threads.
 
@@ -25,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, Site};
 use htc_loader::Model;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
@@ -38,14 +41,14 @@ pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::system::show::name_of;
 use crate::system::{disk, memory, text};
 pub use cache::{cache_folder, forget};
-pub use error::CalibrateError;
-use files::Files;
+pub use error::{CalibrateError, Stage};
+use files::{Files, Finished};
 use flow::Flow;
 use store::Extent;
-pub use store::{Moment, StoredLayer};
+pub use store::{Moment, StoredHead, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Windows at most that are measured of a text of its own.
 const MOST_HELD_OUT: usize = 64;
@@ -118,6 +121,20 @@ pub struct CalibratedText {
     pub weight: f64,
 }
 
+/// What reads the same activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The slots of a block that share a site.
+    Site {
+        /// Index of the block.
+        layer: usize,
+        /// Where in it.
+        site: Site,
+    },
+    /// The head, or the embedding that is tied to it: the normed residual stream behind the last block.
+    Head,
+}
+
 /// The statistics of a model on a text, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Calibration {
@@ -125,6 +142,8 @@ pub struct Calibration {
     pub key: Digest,
     /// One for each layer.
     pub layers: Vec<Arc<StoredLayer>>,
+    /// What the head reads.
+    pub head: Arc<StoredHead>,
     /// The texts.
     pub texts: Vec<CalibratedText>,
     /// Tokens of a window.
@@ -133,11 +152,28 @@ pub struct Calibration {
     pub windows: Windows,
     /// Layers that were in the cache already.
     pub found: usize,
+    /// Whether some of the statistics were made now.
+    pub is_new: bool,
     /// What was kept back for measuring; `None` where each text has a single window.
     pub held_out: Option<HeldOut>,
+    /// Digest of the text that was given to be kept back; `None` where it was kept back from the texts.
+    pub held_out_text: Option<Digest>,
 }
 
 impl Calibration {
+    /// Digest of the text that what is measured on was kept back from.
+    pub fn held_out_digest(&self) -> Digest {
+        self.held_out_text.unwrap_or_else(|| self.text_digest())
+    }
+
+    /// What is read in a place, on all positions of the text.
+    pub fn inputs(&self, place: Place) -> Moment {
+        match place {
+            Place::Site { layer, site } => self.layers[layer].site(site),
+            Place::Head => self.head.inputs(),
+        }
+    }
+
     /// Tokens that went through the model.
     pub fn tokens(&self) -> usize {
         self.texts.iter().map(|text| text.tokens).sum()
@@ -184,6 +220,7 @@ pub fn calibrate(
         text,
         texts,
         held_out,
+        held_out_text,
     } = Read::of(model, options)?;
     let key = options.key(source, &text);
     let windows = text.windows().count();
@@ -193,36 +230,49 @@ pub fn calibrate(
     };
     let files = Files::open(options, key, extent)?;
     let lock = files.lock(options, watch)?;
-    let mut layers = files.finished(hyper, watch);
-    let found = layers.len();
-    let lock = files.locked(lock, found == hyper.layers)?;
-    if found < hyper.layers {
+    let finished = files.finished(hyper, watch);
+    let is_new = !finished.is_complete();
+    let lock = files.locked(lock, !is_new)?;
+    if is_new {
         check_memory(model, extent, threads)?;
     }
-    files.make_room(hyper, found)?;
+    files.make_room(hyper, &finished)?;
     if lock.is_some() {
-        files.sweep(found)?;
+        files.sweep(&finished)?;
     }
+    let found = finished.layers.len();
     watch.tell(Event::Calibrating {
         windows,
-        layers: hyper.layers,
-        found,
+        passes: hyper.layers + 1,
+        found: found + usize::from(!is_new),
     });
-    if found < hyper.layers {
-        let mut flow = Flow::new(&files, &text, model, found, threads, watch)?;
-        for layer in found..hyper.layers {
-            let before = layers.last().map(Arc::as_ref);
-            layers.push(Arc::new(flow.layer(layer, before)?));
+    let Finished { mut layers, head } = finished;
+    let head = match head {
+        Some(head) => head,
+        None => {
+            let first = match found < hyper.layers {
+                true => Stage::Layer(found),
+                false => Stage::Head,
+            };
+            let mut flow = Flow::new(&files, &text, model, first, threads, watch)?;
+            for layer in found..hyper.layers {
+                let before = layers.last().map(Arc::as_ref);
+                layers.push(Arc::new(flow.layer(layer, before)?));
+            }
+            Arc::new(flow.head(layers.last().map(Arc::as_ref))?)
         }
-    }
+    };
     Ok(Calibration {
         key,
         layers,
+        head,
         texts,
         context: options.context,
         windows: text.windows().clone(),
         found,
+        is_new,
         held_out,
+        held_out_text,
     })
 }
 
@@ -234,6 +284,8 @@ struct Read {
     texts: Vec<CalibratedText>,
     /// What is kept back for measuring.
     held_out: Option<HeldOut>,
+    /// Digest of the text that was given for it.
+    held_out_text: Option<Digest>,
 }
 
 impl Read {
@@ -266,13 +318,17 @@ impl Read {
             });
             parts.push((used, *weight));
         }
+        let mut held_out_text = None;
         if let Some(path) = &options.held_out {
-            held_out.push(windows(path, &text::read(path)?, Some(MOST_HELD_OUT))?);
+            let text = text::read(path)?;
+            held_out_text = Some(Digest::of(text.as_bytes()));
+            held_out.push(windows(path, &text, Some(MOST_HELD_OUT))?);
         }
         Ok(Read {
             text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,
             texts,
             held_out: HeldOut::new(held_out),
+            held_out_text,
         })
     }
 }

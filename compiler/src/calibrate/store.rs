@@ -1,9 +1,10 @@
-//! The statistics of a layer as a file.
+//! The statistics of a layer, and of what the head reads, as files.
 //!
-//! Little-endian: magic, digest of what was calibrated, layer, digest of the residual stream behind
-//! the layer (what the next layer goes on from), then the moments in a fixed order, norms,
+//! Little-endian: magic, digest of what was calibrated, layer (the head's follows the last), digest of the
+//! residual stream behind the layer (what the next one goes on from; nothing goes on from the head), then the
+//! moments in a fixed order, which are all for the head; for a layer norms,
 //! branches, the mean inputs at the first position, a sample of the residual stream, the norm at every
-//! position, and at the end the digest of everything before. All lengths follow from the shapes of the model and of the text,
+//! position; and at the end the digest of everything before. All lengths follow from the shapes of the model and of the text,
 //! so that a file of another length is no file of them. Second moments are float32:
 //! what that rounds is far below what another text would change.
 
@@ -26,7 +27,7 @@ const MAGIC: [u8; 8] = *b"htccal\0\x02";
 pub struct Identity {
     /// [`super::Options::key`].
     pub key: Digest,
-    /// Index of the layer.
+    /// Index of the layer; that of the head follows the last.
     pub layer: usize,
 }
 
@@ -115,6 +116,11 @@ fn positions(extent: Extent) -> usize {
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
+/// Bytes of the file of what the head reads.
+pub fn head_bytes(hyper: &HyperParameters) -> usize {
+    HEADER + moment_bytes(hyper.width) + 32
+}
+
 /// Bytes of the file of a layer.
 pub fn file_bytes(hyper: &HyperParameters, extent: Extent) -> usize {
     let moments: usize = orders(hyper).into_iter().map(moment_bytes).sum();
@@ -135,15 +141,7 @@ pub fn write(
     stream: Digest,
     sums: &LayerSums,
 ) -> io::Result<()> {
-    disk::write_in(folder, name, true, |to| {
-        let mut to = Hashed {
-            to,
-            hasher: Hasher::default(),
-        };
-        to.write_all(&MAGIC)?;
-        to.write_all(&identity.key.0)?;
-        to.write_all(&(identity.layer as u64).to_le_bytes())?;
-        to.write_all(&stream.0)?;
+    write_sealed(folder, name, identity, stream, |to| {
         let heads = sums.heads.iter();
         let heads = heads.flat_map(|head| [&head.queries, &head.keys, &head.values]);
         for moments in sums
@@ -152,7 +150,7 @@ pub fn write(
             .chain([&sums.stream, &sums.sink])
             .chain(heads)
         {
-            write_moments(&mut to, moments)?;
+            write_moments(to, moments)?;
         }
         let windows = sums.sink.weight();
         let positions = sums.stream.weight();
@@ -166,12 +164,48 @@ pub fn write(
         for number in sums.sample.iter().chain(&sums.token_norms) {
             to.write_all(&number.to_le_bytes())?;
         }
+        Ok(())
+    })
+}
+
+/// Writes the moments of what the head reads under their final name, complete or not at all.
+///
+/// # Errors
+/// What the system says.
+pub fn write_head(
+    folder: &Folder,
+    name: &OsStr,
+    identity: Identity,
+    sums: &Moments,
+) -> io::Result<()> {
+    let behind = Hasher::default().finish();
+    write_sealed(folder, name, identity, behind, |to| write_moments(to, sums))
+}
+
+/// Writes what `write` gives between the identity and the digest of everything.
+fn write_sealed(
+    folder: &Folder,
+    name: &OsStr,
+    identity: Identity,
+    stream: Digest,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    disk::write_in(folder, name, true, |to| {
+        let mut to = Hashed {
+            to,
+            hasher: Hasher::default(),
+        };
+        to.write_all(&MAGIC)?;
+        to.write_all(&identity.key.0)?;
+        to.write_all(&(identity.layer as u64).to_le_bytes())?;
+        to.write_all(&stream.0)?;
+        write(&mut to)?;
         let digest = to.hasher.clone().finish();
         to.to.write_all(&digest.0)
     })
 }
 
-fn write_moments(to: &mut impl Write, moments: &Moments) -> io::Result<()> {
+fn write_moments(to: &mut dyn Write, moments: &Moments) -> io::Result<()> {
     to.write_all(&moments.count().to_le_bytes())?;
     for mean in moments.mean() {
         to.write_all(&mean.to_le_bytes())?;
@@ -232,52 +266,21 @@ impl StoredLayer {
         extent: Extent,
         damaged: impl FnOnce(&str),
     ) -> Option<StoredLayer> {
-        let found = match folder.read(name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            found => found.map_err(|error| error.to_string()),
-        };
-        let found = found.and_then(|file| {
-            let map = MappedFile::of_file(folder.path().join(name), &file);
-            map.map_err(|error| error.into_io().to_string())
+        let file = open_sealed(folder, name, identity, file_bytes(hyper, extent), damaged)?;
+        let mut at = HEADER;
+        let moments = orders(hyper).into_iter().map(|order| {
+            let start = at;
+            at += moment_bytes(order);
+            (start, order)
         });
-        let checked = found.and_then(|file| {
-            let (length, expected) = (file.len(), file_bytes(hyper, extent));
-            if length != expected {
-                return Err(format!("{length} bytes, expected {expected}"));
-            }
-            let (content, digest) = file.split_at(length - 32);
-            if Digest::of(content).0 != digest {
-                return Err("its digest is another".to_owned());
-            }
-            let layer = (identity.layer as u64).to_le_bytes();
-            let parts: [&[u8]; 3] = [&MAGIC, &identity.key.0, &layer];
-            if !content.starts_with(&parts.concat()) {
-                return Err("it is of another calibration".to_owned());
-            }
-            Ok(file)
-        });
-        match checked {
-            Ok(file) => {
-                let mut at = HEADER;
-                let moments = orders(hyper).into_iter().map(|order| {
-                    let start = at;
-                    at += moment_bytes(order);
-                    (start, order)
-                });
-                let moments = moments.collect();
-                Some(StoredLayer {
-                    file,
-                    moments,
-                    extent,
-                    kv_heads: hyper.kv_heads,
-                    width: hyper.width,
-                })
-            }
-            Err(why) => {
-                damaged(&why);
-                None
-            }
-        }
+        let moments = moments.collect();
+        Some(StoredLayer {
+            file,
+            moments,
+            extent,
+            kv_heads: hyper.kv_heads,
+            width: hyper.width,
+        })
     }
 
     /// Digest of the residual stream behind the layer.
@@ -363,18 +366,7 @@ impl StoredLayer {
 
     fn moment(&self, index: usize) -> Moment {
         let (start, order) = self.moments[index];
-        let second = start + 8 + 8 * order;
-        let triangle = &self.file[second..second + 2 * order * (order + 1)];
-        Moment {
-            count: u64::from_le_bytes(*part(&self.file, start)),
-            mean: self.numbers(start + 8, order),
-            second: triangle
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|bytes| f32::from_le_bytes(*bytes))
-                .collect(),
-        }
+        moment_at(&self.file, start, order)
     }
 
     fn after_moments(&self) -> usize {
@@ -387,14 +379,97 @@ impl StoredLayer {
     }
 
     fn float32(&self, at: usize, count: usize) -> Vec<f32> {
-        let numbers = self.file[at..at + 4 * count].as_chunks::<4>().0.iter();
-        numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        float32(&self.file, at, count)
     }
 
     fn numbers(&self, at: usize, count: usize) -> Vec<f64> {
-        let bytes = self.file[at..at + 8 * count].as_chunks::<8>().0;
-        bytes.iter().map(|b| f64::from_le_bytes(*b)).collect()
+        float64(&self.file, at, count)
     }
+}
+
+/// What the head reads, the normed residual stream behind the last layer, in its file, which was found to be
+/// complete and undamaged.
+#[derive(Debug)]
+pub struct StoredHead {
+    file: MappedFile,
+    width: usize,
+}
+
+impl StoredHead {
+    /// The file of the head; `None` where there is none that can be used, as with
+    /// [`StoredLayer::open`].
+    pub fn open(
+        folder: &Folder,
+        name: &OsStr,
+        identity: Identity,
+        hyper: &HyperParameters,
+        damaged: impl FnOnce(&str),
+    ) -> Option<StoredHead> {
+        let file = open_sealed(folder, name, identity, head_bytes(hyper), damaged)?;
+        let width = hyper.width;
+        Some(StoredHead { file, width })
+    }
+
+    /// What the head reads, at all positions.
+    pub fn inputs(&self) -> Moment {
+        moment_at(&self.file, HEADER, self.width)
+    }
+}
+
+/// A file of so many bytes that says what it is of and has its digest at the end; `None` where there is
+/// none, or it is of something else or damaged, which `damaged` is told.
+fn open_sealed(
+    folder: &Folder,
+    name: &OsStr,
+    identity: Identity,
+    expected: usize,
+    damaged: impl FnOnce(&str),
+) -> Option<MappedFile> {
+    let found = match folder.read(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        found => found.map_err(|error| error.to_string()),
+    };
+    let found = found.and_then(|file| {
+        let map = MappedFile::of_file(folder.path().join(name), &file);
+        map.map_err(|error| error.into_io().to_string())
+    });
+    let checked = found.and_then(|file| {
+        let length = file.len();
+        if length != expected {
+            return Err(format!("{length} bytes, expected {expected}"));
+        }
+        let (content, digest) = file.split_at(length - 32);
+        if Digest::of(content).0 != digest {
+            return Err("its digest is another".to_owned());
+        }
+        let layer = (identity.layer as u64).to_le_bytes();
+        let parts: [&[u8]; 3] = [&MAGIC, &identity.key.0, &layer];
+        if !content.starts_with(&parts.concat()) {
+            return Err("it is of another calibration".to_owned());
+        }
+        Ok(file)
+    });
+    checked.map_err(|why| damaged(&why)).ok()
+}
+
+/// The moment of vectors of `order` numbers that begins at a byte.
+fn moment_at(file: &[u8], start: usize, order: usize) -> Moment {
+    let mean = start + 8;
+    Moment {
+        count: u64::from_le_bytes(*part(file, start)),
+        mean: float64(file, mean, order),
+        second: float32(file, mean + 8 * order, order * (order + 1) / 2),
+    }
+}
+
+fn float32(file: &[u8], at: usize, count: usize) -> Vec<f32> {
+    let numbers = file[at..at + 4 * count].as_chunks::<4>().0.iter();
+    numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn float64(file: &[u8], at: usize, count: usize) -> Vec<f64> {
+    let numbers = file[at..at + 8 * count].as_chunks::<8>().0.iter();
+    numbers.map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 
 /// `N` bytes from `at` on.

@@ -7,6 +7,7 @@ use htc_formats::model::{Forward, Site};
 use htc_kernels::cpu::Cpu;
 use htc_loader::exec::{Point, Tap};
 
+use super::moments::Moments;
 use super::statistics::LayerSums;
 use super::store::Identity;
 use super::*;
@@ -375,4 +376,39 @@ fn a_weight_counts_as_repetitions() {
         .each_ref()
         .map(|of| of.first_input(Site::Attention).unwrap());
     close(&first[0], &first[1]);
+}
+
+/// What the head reads is stored as it was summed, and is not taken for anything else.
+#[test]
+fn the_head_has_a_file_of_its_own() {
+    let (hyper, cpu) = (hyper(), Cpu::with_threads(1).unwrap());
+    let mut random = Rng(5);
+    let x: Vec<f32> = (0..12 * 30).map(|_| random.normal() as f32 + 0.5).collect();
+    let mut sums = Moments::new(12);
+    sums.add(&cpu, &x);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = Folder::open(folder.path()).unwrap();
+    let name = OsStr::new("head");
+    let key = Digest::of(b"key");
+    let identity = Identity { key, layer: 2 };
+    store::write_head(&folder, name, identity, &sums).unwrap();
+    let open = |identity, hyper: &HyperParameters| {
+        let mut told = String::new();
+        let found = StoredHead::open(&folder, name, identity, hyper, |why| told = why.to_owned());
+        (found, told)
+    };
+    let (found, told) = open(identity, &hyper);
+    let inputs = found.unwrap().inputs();
+    assert_eq!((inputs.count, told), (30, String::new()));
+    let (mean, second) = moments(&x, 12);
+    close(&inputs.mean, &mean);
+    close(&inputs.lower(), &second);
+    let (found, told) = open(Identity { key, layer: 1 }, &hyper);
+    assert!(found.is_none() && told.contains("another calibration"));
+    let wider = HyperParameters {
+        width: 16,
+        ..hyper.clone()
+    };
+    let (found, told) = open(identity, &wider);
+    assert!(found.is_none() && told.contains("bytes, expected"));
 }

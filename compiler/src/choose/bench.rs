@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use htc_formats::htz::Digest;
+use htc_formats::htz::{Digest, HtzError, QualityRecord};
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
@@ -11,6 +11,7 @@ use htc_loader::kv::KvType;
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
+use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
 use crate::make::work::Work;
@@ -147,6 +148,17 @@ impl<'a> Bench<'a> {
             distance,
             bytes,
         })
+    }
+
+    /// Digest of the text that is measured on.
+    pub(super) fn held_out_text(&self) -> Digest {
+        let calibration = self.inputs.calibration;
+        calibration.map_or_else(Digest::default, Calibration::held_out_digest)
+    }
+
+    /// Writes a quality into an artifact, or takes out what stands there.
+    pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
+        self.inputs.put_quality(key, quality, self.work, self.watch)
     }
 
     /// The index of a trial, which is new or was there before.

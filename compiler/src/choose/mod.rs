@@ -13,13 +13,14 @@
 mod bench;
 mod error;
 mod limit;
+mod quality;
 mod request;
 mod show;
 mod treatments;
 
 use std::fmt;
 
-use crate::calibrate::windows::{HeldOut, Windows};
+use crate::calibrate::windows::HeldOut;
 use crate::event::Watch;
 use crate::make::work::Work;
 use crate::make::{Built, Inputs};
@@ -100,10 +101,6 @@ pub fn choose(
     let elsewhere = held_out.choosing_elsewhere();
     let deciding = held_out.choosing().filter(|_| wanted.decides());
     let deciding = deciding.map(|all| Deciding { all, elsewhere });
-    let reporting = match deciding {
-        Some(_) => held_out.reporting(),
-        None => held_out.all(),
-    };
     let best = match &deciding {
         Some(deciding) => Some(decide(&bench, planner, wanted, deciding, held_out)?),
         None => None,
@@ -113,10 +110,17 @@ pub fn choose(
         None => (planner(None)?, wanted.treatment.resolve(wanted.calibrated)?),
     };
     let built = bench.build(&plan, treatment)?;
-    let measured = |windows: Windows| bench.evaluate(built.key, &windows);
-    let quality = reporting.map(measured).transpose()?;
+    let choosing = deciding.map_or(0, |deciding| deciding.all.count());
     let limit = wanted.goal.limit;
     let mut notes = Vec::new();
+    let quality = match wanted.reporting(held_out) {
+        Some(windows) => {
+            let found = bench.evaluate(built.key, &windows)?;
+            notes.extend(bench.put_quality(built.key, &windows, choosing, &found)?);
+            Some(found)
+        }
+        None => None,
+    };
     match &quality {
         None => notes.push(
             "the quality was not measured: the only held-out window decided what was chosen; a longer \
@@ -144,7 +148,7 @@ pub fn choose(
         treatment,
         built,
         quality: quality.map(|(quality, _)| quality),
-        choosing: deciding.map_or(0, |deciding| deciding.all.count()),
+        choosing,
         trials,
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,

@@ -1,5 +1,7 @@
 //! What is asked for, and which candidates that makes.
 
+use crate::calibrate::Calibration;
+use crate::calibrate::windows::{HeldOut, Windows};
 use crate::request::{
     BiasArg, GaugeKind, Goal, Shrinkage, ShrinkageArg, Treatment, TreatmentError, TreatmentRequest,
 };
@@ -44,6 +46,20 @@ impl ChoiceRequest {
     /// Whether held-out text is to decide anything.
     pub fn decides(&self) -> bool {
         self.candidates() > 1
+    }
+
+    /// The held-out windows that the quality of what is chosen is measured on: those that decide nothing.
+    pub(super) fn reporting(&self, held_out: &HeldOut) -> Option<Windows> {
+        match self.decides() {
+            true => held_out.reporting(),
+            false => held_out.all(),
+        }
+    }
+
+    /// Whether the quality of what is chosen is measured.
+    pub fn measures(&self, calibration: Option<&Calibration>) -> bool {
+        let held_out = calibration.and_then(|found| found.held_out.as_ref());
+        held_out.is_some_and(|held_out| self.reporting(held_out).is_some())
     }
 
     /// Candidates that are made; of a search at most.

@@ -60,14 +60,13 @@ impl Speed {
         })
     }
 
-    /// Seconds for units on so many threads; with second moments of their inputs, if they are used.
+    /// Seconds for units on so many threads, each with second moments of its inputs or without.
     pub fn seconds<'a>(
         self,
-        units: impl Iterator<Item = &'a UnitPlan>,
+        units: impl Iterator<Item = (&'a UnitPlan, bool)>,
         threads: usize,
-        calibrated: bool,
     ) -> f64 {
-        let each = units.map(|unit| {
+        let each = units.map(|(unit, calibrated)| {
             let Work { products, cubes } = work(unit, calibrated);
             products / self.0.products + cubes / self.0.cubes
         });
@@ -189,14 +188,18 @@ mod tests {
             products: 1e9,
             cubes: 1e8,
         });
+        let seconds = |units: &[UnitPlan], threads, calibrated| {
+            let units = units.iter().map(|unit| (unit, calibrated));
+            speed.seconds(units, threads)
+        };
         let units = [unit(512, 512, 64), unit(512, 512, 64)];
-        let one = speed.seconds(units.iter(), 1, false);
-        assert_eq!(speed.seconds(units.iter(), 2, false), one / 2.0);
-        assert_eq!(speed.seconds(units.iter(), 8, false), one / 2.0);
-        assert!(speed.seconds(units.iter(), 1, true) > one);
+        let one = seconds(&units, 1, false);
+        assert_eq!(seconds(&units, 2, false), one / 2.0);
+        assert_eq!(seconds(&units, 8, false), one / 2.0);
+        assert!(seconds(&units, 1, true) > one);
         let mut dense = unit(512, 512, 64);
         dense.form = Form::Kept;
-        assert_eq!(speed.seconds([dense].iter(), 1, true), 0.0);
+        assert_eq!(seconds(&[dense], 1, true), 0.0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::estimate::duration::{Speed, forward_seconds};
 use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
-use crate::unit::truncated;
+use crate::unit::{place, truncated};
 use crate::{make, profile};
 
 /// What a compilation is expected to take and to give.
@@ -82,7 +82,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
     };
-    let once = Speed::measure().seconds(plan.units().iter(), threads, calibrated > 0);
+    let units = plan.units().iter().map(|unit| {
+        let reads = place(source, unit).is_some();
+        (unit, reads && calibration.is_some())
+    });
+    let once = Speed::measure().seconds(units, threads);
     let evaluation = held_out.map_or(0.0, |windows| {
         // The source and the candidate.
         let tokens = windows.count() * calibration.map_or(0, |found| found.context);

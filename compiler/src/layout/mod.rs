@@ -4,7 +4,7 @@
 use htc_formats::DType;
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
-    Digest, Manifest, MatrixRecord, PlanRecord, Provenance, SlotRecord, TensorEntry,
+    Digest, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, SlotRecord, TensorEntry,
     TreatmentRecord,
 };
 use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
@@ -16,7 +16,7 @@ use crate::geometry::probe;
 use crate::math::BACKEND;
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
-use crate::request::{GaugeKind, SinkProtection, Treatment};
+use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
 use crate::unit::stored_tensors;
 
 /// A step of writing the artifact; the steps are in the order of execution.
@@ -108,13 +108,15 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
     }
 }
 
-/// Everything about the artifact that is known before the first factor is.
+/// Everything about the artifact that is known before the first factor is; with room for its quality where
+/// that is to be `measured`.
 pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
     plan: &Plan,
     calibration: Option<&Calibration>,
     treatment: &Treatment,
+    measured: bool,
 ) -> Manifest {
     let tensors = entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
@@ -148,6 +150,7 @@ pub fn draft(
             calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
             treatment: treatment_record(treatment),
         },
+        quality: measured.then(QualityRecord::draft),
     }
 }
 
@@ -164,17 +167,18 @@ fn calibration_record(calibration: &Calibration, gauge: GaugeKind) -> Calibratio
 /// What the artifact says of the treatment, where the record of a calibration has no word for it.
 fn treatment_record(treatment: &Treatment) -> Option<TreatmentRecord> {
     let Treatment {
-        gauge, sink, bias, ..
-    } = *treatment;
-    let told = matches!(
         gauge,
-        GaugeKind::None | GaugeKind::Activation | GaugeKind::Whiten
-    );
+        sink,
+        bias,
+        shrinkage: _,
+    } = *treatment;
+    let told = matches!(gauge, GaugeKind::None | GaugeKind::Activation);
     let plain = told && sink == SinkProtection::Off && !bias;
     (!plain).then(|| TreatmentRecord {
         gauge: gauge.name().to_owned(),
         sink: (sink != SinkProtection::Off).then(|| sink.to_string()),
         bias,
+        shrinkage: treatment.shrinks().map(Shrinkage::part),
     })
 }
 

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, Section,
-    SpectrumRecord, TensorEntry,
+    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, QualityRecord,
+    Section, SpectrumRecord, TensorEntry,
 };
 use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
@@ -28,7 +28,9 @@ use crate::unit::{self, Factors, Found, UnitsError};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
-pub use treatment::{AxiomSearch, ExemptChannels, MeasuredSlot, SinkCoverage, TreatmentReport};
+pub use treatment::{
+    AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredSlot, SinkCoverage, TreatmentReport,
+};
 use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
@@ -48,6 +50,9 @@ pub struct Inputs<'a> {
     pub depth_sink: DepthSinkRecord,
     /// Its vocabulary.
     pub tokenizer: &'a Section,
+    /// Whether the quality of the one that is chosen will be measured and written into it, for which all
+    /// have room.
+    pub measured: bool,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -68,7 +73,15 @@ pub struct Built {
 impl Inputs<'_> {
     /// The artifact's manifest before its first tensor.
     pub fn draft(&self, plan: &Plan, treatment: Treatment) -> Manifest {
-        let mut draft = layout::draft(self.source, self.digest, plan, self.calibration, &treatment);
+        let (source, calibration) = (self.source, self.calibration);
+        let mut draft = layout::draft(
+            source,
+            self.digest,
+            plan,
+            calibration,
+            &treatment,
+            self.measured,
+        );
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
         }
@@ -91,6 +104,8 @@ impl Inputs<'_> {
             calibration,
             depth_sink,
             tokenizer,
+            // In the manifest.
+            measured: _,
             threads: _,
         } = self;
         let Treatment {
@@ -103,11 +118,14 @@ impl Inputs<'_> {
             let Calibration {
                 key,
                 layers: _,
+                head: _,
                 texts: _,
                 context,
                 windows: _,
                 found: _,
+                is_new: _,
                 held_out: _,
+                held_out_text: _,
             } = found;
             let (text, tokens) = (found.text_digest(), found.tokens());
             format!("{key} {text} {tokens} {context}")
@@ -202,6 +220,24 @@ impl Inputs<'_> {
             treated,
             bytes,
         })
+    }
+
+    /// Writes what was measured on the complete artifact of a key into it, or takes out what an earlier run
+    /// has written; the whole of it is complete then.
+    ///
+    /// # Errors
+    /// [`HtzError::Quality`] where it is no quality that an artifact can say, and failures of the system.
+    pub fn put_quality(
+        &self,
+        key: Digest,
+        quality: Option<QualityRecord>,
+        work: &Work,
+        watch: Watch,
+    ) -> Result<(), HtzError> {
+        let artifact = work.artifact(key);
+        HtzWriter::put_quality(work.folder(), &artifact.complete(), quality)?;
+        let (_, mut journal) = artifact.journal::<Found>(watch)?;
+        journal.complete(Digest::of(artifact.open()?.head()))
     }
 
     /// Makes what is not done, units on several threads, and writes it in order; gives what was found of

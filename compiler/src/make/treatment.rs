@@ -1,6 +1,6 @@
 //! What became of the slots that were factorised: errors, gauges, sinks.
 
-use htc_formats::model::Slot;
+use htc_formats::model::{MatrixId, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::math::random_coverage;
@@ -22,6 +22,25 @@ pub struct MeasuredSlot {
     /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm);
     /// for slots that share a basis that of all of them. Absent where channels are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
+    /// What [`predicted`](Self::predicted) is measured in.
+    pub norm: Norm,
+}
+
+/// The embedding or the head, in factors or encoded anew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredMatrix {
+    /// Which of them.
+    pub matrix: MatrixId,
+    /// `‖W − Ŵ‖_F / ‖W‖_F`, of what is stored.
+    pub error: f64,
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½` on the calibration, of what is stored; absent without one, and for an
+    /// embedding that is not the head as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_error: Option<f64>,
+    /// The smallest error that the rank allows, before storing, in the norm of [`norm`](Self::norm). Absent
+    /// where it is no truncation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
     /// What [`predicted`](Self::predicted) is measured in.
     pub norm: Norm,
@@ -75,6 +94,9 @@ pub struct TreatmentReport {
     /// One for every slot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredSlot>,
+    /// One for each matrix outside of blocks that is not kept as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured_matrices: Vec<MeasuredMatrix>,
     /// One for every layer with an axiom gauge.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub axiom: Vec<AxiomSearch>,
@@ -89,8 +111,8 @@ pub struct TreatmentReport {
 impl TreatmentReport {
     /// Takes in a unit; units come in the order of execution.
     pub(crate) fn add(&mut self, unit: &UnitPlan, factors: &Found) {
-        // What becomes of matrices outside of blocks is in their records.
         let Some(layer) = unit.layer() else {
+            self.add_outside(unit, factors);
             return;
         };
         let slots: Vec<Slot> = unit.members.iter().filter_map(Member::slot).collect();
@@ -137,7 +159,20 @@ impl TreatmentReport {
         }
     }
 
-    /// The errors of the outputs, where they are measured.
+    /// Takes in a unit outside of blocks.
+    fn add_outside(&mut self, unit: &UnitPlan, factors: &Found) {
+        let members = unit.members.iter().zip(&factors.errors).enumerate();
+        self.measured_matrices
+            .extend(members.map(|(index, (member, &error))| MeasuredMatrix {
+                matrix: member.matrix,
+                error,
+                output_error: factors.output_errors.get(index).copied(),
+                predicted: factors.predicted.as_ref().map(|of| of[index]),
+                norm: factors.norm,
+            }));
+    }
+
+    /// The errors of the outputs of slots, where they are measured.
     pub(crate) fn output_errors(&self) -> Vec<(Slot, f64)> {
         let errors = self.measured.iter();
         errors

@@ -86,6 +86,9 @@ pub struct Distance {
     pub reference_perplexity: f64,
     /// Perplexity of the model over the reference's.
     pub perplexity_ratio: f64,
+    /// Standard error of `perplexity_ratio`, over windows.
+    #[serde(default)]
+    pub perplexity_ratio_stderr: Option<f64>,
     /// Interval of `perplexity_ratio`: that of the paired differences of the two models' losses,
     /// exponentiated.
     pub perplexity_ratio_interval: Option<Interval>,
@@ -328,6 +331,7 @@ impl Compared {
     }
 
     fn finish(&self) -> Distance {
+        let ratio = self.difference.mean().exp();
         Distance {
             kl: self.divergence.mean(),
             kl_stderr: self.divergence.standard_error(),
@@ -335,7 +339,8 @@ impl Compared {
             top1: self.agreement.mean(),
             top1_stderr: self.agreement.standard_error(),
             reference_perplexity: self.reference.mean().exp(),
-            perplexity_ratio: self.difference.mean().exp(),
+            perplexity_ratio: ratio,
+            perplexity_ratio_stderr: self.difference.standard_error().map(|error| ratio * error),
             perplexity_ratio_interval: self.difference.interval().map(exponentiated),
         }
     }

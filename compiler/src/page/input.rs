@@ -244,6 +244,7 @@ fn check_report(report: &Report) -> Result<(), String> {
     for (name, count) in [
         ("slots", report.summary.slots.len()),
         ("measured", report.treated.measured.len()),
+        ("measured_matrices", report.treated.measured_matrices.len()),
         ("axiom", report.treated.axiom.len()),
         ("sinks", report.treated.sinks.len()),
         ("exempt", report.treated.exempt.len()),

@@ -37,6 +37,8 @@ pub(super) struct Prepared {
     /// How weights are treated first; others may be tried.
     pub treatment: Treatment,
     pub wanted: ChoiceRequest,
+    /// Whether the quality of what is chosen is measured.
+    pub measured: bool,
     pub tokenizer: Section,
     /// What is expected; the artifact's bytes are exact.
     pub estimate: Estimate,
@@ -133,7 +135,9 @@ pub(super) fn prepare(
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
     let record = calibration.as_ref();
-    let draft = layout::draft(&source, Digest::default(), &plan, record, &treatment);
+    let measured = wanted.measures(record);
+    let digest_later = Digest::default();
+    let draft = layout::draft(&source, digest_later, &plan, record, &treatment, measured);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
@@ -176,6 +180,7 @@ pub(super) fn prepare(
         plan,
         treatment,
         wanted,
+        measured,
         tokenizer,
         estimate,
         free,
@@ -301,7 +306,7 @@ pub fn calibrate(
     })?;
     let calibrated = calibrate::calibrate(&Arc::new(model), digest, options, threads, watch)?;
     // Statistics of something else must not be found under this digest later.
-    if calibrated.found < calibrated.layers.len() && source.digest() != digest {
+    if calibrated.is_new && source.digest() != digest {
         calibrate::forget(options, calibrated.key)?;
         return Err(CompileError::SourceChanged(source.path.clone()));
     }

@@ -1,10 +1,11 @@
 //! What is decided about: a slot, or the slots that share a basis; and what was decided.
 
 use htc_formats::DType;
-use htc_formats::model::{HyperParameters, MatrixId, Site, Slot, StoredTensor};
+use htc_formats::model::{HyperParameters, MatrixId, Slot, StoredTensor};
 
 use super::form::{Form, exact_type, factor_type_for};
 use super::sources::SourceTypes;
+use crate::calibrate::Place;
 use crate::request::{Request, SinkProtection};
 
 /// A slot, or the slots that share a basis, before anything is decided about it.
@@ -150,10 +151,17 @@ impl UnitPlan {
         self.members.first()?.matrix.layer()
     }
 
-    /// The block and the place in it whose activations its members read; `None` outside of blocks.
-    pub fn site(&self) -> Option<(usize, Site)> {
-        let matrix = self.members.first()?.matrix;
-        Some((matrix.layer()?, matrix.slot()?.site()))
+    /// Whose activations its members read. `None` for an embedding, whose rows are looked up, unless the
+    /// head is `tied` to it.
+    pub fn place(&self, tied: bool) -> Option<Place> {
+        match self.members.first()?.matrix {
+            MatrixId::Slot { layer, slot } => Some(Place::Site {
+                layer,
+                site: slot.site(),
+            }),
+            MatrixId::Head => Some(Place::Head),
+            MatrixId::Embedding => tied.then_some(Place::Head),
+        }
     }
 
     /// Components kept; `None` where there are no factors.

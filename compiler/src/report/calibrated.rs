@@ -4,10 +4,11 @@ use std::fmt;
 
 use htc_formats::escape::escaped;
 use htc_formats::htz::Digest;
-use htc_formats::model::Slot;
+use htc_formats::model::{MatrixId, Slot};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibratedText, Calibration};
+use crate::make::TreatmentReport;
 use crate::request::GaugeKind;
 
 /// What was calibrated on, and the errors of the outputs on it.
@@ -32,6 +33,18 @@ pub struct Calibrated {
     pub gauge: String,
     /// One entry for each kind of slot that is factorised somewhere.
     pub output_errors: Vec<OutputError>,
+    /// The same of the head, or of the embedding that is tied to it, where it is not kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<HeadError>,
+}
+
+/// The error of the logits' matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeadError {
+    /// The head, or the embedding.
+    pub matrix: MatrixId,
+    /// `(E‖(W − Ŵ) x‖² / E‖W x‖²)^½`, of what is stored.
+    pub error: f64,
 }
 
 /// The error of the outputs of all slots of one kind.
@@ -46,8 +59,13 @@ pub struct OutputError {
 }
 
 impl Calibrated {
-    /// From the errors of single slots.
-    pub(crate) fn new(calibration: &Calibration, gauge: GaugeKind, errors: &[(Slot, f64)]) -> Self {
+    /// From what was measured of single matrices.
+    pub(crate) fn new(
+        calibration: &Calibration,
+        gauge: GaugeKind,
+        treated: &TreatmentReport,
+    ) -> Self {
+        let errors = treated.output_errors();
         let of_slot = |slot: Slot| {
             let errors = errors.iter().filter(|(of, _)| *of == slot);
             let errors: Vec<f64> = errors.map(|(_, error)| *error).collect();
@@ -68,6 +86,12 @@ impl Calibrated {
             layers: calibration.layers.len(),
             gauge: gauge.name().to_owned(),
             output_errors: Slot::ALL.into_iter().filter_map(of_slot).collect(),
+            head: treated.measured_matrices.iter().find_map(|of| {
+                Some(HeadError {
+                    matrix: of.matrix,
+                    error: of.output_error?,
+                })
+            }),
         }
     }
 }
@@ -84,10 +108,11 @@ impl fmt::Display for Calibrated {
             self.layers,
             self.gauge
         )?;
-        let errors = self.output_errors.iter();
-        let errors: Vec<String> = errors
-            .map(|e| format!("{} {:.4}", e.slot, e.error))
-            .collect();
+        let slots = self.output_errors.iter();
+        let slots = slots.map(|e| format!("{} {:.4}", e.slot, e.error));
+        let head = self.head.iter();
+        let head = head.map(|e| format!("{} {:.4}", e.matrix, e.error));
+        let errors: Vec<String> = slots.chain(head).collect();
         if errors.is_empty() {
             return Ok(());
         }

@@ -20,7 +20,7 @@ use crate::request::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
 
-pub use calibrated::{Calibrated, OutputError};
+pub use calibrated::{Calibrated, HeadError, OutputError};
 pub use forecast::Forecast;
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};

@@ -5,7 +5,7 @@ use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, weight_name};
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
 use crate::math::{Energies, SecondMoment, Weight, dense_energies, weighted_dense_energies};
 use crate::plan::{Member, UnitPlan};
 
@@ -20,9 +20,7 @@ pub(super) fn dense(
     dtype: DType,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
-    let inputs = unit
-        .site()
-        .map(|(layer, site)| treatment.inputs(layer, site));
+    let inputs = place(source, unit).map(|place| treatment.inputs(place));
     let inputs = inputs.transpose().map_err(|error| {
         let matrix = unit.members.first().map(|member| member.matrix);
         UnitError::Factorise {

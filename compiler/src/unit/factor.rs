@@ -9,9 +9,10 @@ use htc_formats::source::ModelFile;
 
 use super::treatment::SiteInputs;
 use super::{
-    Factors, Found, ModelTreatment, Norm, UnitError, check_finite, dense_weight, encode,
+    Factors, Found, ModelTreatment, Norm, UnitError, check_finite, dense_weight, encode, place,
     weight_name, weight_of,
 };
+use crate::calibrate::Place;
 use crate::math::{
     AxiomGauge, BasisOptions, Diagonal, FactoriseError, Gauge, LowRankOptions, Path, Side, Sink,
     SinkOutcome, Weight,
@@ -108,17 +109,17 @@ impl<'a> Terms<'a> {
     ) -> Result<Terms<'a>, UnitError> {
         let failed = |error| failed(source, unit, 0, error);
         // Members of a unit read the same.
-        let site = unit.site();
-        let (gauge, output, norm) = gauges(unit, treatment, failed)?;
-        let exempt = site.map(|(layer, site)| treatment.exempt(layer, site, weights));
-        let inputs = site.map(|(layer, site)| treatment.inputs(layer, site));
+        let place = place(source, unit);
+        let (gauge, output, norm) = gauges(unit, place, treatment, failed)?;
+        let exempt = place.map(|place| treatment.exempt(place, weights));
+        let inputs = place.map(|place| treatment.inputs(place));
         Ok(Terms {
             source,
             unit,
             gauge,
             output,
             norm,
-            direction: site.and_then(|(layer, site)| treatment.sink(layer, site)),
+            direction: place.and_then(|place| treatment.sink(place)),
             exempt: exempt.transpose().map_err(failed)?.unwrap_or_default(),
             axiom: match unit.layer() {
                 Some(layer) => treatment.axiom(layer)?,
@@ -323,21 +324,24 @@ fn failed(source: &ModelFile, unit: &UnitPlan, index: usize, error: FactoriseErr
 /// The gauges of a unit's inputs and outputs, and the norm that they stand for.
 fn gauges(
     unit: &UnitPlan,
+    place: Option<Place>,
     treatment: &ModelTreatment,
     failed: impl Fn(FactoriseError) -> UnitError,
 ) -> Result<(Arc<Gauge>, Option<Diagonal>, Norm), UnitError> {
-    let Some((layer, site)) = unit.site() else {
+    let Some(place) = place else {
         return Ok((Arc::default(), None, Norm::Frobenius));
     };
     let slot = unit.members.first().and_then(Member::slot);
-    if let (Some(axiom), Some(slot)) = (treatment.axiom(layer)?, slot) {
+    if let (Some(layer), Some(slot)) = (unit.layer(), slot)
+        && let Some(axiom) = treatment.axiom(layer)?
+    {
         let (input, output) = match Side::of(slot) {
             Side::Read => (axiom.reads().map_err(failed)?, None),
             Side::Write => (Gauge::None, Some(axiom.writes().map_err(failed)?)),
         };
         return Ok((Arc::new(input), output, Norm::Axiom));
     }
-    let gauge = treatment.gauge(layer, site).map_err(failed)?;
+    let gauge = treatment.gauge(place).map_err(failed)?;
     let norm = match &*gauge {
         Gauge::None => Norm::Frobenius,
         Gauge::Diagonal(_) => Norm::Activation,

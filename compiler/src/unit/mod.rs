@@ -15,6 +15,7 @@ use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::calibrate::Place;
 use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
@@ -176,6 +177,11 @@ pub fn factorise(
         Form::Dense { weight } => encode::dense(source, unit, weight, treatment),
         _ => factor::factorised(source, unit, treatment),
     }
+}
+
+/// Whose activations the members of a unit read, in a model.
+pub(crate) fn place(source: &ModelFile, unit: &UnitPlan) -> Option<Place> {
+    unit.place(source.tensor(Role::Output).is_none())
 }
 
 /// Which of the weights given an error is about.

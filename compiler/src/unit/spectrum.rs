@@ -4,6 +4,7 @@
 use htc_formats::source::ModelFile;
 
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
+use crate::calibrate::Place;
 use crate::math::{
     BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path, Weight,
     low_rank_with, shared_basis_with, shared_components, shared_singular_values, singular_values,
@@ -25,7 +26,12 @@ pub fn of_unit(
     let weights = weights(source, unit, &dense)?;
     let failed = |index| failed(source, unit, index);
     let slot = unit.members.first().and_then(|member| member.slot());
-    let gauge = slot.map(|slot| treatment.gauge(unit.layer, slot.site()));
+    let gauge = slot.map(|slot| {
+        treatment.gauge(Place::Site {
+            layer: unit.layer,
+            site: slot.site(),
+        })
+    });
     let gauge = gauge.transpose().map_err(failed(0))?.unwrap_or_default();
     match (shared, &weights[..], &*gauge) {
         (false, &[weight], Gauge::None) => singular_values(weight).map_err(failed(0)),

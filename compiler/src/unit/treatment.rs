@@ -8,7 +8,7 @@ use htc_formats::model::Site;
 use htc_formats::source::ModelFile;
 
 use super::{UnitError, dense_weight, weight_name, weight_of};
-use crate::calibrate::{Calibration, Moment};
+use crate::calibrate::{Calibration, Moment, Place};
 use crate::math::{
     AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Gauge,
     SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
@@ -17,10 +17,10 @@ use crate::math::{
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{GaugeKind, SinkProtection, Treatment};
 
-/// Sites whose gauges are kept: those of a layer and of the next, where several threads work.
+/// Places whose gauges are kept: those of a layer and of the next, where several threads work.
 const KEPT: usize = 8;
 
-/// The gauge of a site, made once by the thread that asks first.
+/// The gauge of a place, made once by the thread that asks first.
 type Made = Arc<OnceLock<Result<Arc<Gauge>, FactoriseError>>>;
 
 /// The axiom gauge of a layer, likewise; `None` where truncation loses nothing.
@@ -31,13 +31,12 @@ type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
 const WIDE: usize = 2048;
 const EVALUATIONS_WHERE_WIDE: usize = 8;
 
-/// What the slots of a site read on the calibration's text: by what their errors are weighed and measured.
+/// What the slots of a site read on the calibration's text, or the head: by what their errors are weighed and measured.
 ///
 /// Every slot of every architecture can have a bias, its own or one that it is given, and with
 /// `--bias on` each that is factorised has one: the errors that count are those under the
-/// [covariance], and the bias takes the rest. Without, and for the head and the embedding, which have
-/// neither bias nor calibration, it is the second moment; so it is for slots that stay dense, whose bias
-/// is left as it is.
+/// [covariance], and the bias takes the rest. Without, and for the head, which never has one, it is the
+/// second moment; so it is for slots that stay dense, whose bias is left as it is.
 #[derive(Debug)]
 pub struct SiteInputs {
     order: usize,
@@ -118,7 +117,7 @@ pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
     planned: Option<(&'a ModelFile, &'a Plan)>,
-    made: Mutex<Vec<((usize, Site), Made)>>,
+    made: Mutex<Vec<(Place, Made)>>,
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
 }
 
@@ -148,8 +147,12 @@ impl<'a> ModelTreatment<'a> {
 
     /// The direction that factors of a site's slots must not miss: the mean of what they read at the
     /// first position of a sequence, behind the norm, where the norm's weight has scaled it.
-    /// `None` where nothing is to be appended, and where that mean is zero.
-    pub fn sink(&self, layer: usize, site: Site) -> Option<Vec<f64>> {
+    /// `None` where nothing is to be appended, and where that mean is zero; and for the head, behind which
+    /// no attention follows.
+    pub fn sink(&self, place: Place) -> Option<Vec<f64>> {
+        let Place::Site { layer, site } = place else {
+            return None;
+        };
         if self.treatment.sink != SinkProtection::Append {
             return None;
         }
@@ -157,21 +160,27 @@ impl<'a> ModelTreatment<'a> {
         direction.iter().any(|v| *v != 0.0).then_some(direction)
     }
 
-    /// The input channels that the factors of a unit keep exact, ascending.
+    /// The input channels that the factors of a unit keep exact, ascending; the head has none.
     ///
     /// # Errors
     /// More channels than there are, weights or moments that are not finite.
     pub fn exempt(
         &self,
-        layer: usize,
-        site: Site,
+        place: Place,
         weights: &[Weight<'_>],
     ) -> Result<Vec<usize>, FactoriseError> {
-        match (self.treatment.sink, site, self.calibration) {
-            (SinkProtection::Channels(count), Site::Attention | Site::Ffn, Some(calibration)) => {
-                largest_moments(&calibration.layers[layer].site(site).diagonal(), count)
+        let reads_stream = matches!(
+            place,
+            Place::Site {
+                site: Site::Attention | Site::Ffn,
+                ..
             }
-            (SinkProtection::Channels(count), Site::Attention | Site::Ffn, None) => {
+        );
+        match (self.treatment.sink, self.calibration) {
+            (SinkProtection::Channels(count), Some(calibration)) if reads_stream => {
+                largest_moments(&calibration.inputs(place).diagonal(), count)
+            }
+            (SinkProtection::Channels(count), None) if reads_stream => {
                 largest_columns(weights, count)
             }
             _ => Ok(Vec::new()),
@@ -195,24 +204,28 @@ impl<'a> ModelTreatment<'a> {
             .clone()
     }
 
-    /// What a site's slots read; `None` without a calibration.
+    /// What is read in a place; `None` without a calibration.
     ///
     /// # Errors
     /// A mean that the second moment does not allow.
-    pub fn inputs(&self, layer: usize, site: Site) -> Result<Option<SiteInputs>, FactoriseError> {
-        let Some(calibration) = self.calibration else {
-            return Ok(None);
-        };
-        let moment = calibration.layers[layer].site(site);
-        SiteInputs::new(&moment, self.treatment.bias).map(Some)
+    pub fn inputs(&self, place: Place) -> Result<Option<SiteInputs>, FactoriseError> {
+        let moment = self.calibration.map(|of| of.inputs(place));
+        moment
+            .map(|moment| SiteInputs::new(&moment, self.corrects(place)))
+            .transpose()
     }
 
-    /// The gauge of a site's inputs, of their covariance where biases correct the mean; [`Gauge::None`]
+    /// Whether biases correct factors in a place.
+    fn corrects(&self, place: Place) -> bool {
+        self.treatment.bias && place != Place::Head
+    }
+
+    /// The gauge of a place's inputs, of their covariance where biases correct the mean; [`Gauge::None`]
     /// with the axiom gauge, which is a layer's.
     ///
     /// # Errors
     /// What the gauge's constructor refuses.
-    pub fn gauge(&self, layer: usize, site: Site) -> Result<Arc<Gauge>, FactoriseError> {
+    pub fn gauge(&self, place: Place) -> Result<Arc<Gauge>, FactoriseError> {
         let (kind, Some(calibration)) = (self.treatment.gauge, self.calibration) else {
             return Ok(Arc::new(Gauge::None));
         };
@@ -221,22 +234,21 @@ impl<'a> ModelTreatment<'a> {
         }
         let made = {
             let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            match all.iter().find(|(key, _)| *key == (layer, site)) {
+            match all.iter().find(|(key, _)| *key == place) {
                 Some((_, made)) => Arc::clone(made),
                 None => {
                     if all.len() >= KEPT {
                         all.remove(0);
                     }
                     let made = Made::default();
-                    all.push(((layer, site), Arc::clone(&made)));
+                    all.push((place, Arc::clone(&made)));
                     made
                 }
             }
         };
-        // Outside the lock: other sites' gauges are made meanwhile.
+        // Outside the lock: other places' gauges are made meanwhile.
         made.get_or_init(|| {
-            let moment = calibration.layers[layer].site(site);
-            let inputs = SiteInputs::new(&moment, self.treatment.bias)?;
+            let inputs = SiteInputs::new(&calibration.inputs(place), self.corrects(place))?;
             let weighed = inputs.weighed();
             let gauge = match kind {
                 GaugeKind::None | GaugeKind::Axiom => Gauge::None,

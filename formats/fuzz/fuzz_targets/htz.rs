@@ -18,6 +18,11 @@ fn use_it(file: &[u8]) {
     for entry in &htz.manifest().sections {
         let _ = htz.section(entry);
     }
+    for found in htz.manifest().quality.iter().flat_map(|q| [q.kl, q.perplexity_ratio]) {
+        assert!(found.value.is_finite() && found.value >= 0.0);
+        let (low, high) = found.interval.unwrap_or((0.0, f64::MAX));
+        assert!(low <= found.value && found.value <= high);
+    }
     let _ = htz.vocabulary();
     let _ = htz.verify_all(|_| {});
 }

@@ -7,9 +7,11 @@ mod walk;
 
 use std::fmt::Display;
 
-use super::layout::{self, ALIGNMENT, FORMAT_MAJOR};
-use super::manifest::{Budget, Manifest, MatrixRecord, PlanRecord, SectionEntry, TensorEntry};
-use super::{Encoding, HtzError, Origin, TOKENIZER, geometry};
+use super::layout::{self, ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR};
+use super::manifest::{
+    Budget, Manifest, MatrixRecord, PlanRecord, Provenance, SectionEntry, TensorEntry,
+};
+use super::{Encoding, HtzError, Origin, TOKENIZER, geometry, quality};
 use crate::DType;
 use crate::escape::one_line;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
@@ -119,13 +121,32 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
     .collect()
 }
 
-/// Whether a manifest holds what formats before 1.4 have no word for.
-pub(super) fn is_of_1_4(manifest: &Manifest) -> bool {
-    !manifest.plan.matrices.is_empty()
-        || manifest
-            .requires
-            .iter()
-            .any(|name| name == FORMS || name == PROBE)
+/// The first minor version that has a word for everything in a manifest: older readers are told the truth
+/// where they know all there is.
+pub(super) fn minor_of(manifest: &Manifest) -> u16 {
+    let Manifest {
+        requires,
+        plan,
+        provenance,
+        geometry,
+        quality,
+        hyper: _,
+        tensors: _,
+        sections: _,
+    } = manifest;
+    let treatment = provenance.treatment.as_ref();
+    let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
+    if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+        FORMAT_MINOR
+    } else if requires_new || !plan.matrices.is_empty() {
+        4
+    } else if treatment.is_some() || geometry.is_some() {
+        3
+    } else if plan.allocation.is_some() || provenance.calibration.is_some() {
+        2
+    } else {
+        u16::from(!requires.is_empty())
+    }
 }
 
 /// Checks everything but the places of the tensors and sections.
@@ -160,7 +181,21 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
         }
         geometry::check(&manifest.hyper, record, slots.into_iter())?;
     }
+    provenance(&manifest.provenance)?;
+    manifest.quality.as_ref().map_or(Ok(()), quality::check)?;
     sections(&manifest.sections)
+}
+
+fn provenance(provenance: &Provenance) -> Result<(), HtzError> {
+    let treatment = provenance.treatment.as_ref();
+    match treatment.and_then(|found| found.shrinkage) {
+        Some(part) if !(0.0..=1.0).contains(&part) => Err(HtzError::Provenance {
+            property: "treatment.shrinkage",
+            expected: "a number from 0 to 1".to_owned(),
+            found: part.to_string(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that tensors and sections lie where they must if the data begin at `data_offset`,

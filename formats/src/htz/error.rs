@@ -174,6 +174,26 @@ pub enum HtzError {
         /// What was found.
         found: String,
     },
+    /// A property of what the artifact was made from is impossible.
+    #[error("provenance: {property} is {found}, expected {expected}")]
+    Provenance {
+        /// Which property, for example `treatment.shrinkage`.
+        property: &'static str,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+    /// The quality record is impossible.
+    #[error("quality: {property} is {found}, expected {expected}")]
+    Quality {
+        /// Which property, for example `kl.interval`.
+        property: String,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// The bytes of a tensor or section do not match their digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"

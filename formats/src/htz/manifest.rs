@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Digest, GeometryRecord};
+use super::{Digest, GeometryRecord, QualityRecord};
 use crate::DType;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
 
@@ -28,6 +28,10 @@ pub struct Manifest {
     /// What a probe compares with the stored numbers (1.3); absent where nobody computed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geometry: Option<GeometryRecord>,
+    /// How far the artifact is from its source (1.5); absent where nobody measured it. In the draft of a
+    /// writer it reserves room, see [`HtzWriter::put_quality`](super::HtzWriter::put_quality).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<QualityRecord>,
 }
 
 impl Manifest {
@@ -274,7 +278,7 @@ pub struct BasisRecord {
 
 /// What an artifact was made from, and by what. It holds no time and no path, so that the same
 /// source and the same options give the same bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// Name of the program.
     pub program: String,
@@ -294,13 +298,13 @@ pub struct Provenance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<CalibrationRecord>,
     /// Which errors counted and what was put right (1.3); absent where that is all in
-    /// [`CalibrationRecord::gauge`].
+    /// [`CalibrationRecord::gauge`], as the gauge `whiten` with its shrinkage is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
 }
 
 /// How weights were treated beyond the choice of ranks, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TreatmentRecord {
     /// Which errors counted: `none`, `axiom`, `activation`, `whiten`.
     pub gauge: String,
@@ -312,6 +316,10 @@ pub struct TreatmentRecord {
     /// Whether biases put back what factors lose on the mean input.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bias: bool,
+    /// How far the second moment of the gauge `whiten` was shrunk towards a multiple of the identity (1.5),
+    /// from 0, not at all, to 1; absent with other gauges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrinkage: Option<f64>,
 }
 
 /// The text or texts that flowed through the source before it was compiled.

@@ -6,6 +6,8 @@ mod error;
 mod geometry;
 mod layout;
 mod manifest;
+mod put_quality;
+mod quality;
 mod reader;
 mod section;
 mod source;
@@ -23,6 +25,7 @@ pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,
     PlanRecord, Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord,
 };
+pub use quality::{Estimate, QualityRecord};
 pub use reader::{Htz, Verified};
 pub use section::Section;
 pub use writer::HtzWriter;

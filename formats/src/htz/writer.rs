@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
 use super::manifest::PlanRecord;
+use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
-    Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, TOKENIZER, TensorEntry, check,
+    Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, QualityRecord, TOKENIZER,
+    TensorEntry, check,
 };
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
@@ -61,8 +63,9 @@ impl HtzWriter {
     /// Begins the artifact `path` with the tensors and the plan of `draft` and with `sections`.
     ///
     /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
-    /// of the plan may be missing, the depth sink and the numbers of the spectra may change, and the
-    /// rest of it is final.
+    /// of the plan may be missing, the depth sink and the numbers of the spectra may change, a quality
+    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, and
+    /// the rest of it is final.
     ///
     /// # Errors
     /// What a reader would find wrong with the manifest; [`HtzError::Exists`],
@@ -332,19 +335,10 @@ impl HtzWriter {
             self.append(offset, section.bytes())?;
         }
         measured(&mut self.manifest.plan);
-        check::contents(&self.manifest)?;
-        let mut text = to_json(&self.manifest)?;
-        let (needed, reserved) = (text.len() as u64, self.header.manifest_length);
-        if needed > reserved {
-            return Err(HtzError::ManifestRoom { reserved, needed });
-        }
-        text.resize(text.len() + (reserved - needed) as usize, b' ');
-        self.header.manifest_sha256 = Digest::of(&text);
-        let header = self.header.encode();
+        let head = head(&self.manifest, self.header)?;
         self.io("write", |file| {
             file.seek(SeekFrom::Start(0))?;
-            file.write_all(&header)?;
-            file.write_all(&text)?;
+            file.write_all(&head)?;
             file.sync_all()
         })?;
         let Place {
@@ -416,6 +410,8 @@ fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
 /// what can be checked before the tensors are there.
 fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzError> {
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
+    // Nothing is measured before the artifact is complete.
+    let quality = manifest.quality.take();
     for entry in &mut manifest.tensors {
         // A row that is no whole number of blocks is found by the check.
         entry.length = entry.stored_bytes().unwrap_or(0);
@@ -430,7 +426,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         let data = section::decode(section.entry(), section.bytes())?;
         section::vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
-    let manifest_length = room(manifest)?;
+    let manifest_length = room(manifest, quality)?;
     let data_offset = HEADER_BYTES as u64 + manifest_length;
     let mut end = data_offset;
     for entry in &mut manifest.tensors {
@@ -441,18 +437,8 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     }
     // Also finds the places that do not fit.
     let file_length = check::layout(manifest, data_offset)?;
-    // Older readers are told the truth where they know all there is.
-    let provenance = &manifest.provenance;
-    let told = manifest.plan.allocation.is_some() || provenance.calibration.is_some();
-    let probed = provenance.treatment.is_some() || manifest.geometry.is_some();
-    let minor = match (check::is_of_1_4(manifest), probed, told) {
-        (true, _, _) => FORMAT_MINOR,
-        (_, true, _) => 3,
-        (_, _, true) => 2,
-        _ => u16::from(!manifest.requires.is_empty()),
-    };
     Ok(Header {
-        minor,
+        minor: check::minor_of(manifest),
         manifest_length,
         file_length,
         manifest_sha256: Digest::default(),
@@ -460,11 +446,11 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
 }
 
 /// Bytes to reserve for the manifest: as many as it can need when the offsets and errors are
-/// known, so that header and manifest end at a multiple of [`ALIGNMENT`].
-fn room(manifest: &Manifest) -> Result<u64, HtzError> {
-    /// No finite number that is not negative has a longer shortest decimal form.
-    const LONGEST_NUMBER: f64 = 2.225_073_858_507_201_4e-308;
+/// known and a quality is measured where there is to be one, so that header and manifest end at a multiple
+/// of [`ALIGNMENT`].
+fn room(manifest: &Manifest, quality: Option<QualityRecord>) -> Result<u64, HtzError> {
     let mut longest = manifest.clone();
+    longest.quality = quality.map(|record| record.longest());
     for entry in &mut longest.tensors {
         entry.offset = u64::MAX;
     }
@@ -495,6 +481,20 @@ fn room(manifest: &Manifest) -> Result<u64, HtzError> {
         });
     }
     Ok(room)
+}
+
+/// Header and manifest, checked and padded, as long as `header` says of them.
+pub(super) fn head(manifest: &Manifest, mut header: Header) -> Result<Vec<u8>, HtzError> {
+    check::contents(manifest)?;
+    let mut text = to_json(manifest)?;
+    let (needed, reserved) = (text.len() as u64, header.manifest_length);
+    if needed > reserved {
+        return Err(HtzError::ManifestRoom { reserved, needed });
+    }
+    text.resize(text.len() + (reserved - needed) as usize, b' ');
+    header.minor = check::minor_of(manifest);
+    header.manifest_sha256 = Digest::of(&text);
+    Ok([header.encode(), text].concat())
 }
 
 fn to_json(manifest: &Manifest) -> Result<Vec<u8>, HtzError> {
@@ -541,7 +541,12 @@ fn destination(path: &Path, overwrite: bool) -> Result<(PathBuf, OsString), HtzE
 }
 
 /// What the system said of an action on `path`, for an artifact of `needed` bytes.
-fn failure(action: &'static str, path: &Path, needed: u64, source: io::Error) -> HtzError {
+pub(super) fn failure(
+    action: &'static str,
+    path: &Path,
+    needed: u64,
+    source: io::Error,
+) -> HtzError {
     let path = path.to_owned();
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HtzError::DiskFull { path, needed },

@@ -4,10 +4,11 @@
 use std::path::Path;
 
 use htc_formats::DType;
+use htc_formats::folder::Folder;
 use htc_formats::htz::{
-    BasisRecord, Budget, DepthSinkRecord, Digest, Form, GeometryRecord, HEADER_BYTES, HtzError,
-    HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, Section, SlotRecord, SpectrumRecord,
-    TensorEntry,
+    BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HEADER_BYTES,
+    HtzError, HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, Section,
+    SlotRecord, SpectrumRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{
     Activation, Forward, HyperParameters, LongRope, MatrixId, Part, Role, RopePairs, SlidingWindow,
@@ -274,6 +275,7 @@ pub fn model(
             treatment: None,
         },
         geometry: None,
+        quality: None,
     };
     Model {
         manifest,
@@ -436,6 +438,42 @@ pub fn probed() -> Model {
     model
 }
 
+/// [`probed`] with everything that format 1.5 brought: a shrinkage, and a quality of made-up numbers.
+pub fn measured() -> Model {
+    let mut model = probed();
+    model.manifest.provenance.treatment = Some(TreatmentRecord {
+        gauge: "whiten".to_owned(),
+        sink: Some("append".to_owned()),
+        bias: false,
+        shrinkage: Some(0.03),
+    });
+    model.manifest.quality = Some(quality());
+    model
+}
+
+/// Eight windows of 64 tokens.
+pub fn quality() -> QualityRecord {
+    QualityRecord {
+        text_sha256: Digest::of(b"a text"),
+        tokens_sha256: Digest::of(b"its tokens"),
+        protocol: QualityRecord::SECOND_HALF.to_owned(),
+        context: 64,
+        windows: 8,
+        tokens: 8 * 31,
+        choosing_windows: 7,
+        kl: Estimate {
+            value: 0.0625,
+            stderr: Some(0.03125),
+            interval: Some((-0.0078125, 0.1328125)),
+        },
+        perplexity_ratio: Estimate {
+            value: 1.125,
+            stderr: Some(0.015625),
+            interval: Some((1.0, 1.25)),
+        },
+    }
+}
+
 /// The errors of the plan: a sixteenth times the index of the slot.
 pub fn fill_in(plan: &mut PlanRecord) {
     for (index, slot) in plan.slots.iter_mut().enumerate() {
@@ -444,7 +482,7 @@ pub fn fill_in(plan: &mut PlanRecord) {
 }
 
 impl Model {
-    /// Writes the model, with the errors of [`fill_in`].
+    /// Writes the model, with the errors of [`fill_in`] and its quality.
     pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
         let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
         sections.extend_from_slice(extra);
@@ -452,7 +490,14 @@ impl Model {
         for (role, bytes) in &self.data {
             writer.write_tensor(*role, bytes)?;
         }
-        writer.finish(fill_in)
+        writer.finish(fill_in)?;
+        match &self.manifest.quality {
+            Some(quality) => {
+                let (folder, name) = Folder::of(path).expect("the artifact was written");
+                HtzWriter::put_quality(&folder, &name, Some(quality.clone()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The bytes of the written model.

@@ -29,7 +29,8 @@ const BUFFER: usize = 1 << 24;
 ///
 /// [`Session::step`] is all that reading and writing need. [`Session::forward`] and
 /// [`Session::logits`] are its halves, for whoever wants logits of more than the last position;
-/// [`Session::embed`], [`Session::block`] and [`Session::forward_from`] execute a part of the model.
+/// [`Session::embed`], [`Session::block`], [`Session::head_input`] and [`Session::forward_from`] execute a
+/// part of the model.
 ///
 /// A session owns what it needs and may move to another thread.
 pub struct Session<B: Backend = Cpu> {
@@ -266,6 +267,31 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
+    /// What the head reads of positions (at most [`Session::batch`]), in the place of the residual stream
+    /// `x [n, width]` behind the last block: the norm alone. No position is read; logits of the last
+    /// batch are forgotten.
+    ///
+    /// # Errors
+    /// [`ExecError`] for an `x` of another width, or too many positions.
+    pub fn head_input(&mut self, x: &mut [f32]) -> Result<(), ExecError> {
+        let width = self.model.hyper().width;
+        let n = x.len() / width.max(1);
+        expect_length(n * width, x.len())?;
+        self.check_batch(n)?;
+        self.rows = 0;
+        let (backend, b) = (&mut self.backend, &mut self.buffers);
+        backend.resize(&mut b.x, x.len())?;
+        backend.resize(&mut b.normed, x.len())?;
+        if n == 0 {
+            return Ok(());
+        }
+        backend.upload(x, &mut b.x)?;
+        self.norm(n)?;
+        let normed = &self.buffers.x;
+        x.copy_from_slice(self.backend.read(normed, x.len(), &mut self.room)?);
+        Ok(())
+    }
+
     /// Embeds the tokens of a batch, for which there is room.
     fn embed_batch(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         let scale = self.model.hyper().forward.embedding_scale;
@@ -293,15 +319,20 @@ impl<B: Backend> Session<B> {
         for layer in first..self.model.layers.len() {
             self.block_of_batch(layer, n, &mut ())?;
         }
-        let (model, b) = (&self.model, &mut self.buffers);
-        std::mem::swap(&mut b.x, &mut b.normed);
-        let (x, out, epsilon) = (&b.normed, &mut b.x, model.hyper().norm_epsilon);
-        self.backend
-            .rms_norm(n, x, &model.output_norm, epsilon, out)?;
+        self.norm(n)?;
         self.kv.advance(n);
         self.held = first..self.model.layers.len();
         self.rows = n;
         Ok(())
+    }
+
+    /// The norm behind the last block, of the `n` rows of the residual stream.
+    fn norm(&mut self, n: usize) -> Result<(), ExecError> {
+        let (model, b) = (&self.model, &mut self.buffers);
+        std::mem::swap(&mut b.x, &mut b.normed);
+        let (x, out, epsilon) = (&b.normed, &mut b.x, model.hyper().norm_epsilon);
+        self.backend
+            .rms_norm(n, x, &model.output_norm, epsilon, out)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), ExecError> {

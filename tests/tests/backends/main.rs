@@ -56,7 +56,8 @@ macro_rules! suite {
                 suite!(@tests $backend: models::{architectures, demo, factorised});
                 suite!(@tests $backend: sessions::{
                     a_step_is_a_forward_pass_and_its_logits, what_is_cut_off_was_never_read,
-                    the_rest_of_a_pass_is_that_of_the_whole, blocks_know_only_what_they_read,
+                    the_rest_of_a_pass_is_that_of_the_whole, the_head_reads_what_its_logits_are_of,
+                    blocks_know_only_what_they_read,
                     a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
                 });
             }

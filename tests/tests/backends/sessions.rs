@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_loader::exec::BATCH;
 use htc_loader::generate::{Generator, Limits, Stop, Written, generate};
@@ -166,6 +167,37 @@ pub fn the_rest_of_a_pass_is_that_of_the_whole<B: Backend>(backends: fn() -> Vec
         }
     }
     assert!(seen > 8);
+}
+
+pub fn the_head_reads_what_its_logits_are_of<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let (file, tokens) = (tiny(), tokens(20));
+    let [width, layers] = [file.hyper.width, file.hyper.layers];
+    let tied = file.tensor(Role::TokenEmbedding).unwrap();
+    let (rows, _) = file.bytes(tied).as_chunks::<4>();
+    let rows: Vec<f64> = rows.iter().map(|x| f32::from_le_bytes(*x).into()).collect();
+    for (name, [mut part, mut whole]) in two(backends, &file, 64, KvType::F32) {
+        whole.forward(&tokens).unwrap();
+        let expected = whole.logits(0, tokens.len()).unwrap();
+        let mut x = stream(&mut part, &tokens, 18, layers);
+        part.head_input(&mut x).unwrap();
+        let logits = x.chunks_exact(width).flat_map(|x| {
+            rows.chunks_exact(width).map(move |row| {
+                let products = row.iter().zip(x).map(|(w, &x)| w * f64::from(x));
+                products.sum::<f64>() as f32
+            })
+        });
+        let difference = largest_difference(&logits.collect::<Vec<f32>>(), expected);
+        assert!(difference < 1e-4, "{name}: {difference:.2e}");
+        // It is no step of the sequence, and shows no logits.
+        assert_eq!(part.position(), 0);
+        assert!(matches!(part.last_logits(), Err(ExecError::Rows { .. })));
+        part.head_input(&mut []).unwrap();
+        let error = part.head_input(&mut x[1..]).unwrap_err();
+        assert!(matches!(error, ExecError::Shape(_)), "{name}: {error}");
+        let mut many = vec![0.1; width * (part.batch() + 1)];
+        let error = part.head_input(&mut many).unwrap_err();
+        assert!(matches!(error, ExecError::Batch { .. }), "{name}: {error}");
+    }
 }
 
 pub fn blocks_know_only_what_they_read<B: Backend>(backends: fn() -> Vec<Named<B>>) {

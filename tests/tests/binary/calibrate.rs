@@ -154,7 +154,8 @@ fn a_killed_calibration_goes_on() {
     assert_eq!(fs::read(scratch.path("resumed.htz")).unwrap(), expected);
     let left = names(&folder);
     let layers = (0..8).map(|layer| format!("layer-{layer:04}"));
-    let expected: Vec<String> = layers.chain(["lock".to_owned()]).collect();
+    let head = ["head".to_owned()].into_iter();
+    let expected: Vec<String> = head.chain(layers).chain(["lock".to_owned()]).collect();
     assert_eq!(left, expected);
 }
 

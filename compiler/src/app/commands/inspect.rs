@@ -4,7 +4,7 @@ use std::path::Path;
 
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
-use htc_formats::htz::{Form, Htz, Manifest, PlanRecord};
+use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord};
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
 use crate::app::terminal::{bounded, name};
 use crate::report::notes;
-use crate::system::show::bytes_for_people;
+use crate::system::show::{bytes_for_people, interval};
 
 /// Characters of a metadata text shown to people.
 const SHOWN: usize = 120;
@@ -267,11 +267,16 @@ fn show_origin(manifest: &Manifest) {
     }
     if let Some(t) = &manifest.provenance.treatment {
         say!(
-            "treated with gauge {}, sink {}, bias {}",
+            "treated with gauge {}, sink {}, bias {}{}",
             shorten(&t.gauge),
             t.sink.as_deref().map_or_else(|| "off".into(), shorten),
-            if t.bias { "on" } else { "off" }
+            if t.bias { "on" } else { "off" },
+            t.shrinkage
+                .map_or_else(String::new, |part| format!(", shrinkage {part}"))
         );
+    }
+    if let Some(quality) = &manifest.quality {
+        show_quality(quality);
     }
     if let Some(a) = &plan.allocation {
         let optional = |what: &str, value: Option<String>| {
@@ -288,6 +293,30 @@ fn show_origin(manifest: &Manifest) {
             say!("  note: {}", bounded(note));
         }
     }
+}
+
+/// How far an artifact is from its source.
+fn show_quality(quality: &QualityRecord) {
+    let QualityRecord {
+        kl,
+        perplexity_ratio: ratio,
+        ..
+    } = quality;
+    say!(
+        "quality: KL divergence {:.5} nats{}, perplexity {:.4} of the source's{}",
+        kl.value,
+        interval(kl.interval, 5),
+        ratio.value,
+        interval(ratio.interval, 4),
+    );
+    say!(
+        "  on {} windows of {} tokens that decided nothing, {} positions by {}, text sha256 {}",
+        quality.windows,
+        quality.context,
+        quality.tokens,
+        shorten(&quality.protocol),
+        quality.text_sha256
+    );
 }
 
 /// What was decided about every matrix.

@@ -50,10 +50,10 @@ impl Progress {
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {
                 windows,
-                layers,
+                passes,
                 found,
             } => {
-                steps(windows * layers, "windows");
+                steps(windows * passes, "windows");
                 bar.set_position((windows * found) as u64);
                 bar.set_message("calibrating");
             }

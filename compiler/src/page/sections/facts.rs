@@ -236,6 +236,8 @@ fn of_report(report: &Report) -> Vec<Fact> {
             let value = format!("{mean} (largest {largest})");
             (output_error(error.slot), value)
         }));
+        let head = calibration.head.iter();
+        facts.extend(head.map(|head| ("output error of the head", number(head.error))));
     }
     facts
 }

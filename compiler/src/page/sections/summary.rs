@@ -72,9 +72,17 @@ fn of_subject(subject: &Subject) -> String {
         bytes(subject.after as f64),
         bytes(subject.before as f64),
     );
-    match subject.scores {
-        Some((scores, text)) => format!("{size}; {}.", quality(scores, text)),
-        None => format!(
+    let told = subject.artifact.and_then(|of| of.manifest.quality.as_ref());
+    match (subject.scores, told) {
+        (Some((scores, text)), _) => format!("{size}; {}.", quality(scores, text)),
+        (None, Some(told)) => format!(
+            "{size}; as it says itself, on {} tokens of held-out text its perplexity is {} times the original's{}, and the KL divergence from it {} nats.",
+            number(told.tokens as f64),
+            number(told.perplexity_ratio.value),
+            interval(told.perplexity_ratio.interval),
+            brief(told.kl.value),
+        ),
+        (None, None) => format!(
             "{size}. Its quality was not measured: htc eval {} --text TEXT --reference {} --json measures it, and what that writes belongs here.",
             subject.name,
             subject.source.unwrap_or("MODEL"),
@@ -82,13 +90,16 @@ fn of_subject(subject: &Subject) -> String {
     }
 }
 
+fn interval(of: Option<Interval>) -> String {
+    match of {
+        Some((low, high)) => format!(" (95 % interval {} to {})", number(low), number(high)),
+        None => String::new(),
+    }
+}
+
 /// What an evaluation says, in part of a sentence.
 fn quality(scores: &Evaluation, text: &str) -> String {
     let on = format!("on {} tokens of {text}", number(scores.tokens as f64));
-    let interval = |of: Option<Interval>| match of {
-        Some((low, high)) => format!(" (95 % interval {} to {})", number(low), number(high)),
-        None => String::new(),
-    };
     match &scores.reference {
         Some(found) => format!(
             "{on} its perplexity is {} times the original's{}, and the KL divergence from it {} nats",

@@ -114,7 +114,14 @@ fn fail_halfway(run: impl Fn() -> Htc) -> u64 {
 struct Precious(PathBuf);
 
 impl Precious {
-    const NAMES: [&str; 5] = ["file", "lock", "layer-0000", "layer-0009", "stream-0000"];
+    const NAMES: [&str; 6] = [
+        "file",
+        "head",
+        "lock",
+        "layer-0000",
+        "layer-0009",
+        "stream-0000",
+    ];
 
     fn new(scratch: &Scratch) -> Self {
         let folder = scratch.path("precious");

@@ -1,0 +1,62 @@
+//! What was measured on the artifact that was chosen, as the artifact says it itself.
+
+use htc_formats::htz::{self, Digest, HtzError, QualityRecord};
+
+use super::TrialError;
+use super::bench::Bench;
+use crate::calibrate::windows::Windows;
+use crate::measure::{Distance, Evaluation};
+
+impl Bench<'_> {
+    /// Writes what was measured on some windows into an artifact, beside which `choosing` others decided; gives
+    /// what is to be said where an artifact has no word for it.
+    pub(super) fn put_quality(
+        &self,
+        key: Digest,
+        windows: &Windows,
+        choosing: usize,
+        found: &(Evaluation, Distance),
+    ) -> Result<Option<String>, TrialError> {
+        let text = self.held_out_text();
+        let record = record(text, windows, choosing, found);
+        match self.put(key, Some(record)) {
+            // A perplexity may be beyond all numbers, and one of an earlier run must not stay.
+            Err(HtzError::Quality {
+                property, found, ..
+            }) => {
+                self.put(key, None)?;
+                Ok(Some(format!(
+                    "the quality is not in the artifact, since {property} is {found}"
+                )))
+            }
+            done => Ok(done.map(|()| None)?),
+        }
+    }
+}
+
+fn record(
+    text_sha256: Digest,
+    windows: &Windows,
+    choosing: usize,
+    (evaluation, distance): &(Evaluation, Distance),
+) -> QualityRecord {
+    QualityRecord {
+        text_sha256,
+        tokens_sha256: windows.digest(),
+        protocol: QualityRecord::SECOND_HALF.to_owned(),
+        context: evaluation.context as u64,
+        windows: evaluation.chunks as u64,
+        tokens: evaluation.tokens,
+        choosing_windows: choosing as u64,
+        kl: htz::Estimate {
+            value: distance.kl,
+            stderr: distance.kl_stderr,
+            interval: distance.kl_interval,
+        },
+        perplexity_ratio: htz::Estimate {
+            value: distance.perplexity_ratio,
+            stderr: distance.perplexity_ratio_stderr,
+            interval: distance.perplexity_ratio_interval,
+        },
+    }
+}

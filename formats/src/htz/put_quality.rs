@@ -1,0 +1,47 @@
+//! What was measured on a complete artifact is written into its manifest.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+
+use super::layout::Header;
+use super::writer::{failure, head};
+use super::{Htz, HtzError, HtzWriter, QualityRecord};
+use crate::folder::Folder;
+use crate::map::{MapError, MappedFile};
+
+impl HtzWriter {
+    /// Writes what was measured on the complete artifact `name` of a folder of one's own into its manifest,
+    /// where its draft had a quality and so reserved the room; or takes out what stands there. Nothing else
+    /// of it changes, but for the minor version and the digests of manifest and header.
+    ///
+    /// It is written in place, before the artifact is [published](HtzWriter::publish): whoever is
+    /// interrupted leaves a head that does not match its digests, and tensors that another writer may
+    /// [take over](HtzWriter::take_over).
+    ///
+    /// # Errors
+    /// [`HtzError::Quality`] where the record is none of a measurement, [`HtzError::ManifestRoom`] where no
+    /// room was reserved, what is wrong with the artifact, and failures of the system.
+    pub fn put_quality(
+        folder: &Folder,
+        name: &OsStr,
+        quality: Option<QualityRecord>,
+    ) -> Result<(), HtzError> {
+        let path = folder.path().join(name);
+        let file = folder.read(name).map_err(|error| MapError::Io {
+            path: path.clone(),
+            error,
+        })?;
+        let artifact = Htz::of_map(MappedFile::of_file(path.clone(), &file)?)?;
+        let header = Header::decode(artifact.map())?;
+        let mut manifest = artifact.manifest().clone();
+        // Nobody reads the mapping while the file changes.
+        drop(artifact);
+        manifest.quality = quality;
+        let head = head(&manifest, header)?;
+        let written = folder.edit(name).and_then(|mut file| {
+            file.write_all(&head)?;
+            file.sync_all()
+        });
+        written.map_err(|error| failure("write", &path, header.file_length, error))
+    }
+}
