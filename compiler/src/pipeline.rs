@@ -18,6 +18,7 @@ mod builder;
 pub mod clean;
 mod error;
 mod prepare;
+mod sized;
 
 use std::io;
 use std::path::Path;
@@ -27,7 +28,7 @@ use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, ChoiceRequest, Chosen};
+use crate::choose::{self, ChoiceRequest, Chosen, Plans};
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::make::Inputs;
@@ -45,6 +46,7 @@ pub use error::CompileError;
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
 use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
+pub use sized::MadeFrom;
 
 /// Compiles a model.
 ///
@@ -88,7 +90,11 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         watch.tell(Event::Keeping(work.kept()));
         let planner = |ratio| prepared.plan_at(ratio);
         let chosen = clock.during(Stage::Factorise, || {
-            choose::choose(&inputs, &planner, prepared.wanted, &work, &clock, watch)
+            let plans = Plans {
+                at: &planner,
+                uniform: prepared.uniform.as_ref(),
+            };
+            choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
         })?;
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
@@ -201,7 +207,8 @@ pub fn search(
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
     let wanted = ChoiceRequest {
-        treatment: planned.plan.request().treatment,
+        plans: 1,
+        treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
         goal,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
@@ -216,10 +223,22 @@ pub fn search(
         threads,
     };
     let work = Work::open(scratch, watch)?;
-    let planner = |ratio| plan_at(source, &planned.plan, planned.made_from.as_ref(), ratio);
+    let planner = |ratio| {
+        plan_at(
+            source,
+            &planned.plan,
+            planned.made_from.as_ref(),
+            calibration,
+            ratio,
+        )
+    };
     watch.tell(Event::Keeping(work.kept()));
     let clock = StageClock::default();
-    let chosen = choose::choose(&inputs, &planner, wanted, &work, &clock, watch);
+    let plans = Plans {
+        at: &planner,
+        uniform: None,
+    };
+    let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;
     // Compiled, it is to be what was measured.
     let Treatment {

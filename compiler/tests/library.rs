@@ -12,6 +12,7 @@ use htc::calibrate::CalibrateError;
 use htc::plan::PlanError;
 use htc::request::{
     Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, SinkProtection,
+    TextSource,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
 use htc_formats::model::Slot;
@@ -52,9 +53,12 @@ fn texts_and_plans_are_inputs_too() {
     let compiler = Compiler::new(demo("reference-7m-f16.gguf"), "a.htz")
         .calibration(demo("alice.txt"))
         .weighted_calibration("more.txt", 0.5)
+        .calibration(TextSource::Shipped)
         .held_out(demo("time_machine.txt"))
         .plan("plan.json");
     let inputs = compiler.inputs().unwrap();
+    // The model, two texts and the one to measure on, the plan: the shipped text is no file.
+    assert_eq!(inputs.len(), 5, "{inputs:?}");
     for input in [
         demo("reference-7m-f16.gguf"),
         demo("alice.txt"),
@@ -161,6 +165,12 @@ fn refusals(folder: &Path) -> Vec<(Compiler, &'static str)> {
             "calibration_tokens",
         ),
         (calibrated().held_out(demo("alice.txt")), "held_out"),
+        (
+            calibrated()
+                .calibration(TextSource::Shipped)
+                .weighted_calibration(TextSource::Shipped, 0.5),
+            "calibration",
+        ),
         (calibrated().cache(demo("alice.txt")), "cache"),
         // A text of one window.
         (on(window).context(64).max_kl(0.1), "max_kl"),

@@ -4,7 +4,8 @@
 //! are searched, what it loses of the energy of the numbers and millions of numbers a second on one
 //! thread: a row encoded, scales searched with importances, codes taken one at a time as a quantiser
 //! with feedback does, and scales fitted to codes. The numbers are normally distributed, or those
-//! of a file of f16. Every rate is the best of several rounds.
+//! of a file of f16. Every rate is the best of many short rounds, so that other work on the machine disturbs it
+//! little.
 
 use std::time::Instant;
 
@@ -12,10 +13,10 @@ use htc_formats::DType;
 use htc_formats::block::{BlockFit, decode, encode};
 
 /// Numbers that are encoded.
-const NUMBERS: usize = 1 << 18;
+const NUMBERS: usize = 1 << 14;
 
 /// Rounds of every measurement.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 100;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let values = match std::env::args().nth(1) {

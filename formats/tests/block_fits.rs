@@ -7,35 +7,12 @@
     reason = "a test fails by panicking, and so do its helpers"
 )]
 
+mod block_common;
+
+use block_common::{Random, error, rounded, weighted};
 use htc_formats::DType;
 use htc_formats::block::{BlockError, BlockFit, decode, encode};
 use proptest::prelude::*;
-
-/// Deterministic numbers (Knuth's MMIX).
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f32 {
-        let (factor, term) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
-        self.0 = self.0.wrapping_mul(factor).wrapping_add(term);
-        (self.0 >> 40) as f32 / (1 << 24) as f32
-    }
-
-    /// Twelve uniform numbers are nearly a normal one.
-    fn normal(&mut self) -> f32 {
-        (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
-    }
-
-    fn block(&mut self, dtype: DType) -> Vec<f32> {
-        (0..dtype.block_len()).map(|_| self.normal()).collect()
-    }
-
-    /// Importances over four orders of magnitude.
-    fn importance(&mut self, dtype: DType) -> Vec<f32> {
-        let one = |_| (1.5 * self.normal()).exp();
-        (0..dtype.block_len()).map(one).collect()
-    }
-}
 
 fn packed(fit: &BlockFit, codes: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x55; fit.dtype().block_bytes()];
@@ -47,30 +24,6 @@ fn decoded(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let mut values = vec![0.0; dtype.block_len()];
     decode(dtype, bytes, &mut values).unwrap();
     values
-}
-
-fn rounded(fit: &BlockFit, values: &[f32]) -> Vec<u8> {
-    let mut codes = vec![0; values.len()];
-    fit.round(values, &mut codes).unwrap();
-    codes
-}
-
-/// `Σ w (x - y)²` in float64.
-fn weighted(values: &[f32], weights: &[f32], back: &[f32]) -> f64 {
-    let pairs = values.iter().zip(back).zip(weights);
-    pairs
-        .map(|((&x, &y), &w)| f64::from(w) * (f64::from(x) - f64::from(y)).powi(2))
-        .sum()
-}
-
-/// The error of a fit with the nearest codes.
-fn error(fit: &BlockFit, values: &[f32], weights: &[f32]) -> f64 {
-    let codes = rounded(fit, values);
-    let places = codes.iter().enumerate();
-    let back: Vec<f32> = places
-        .map(|(place, &code)| fit.value(place, code))
-        .collect();
-    weighted(values, weights, &back)
 }
 
 #[test]
@@ -204,8 +157,8 @@ fn importances_lower_the_error_under_them() {
             "{dtype}: {:.4} of the error without importances, worst block {worst:.4}",
             with / without
         );
-        assert!(with < 0.95 * without, "{dtype}: {with} {without}");
-        assert!(worst < 1.1, "{dtype}: {worst}");
+        assert!(with < 0.75 * without, "{dtype}: {with} {without}");
+        assert!(worst < 1.02, "{dtype}: {worst}");
     }
 }
 
@@ -357,89 +310,6 @@ fn what_is_no_block_is_refused() {
     }
     let error = BlockFit::search(DType::F16, &[1.0], None).unwrap_err();
     assert_eq!(error, BlockError::NotWritten { dtype: DType::F16 });
-}
-
-/// The least weighted squared error that any real scale leaves with given levels: between two scales where
-/// a number changes its level the levels are the same, and their best scale has a closed form.
-fn least_error(x: &[f32], w: &[f32], levels: &[f64]) -> f64 {
-    let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let w: Vec<f64> = w.iter().map(|&w| f64::from(w)).collect();
-    let mut bounds: Vec<f64> = Vec::new();
-    for x in &x {
-        bounds.extend(levels.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0 / x));
-    }
-    bounds.sort_by(f64::total_cmp);
-    let nearest = |x: f64| {
-        let at = levels
-            .partition_point(|level| *level < x)
-            .clamp(1, levels.len() - 1);
-        let (below, above) = (levels[at - 1], levels[at]);
-        if x - below < above - x { below } else { above }
-    };
-    let between = bounds.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
-    let gain = between.map(|inverse| {
-        let (mut xq, mut qq) = (0.0, 0.0);
-        for (x, w) in x.iter().zip(&w) {
-            let q = nearest(x * inverse);
-            xq += w * x * q;
-            qq += w * q * q;
-        }
-        if qq > 0.0 { xq * xq / qq } else { 0.0 }
-    });
-    let energy: f64 = x.iter().zip(&w).map(|(x, w)| w * x * x).sum();
-    energy - gain.fold(0.0, f64::max)
-}
-
-/// The types of one scale, against every scale that there is.
-#[test]
-fn a_scale_is_near_the_optimum() {
-    const IQ4: [f64; 16] = [
-        -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0,
-        69.0, 89.0, 113.0,
-    ];
-    let whole = |low: i32, high: i32| (low..=high).map(f64::from).collect::<Vec<f64>>();
-    // How far above the optimum in the sum and in a single block, without importances and with them.
-    for (dtype, levels, within) in [
-        (DType::Q4_0, whole(-8, 7), [1.003, 1.1, 1.02, 1.6]),
-        (DType::Q5_0, whole(-16, 15), [1.02, 1.2, 1.06, 1.6]),
-        (DType::Q8_0, whole(-127, 127), [1.15, 1.7, 1.3, 3.0]),
-        (DType::IQ4NL, IQ4.to_vec(), [1.01, 1.1, 1.02, 1.9]),
-    ] {
-        let mut random = Random(9);
-        for importances in [false, true] {
-            let (mut found, mut least, mut worst) = (0.0, 0.0, 0.0_f64);
-            for _ in 0..60 {
-                let (values, weights) = (random.block(dtype), random.importance(dtype));
-                let weights = if importances {
-                    weights
-                } else {
-                    vec![1.0; values.len()]
-                };
-                let fit = BlockFit::search(dtype, &values, Some(&weights)).unwrap();
-                let optimum = least_error(&values, &weights, &levels);
-                let of_fit = error(&fit, &values, &weights);
-                // A scale of f16 instead of a real one.
-                assert!(of_fit > 0.99 * optimum, "{dtype}: {of_fit} {optimum}");
-                (found, least) = (found + of_fit, least + optimum);
-                worst = worst.max(of_fit / optimum);
-            }
-            println!(
-                "{dtype} {importances}: {:.4} of the optimum, worst block {worst:.4}",
-                found / least
-            );
-            let [all, one] = if importances {
-                [within[2], within[3]]
-            } else {
-                [within[0], within[1]]
-            };
-            assert!(
-                found < all * least,
-                "{dtype} {importances}: {}",
-                found / least
-            );
-            assert!(worst < one, "{dtype} {importances}: {worst}");
-        }
-    }
 }
 
 proptest! {

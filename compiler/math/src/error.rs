@@ -114,6 +114,38 @@ pub enum FactoriseError {
         /// The shrinkage asked for.
         found: f64,
     },
+    /// A second moment is damped by less than nothing.
+    #[error("a damping of {found} is not possible: choose a finite number of at least 0")]
+    Damping {
+        /// The damping asked for.
+        found: f64,
+    },
+    /// A second moment is singular, or not one, in spite of its damping.
+    #[error(
+        "the second moment has no part of its own in channel {index}: raise its damping, or calibrate again"
+    )]
+    NotDefinite {
+        /// The first such channel, from behind.
+        index: usize,
+    },
+    /// Rows are no whole blocks of a code.
+    #[error("rows of {cols} numbers are not whole blocks of {block}: choose another code")]
+    Blocks {
+        /// Numbers in a row.
+        cols: usize,
+        /// Numbers in a block.
+        block: usize,
+    },
+    /// A code has no scales for what numbers of a block are, or what they become when they make up for errors.
+    #[error(
+        "the block at row {row}, column {col} holds numbers that are beyond the code: choose another, or keep the matrix as it is"
+    )]
+    NoScales {
+        /// Which row.
+        row: usize,
+        /// The first column of the block.
+        col: usize,
+    },
     /// The exponent of a gauge is out of range.
     #[error("a gauge exponent of {found} is not possible: choose 0 to 2")]
     Exponent {

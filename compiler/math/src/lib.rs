@@ -29,6 +29,7 @@ mod covariance;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;
 mod error;
+mod feedback;
 mod gauge;
 mod low_rank;
 mod measure;
@@ -56,6 +57,7 @@ pub use basis::{
 pub use bias::bias_correction;
 pub use covariance::{covariance, mean_energy};
 pub use error::FactoriseError;
+pub use feedback::{BlockCode, Coded, Feedback};
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
 pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
 pub use measure::{

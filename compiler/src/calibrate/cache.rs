@@ -17,11 +17,29 @@ pub(super) const LOCK: &str = "lock";
 /// The statistics of what the head reads.
 pub(super) const HEAD: &str = "head";
 
-/// What the names of the cache's entries begin with.
-const ENTRY: &str = "calibration-";
+/// What an entry of the cache is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Activations.
+    Calibration,
+    /// Gradients.
+    Gradients,
+}
 
-pub(super) fn entry_name(key: Digest) -> OsString {
-    format!("{ENTRY}{key}").into()
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Calibration, Kind::Gradients];
+
+    /// What the names of its entries begin with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Kind::Calibration => "calibration-",
+            Kind::Gradients => "gradients-",
+        }
+    }
+}
+
+pub(super) fn entry_name(kind: Kind, key: Digest) -> OsString {
+    format!("{}{key}", kind.prefix()).into()
 }
 
 /// The folder of the cache.
@@ -72,7 +90,11 @@ pub(super) fn open_entry(
 /// # Errors
 /// [`CalibrateError::Cache`].
 pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
-    let folder = open_entry(&cache_folder(options)?, &entry_name(key), false)?;
+    let folder = open_entry(
+        &cache_folder(options)?,
+        &entry_name(Kind::Calibration, key),
+        false,
+    )?;
     empty(&folder).map_err(|error| CalibrateError::Cache {
         path: folder.path().to_owned(),
         error,
@@ -86,12 +108,14 @@ fn empty(folder: &Folder) -> io::Result<()> {
     names.try_for_each(|name| folder.remove(name))
 }
 
-/// Whether a file of the cache is one that calibrations write.
+/// Whether a file of the cache is one that calibrations and backward passes write.
 pub(super) fn is_of_entry(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes == HEAD.as_bytes()
         || bytes.starts_with(b"layer-")
         || bytes.starts_with(b"stream-")
+        || bytes.starts_with(b"gradient-")
+        || bytes.starts_with(b"outputs-")
         || bytes.ends_with(UNFINISHED.as_bytes())
 }
 
@@ -130,7 +154,8 @@ pub fn idle(cache: &Path) -> io::Result<Vec<IdleEntry>> {
     let names = Folder::open(cache)?.names()?;
     let entries = names.into_iter().filter(|name| {
         let bytes = name.as_encoded_bytes();
-        bytes.starts_with(ENTRY.as_bytes())
+        let mut kinds = Kind::ALL.iter();
+        kinds.any(|kind| bytes.starts_with(kind.prefix().as_bytes()))
     });
     let open = |name: OsString| -> Option<IdleEntry> {
         let parent = Folder::open(cache).ok()?;

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::windows::TextTooShort;
 use crate::event::Cancelled;
+use crate::request::TextSource;
 
 /// What the text goes through, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +42,10 @@ pub enum CalibrateError {
     #[error("there is no text to calibrate on; give one at least")]
     NoText,
     /// The text is shorter than a window.
-    #[error("{}: {error}", path.display())]
+    #[error("{text}: {error}")]
     TooShort {
         /// The text.
-        path: PathBuf,
+        text: TextSource,
         /// How short.
         error: TextTooShort,
     },
@@ -99,8 +100,8 @@ pub enum CalibrateError {
     #[error("`calibration`: a text has a weight of {0}; give a finite number above 0")]
     Weight(f64),
     /// A text is calibrated on twice.
-    #[error("`calibration` {}: given twice; give it once, with a weight if it is to count more", .0.display())]
-    Twice(PathBuf),
+    #[error("`calibration` {0}: given twice; give it once, with a weight if it is to count more")]
+    Twice(TextSource),
     /// What is to be held out is what is calibrated on.
     #[error("`held_out` {}: the same text as `calibration`; leave it out and the ends of the texts are held out, or give another", .0.display())]
     HeldOutIsText(PathBuf),

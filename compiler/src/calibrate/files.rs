@@ -13,13 +13,14 @@ use htc_formats::htz::{Digest, Hasher};
 use htc_formats::model::HyperParameters;
 
 use super::CalibrateError;
-use super::cache::{HEAD, LOCK, cache_folder, entry_name, is_of_entry, open_entry};
+use super::cache::{HEAD, Kind};
+use super::entry::Entry;
 use super::moments::Moments;
 use super::statistics::LayerSums;
 use super::store::{self, Extent, Identity, StoredHead, StoredLayer};
 use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
-use crate::system::{disk, lock};
+use crate::system::disk;
 
 const WRITTEN_DAMAGED: &str = "what was written is damaged";
 
@@ -48,7 +49,7 @@ impl Finished {
 
 /// The files of one calibration.
 pub(super) struct Files {
-    folder: Folder,
+    entry: Entry,
     key: Digest,
     extent: Extent,
 }
@@ -60,9 +61,8 @@ impl Files {
         key: Digest,
         extent: Extent,
     ) -> Result<Files, CalibrateError> {
-        let cache = cache_folder(options)?;
         Ok(Files {
-            folder: open_entry(&cache, &entry_name(key), options.trust_cache)?,
+            entry: Entry::open(options, Kind::Calibration, key)?,
             key,
             extent,
         })
@@ -73,57 +73,30 @@ impl Files {
         self.extent
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    fn folder(&self) -> &Folder {
+        self.entry.folder()
     }
 
-    /// Waits until nobody else works here. Whoever comes second finds everything.
-    ///
-    /// # Errors
-    /// [`CalibrateError::Locked`], [`CalibrateError::Cancelled`]; inside of the result what the system
-    /// says, which is no error where the cache is complete.
+    fn path(&self, name: &str) -> PathBuf {
+        self.entry.path(name)
+    }
+
+    /// As [`Entry::lock`].
     pub(super) fn lock(
         &self,
         options: &CalibrationOptions,
         watch: Watch,
     ) -> Result<io::Result<File>, CalibrateError> {
-        let file = match self.folder.edit(OsStr::new(LOCK)) {
-            Ok(file) => file,
-            failed => return Ok(failed),
-        };
-        let held = || {
-            let said = format!(
-                "another htc calibrates this model on this text; waiting for it, {} seconds at most",
-                options.lock_timeout.as_secs()
-            );
-            watch.tell(Event::Warning(&said));
-        };
-        let ended = || watch.check().is_err();
-        let taken = lock::take(&file, options.lock_timeout, held, ended);
-        watch.check()?;
-        match taken {
-            Ok(true) => Ok(Ok(file)),
-            Ok(false) => Err(CalibrateError::Locked(self.path(LOCK))),
-            Err(error) => Ok(Err(error)),
-        }
+        self.entry.lock(options, watch)
     }
 
-    /// The lock, or `None` where it could not be had and is not needed: a cache that is complete and may
-    /// only be read is as good.
+    /// As [`Entry::locked`].
     pub(super) fn locked(
         &self,
         lock: io::Result<File>,
         complete: bool,
     ) -> Result<Option<File>, CalibrateError> {
-        let kinds = [
-            io::ErrorKind::ReadOnlyFilesystem,
-            io::ErrorKind::PermissionDenied,
-        ];
-        match lock {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if complete && kinds.contains(&error.kind()) => Ok(None),
-            Err(error) => Err(failed(&self.path(LOCK))(error)),
-        }
+        self.entry.locked(lock, complete)
     }
 
     /// What is finished, as far as it can be gone on behind it. The next layer, or the head, needs the
@@ -160,9 +133,9 @@ impl Files {
             false => store::head_bytes(hyper) as u64,
         };
         let needed = layers + head + 2 * stream.min(missing * stream);
-        match disk::free(self.folder.path()).filter(|free| *free < needed) {
+        match disk::free(self.folder().path()).filter(|free| *free < needed) {
             Some(free) => {
-                let path = self.folder.path().to_owned();
+                let path = self.folder().path().to_owned();
                 Err(CalibrateError::NoSpace { path, needed, free })
             }
             None => Ok(()),
@@ -171,7 +144,8 @@ impl Files {
 
     /// Removes what runs that were killed left beside what is finished.
     pub(super) fn sweep(&self, finished: &Finished) -> Result<(), CalibrateError> {
-        self.try_sweep(finished).map_err(failed(self.folder.path()))
+        self.try_sweep(finished)
+            .map_err(failed(self.folder().path()))
     }
 
     fn try_sweep(&self, finished: &Finished) -> io::Result<()> {
@@ -181,12 +155,7 @@ impl Files {
             true => needed.push(HEAD.to_owned()),
             false => needed.extend(found.checked_sub(1).map(stream_name)),
         }
-        for name in self.folder.names()? {
-            if is_of_entry(&name) && !needed.iter().any(|of| name == of.as_str()) {
-                self.folder.remove(&name)?;
-            }
-        }
-        Ok(())
+        self.entry.sweep(&needed)
     }
 
     /// The statistics of a layer, where they are there and sound.
@@ -194,7 +163,7 @@ impl Files {
         let name = layer_name(layer);
         let identity = self.identity(layer);
         let damaged = |why: &str| self.tell_damaged(&name, why, watch);
-        let (folder, name, extent) = (&self.folder, OsStr::new(&name), self.extent);
+        let (folder, name, extent) = (self.folder(), OsStr::new(&name), self.extent);
         StoredLayer::open(folder, name, identity, hyper, extent, damaged)
     }
 
@@ -202,7 +171,7 @@ impl Files {
     fn stored_head(&self, hyper: &HyperParameters, watch: Watch) -> Option<StoredHead> {
         let identity = self.identity(hyper.layers);
         let damaged = |why: &str| self.tell_damaged(HEAD, why, watch);
-        StoredHead::open(&self.folder, OsStr::new(HEAD), identity, hyper, damaged)
+        StoredHead::open(self.folder(), OsStr::new(HEAD), identity, hyper, damaged)
     }
 
     fn tell_damaged(&self, name: &str, why: &str, watch: Watch) {
@@ -231,7 +200,7 @@ impl Files {
         let name = layer_name(layer);
         let path = self.path(&name);
         let identity = self.identity(layer);
-        let written = store::write(&self.folder, OsStr::new(&name), identity, stream, sums);
+        let written = store::write(self.folder(), OsStr::new(&name), identity, stream, sums);
         written.map_err(failed(&path))?;
         self.remove_stream_before(layer)?;
         let stored = self.stored(layer, hyper, watch);
@@ -250,7 +219,7 @@ impl Files {
     ) -> Result<StoredHead, CalibrateError> {
         let path = self.path(HEAD);
         let identity = self.identity(hyper.layers);
-        let written = store::write_head(&self.folder, OsStr::new(HEAD), identity, sums);
+        let written = store::write_head(self.folder(), OsStr::new(HEAD), identity, sums);
         written.map_err(failed(&path))?;
         self.remove_stream_before(hyper.layers)?;
         let stored = self.stored_head(hyper, watch);
@@ -263,7 +232,7 @@ impl Files {
             return Ok(());
         };
         let done = stream_name(before);
-        let removed = self.folder.remove(OsStr::new(&done));
+        let removed = self.folder().remove(OsStr::new(&done));
         removed.map_err(failed(&self.path(&done)))
     }
 
@@ -277,7 +246,7 @@ impl Files {
     /// # Errors
     /// What the system says.
     pub(super) fn read_stream(&self, layer: usize) -> io::Result<File> {
-        self.folder.read(OsStr::new(&stream_name(layer)))
+        self.folder().read(OsStr::new(&stream_name(layer)))
     }
 
     /// Writes the residual stream behind a layer; nothing has its name unless `write` succeeds.
@@ -290,7 +259,7 @@ impl Files {
         write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
     ) -> io::Result<()> {
         let name = stream_name(layer);
-        disk::write_in(&self.folder, OsStr::new(&name), true, |to| write(to))
+        disk::write_in(self.folder(), OsStr::new(&name), true, |to| write(to))
     }
 
     fn has_stream(&self, layer: usize, expected: Digest) -> bool {

@@ -16,15 +16,17 @@
 //! number of threads.
 
 pub mod cache;
+mod contents;
+pub(crate) mod entry;
 mod error;
 mod files;
 mod flow;
-mod moments;
+pub(crate) mod moments;
 mod statistics;
-mod store;
+pub(crate) mod store;
 pub mod windows;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use htc_formats::htz::Digest;
@@ -36,11 +38,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::windows::{HeldOut, Mixture, Windows};
 use crate::event::{Event, Watch};
-use crate::request::CalibrationText;
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
-use crate::system::show::name_of;
-use crate::system::{disk, memory, text};
+use crate::request::{CalibrationText, TextSource};
+use crate::system::{memory, text};
 pub use cache::{cache_folder, forget};
+use contents::Contents;
 pub use error::{CalibrateError, Stage};
 use files::{Files, Finished};
 use flow::Flow;
@@ -73,11 +75,12 @@ impl CalibrationOptions {
             if !(text.weight > 0.0 && text.weight.is_finite()) {
                 return Err(CalibrateError::Weight(text.weight));
             }
-            let same = |other: &Path| disk::same_place(other, &text.path);
-            if self.texts[..index].iter().any(|other| same(&other.path)) {
-                return Err(CalibrateError::Twice(text.path.clone()));
+            let same = |other: &TextSource| other.is_same(&text.source);
+            if self.texts[..index].iter().any(|other| same(&other.source)) {
+                return Err(CalibrateError::Twice(text.source.clone()));
             }
-            if let Some(other) = self.held_out.as_ref().filter(|other| same(other)) {
+            let is_text = |other: &&PathBuf| same(&TextSource::File(other.to_path_buf()));
+            if let Some(other) = self.held_out.as_ref().filter(is_text) {
                 return Err(CalibrateError::HeldOutIsText(other.clone()));
             }
         }
@@ -119,6 +122,9 @@ pub struct CalibratedText {
     pub tokens: usize,
     /// How much each of them counts.
     pub weight: f64,
+    /// Parts of the shipped text that were left out, since the model has no tokens for their script.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// What reads the same activations.
@@ -161,17 +167,17 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Digest of the text that what is measured on was kept back from.
-    pub fn held_out_digest(&self) -> Digest {
-        self.held_out_text.unwrap_or_else(|| self.text_digest())
-    }
-
     /// What is read in a place, on all positions of the text.
     pub fn inputs(&self, place: Place) -> Moment {
         match place {
             Place::Site { layer, site } => self.layers[layer].site(site),
             Place::Head => self.head.inputs(),
         }
+    }
+
+    /// Digest of the text that what is measured on was kept back from.
+    pub fn held_out_digest(&self) -> Digest {
+        self.held_out_text.unwrap_or_else(|| self.text_digest())
     }
 
     /// Tokens that went through the model.
@@ -222,6 +228,14 @@ pub fn calibrate(
         held_out,
         held_out_text,
     } = Read::of(model, options)?;
+    for left_out in texts.iter().map(|text| &text.left_out) {
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            watch.tell(Event::Note(&format!(
+                "left out of the shipped text: {left_out}; the model has no tokens for their script"
+            )));
+        }
+    }
     let key = options.key(source, &text);
     let windows = text.windows().count();
     let extent = Extent {
@@ -276,6 +290,14 @@ pub fn calibrate(
     })
 }
 
+/// The windows of the texts that a model is calibrated on.
+///
+/// # Errors
+/// [`CalibrateError`], of a text or of the tokenizer.
+pub fn text_of(model: &Model, options: &CalibrationOptions) -> Result<Mixture, CalibrateError> {
+    Ok(Read::of(model, options)?.text)
+}
+
 /// What is read of the texts.
 struct Read {
     /// What is calibrated on.
@@ -292,29 +314,34 @@ impl Read {
     fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
         let tokenizer = tokenizer(model)?;
         let (context, most) = (options.context, options.tokens / options.context);
-        let too_short = |path: &Path| {
-            let path = path.to_owned();
-            move |error| CalibrateError::TooShort { path, error }
-        };
-        let windows = |path: &Path, text: &str, most| {
-            Windows::new(&tokenizer, text, context, most).map_err(too_short(path))
+        let windows = |source: &TextSource, text: &str, most| {
+            let text = Windows::new(&tokenizer, text, context, most);
+            text.map_err(|error| CalibrateError::TooShort {
+                text: source.clone(),
+                error,
+            })
         };
         let (mut parts, mut texts, mut held_out) = (Vec::new(), Vec::new(), Vec::new());
-        for CalibrationText { path, weight } in &options.texts {
-            let text = text::read(path)?;
+        for CalibrationText { source, weight } in &options.texts {
+            let Contents {
+                text,
+                sha256,
+                left_out,
+            } = Contents::of(source, &tokenizer)?;
             let used = match &options.held_out {
-                Some(_) => windows(path, &text, Some(most))?,
+                Some(_) => windows(source, &text, Some(most))?,
                 None => {
-                    let (used, held) = windows(path, &text, None)?.hold_out(most);
+                    let (used, held) = windows(source, &text, None)?.hold_out(most);
                     held_out.extend(held);
                     used
                 }
             };
             texts.push(CalibratedText {
-                name: name_of(path),
-                sha256: Digest::of(text.as_bytes()),
+                name: source.name(),
+                sha256,
                 tokens: used.tokens(),
                 weight: *weight,
+                left_out,
             });
             parts.push((used, *weight));
         }
@@ -322,7 +349,7 @@ impl Read {
         if let Some(path) = &options.held_out {
             let text = text::read(path)?;
             held_out_text = Some(Digest::of(text.as_bytes()));
-            held_out.push(windows(path, &text, Some(MOST_HELD_OUT))?);
+            held_out.push(windows(&path.into(), &text, Some(MOST_HELD_OUT))?);
         }
         Ok(Read {
             text: Mixture::new(parts).ok_or(CalibrateError::NoText)?,

@@ -116,6 +116,14 @@ fn positions(extent: Extent) -> usize {
 
 const HEADER: usize = 8 + 32 + 8 + 32;
 
+/// Where the content of a sealed file begins.
+pub(crate) const CONTENT: usize = HEADER;
+
+/// Bytes of a sealed file with so many bytes of content.
+pub(crate) fn sealed_bytes(content: usize) -> usize {
+    content.saturating_add(HEADER + 32)
+}
+
 /// Bytes of the file of what the head reads.
 pub fn head_bytes(hyper: &HyperParameters) -> usize {
     HEADER + moment_bytes(hyper.width) + 32
@@ -183,7 +191,10 @@ pub fn write_head(
 }
 
 /// Writes what `write` gives between the identity and the digest of everything.
-fn write_sealed(
+///
+/// # Errors
+/// What the system or `write` says.
+pub(crate) fn write_sealed(
     folder: &Folder,
     name: &OsStr,
     identity: Identity,
@@ -418,7 +429,7 @@ impl StoredHead {
 
 /// A file of so many bytes that says what it is of and has its digest at the end; `None` where there is
 /// none, or it is of something else or damaged, which `damaged` is told.
-fn open_sealed(
+pub(crate) fn open_sealed(
     folder: &Folder,
     name: &OsStr,
     identity: Identity,

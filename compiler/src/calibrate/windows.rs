@@ -1,5 +1,7 @@
 //! A text as windows of tokens, as perplexity is measured and calibration reads.
 
+use std::ops::Range;
+
 use htc_formats::htz::{Digest, Hasher};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use thiserror::Error;
@@ -102,6 +104,11 @@ impl Windows {
         hasher.finish()
     }
 
+    /// The tokens of some positions, counted through all windows.
+    pub fn tokens_at(&self, positions: Range<usize>) -> &[u32] {
+        &self.tokens[positions]
+    }
+
     /// Windows.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.context
@@ -133,6 +140,28 @@ impl Mixture {
         let shares = shares.collect();
         let windows = Windows::joined(texts.into_iter().map(|(windows, _)| windows))?;
         Some(Mixture { windows, shares })
+    }
+
+    /// About `most` of the windows, spread evenly over each text; at least one of each.
+    #[must_use]
+    pub fn thinned(&self, most: usize) -> Mixture {
+        let (windows, all) = (&self.windows, self.windows.count().max(1));
+        let (mut first, mut tokens, mut shares) = (0, Vec::new(), Vec::new());
+        for &(count, weight) in &self.shares {
+            let kept = (count * most.min(all) / all).max(1).min(count);
+            for index in 0..kept {
+                let window = first + (2 * index + 1) * count / (2 * kept);
+                let context = windows.context;
+                tokens.extend_from_slice(&windows.tokens[window * context..][..context]);
+            }
+            shares.push((kept, weight));
+            first += count;
+        }
+        let context = windows.context;
+        Mixture {
+            windows: Windows { tokens, context },
+            shares,
+        }
     }
 
     /// All windows, text by text.
@@ -273,5 +302,25 @@ mod tests {
         assert_eq!(mixture.windows().count(), 6);
         assert_ne!(mixture.named(), of([1.0, 0.5, 3.0]).named());
         assert!(Mixture::new(Vec::new()).is_none());
+    }
+
+    /// Every text keeps its share, its weight and its order.
+    #[test]
+    fn a_part_of_the_windows_is_spread_over_every_text() {
+        let text = |tokens: Range<u32>| Windows {
+            tokens: tokens.collect(),
+            context: 1,
+        };
+        let texts = vec![
+            (text(0..12), 1.0),
+            (text(100..106), 2.0),
+            (text(200..201), 3.0),
+        ];
+        let all = Mixture::new(texts).unwrap();
+        let kept = all.thinned(6);
+        assert_eq!(kept.windows.tokens, [1, 4, 7, 10, 102, 103 + 1, 200]);
+        assert_eq!(kept.shares, [(4, 1.0), (2, 2.0), (1, 3.0)]);
+        assert_eq!(all.thinned(100).windows.tokens, all.windows.tokens);
+        assert_eq!(all.thinned(0).windows.count(), 3);
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use htc_formats::DType;
 use htc_formats::htz::{Digest, HtzError, QualityRecord};
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
@@ -17,7 +18,7 @@ use crate::event::{Event, Watch};
 use crate::make::work::Work;
 use crate::make::{AxiomSearch, Built, Inputs};
 use crate::measure::{self, Distance, Evaluation};
-use crate::plan::Plan;
+use crate::plan::{Method, Plan};
 use crate::request::{Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
@@ -36,6 +37,13 @@ pub struct Trial {
     /// Whether it was measured on the texts behind the first alone, to choose the shrinkage.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
+    /// Whether its matrices are in codes, and not in factors.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub codes: bool,
+    /// The type of all matrices, where they have one; absent where it is another from matrix to matrix, and with
+    /// factors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform: Option<DType>,
     /// Parameters after over before, on the selected slots.
     pub ratio: f64,
     /// Its bytes.
@@ -130,6 +138,8 @@ impl<'a> Bench<'a> {
                     bias: treatment.bias,
                     shrinkage: treatment.shrinks().map(Shrinkage::part),
                     elsewhere: false,
+                    codes: plan.request().method == Method::Quantise,
+                    uniform: plan.uniform_type(),
                     ratio,
                     bytes: built.bytes,
                     chosen: false,

@@ -70,6 +70,15 @@ impl fmt::Display for Chosen {
 /// Makes the plan of a ratio, or the plan that was asked for.
 type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 
+/// The plans that artifacts are made of.
+#[derive(Clone, Copy)]
+pub struct Plans<'a> {
+    /// Of a ratio, or the plan that was asked for.
+    pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
+    /// A plain plan, which is tried beside the one that was asked for.
+    pub uniform: Option<&'a Plan>,
+}
+
 /// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
 /// smallest that holds the limit. Its quality is measured on what is left of the held-out text.
 ///
@@ -77,12 +86,13 @@ type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 /// [`TrialError`].
 pub fn choose(
     inputs: &Inputs,
-    planner: Planner,
+    plans: Plans,
     wanted: ChoiceRequest,
     work: &Work,
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Chosen, TrialError> {
+    let planner = plans.at;
     let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
     let Some(held_out) = held_out else {
         if !wanted.goal.limit.is_none() {
@@ -102,7 +112,7 @@ pub fn choose(
     let deciding = held_out.choosing().filter(|_| wanted.decides());
     let deciding = deciding.map(|all| Deciding { all, elsewhere });
     let best = match &deciding {
-        Some(deciding) => Some(decide(&bench, planner, wanted, deciding, held_out)?),
+        Some(deciding) => Some(decide(&bench, plans, wanted, deciding, held_out)?),
         None => None,
     };
     let (plan, treatment) = match &best {
@@ -159,14 +169,21 @@ pub fn choose(
 /// there.
 fn decide(
     bench: &Bench,
-    planner: Planner,
+    plans: Plans,
     wanted: ChoiceRequest,
     deciding: &Deciding,
     held_out: &HeldOut,
 ) -> Result<Candidate, TrialError> {
-    let limit = wanted.goal.limit;
+    let (planner, limit) = (plans.at, wanted.goal.limit);
     if limit.is_none() {
-        return bench.best_treatment(&planner(None)?, wanted, deciding);
+        let best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
+        return match plans.uniform {
+            Some(uniform) => {
+                let found = bench.measure(uniform, best.treatment, &deciding.all)?;
+                Ok(bench.better(best, found))
+            }
+            None => Ok(best),
+        };
     }
     // One window has no interval, which a limit is held by.
     if deciding.all.count() < 2 {

@@ -12,6 +12,8 @@ const GAUGES: [GaugeKind; 3] = [GaugeKind::Whiten, GaugeKind::Activation, GaugeK
 /// What is asked for, and what there is to decide it by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChoiceRequest {
+    /// Plans that are tried with the best treatment; zero counts as one.
+    pub plans: usize,
     /// How weights are to be treated; where it is silent, the best is found.
     pub treatment: TreatmentRequest,
     /// What is to be reached.
@@ -78,6 +80,7 @@ impl ChoiceRequest {
             true => Shrinkage::TRIED.len(),
             false => 0,
         };
-        gauges + shrinkages + usize::from(self.tries_biases()) + ratios
+        let plans = self.plans.saturating_sub(1);
+        gauges + shrinkages + usize::from(self.tries_biases()) + ratios + plans
     }
 }

@@ -35,6 +35,22 @@ pub(crate) fn show_trials(
             (true, None) => " ".repeat(17),
             (false, _) => String::new(),
         };
+        if trial.codes {
+            writeln!(
+                f,
+                "    {} {:<18}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}",
+                if trial.chosen { "*" } else { " " },
+                match trial.uniform {
+                    Some(dtype) => format!("{dtype} throughout"),
+                    None => "a type for each".to_owned(),
+                },
+                bytes_for_people(trial.bytes),
+                found.perplexity_ratio,
+                found.kl,
+                interval(found.kl_interval, 5),
+            )?;
+            continue;
+        }
         writeln!(
             f,
             "    {} gauge {:<10}{shrinkage}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}{}",

@@ -203,7 +203,7 @@ fn shape(unit: &UnitPlan) -> (u64, u64) {
 fn spectrum(unit: &UnitPlan, method: Method) -> u64 {
     let (rows, cols) = shape(unit);
     let order = match method {
-        Method::PerSlot => rows.min(cols),
+        Method::PerSlot | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
     4 * rows * cols + 8 * 3 * order * order + panels(rows, cols)

@@ -64,6 +64,7 @@ pub(super) struct Saved<T> {
 
 impl<T> Saved<T> {
     /// What the slots of a site read.
+    #[cfg(test)]
     pub fn input(&self, site: Site) -> &[T] {
         &self.inputs[site as usize]
     }

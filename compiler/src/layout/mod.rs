@@ -215,9 +215,12 @@ pub fn record(source: &ModelFile, plan: &Plan) -> PlanRecord {
             Budget::FullRank => BudgetRecord::Full,
             Budget::Ratio(r) => BudgetRecord::Ratio(r),
             // A manifest knows no other budgets, so it says what they came to.
-            Budget::Parameters(_) | Budget::Bytes(_) | Budget::MeanRank(_) | Budget::Energy => {
-                BudgetRecord::Ratio(plan.ratio())
-            }
+            Budget::Parameters(_)
+            | Budget::Bytes(_)
+            | Budget::MeanRank(_)
+            | Budget::FileSize(_)
+            | Budget::Bits(_)
+            | Budget::Energy => BudgetRecord::Ratio(plan.ratio()),
         },
         factor_type: plan.request().factor_type,
         slots,

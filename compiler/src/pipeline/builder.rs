@@ -12,7 +12,7 @@ use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
     FirstPositions, Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target,
-    Wishes,
+    TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -80,17 +80,18 @@ impl Compiler {
         }
     }
 
-    /// A text to calibrate on: what the model is to be good at. Called again, it adds another.
-    pub fn calibration(self, text: impl Into<PathBuf>) -> Self {
+    /// A text to calibrate on: what the model is to be good at, a file or [`TextSource::Shipped`]. Called
+    /// again, it adds another.
+    pub fn calibration(self, text: impl Into<TextSource>) -> Self {
         self.weighted_calibration(text, 1.0)
     }
 
     /// A text to calibrate on, beside others, of which each token counts as many times as `weight` says.
-    pub fn weighted_calibration(mut self, text: impl Into<PathBuf>, weight: f64) -> Self {
-        let path = text.into();
+    pub fn weighted_calibration(mut self, text: impl Into<TextSource>, weight: f64) -> Self {
+        let source = text.into();
         self.calibration
             .texts
-            .push(CalibrationText { path, weight });
+            .push(CalibrationText { source, weight });
         self
     }
 

@@ -12,6 +12,7 @@ use crate::calibrate::CalibrateError;
 use crate::choose::TrialError;
 use crate::event::Cancelled;
 use crate::geometry::probe::ProbeError;
+use crate::gradient::GradientError;
 use crate::make::MakeError;
 use crate::measure::EvaluateError;
 use crate::plan::PlanError;
@@ -48,6 +49,9 @@ pub enum CompileError {
     /// The calibration failed.
     #[error(transparent)]
     Calibrate(CalibrateError),
+    /// The backward pass failed.
+    #[error(transparent)]
+    Gradient(GradientError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -140,6 +144,16 @@ impl From<CalibrateError> for CompileError {
         match error {
             CalibrateError::Cancelled(error) => error.into(),
             error => CompileError::Calibrate(error),
+        }
+    }
+}
+
+impl From<GradientError> for CompileError {
+    fn from(error: GradientError) -> Self {
+        match error {
+            GradientError::Calibrate(error) => error.into(),
+            GradientError::Cancelled(error) => error.into(),
+            error => CompileError::Gradient(error),
         }
     }
 }

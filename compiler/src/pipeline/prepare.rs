@@ -11,15 +11,19 @@ use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
 
 use super::CompileError;
+use super::sized::{FileParts, MadeFrom, is_of_file};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
 use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
+use crate::gradient::{self, Gradients};
 use crate::layout;
 use crate::make::work::Work;
-use crate::plan::{self, Budget, Evidence, OfSource, Plan, PlanError, Request};
+use crate::plan::{self, Method, OfSource, Plan, PlanError};
 use crate::profile::{self, Measured, is_measured};
-use crate::request::{CalibrationOptions, CompileOptions, Planning, Treatment};
+use crate::request::{
+    CalibrationOptions, CompileOptions, Planning, Treatment, TreatmentError, TreatmentRequest,
+};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::{self, same_place};
 use crate::system::memory;
@@ -45,30 +49,62 @@ pub(super) struct Prepared {
     /// Bytes free where it will be.
     pub free: Option<u64>,
     /// What the plan was made from; a plan of a file was not made.
-    made_from: Option<(Request, Evidence)>,
+    made_from: Option<MadeFrom>,
+    /// Another plan that is tried.
+    pub uniform: Option<Plan>,
 }
 
 impl Prepared {
     /// The plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
-        plan_at(&self.source, &self.plan, self.made_from.as_ref(), ratio)
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        plan_at(
+            source,
+            &self.plan,
+            self.made_from.as_ref(),
+            calibration,
+            ratio,
+        )
     }
+}
+
+/// The plan that gives every matrix the same type, where types were chosen for a file's size.
+pub(super) fn uniform(
+    source: &ModelFile,
+    plan: &Plan,
+    made_from: Option<&MadeFrom>,
+    calibration: Option<&Calibration>,
+) -> Result<Option<Plan>, PlanError> {
+    let Some(made_from) = made_from else {
+        return Ok(None);
+    };
+    let uniform = made_from.uniform(source, calibration)?;
+    Ok(uniform.filter(|uniform| uniform.units() != plan.units()))
 }
 
 /// A plan, or that of another ratio, where it was made and not taken from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
-    made_from: Option<&(Request, Evidence)>,
+    made_from: Option<&MadeFrom>,
+    calibration: Option<&Calibration>,
     ratio: Option<f64>,
 ) -> Result<Plan, PlanError> {
     match (ratio, made_from) {
-        (Some(ratio), Some((request, evidence))) => {
-            let mut request = request.clone();
-            request.budget = Budget::Ratio(ratio);
-            make(source, request, evidence)
-        }
+        (Some(ratio), Some(made_from)) => made_from.at_ratio(ratio, source, calibration),
         _ => Ok(plan.clone()),
+    }
+}
+
+/// How the weights of a plan are to be treated, of what is asked for beside what it says itself.
+pub(super) fn treatment_of(
+    plan: &Plan,
+    asked: TreatmentRequest,
+) -> Result<TreatmentRequest, TreatmentError> {
+    let asked = asked.or(plan.request().treatment);
+    match plan.request().method {
+        Method::Quantise => asked.of_codes(),
+        Method::PerSlot | Method::SharedBasis => Ok(asked),
     }
 }
 
@@ -126,8 +162,10 @@ pub(super) fn prepare(
         watch,
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
+    let uniform = uniform(&source, &plan, made_from.as_ref(), calibration.as_ref())?;
     let wanted = ChoiceRequest {
-        treatment: options.treatment.or(plan.request().treatment),
+        plans: 1 + usize::from(uniform.is_some()),
+        treatment: treatment_of(&plan, options.treatment)?,
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
@@ -154,7 +192,16 @@ pub(super) fn prepare(
     }
     // A search meets plans of which every unit is factorised.
     let searched = (!options.goal.limit.is_none())
-        .then(|| plan_at(&source, &plan, made_from.as_ref(), Some(SEARCHED_RATIO)).ok())
+        .then(|| {
+            plan_at(
+                &source,
+                &plan,
+                made_from.as_ref(),
+                calibration.as_ref(),
+                Some(SEARCHED_RATIO),
+            )
+            .ok()
+        })
         .flatten();
     let expected = Expected {
         source: &source,
@@ -185,6 +232,7 @@ pub(super) fn prepare(
         estimate,
         free,
         made_from,
+        uniform,
     })
 }
 
@@ -197,7 +245,7 @@ pub struct Planned {
     /// The calibration, where there is one.
     pub calibration: Option<Calibration>,
     /// What the plan was made from; `None` where it is from a file.
-    pub made_from: Option<(Request, Evidence)>,
+    pub made_from: Option<MadeFrom>,
 }
 
 /// Makes the plan for a model, or takes it from its file. The model is executed and its weights are
@@ -222,17 +270,19 @@ pub fn plan(
     let known = match planning {
         Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
         Planning::Make { request, target } => {
-            match make(source, request.clone(), &target.evidence()) {
+            let known = target.evidence();
+            match plan::make(&source.hyper, request.clone(), &known, source_type) {
                 Ok(_) => {}
                 // What is missing is about to be measured.
-                Err(PlanError::NoEvidence { .. })
+                Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
                     if is_measured(request, target, calibration.is_some()) => {}
                 Err(error) => return Err(error.into()),
             }
             Err((request, target))
         }
     };
-    let calibration = match calibration {
+    let options = calibration;
+    let calibration = match options {
         None => None,
         Some(options) => {
             options.check(&source.hyper)?;
@@ -246,14 +296,32 @@ pub fn plan(
         Ok(plan) => (plan, None),
         Err((request, target)) => {
             let units = plan::units(&source.hyper, request, source_type)?;
+            let gradients = match options.filter(|_| request.method == Method::Quantise) {
+                Some(options) => Some(clock.during(Stage::Calibrate, || {
+                    gradients(source, digest(), options, threads, watch)
+                })?),
+                None => None,
+            };
             let measured = Measured {
                 source,
                 units: &units,
                 calibration: calibration.as_ref(),
+                gradients: gradients.as_ref(),
             };
             let evidence = profile::measure(measured, request, target, threads, watch)?;
-            let plan = make(source, request.clone(), &evidence)?;
-            (plan, Some((request.clone(), evidence)))
+            let made_from = MadeFrom {
+                request: request.clone(),
+                evidence,
+                file: match is_of_file(request) {
+                    true => Some(FileParts {
+                        tokenizer: tokenizer(source)?,
+                        source: source.size(),
+                    }),
+                    false => None,
+                },
+            };
+            let plan = made_from.plan(source, calibration.as_ref())?;
+            (plan, Some(made_from))
         }
     };
     Ok(Planned {
@@ -262,10 +330,6 @@ pub fn plan(
         calibration,
         made_from,
     })
-}
-
-fn make(source: &ModelFile, request: Request, evidence: &Evidence) -> Result<Plan, PlanError> {
-    plan::make(&source.hyper, request, evidence, OfSource(source))
 }
 
 /// The digest of the source.
@@ -311,6 +375,23 @@ pub fn calibrate(
         return Err(CompileError::SourceChanged(source.path.clone()));
     }
     Ok(calibrated)
+}
+
+/// The gradients of a source on a part of the text of `options`.
+fn gradients(
+    source: &ModelFile,
+    digest: Digest,
+    options: &CalibrationOptions,
+    threads: usize,
+    watch: Watch,
+) -> Result<Gradients, CompileError> {
+    let model = Model::bind(source.clone()).map_err(|error| CalibrateError::Load {
+        path: source.path.clone(),
+        error,
+    })?;
+    let tokens = gradient::DEFAULT_TOKENS;
+    let found = gradient::gradients(&model, digest, options, tokens, threads, watch)?;
+    Ok(found)
 }
 
 /// Opens a model that may be compiled.

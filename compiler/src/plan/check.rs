@@ -118,6 +118,7 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
             .all(|m| group(m) == group(first) && m.layer() == first.layer());
     let expected = match method {
         Method::PerSlot if matrices.len() > 1 => "one slot with the method gp",
+        Method::Quantise if matrices.len() > 1 => "one slot with the method quantise",
         Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
             "some of q, k, v, or of gate, up, with the method grc"
         }
@@ -132,6 +133,7 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
 pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     match (matrix, method) {
         (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
+        (_, Method::Quantise) => "dense with the method quantise",
         (MatrixId::Head, _) => "dense or low_rank or residual",
         (MatrixId::Slot { .. }, Method::PerSlot) => {
             "dense or low_rank or residual with the method gp"
@@ -149,6 +151,7 @@ pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> boo
         (None, _) => false,
         (_, "dense") => true,
         (Some(MatrixId::Embedding), _) => false,
+        _ if method == Method::Quantise => false,
         (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
         (Some(MatrixId::Slot { .. }), "low_rank") => method == Method::PerSlot,
         (Some(MatrixId::Slot { .. }), "shared_basis") => method == Method::SharedBasis,

@@ -5,6 +5,7 @@ use htc_formats::model::Slot;
 use thiserror::Error;
 
 use super::allocate::Allocator;
+use crate::request::{Budget, Method};
 
 /// `q4_k or q4_0`.
 fn names(types: &[DType]) -> String {
@@ -14,6 +15,14 @@ fn names(types: &[DType]) -> String {
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
     }
+}
+
+/// A budget by the builder's method.
+fn asked(budget: Budget) -> String {
+    let typed = budget.to_string();
+    let mut words = typed.trim_start_matches('-').splitn(2, ' ');
+    let name = words.next().unwrap_or_default().replace('-', "_");
+    format!("`{name}` {}", words.next().unwrap_or_default())
 }
 
 /// Why no plan satisfies a request. Every message names the option, as the builder's
@@ -120,6 +129,34 @@ pub enum PlanError {
         "no budget: only `allocator` diffplan decides on a total by itself; give a `ratio`, or another budget"
     )]
     NoBudget,
+    /// A budget of ranks or parameters, where types are chosen.
+    #[error(
+        "{}: the method quantise shares out bytes; give `file_size`, `bits` or `bytes`, or `method` gp or grc",
+        asked(*budget)
+    )]
+    NotOfFiles {
+        /// The budget.
+        budget: Budget,
+    },
+    /// A budget of the whole file, where ranks are shared out.
+    #[error(
+        "{}: the method {} shares out what its slots take; give `ratio`, `bytes` or another budget of slots, or `method` quantise",
+        asked(*budget), method.name()
+    )]
+    OnlyOfFiles {
+        /// The budget.
+        budget: Budget,
+        /// The method.
+        method: Method,
+    },
+    /// Something that is measured on the model is missing.
+    #[error("`method` quantise: it needs {needs}; {remedy}, or choose `method` gp or grc")]
+    NoMeasurement {
+        /// What it needs.
+        needs: &'static str,
+        /// How to get it.
+        remedy: &'static str,
+    },
     /// A fixed rank leaves nothing to allocate.
     #[error(
         "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \

@@ -1,6 +1,9 @@
 //! What an allocator may look at beside shapes. All of it is optional; an allocator that lacks what
 //! it needs says so.
 
+use htc_formats::DType;
+use htc_formats::model::MatrixId;
+
 use crate::request::Target;
 
 /// What was measured on the model and on the machine it is compiled for.
@@ -25,6 +28,28 @@ pub struct Evidence {
     pub cache: Option<u64>,
     /// Tokens that the dense model writes per joule, measured on the target.
     pub tokens_per_joule: Option<f64>,
+    /// What each matrix loses in each type.
+    pub curves: Option<Vec<Curve>>,
+    /// Bytes of the file beside the numbers of its matrices: header, manifest, norms, vocabulary.
+    pub beside: Option<u64>,
+}
+
+/// What a matrix loses in types that it may be stored in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Which one.
+    pub matrix: MatrixId,
+    /// In any order.
+    pub points: Vec<Point>,
+}
+
+/// What a matrix loses in a type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The type.
+    pub dtype: DType,
+    /// What is expected to be added to the KL divergence from the source, nats per token.
+    pub loss: f64,
 }
 
 /// What the two branches of a layer add to the residual stream: the mean squared norm of what each

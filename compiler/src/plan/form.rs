@@ -54,7 +54,7 @@ impl Form {
     /// The factored form of a method, with the types of its two factors.
     pub(super) fn factored(method: Method, rank: usize, first: DType, second: DType) -> Form {
         match method {
-            Method::PerSlot => Form::LowRank {
+            Method::PerSlot | Method::Quantise => Form::LowRank {
                 rank,
                 a: first,
                 b: second,

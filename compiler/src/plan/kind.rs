@@ -38,7 +38,7 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
     }
     let shape = |slot: Slot| hyper.slot_shape(slot);
     match request.method {
-        Method::PerSlot => Ok(request
+        Method::PerSlot | Method::Quantise => Ok(request
             .slots
             .iter()
             .map(|&slot| {

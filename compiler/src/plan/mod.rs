@@ -16,6 +16,7 @@ pub mod gpu;
 pub mod json;
 mod kind;
 pub mod phases;
+mod quantise;
 mod sources;
 mod uniform;
 mod unit;
@@ -33,10 +34,11 @@ use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError, Trea
 pub use crate::request::{Budget, Method, Request};
 pub use check::Fault;
 pub use error::PlanError;
-pub use evidence::{Branches, Evidence};
+pub use evidence::{Branches, Curve, Evidence, Point};
 pub use form::{Form, StoredForm};
+pub use quantise::{matrices, uniform};
 pub use sources::{OfSource, SourceTypes};
-pub use unit::{Member, Unit, UnitPlan};
+pub use unit::{Member, Unit, UnitPlan, place};
 
 /// The whole decision, in the order of execution; matrices that no unit names stay as in the source.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,6 +119,10 @@ fn attempt(
     evidence: &Evidence,
     source_type: &impl SourceTypes,
 ) -> Result<Plan, PlanError> {
+    if request.method == Method::Quantise {
+        let (units, notes) = quantise::allocate(hyper, &request, evidence, source_type)?;
+        return checked(hyper, request, units, notes, source_type);
+    }
     let kinds = kind::kinds(hyper, &request)?;
     let units = kind::units(hyper, &kinds, source_type);
     let (decisions, notes) = match fixed(&kinds, &request)? {
@@ -134,8 +140,7 @@ fn attempt(
         .map(|(unit, decision)| settle(unit, decision, &request))
         .collect();
     units.extend(unselected(hyper, &request, source_type));
-    let mut plan = Plan::new(hyper, request, units, notes, source_type)
-        .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))?;
+    let mut plan = checked(hyper, request, units, notes, source_type)?;
     if plan.request.allocation.allocator == Allocator::CacheFit
         && let Some(cache) = evidence.cache
     {
@@ -148,6 +153,18 @@ fn attempt(
         plan.notes.push(predicted);
     }
     Ok(plan)
+}
+
+/// A plan of units that were made to fit.
+fn checked(
+    hyper: &HyperParameters,
+    request: Request,
+    units: Vec<UnitPlan>,
+    notes: Vec<String>,
+    source_type: &impl SourceTypes,
+) -> Result<Plan, PlanError> {
+    Plan::new(hyper, request, units, notes, source_type)
+        .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
 }
 
 /// Bytes of the matrices that a token streams beside the units of a plan: slots that it does not name, and
@@ -261,6 +278,10 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
         | Budget::Bytes(_)
         | Budget::MeanRank(_)
         | Budget::Energy => Ok(None),
+        Budget::FileSize(_) | Budget::Bits(_) => Err(PlanError::OnlyOfFiles {
+            budget: request.budget,
+            method: request.method,
+        }),
     }
 }
 
@@ -370,6 +391,17 @@ impl Plan {
     /// What is to be said of the plan as a whole.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The type that all matrices have which do not stay as in the source, where it is one.
+    pub fn uniform_type(&self) -> Option<DType> {
+        let mut types = self.units.iter().filter_map(|unit| match unit.form {
+            Form::Kept => None,
+            Form::Dense { weight } => Some(Some(weight)),
+            _ => Some(None),
+        });
+        let first = types.next()??;
+        types.all(|other| other == Some(first)).then_some(first)
     }
 
     /// The unit that holds a matrix.

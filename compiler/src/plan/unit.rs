@@ -78,6 +78,18 @@ fn reads_stream(members: &[Member]) -> bool {
     slot.is_some_and(|slot| slot.group().is_some())
 }
 
+/// Whose activations a matrix reads; see [`UnitPlan::place`].
+pub fn place(matrix: MatrixId, tied: bool) -> Option<Place> {
+    match matrix {
+        MatrixId::Slot { layer, slot } => Some(Place::Site {
+            layer,
+            site: slot.site(),
+        }),
+        MatrixId::Head => Some(Place::Head),
+        MatrixId::Embedding => tied.then_some(Place::Head),
+    }
+}
+
 /// `layer 3: q+k+v`, `embedding`.
 fn label(members: &[Member]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
@@ -154,14 +166,7 @@ impl UnitPlan {
     /// Whose activations its members read. `None` for an embedding, whose rows are looked up, unless the
     /// head is `tied` to it.
     pub fn place(&self, tied: bool) -> Option<Place> {
-        match self.members.first()?.matrix {
-            MatrixId::Slot { layer, slot } => Some(Place::Site {
-                layer,
-                site: slot.site(),
-            }),
-            MatrixId::Head => Some(Place::Head),
-            MatrixId::Embedding => tied.then_some(Place::Head),
-        }
+        place(self.members.first()?.matrix, tied)
     }
 
     /// Components kept; `None` where there are no factors.

@@ -1,11 +1,14 @@
 //! What is measured on a model before its plan is made: only what the allocator looks at.
 
+pub mod curves;
+
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::{Calibration, StoredLayer};
 use crate::event::{Event, Watch};
+use crate::gradient::Gradients;
 use crate::plan::allocate::Allocator;
-use crate::plan::{Branches, Evidence, Method, Request, Unit};
+use crate::plan::{self, Branches, Evidence, Method, OfSource, Request, Unit};
 use crate::request::Target;
 use crate::request::{FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
@@ -21,6 +24,8 @@ pub struct Measured<'a> {
     pub units: &'a [Unit],
     /// Its activations.
     pub calibration: Option<&'a Calibration>,
+    /// What errors at the outputs of its matrices cost.
+    pub gradients: Option<&'a Gradients>,
 }
 
 /// Measures what the allocator of a request looks at; whatever it does not look at is left out, and
@@ -44,6 +49,20 @@ pub fn measure(
         evidence.variance = Some(variance);
     }
     let calibrated = measured.calibration.is_some();
+    if request.method == Method::Quantise {
+        let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
+        let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
+        let curves = curves::measure(
+            measured.source,
+            &members,
+            &treatment,
+            measured.gradients,
+            threads,
+            watch,
+        )?;
+        evidence.curves = Some(curves);
+        return Ok(evidence);
+    }
     if reads_weights(request, target, calibrated) {
         let whitened = calibrated
             && matches!(
@@ -113,6 +132,9 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
 /// Whether what the allocator of a request needs is measured by [`measure`], so that its absence
 /// before is no fault.
 pub fn is_measured(request: &Request, target: &Target, calibrated: bool) -> bool {
+    if request.method == Method::Quantise {
+        return true;
+    }
     match request.allocation.allocator {
         Allocator::Phase | Allocator::Curvature => calibrated,
         Allocator::Uniform | Allocator::CacheFit => false,

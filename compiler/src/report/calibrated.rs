@@ -108,6 +108,14 @@ impl fmt::Display for Calibrated {
             self.layers,
             self.gauge
         )?;
+        for text in self.texts.iter().filter(|text| !text.left_out.is_empty()) {
+            let left_out = text.left_out.join(", ");
+            write!(
+                f,
+                "\n  left out    of {}: {left_out} (no tokens for their script)",
+                escaped(&text.name)
+            )?;
+        }
         let slots = self.output_errors.iter();
         let slots = slots.map(|e| format!("{} {:.4}", e.slot, e.error));
         let head = self.head.iter();

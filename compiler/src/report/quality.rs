@@ -28,7 +28,7 @@ impl Quality {
         let text = match &asked.held_out {
             Some(other) => name_of(other),
             None => {
-                let names: Vec<String> = asked.texts.iter().map(|t| name_of(&t.path)).collect();
+                let names: Vec<String> = asked.texts.iter().map(|t| t.source.name()).collect();
                 names.join(", ")
             }
         };

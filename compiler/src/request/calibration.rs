@@ -1,15 +1,69 @@
 //! What to calibrate on.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::SHIPPED_VERSION;
 use crate::system::disk;
+use crate::system::show::name_of;
+
+/// Where a text to calibrate on comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextSource {
+    /// A file.
+    File(PathBuf),
+    /// The program: a mix of kinds and languages, [`super::shipped_text`].
+    Shipped,
+}
+
+impl<P: Into<PathBuf>> From<P> for TextSource {
+    fn from(path: P) -> Self {
+        TextSource::File(path.into())
+    }
+}
+
+impl TextSource {
+    /// The file, where it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            TextSource::File(path) => Some(path),
+            TextSource::Shipped => None,
+        }
+    }
+
+    /// Its name in reports: of a file without its folder, of the shipped text with its version.
+    pub fn name(&self) -> String {
+        match self {
+            TextSource::File(path) => name_of(path),
+            TextSource::Shipped => format!("shipped v{SHIPPED_VERSION}"),
+        }
+    }
+
+    /// Whether both are the same text.
+    pub(crate) fn is_same(&self, other: &TextSource) -> bool {
+        match (self, other) {
+            (TextSource::File(one), TextSource::File(other)) => disk::same_place(one, other),
+            (one, other) => one == other,
+        }
+    }
+}
+
+/// As it is asked for.
+impl fmt::Display for TextSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TextSource::File(path) => path.display().fmt(f),
+            TextSource::Shipped => f.write_str("shipped"),
+        }
+    }
+}
 
 /// A text to calibrate on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrationText {
-    /// The file.
-    pub path: PathBuf,
+    /// Where it is.
+    pub source: TextSource,
     /// How much each of its tokens counts, beside those of the other texts: finite and above 0.
     pub weight: f64,
 }
@@ -45,9 +99,12 @@ pub const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl CalibrationOptions {
     /// A text, with defaults for the rest.
-    pub fn new(path: PathBuf) -> Self {
+    pub fn new(text: impl Into<TextSource>) -> Self {
         CalibrationOptions {
-            texts: vec![CalibrationText { path, weight: 1.0 }],
+            texts: vec![CalibrationText {
+                source: text.into(),
+                weight: 1.0,
+            }],
             tokens: DEFAULT_TOKENS,
             context: DEFAULT_CONTEXT,
             cache: None,
@@ -59,7 +116,7 @@ impl CalibrationOptions {
 
     /// The files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let texts = self.texts.iter().map(|text| text.path.as_path());
+        let texts = self.texts.iter().filter_map(|text| text.source.file());
         texts.chain(self.held_out.as_deref())
     }
 

@@ -24,18 +24,21 @@ mod calibration;
 mod compile;
 mod goal;
 mod planning;
+mod shipped;
 mod shrinkage;
 mod treatment;
 mod wishes;
 
 pub use calibration::{
     CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
+    TextSource,
 };
 pub use compile::{CompileOptions, Planning};
 pub use goal::{Goal, Limit};
 pub use planning::{
     Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
 };
+pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
 pub use treatment::{
     BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError, TreatmentRequest,

@@ -15,6 +15,8 @@ pub enum Method {
     PerSlot,
     /// Slots that read the same input share a basis: `W_i ≈ W̃_i Pᵀ`.
     SharedBasis,
+    /// Every matrix, embedding and head as well, in a type of its own.
+    Quantise,
 }
 
 impl Method {
@@ -23,13 +25,14 @@ impl Method {
         match self {
             Method::PerSlot => "gp",
             Method::SharedBasis => "grc",
+            Method::Quantise => "quantise",
         }
     }
 
     /// The slots the method compresses unless told otherwise.
     pub const fn default_slots(self) -> &'static [Slot] {
         match self {
-            Method::PerSlot => &Slot::ALL,
+            Method::PerSlot | Method::Quantise => &Slot::ALL,
             Method::SharedBasis => InputGroup::Qkv.slots(),
         }
     }
@@ -52,6 +55,10 @@ pub enum Budget {
     Bytes(u64),
     /// The mean of the ranks of all units; one that stays dense counts with its full rank.
     MeanRank(f64),
+    /// Bytes of the whole artifact.
+    FileSize(u64),
+    /// Bits of the whole artifact for each parameter of the model.
+    Bits(f64),
     /// No total: [`Allocator::DiffPlan`] weighs energy against what is lost.
     Energy,
 }
@@ -66,6 +73,8 @@ impl fmt::Display for Budget {
             Budget::Parameters(total) => write!(f, "--parameters {total}"),
             Budget::Bytes(total) => write!(f, "--bytes {total}"),
             Budget::MeanRank(mean) => write!(f, "--mean-rank {mean}"),
+            Budget::FileSize(total) => write!(f, "--file-size {total}"),
+            Budget::Bits(bits) => write!(f, "--bits {bits}"),
             Budget::Energy => f.write_str("(no budget)"),
         }
     }

@@ -181,6 +181,31 @@ impl TreatmentRequest {
         }
     }
 
+    /// The same for a method that stores codes, which nothing is treated beside; what is asked for otherwise is
+    /// refused.
+    ///
+    /// # Errors
+    /// [`TreatmentError::OfFactors`].
+    pub fn of_codes(self) -> Result<TreatmentRequest, TreatmentError> {
+        let gauge = self.gauge.filter(|gauge| *gauge != GaugeKind::None);
+        let sink = self.sink.filter(|sink| *sink != SinkProtection::Off);
+        let options = [
+            gauge.map(|gauge| format!("`gauge` {gauge}")),
+            sink.map(|sink| format!("`sink` {sink}")),
+            (self.bias == Some(BiasArg::On)).then(|| "`bias` on".to_owned()),
+            self.shrinkage.map(|part| format!("`shrinkage` {part}")),
+        ];
+        match options.into_iter().flatten().next() {
+            Some(option) => Err(TreatmentError::OfFactors { option }),
+            None => Ok(TreatmentRequest {
+                gauge: Some(GaugeKind::None),
+                sink: Some(SinkProtection::Off),
+                bias: Some(BiasArg::Off),
+                shrinkage: None,
+            }),
+        }
+    }
+
     /// What that means with a calibration or without; `auto` is off here, and of a shrinkage the default.
     ///
     /// # Errors
@@ -344,6 +369,14 @@ pub enum TreatmentError {
         option: String,
         /// What can be asked for without.
         other: &'static str,
+    },
+    /// It is about factors, and the method makes none.
+    #[error(
+        "{option}: the method quantise makes no factors that it could treat; leave it out, or take `method` gp or grc"
+    )]
+    OfFactors {
+        /// What was asked for.
+        option: String,
     },
     /// The gauge has nothing to shrink.
     #[error(

@@ -49,6 +49,7 @@ impl Wishes {
         let default = match (calibrated && !fixed, self.method()) {
             (false, _) => Allocator::Uniform,
             (true, Method::PerSlot) => Allocator::Whitened,
+            (true, Method::Quantise) => Allocator::Uniform,
             (true, Method::SharedBasis) => Allocator::Waterfill,
         };
         self.allocator.unwrap_or(default)

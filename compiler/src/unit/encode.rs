@@ -1,12 +1,17 @@
 //! A dense matrix encoded anew in another type, with the error that this makes.
 
+use std::sync::Arc;
+
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::treatment::SiteInputs;
 use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
-use crate::math::{Energies, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::codes;
+use crate::math::{
+    Energies, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
+};
 use crate::plan::{Member, UnitPlan};
 
 /// Numbers that are decoded at a time, about: a matrix of the vocabulary need not be in memory as a
@@ -20,21 +25,29 @@ pub(super) fn dense(
     dtype: DType,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
-    let inputs = place(source, unit).map(|place| treatment.inputs(place));
-    let inputs = inputs.transpose().map_err(|error| {
-        let matrix = unit.members.first().map(|member| member.matrix);
-        UnitError::Factorise {
-            tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-            source: error,
-        }
-    })?;
+    let matrix = unit.members.first().map(|member| member.matrix);
+    let failed = |error| UnitError::Factorise {
+        tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
+        source: error,
+    };
+    let place = place(source, unit);
+    let inputs = place.map(|place| treatment.inputs(place));
+    let inputs = inputs.transpose().map_err(failed)?;
+    let feedback = match place.filter(|_| codes::has_feedback(dtype)) {
+        Some(place) => treatment.feedback(place, codes::damping(matrix)),
+        None => Ok(None),
+    };
+    let code = Code {
+        dtype,
+        feedback: feedback.map_err(failed)?,
+    };
     // Its bias is not corrected, so that the mean counts.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(SiteInputs::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
     let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
     for member in &unit.members {
-        let (bytes, [plain, output]) = encode(source, member, dtype, moment)?;
+        let (bytes, [plain, output]) = encode(source, member, &code, moment)?;
         tensors.push(bytes);
         errors.push(plain.error());
         if moment.is_some() {
@@ -66,11 +79,18 @@ pub(super) fn energies(
     [dense_energies(weight, stored), weighted.unwrap_or_default()]
 }
 
+/// How a matrix is encoded.
+struct Code {
+    dtype: DType,
+    /// How columns make up for the errors of those before them; alone without.
+    feedback: Option<Arc<Feedback>>,
+}
+
 /// The bytes of a matrix in another type, and what that loses.
 fn encode(
     source: &ModelFile,
     member: &Member,
-    dtype: DType,
+    code: &Code,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -79,10 +99,11 @@ fn encode(
         tensor: tensor.name.clone(),
         source,
     };
-    let (rows, cols) = (member.rows, member.cols);
+    let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
     let row_bytes = |dtype: DType| dtype.row_bytes(cols).unwrap_or(0).max(1);
     let (from_bytes, to_bytes) = (row_bytes(tensor.dtype), row_bytes(dtype));
     let step = (PORTION / cols.max(1)).max(1);
+    let step = step.next_multiple_of(codes::STRIP);
     let mut bytes = vec![0; rows * to_bytes];
     let mut sums = [Energies::default(); 2];
     let (mut values, mut stored) = (Vec::new(), Vec::new());
@@ -93,19 +114,27 @@ fn encode(
         stored.resize(here * cols, 0.0);
         block::decode(tensor.dtype, from, &mut values).map_err(codec)?;
         check_finite(tensor, &values, portion * step)?;
-        block::encode(dtype, &values, to).map_err(codec)?;
-        block::decode(dtype, to, &mut stored).map_err(codec)?;
+        let weight = Weight {
+            rows: here,
+            cols,
+            values: &values,
+        };
+        match &code.feedback {
+            Some(feedback) => {
+                let coded = codes::encode(dtype, weight, feedback, to, &mut stored);
+                coded.map_err(|error| UnitError::of_code(&tensor.name, error))?;
+            }
+            None => {
+                block::encode(dtype, &values, to).map_err(codec)?;
+                block::decode(dtype, to, &mut stored).map_err(codec)?;
+            }
+        }
         if stored.iter().any(|value| !value.is_finite()) {
             return Err(UnitError::DenseOverflow {
                 tensor: tensor.name.clone(),
                 dtype,
             });
         }
-        let weight = Weight {
-            rows: here,
-            cols,
-            values: &values,
-        };
         let lost = energies(weight, &stored, moment);
         sums.iter_mut()
             .zip(lost)

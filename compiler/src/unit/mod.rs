@@ -16,12 +16,13 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::calibrate::Place;
+use crate::codes::CodeError;
 use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
-pub use treatment::ModelTreatment;
 pub(crate) use treatment::truncated;
+pub use treatment::{ModelTreatment, SiteInputs};
 
 /// What became of a unit.
 #[derive(Clone, Debug)]
@@ -131,6 +132,9 @@ pub enum UnitError {
         /// The type.
         dtype: DType,
     },
+    /// What errors of a matrix cost is not known.
+    #[error("{0}")]
+    Cost(String),
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
@@ -146,6 +150,17 @@ pub enum UnitError {
         /// The number.
         value: f32,
     },
+}
+
+impl UnitError {
+    /// Of a tensor that has no codes.
+    pub(crate) fn of_code(tensor: &str, error: CodeError) -> UnitError {
+        let tensor = tensor.to_owned();
+        match error {
+            CodeError::Block(source) => UnitError::Block { tensor, source },
+            CodeError::Feedback(source) => UnitError::Factorise { tensor, source },
+        }
+    }
 }
 
 /// What a unit stores: what its form says, then the biases that correct its factors, where they are wanted.

@@ -10,8 +10,8 @@ use htc_formats::source::ModelFile;
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::{Calibration, Moment, Place};
 use crate::math::{
-    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Gauge,
-    SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
+    AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Feedback,
+    Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
     mean_energy, weighted_energies,
 };
 use crate::plan::{Form, Plan, UnitPlan};
@@ -20,8 +20,9 @@ use crate::request::{GaugeKind, SinkProtection, Treatment};
 /// Places whose gauges are kept: those of a layer and of the next, where several threads work.
 const KEPT: usize = 8;
 
-/// The gauge of a place, made once by the thread that asks first.
-type Made = Arc<OnceLock<Result<Arc<Gauge>, FactoriseError>>>;
+/// What is made once for a place, by the thread that asks first; of the places that were asked for last.
+type Kept<T> = Mutex<Vec<(Place, Made<T>)>>;
+type Made<T> = Arc<OnceLock<Result<Arc<T>, FactoriseError>>>;
 
 /// The axiom gauge of a layer, likewise; `None` where truncation loses nothing.
 type MadeAxiom = Arc<OnceLock<Result<Option<Arc<AxiomGauge>>, UnitError>>>;
@@ -117,7 +118,8 @@ pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
     planned: Option<(&'a ModelFile, &'a Plan)>,
-    made: Mutex<Vec<(Place, Made)>>,
+    gauges: Kept<Gauge>,
+    feedbacks: Kept<Feedback>,
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
 }
 
@@ -220,6 +222,33 @@ impl<'a> ModelTreatment<'a> {
         self.treatment.bias && place != Place::Head
     }
 
+    /// How codes of the matrices that read in a place make up for each other's errors; `None` without a
+    /// calibration. A place is asked for with the same damping every time.
+    ///
+    /// # Errors
+    /// What [`Feedback::new`] refuses.
+    pub fn feedback(
+        &self,
+        place: Place,
+        damping: f64,
+    ) -> Result<Option<Arc<Feedback>>, FactoriseError> {
+        let Some(calibration) = self.calibration else {
+            return Ok(None);
+        };
+        let made = of_place(&self.feedbacks, place);
+        // Outside the lock: other places' are made meanwhile.
+        made.get_or_init(|| {
+            let moment = calibration.inputs(place);
+            let second = SecondMoment {
+                order: moment.mean.len(),
+                values: &moment.lower(),
+            };
+            Ok(Arc::new(Feedback::new(second, damping)?))
+        })
+        .clone()
+        .map(Some)
+    }
+
     /// The gauge of a place's inputs, of their covariance where biases correct the mean; [`Gauge::None`]
     /// with the axiom gauge, which is a layer's.
     ///
@@ -232,20 +261,7 @@ impl<'a> ModelTreatment<'a> {
         if matches!(kind, GaugeKind::None | GaugeKind::Axiom) {
             return Ok(Arc::new(Gauge::None));
         }
-        let made = {
-            let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            match all.iter().find(|(key, _)| *key == place) {
-                Some((_, made)) => Arc::clone(made),
-                None => {
-                    if all.len() >= KEPT {
-                        all.remove(0);
-                    }
-                    let made = Made::default();
-                    all.push((place, Arc::clone(&made)));
-                    made
-                }
-            }
-        };
+        let made = of_place(&self.gauges, place);
         // Outside the lock: other places' gauges are made meanwhile.
         made.get_or_init(|| {
             let inputs = SiteInputs::new(&calibration.inputs(place), self.corrects(place))?;
@@ -259,6 +275,20 @@ impl<'a> ModelTreatment<'a> {
         })
         .clone()
     }
+}
+
+/// The place of what is kept for one, which may be empty.
+fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
+    let mut all = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
+        return Arc::clone(made);
+    }
+    if all.len() >= KEPT {
+        all.remove(0);
+    }
+    let made = Made::default();
+    all.push((place, Arc::clone(&made)));
+    made
 }
 
 /// The slots of a layer that truncation loses something of, each with its rank; what a base lacks is no

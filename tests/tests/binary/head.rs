@@ -252,9 +252,10 @@ fn dense_heads_report_the_error_of_the_logits() {
         [&head, &tied].map(|m| text(m, "/matrix")),
         ["head", "embedding"]
     );
-    // The same numbers are rounded in the same way, and read the same.
-    for key in ["/error", "/output_error"] {
-        assert_eq!(number(&head, key), number(&tied, key));
+    // The same numbers read the same; an embedding that is the head is coded for lookups as well.
+    for (key, more) in [("/error", 0.7..1.0), ("/output_error", 1.0..1.3)] {
+        let ratio = number(&tied, key) / number(&head, key);
+        assert!(more.contains(&ratio), "{key}: {ratio}");
     }
     let error = number(&head, "/output_error");
     assert!(error > 0.005 && error < 0.2, "{error}");

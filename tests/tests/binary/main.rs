@@ -25,6 +25,7 @@ mod interrupt;
 mod plan;
 mod probe;
 mod quality;
+mod quantise;
 mod report;
 mod run;
 mod store;

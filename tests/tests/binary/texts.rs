@@ -127,3 +127,52 @@ fn a_shrinkage_changes_what_whiten_gives_and_nothing_else_has_one() {
         run.refused(2, &[words]);
     }
 }
+
+/// The demo model on the shipped text, from a folder where a file has its name.
+fn compile_shipped(scratch: &Scratch, output: &str, texts: &[&str]) -> Htc {
+    let run = htc!["compile", demo(MODEL), "-o", scratch.path(output)]
+        .args(["--slots", "k,v", "--ratio", "0.5", "--context", "64"])
+        .args(["--calibration-tokens", "2048", "--report", "json"])
+        .args(["--cache".as_ref(), scratch.path("cache").as_path()])
+        .args(GIVEN);
+    let run = texts
+        .iter()
+        .fold(run, |run, text| run.args(["--calibration", text]));
+    run.in_folder(scratch.folder())
+}
+
+#[test]
+fn the_shipped_text_needs_no_file() {
+    let scratch = Scratch::new();
+    let lines = fs::read_to_string(demo("alice.txt")).unwrap();
+    let lines: String = lines.chars().take(6000).collect();
+    scratch.file("shipped", &lines);
+    scratch.file("shipped=2", &lines);
+    let outcome = compile_shipped(&scratch, "one", &["shipped"]).run().ok();
+    let (said, found) = (outcome.stderr.clone(), outcome.json());
+    let left_out = "russian, chinese, japanese, korean, arabic, hindi";
+    assert!(said.contains(left_out), "{said}");
+    let text = &found["calibration"]["texts"][0];
+    assert_eq!(text["name"], "shipped v1");
+    assert_eq!(text["sha256"], found["calibration"]["text_sha256"]);
+    assert_eq!(text["left_out"].as_array().unwrap().len(), 6);
+    assert_eq!(number(text, "/tokens"), 2048.0);
+    assert_eq!(found["quality"]["text"], "shipped v1");
+    // On another number of threads, from nothing.
+    fs::remove_dir_all(scratch.path("cache")).unwrap();
+    let again = compile_shipped(&scratch, "two", &["shipped"]).args(["--threads", "1"]);
+    again.run().ok();
+    assert_eq!(artifact(&scratch, "one"), artifact(&scratch, "two"));
+    // A weight, and a file of the same name.
+    let texts = ["shipped=2", "./shipped"];
+    let found = compile_shipped(&scratch, "three", &texts).run().ok().json();
+    assert_eq!(
+        found["calibration"]["text"],
+        "shipped v1 (weight 2), shipped"
+    );
+    assert_eq!(found["calibration"]["texts"][1].get("left_out"), None);
+    let twice = compile_shipped(&scratch, "four", &["shipped", "shipped=2"]);
+    twice
+        .run()
+        .refused(2, &["--calibration", "shipped", "twice"]);
+}

@@ -277,7 +277,7 @@ const PLANNING_VALUES: &[(&str, &[&str])] = &[
     ),
     ("--ratio", &["0", "-0.5", "1.01", "nan", "inf", "half", ""]),
     ("--slots", &["x", "q,,k", "Q", "q;k", ""]),
-    ("--factor-type", &["q3_k", "iq4_nl", "f64", ""]),
+    ("--factor-type", &["iq3_s", "q8_k", "f64", ""]),
     ("--threads", &["0", "1025", "two", "99999999999"]),
 ];
 

@@ -7,6 +7,7 @@ mod bias;
 mod covariance;
 mod decompose;
 mod exempt;
+mod feedback;
 mod gauge;
 mod low_rank;
 mod measure;

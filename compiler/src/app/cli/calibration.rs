@@ -6,14 +6,17 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{SharingArgs, heading};
-use crate::request::{CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS};
+use crate::request::{
+    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS, TextSource,
+};
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = heading::TEXT)]
 pub struct CalibrationArgs {
-    /// Text to calibrate on (UTF-8): what the model is to be good at. May be given several times; with
-    /// =WEIGHT behind it each token of the text counts so many times
+    /// Text to calibrate on (UTF-8): what the model is to be good at; `shipped` is the program's own mix of
+    /// kinds and languages. May be given several times; with =WEIGHT behind it each token of the text counts so
+    /// many times
     #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
     pub calibration: Vec<CalibrationText>,
     /// Tokens of each text at most
@@ -70,19 +73,25 @@ pub struct CacheArgs {
     pub sharing: SharingArgs,
 }
 
+/// The name of the text that ships with the program; a file of that name is `./shipped`.
+const SHIPPED: &str = "shipped";
+
 /// A text, with its weight where what is behind the last `=` is a number; a file whose name ends so is
 /// meant itself.
 fn parse_text(text: &str) -> Result<CalibrationText, String> {
-    let plain = |path: &str, weight| {
-        let path = PathBuf::from(path);
-        Ok(CalibrationText { path, weight })
+    let plain = |name: &str, weight| {
+        let source = match name {
+            SHIPPED => TextSource::Shipped,
+            path => path.into(),
+        };
+        Ok(CalibrationText { source, weight })
     };
     let split = text.rsplit_once('=');
-    let weighted = split.and_then(|(path, weight)| Some((path, weight.parse::<f64>().ok()?)));
+    let weighted = split.and_then(|(name, weight)| Some((name, weight.parse::<f64>().ok()?)));
     match weighted {
-        Some((path, weight)) if !Path::new(text).exists() => {
-            match weight > 0.0 && weight.is_finite() && !path.is_empty() {
-                true => plain(path, weight),
+        Some((name, weight)) if name == SHIPPED || !Path::new(text).exists() => {
+            match weight > 0.0 && weight.is_finite() && !name.is_empty() {
+                true => plain(name, weight),
                 false => {
                     Err("a weight is a finite number above 0, behind the name of a text".into())
                 }
@@ -99,14 +108,29 @@ mod tests {
     #[test]
     fn a_text_may_have_a_weight() {
         let text = |path: &str, weight| {
-            let path = PathBuf::from(path);
-            Ok(CalibrationText { path, weight })
+            let source = path.into();
+            Ok(CalibrationText { source, weight })
         };
         assert_eq!(parse_text("a.txt"), text("a.txt", 1.0));
         assert_eq!(parse_text("a.txt=0.3"), text("a.txt", 0.3));
         assert_eq!(parse_text("a=b=2"), text("a=b", 2.0));
         assert_eq!(parse_text("a=b"), text("a=b", 1.0));
-        for wrong in ["a.txt=0", "a.txt=-1", "a.txt=inf", "a.txt=nan", "=2"] {
+        let shipped = |weight| {
+            let source = TextSource::Shipped;
+            Ok(CalibrationText { source, weight })
+        };
+        assert_eq!(parse_text("shipped"), shipped(1.0));
+        assert_eq!(parse_text("shipped=0.5"), shipped(0.5));
+        assert_eq!(parse_text("./shipped"), text("./shipped", 1.0));
+        assert_eq!(parse_text("./shipped=0.5"), text("./shipped", 0.5));
+        for wrong in [
+            "shipped=0",
+            "a.txt=0",
+            "a.txt=-1",
+            "a.txt=inf",
+            "a.txt=nan",
+            "=2",
+        ] {
             assert!(parse_text(wrong).is_err(), "{wrong}");
         }
     }

@@ -8,7 +8,15 @@ use super::{TreatmentArgs, heading};
 use crate::request::{Goal, Limit};
 
 /// What a search decides.
-const BUDGETS: [&str; 5] = ["rank", "ratio", "parameters", "bytes", "mean_rank"];
+const BUDGETS: [&str; 7] = [
+    "file_size",
+    "bits",
+    "rank",
+    "ratio",
+    "parameters",
+    "bytes",
+    "mean_rank",
+];
 
 /// What is decided by measuring on held-out text.
 #[derive(Clone, Copy, Debug, Args)]

@@ -16,6 +16,12 @@ use crate::request::{
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = heading::SMALL)]
 pub struct SizeArgs {
+    /// Bytes of the whole artifact, such as 12345, 3.5MB or 400MiB, met from below
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_negative_numbers = true, conflicts_with_all = ["bits", "ratio", "rank", "parameters", "bytes", "mean_rank"])]
+    pub file_size: Option<u64>,
+    /// Bits of the whole artifact for each of the model's parameters, met from below
+    #[arg(long, hide_short_help = true, value_name = "B", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = ["ratio", "rank", "parameters", "bytes", "mean_rank"])]
+    pub bits: Option<f64>,
     /// Parameters after over before on the selected slots, met from below [default: 0.9; with diffplan what
     /// energy decides]
     #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
@@ -39,7 +45,7 @@ pub struct SizeArgs {
     #[arg(long, hide_short_help = true, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
     pub mean_rank: Option<f64>,
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, q3_k or q2_k
-    #[arg(long, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
+    #[arg(long, hide_short_help = true, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
     /// Encode slots that stay dense in this type, where it takes less than the source
     #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
@@ -52,7 +58,9 @@ pub struct SizeArgs {
 impl SizeArgs {
     /// How much may be kept; `None` where nothing was said.
     fn budget(&self) -> Option<Budget> {
-        let budget = self.rank.map(Budget::from);
+        let budget = self.file_size.map(Budget::FileSize);
+        let budget = budget.or(self.bits.map(Budget::Bits));
+        let budget = budget.or(self.rank.map(Budget::from));
         let budget = budget.or(self.ratio.map(Budget::Ratio));
         let budget = budget.or(self.parameters.map(Budget::Parameters));
         let budget = budget.or(self.bytes.map(Budget::Bytes));
@@ -64,7 +72,8 @@ impl SizeArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = heading::METHOD)]
 pub struct PlanningArgs {
-    /// gp: every slot alone, W = B A; grc: slots that read the same input share a basis
+    /// quantise: every matrix in the type that loses least for the file's bytes; gp: every slot alone, W = B A;
+    /// grc: slots that read the same input share a basis
     #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
     pub method: MethodArg,
     /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
@@ -104,8 +113,10 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 16] = [
+    pub(super) const IDS: [&str; 18] = [
         "method",
+        "file_size",
+        "bits",
         "rank",
         "ratio",
         "parameters",
@@ -199,6 +210,8 @@ pub enum MethodArg {
     Gp,
     /// Shared basis.
     Grc,
+    /// A type for every matrix.
+    Quantise,
 }
 
 impl From<MethodArg> for Method {
@@ -206,6 +219,7 @@ impl From<MethodArg> for Method {
         match arg {
             MethodArg::Gp => Method::PerSlot,
             MethodArg::Grc => Method::SharedBasis,
+            MethodArg::Quantise => Method::Quantise,
         }
     }
 }

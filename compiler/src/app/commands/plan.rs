@@ -17,7 +17,7 @@ use crate::calibrate;
 use crate::event::{Event, Watch};
 use crate::layout;
 use crate::pipeline::{self, CompileError};
-use crate::plan::{Plan, json};
+use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
 use crate::request::{CalibrationOptions, Goal, Planning, TreatmentRequest};
@@ -121,7 +121,8 @@ fn looks_at_text(planning: &Planning, goal: Goal) -> bool {
         return true;
     };
     let allocator = request.allocation.allocator;
-    let looks = !goal.limit.is_none() || reads_activations(allocator);
+    let quantises = request.method == Method::Quantise;
+    let looks = !goal.limit.is_none() || quantises || reads_activations(allocator);
     if !looks {
         say!(
             "note: --calibration: the allocator {allocator} does not look at activations; the text is not read"

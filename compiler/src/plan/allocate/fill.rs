@@ -24,7 +24,11 @@ impl Totals {
         let currency = match request.budget {
             Budget::Bytes(_) => Currency::Bytes,
             Budget::MeanRank(_) | Budget::Rank(_) | Budget::FullRank => Currency::Rank,
-            Budget::Ratio(_) | Budget::Parameters(_) | Budget::Energy => Currency::Parameters,
+            Budget::Ratio(_)
+            | Budget::Parameters(_)
+            | Budget::FileSize(_)
+            | Budget::Bits(_)
+            | Budget::Energy => Currency::Parameters,
         };
         let dense: u64 = units.iter().map(|u| currency.dense(u)).sum();
         let positive = |value: f64| value.is_finite() && value > 0.0;
@@ -41,8 +45,12 @@ impl Totals {
                 });
             }
             Budget::MeanRank(mean) => (mean * units.len() as f64).floor() as u64,
-            // Two are decided before anything is shared out, and one has no bound.
-            Budget::Rank(_) | Budget::FullRank | Budget::Energy => dense,
+            // Four are decided or refused before anything is shared out, and one has no bound.
+            Budget::Rank(_)
+            | Budget::FullRank
+            | Budget::FileSize(_)
+            | Budget::Bits(_)
+            | Budget::Energy => dense,
         };
         Ok(Totals {
             currency,
@@ -67,9 +75,11 @@ impl Totals {
             ),
             Budget::Bytes(total) => ("`bytes`", total.to_string(), least.to_string()),
             Budget::Parameters(total) => ("`parameters`", total.to_string(), least.to_string()),
-            Budget::Rank(_) | Budget::FullRank | Budget::Energy => {
-                ("`rank`", String::new(), least.to_string())
-            }
+            Budget::Rank(_)
+            | Budget::FullRank
+            | Budget::FileSize(_)
+            | Budget::Bits(_)
+            | Budget::Energy => ("`rank`", String::new(), least.to_string()),
         };
         PlanError::BudgetTooSmall {
             option,

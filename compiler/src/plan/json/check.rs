@@ -305,6 +305,7 @@ impl Checker {
         match node {
             Node::Text(text) if text == Method::PerSlot.name() => Some(Method::PerSlot),
             Node::Text(text) if text == Method::SharedBasis.name() => Some(Method::SharedBasis),
+            Node::Text(text) if text == Method::Quantise.name() => Some(Method::Quantise),
             _ => self.wrong(at, "method", "gp or grc", node),
         }
     }

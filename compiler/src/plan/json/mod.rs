@@ -19,10 +19,12 @@
 //! * `format`, `version`: as here; another version is refused.
 //! * `source_sha256`: the model that the plan was made for; optional. A plan that names another model
 //!   is refused, one that names none is taken for any model that it fits.
-//! * `method`: `gp` (every slot alone) or `grc` (slots that read the same input share a basis).
+//! * `method`: `gp` (every slot alone), `grc` (slots that read the same input share a basis) or `quantise`
+//!   (every matrix dense, in a type of its own).
 //! * `factor_type`: what factors were asked to be stored in.
 //! * `request`: what was asked for; optional, and without effect on the units. `budget` is
-//!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank` with its number;
+//!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
+//!   number;
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
@@ -239,6 +241,8 @@ pub enum BudgetRecord {
     Parameters(u64),
     Bytes(u64),
     MeanRank(f64),
+    FileSize(u64),
+    Bits(f64),
     Energy,
 }
 
@@ -251,6 +255,8 @@ impl From<Budget> for BudgetRecord {
             Budget::Parameters(total) => BudgetRecord::Parameters(total),
             Budget::Bytes(total) => BudgetRecord::Bytes(total),
             Budget::MeanRank(mean) => BudgetRecord::MeanRank(mean),
+            Budget::FileSize(total) => BudgetRecord::FileSize(total),
+            Budget::Bits(bits) => BudgetRecord::Bits(bits),
             Budget::Energy => BudgetRecord::Energy,
         }
     }

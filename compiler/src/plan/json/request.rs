@@ -135,7 +135,7 @@ impl Checker {
 
     fn budget(&mut self, at: At, node: Node) -> Option<Budget> {
         let key = "request.budget";
-        let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank";
+        let expected = "\"full\", \"energy\", or an object with one of rank, ratio, parameters, bytes, mean_rank, file_size, bits";
         let mut entries = match node {
             Node::Text(text) if text == "full" => return Some(Budget::FullRank),
             Node::Text(text) if text == "energy" => return Some(Budget::Energy),
@@ -157,9 +157,13 @@ impl Checker {
             }
             ("parameters", _) => Some(Budget::Parameters(self.whole(at, key, (1, most), &node)?)),
             ("bytes", _) => Some(Budget::Bytes(self.whole(at, key, (1, most), &node)?)),
+            ("file_size", _) => Some(Budget::FileSize(self.whole(at, key, (1, most), &node)?)),
+            ("bits", Some(bits)) => Some(Budget::Bits(bits)),
             ("ratio", Some(ratio)) => Some(Budget::Ratio(ratio)),
             ("mean_rank", Some(mean)) => Some(Budget::MeanRank(mean)),
-            ("ratio" | "mean_rank", None) => self.wrong(at, key, "a finite number above 0", &node),
+            ("ratio" | "mean_rank" | "bits", None) => {
+                self.wrong(at, key, "a finite number above 0", &node)
+            }
             _ => self.wrong(at, key, expected, &Node::Text(name)),
         }
     }

@@ -1,6 +1,6 @@
 //! What tells the types apart.
 
-use super::sums;
+use super::lanes::{self, Lanes};
 use crate::block::BlockError;
 use crate::block::float::F16_LIMIT;
 use crate::block::levels::IQ4;
@@ -171,8 +171,8 @@ impl Format {
     pub(super) fn nearest(&self, scaled: f32) -> (u8, f32) {
         match self.levels {
             Levels::Whole(low, high) => {
-                let level = sums::nearest(scaled, low, high);
-                (sums::byte(level - low), level)
+                let level = lanes::rounded(scaled, low, high);
+                (lanes::byte(level - low), level)
             }
             Levels::Iq4 => {
                 let code = iq4_code(scaled);
@@ -230,29 +230,19 @@ impl Format {
     }
 }
 
-/// Sums of neighbouring levels: twice the numbers where the nearer one changes.
-const BOUNDS: [f32; 15] = {
-    let mut bounds = [0.0; 15];
-    let mut i = 0;
-    while i < bounds.len() {
-        bounds[i] = IQ4[i] + IQ4[i + 1];
-        i += 1;
-    }
-    bounds
-};
+/// Twice the lowest level and the span of the doubled levels.
+const TWICE_LOW: f32 = 2.0 * IQ4[0];
+const SPAN: usize = (2.0 * (IQ4[15] - IQ4[0])) as usize;
 
-/// Twice the lowest and the highest level, as whole numbers.
-const TWICE_LOW: i32 = 2 * IQ4[0] as i32;
-const TWICE_HIGH: i32 = 2 * IQ4[15] as i32;
-
-/// The code of everything whose double is from a whole number to below the next, from the double of
-/// the lowest level on: bounds are whole numbers.
-static CODES: [u8; (TWICE_HIGH - TWICE_LOW + 1) as usize] = {
-    let mut codes = [0; (TWICE_HIGH - TWICE_LOW + 1) as usize];
+/// The code of everything whose double lies from a whole number to below the next one, counted from the double
+/// of the lowest level: the bounds between levels are sums of neighbours, whole numbers. Entries behind the
+/// span, so that nine bits are an index.
+static CODES: [u8; 512] = {
+    let mut codes = [15; 512];
     let mut i = 0;
-    while i < codes.len() {
+    while i < SPAN {
         let mut code = 0;
-        while code < 15 && BOUNDS[code] as i32 - TWICE_LOW <= i as i32 {
+        while code < 15 && IQ4[code] + IQ4[code + 1] - TWICE_LOW <= i as f32 {
             code += 1;
         }
         codes[i] = code as u8;
@@ -261,21 +251,32 @@ static CODES: [u8; (TWICE_HIGH - TWICE_LOW + 1) as usize] = {
     codes
 };
 
+/// The levels of [`CODES`].
+static LEVELS: [f32; 512] = {
+    let mut levels = [0.0; 512];
+    let mut i = 0;
+    while i < levels.len() {
+        levels[i] = IQ4[CODES[i] as usize];
+        i += 1;
+    }
+    levels
+};
+
 /// The code of the level of [`IQ4`] that is nearest to a number; the upper one half way between two.
 #[inline(always)]
 fn iq4_code(scaled: f32) -> u8 {
     // Not below zero, so that dropping the digits behind the point rounds down.
-    let above = 2.0 * scaled - TWICE_LOW as f32;
+    let above = 2.0 * scaled - TWICE_LOW;
     let above = if above > 0.0 { above } else { 0.0 };
-    CODES[(above as usize).min(CODES.len() - 1)]
+    CODES[(above as usize).min(SPAN)]
 }
 
 /// Levels as a search over a run sees them: loops of vectors, no tables.
 pub(super) trait Nearest: Copy {
     /// The lowest and the highest level.
     fn ends(self) -> (f32, f32);
-    /// The level nearest to a number.
-    fn nearest(self, scaled: f32) -> f32;
+    /// The levels nearest to numbers.
+    fn nearest(self, scaled: Lanes) -> Lanes;
     /// What a step of the search's starts is in levels.
     fn gap(self) -> f32;
 }
@@ -291,8 +292,8 @@ impl Nearest for Whole {
     }
 
     #[inline(always)]
-    fn nearest(self, scaled: f32) -> f32 {
-        sums::nearest(scaled, self.0, self.1)
+    fn nearest(self, scaled: Lanes) -> Lanes {
+        scaled.rounded(self.0, self.1)
     }
 
     #[inline(always)]
@@ -312,15 +313,15 @@ impl Nearest for Table {
     }
 
     #[inline(always)]
-    fn nearest(self, scaled: f32) -> f32 {
-        let twice = 2.0 * scaled;
-        let mut level = IQ4[0];
-        for (i, bound) in BOUNDS.into_iter().enumerate() {
-            // All bits or none, because a choice would become a jump.
-            let mask = u32::from(twice >= bound).wrapping_neg();
-            level += f32::from_bits((IQ4[i + 1] - IQ4[i]).to_bits() & mask);
-        }
-        level
+    fn nearest(self, scaled: Lanes) -> Lanes {
+        // Rounded to the nearest of numbers half a unit lower, which is rounding down but for bounds
+        // themselves: they are as near to the level below.
+        let above = scaled + scaled - Lanes::all(TWICE_LOW + 0.5);
+        let whole = above.within(0.0, SPAN as f32) + Lanes::all(8_388_608.0);
+        let levels = whole
+            .array()
+            .map(|whole| LEVELS[(whole.to_bits() & 511) as usize]);
+        Lanes::of(&levels)
     }
 
     /// That of the levels at either end.

@@ -5,14 +5,16 @@
 //! run. They are `d · scale` and `d_min · minimum` with `d` and `d_min` of the block in f16 and
 //! integers of the run; types with one run have `d` and `d_min` alone. So one search serves them
 //! all, and what tells them apart is data ([`Format`]).
+//!
+//! The arithmetic is float32 in a fixed order: the same bits on every machine.
 
 mod format;
+mod lanes;
 mod nested;
 mod offset;
 mod pack;
 mod refit;
 mod step;
-mod sums;
 mod weights;
 
 use std::ops::RangeInclusive;
@@ -112,7 +114,7 @@ impl BlockFit {
             *run = Run {
                 step,
                 shift: -(of_minimum * f32::from(minimum)),
-                inverse: sums::inverse(step),
+                inverse: lanes::inverse(step),
             };
         }
         BlockFit {

@@ -8,7 +8,7 @@
 use half::f16;
 
 use super::format::{Format, Levels, Nearest, Table, Whole};
-use super::sums::{self, LANES};
+use super::lanes::{self, Lanes};
 use super::{BlockFit, MAX_RUNS, offset, step};
 use crate::block::float::{F16_LIMIT, f16_scale};
 
@@ -146,7 +146,7 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
             error: 0.0,
         };
         let (d, d_min) = (d.to_f32(), d_min.to_f32());
-        let (of_step, of_offset) = (sums::inverse(d), sums::inverse(d_min));
+        let (of_step, of_offset) = (lanes::inverse(d), lanes::inverse(d_min));
         let middle = 0.5 * self.levels.ends().1;
         for run in 0..R {
             let (step, offset) = self.alone[run];
@@ -172,27 +172,27 @@ impl<const N: usize, const R: usize, L: Nearest> Block<'_, N, R, L> {
     /// The levels nearest to a run's numbers, and the weighted squared error of what they stand for.
     #[inline(always)]
     fn coded(&self, run: usize, step: f32, offset: f32) -> ([f32; N], f32) {
-        let inverse = sums::inverse(step);
-        let (mut levels, mut errors) = ([0.0; N], [0.0; LANES]);
-        let (x, w) = (
-            self.x[run].as_chunks::<LANES>().0,
-            self.w[run].as_chunks().0,
-        );
-        for ((x, w), levels) in x.iter().zip(w).zip(levels.as_chunks_mut::<LANES>().0) {
-            let w: &[f32; LANES] = w;
-            for i in 0..LANES {
-                levels[i] = self.levels.nearest((x[i] + offset) * inverse);
-                let error = step * levels[i] - offset - x[i];
-                errors[i] += w[i] * error * error;
-            }
+        let inverse = lanes::inverse(step);
+        let (step, offset) = (Lanes::all(step), Lanes::all(offset));
+        let inverse = Lanes::all(inverse);
+        let (mut levels, mut errors) = ([0.0; N], Lanes::all(0.0));
+        let numbers = Lanes::chunks(&self.x[run])
+            .iter()
+            .zip(Lanes::chunks(&self.w[run]));
+        for ((x, w), levels) in numbers.zip(levels.as_chunks_mut().0) {
+            let x = Lanes::of(x);
+            let level = self.levels.nearest((x + offset) * inverse);
+            let error = step * level - offset - x;
+            errors = errors + Lanes::of(w) * error * error;
+            *levels = level.array();
         }
-        (levels, sums::total(errors))
+        (levels, errors.total())
     }
 }
 
 /// The integer nearest to a number, from the first to the last that there is, and its neighbours.
 fn around(value: f32, (first, last): (f32, f32)) -> impl Iterator<Item = f32> {
-    let nearest = sums::nearest(value, first, last);
+    let nearest = lanes::rounded(value, first, last);
     let tried = NEIGHBOURS.map(|distance| nearest + distance);
     tried
         .into_iter()
@@ -236,17 +236,16 @@ pub(super) struct Moments {
 impl Moments {
     #[inline(always)]
     pub(super) fn of<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N]) -> Moments {
-        let (mut sums, lanes) = ([[0.0; LANES]; 5], N / LANES);
-        for chunk in 0..lanes {
-            for lane in 0..LANES {
-                let i = LANES * chunk + lane;
-                let (wq, wx) = (w[i] * q[i], w[i] * x[i]);
-                for (sum, term) in sums.iter_mut().zip([wq * q[i], wq, w[i], wq * x[i], wx]) {
-                    sum[lane] += term;
-                }
+        let mut sums = [Lanes::all(0.0); 5];
+        let numbers = Lanes::chunks(x).iter().zip(Lanes::chunks(w));
+        for ((x, w), q) in numbers.zip(Lanes::chunks(q)) {
+            let (x, w, q) = (Lanes::of(x), Lanes::of(w), Lanes::of(q));
+            let (wq, wx) = (w * q, w * x);
+            for (sum, term) in sums.iter_mut().zip([wq * q, wq, w, wq * x, wx]) {
+                *sum = *sum + term;
             }
         }
-        let [qq, q, w, qx, x] = sums.map(|sum| f64::from(sums::total(sum)));
+        let [qq, q, w, qx, x] = sums.map(|sum| f64::from(sum.total()));
         Moments { qq, q, w, qx, x }
     }
 }

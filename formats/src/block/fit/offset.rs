@@ -3,7 +3,7 @@
 //! As for a step alone (`step.rs`), with two unknowns: the starts differ in the places that the least
 //! and the largest number take among the codes.
 
-use super::sums::{self, NEGLIGIBLE};
+use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 /// Turns of fitting and rounding after the best start.
 const TURNS: usize = 2;
@@ -49,14 +49,16 @@ pub(super) fn search<const N: usize>(
     free: bool,
     limit: f32,
 ) -> (f32, f32) {
-    let (mut least, mut largest) = (f32::MAX, f32::MIN);
-    for &x in x {
-        least = if x < least { x } else { least };
-        largest = if x > largest { x } else { largest };
-    }
+    let (least, largest) = lanes::ends(x);
     let zero = if free { least } else { f32::min(least, 0.0) };
     let y = x.map(|x| x - zero);
-    let [weight, sum] = sums::sums(&y, w, |y, w| [w, w * y]);
+    let (mut weight, mut sum) = (Lanes::all(0.0), Lanes::all(0.0));
+    for (y, w) in Lanes::chunks(&y).iter().zip(Lanes::chunks(w)) {
+        let w = Lanes::of(w);
+        weight = weight + w;
+        sum = sum + w * Lanes::of(y);
+    }
+    let (weight, sum) = (weight.total(), sum.total());
     let range = largest - zero;
     if range < NEGLIGIBLE {
         let offset = -zero - sum / weight;
@@ -98,11 +100,17 @@ impl<const N: usize> Numbers<'_, N> {
     /// The fit of the codes nearest to `y inverse + shift`, if it is better than the best so far.
     #[inline(always)]
     fn better(&self, inverse: f32, shift: f32, best: Tried) -> Tried {
-        let [q, qq, yq] = sums::sums(&self.y, self.w, |y, w| {
-            let code = sums::nearest(y * inverse + shift, 0.0, self.high);
-            let weighted = w * code;
-            [weighted, weighted * code, weighted * y]
-        });
+        let (factor, term) = (Lanes::all(inverse), Lanes::all(shift));
+        let [mut q, mut qq, mut yq] = [Lanes::all(0.0); 3];
+        for (y, w) in Lanes::chunks(&self.y).iter().zip(Lanes::chunks(self.w)) {
+            let y = Lanes::of(y);
+            let code = (y * factor + term).rounded(0.0, self.high);
+            let weighted = Lanes::of(w) * code;
+            q = q + weighted;
+            qq = qq + weighted * code;
+            yq = yq + weighted * y;
+        }
+        let [q, qq, yq] = [q, qq, yq].map(Lanes::total);
         let (n, sum) = (self.weight, self.sum);
         let determinant = n * qq - q * q;
         if determinant <= 0.0 {

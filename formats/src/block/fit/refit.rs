@@ -1,7 +1,7 @@
 //! Scales for codes that stay as they are.
 
+use super::lanes;
 use super::nested::{Moments, Supers};
-use super::sums;
 use super::{BlockFit, MAX_LEN, MAX_RUNS};
 
 /// Turns of fitting the integers of the runs and the scales of these.
@@ -145,7 +145,7 @@ impl Integers<'_> {
             of.qx / of.qq
         };
         // No number where no code or no scale has an effect; the first integer then, which is no worse.
-        let nearest = sums::nearest((step / self.d) as f32, first, last);
+        let nearest = lanes::rounded((step / self.d) as f32, first, last);
         let tried = NEIGHBOURS.map(|distance| nearest + distance);
         tried
             .into_iter()
@@ -158,6 +158,6 @@ impl Integers<'_> {
             return old;
         }
         let offset = (self.d * f64::from(scale) * self.of.q - self.of.x) / self.of.w;
-        sums::nearest((offset / self.d_min) as f32, first, last)
+        lanes::rounded((offset / self.d_min) as f32, first, last)
     }
 }

@@ -8,14 +8,14 @@
 //! than it saves in all others. The start with the least error after one fit is carried on.
 
 use super::format::Nearest;
-use super::sums::{self, NEGLIGIBLE};
+use super::lanes::{self, Lanes, NEGLIGIBLE};
 
 /// Turns of fitting and rounding after the best start.
 const TURNS: usize = 2;
 
 /// With numbers of unequal importance the extreme one may be clipped by far: the search begins at these
 /// multiples of the last level as well.
-const CLIPPING: [f32; 6] = [1.2, 1.4, 1.65, 2.0, 2.5, 3.2];
+const CLIPPING: [f32; 8] = [1.15, 1.3, 1.45, 1.65, 1.9, 2.2, 2.6, 3.1];
 
 /// A step and the error that it leaves.
 #[derive(Clone, Copy, PartialEq)]
@@ -38,8 +38,8 @@ pub(super) fn search<const N: usize, L: Nearest>(
     alike: bool,
     limit: f32,
 ) -> f32 {
-    let farther = |a: f32, b: &f32| if b.abs() > a.abs() { *b } else { a };
-    let extreme = x.iter().fold(0.0, farther);
+    let (least, largest) = lanes::ends(x);
+    let extreme = if -least > largest { least } else { largest };
     if extreme.abs() < NEGLIGIBLE {
         return 0.0;
     }
@@ -94,13 +94,18 @@ fn better<const N: usize, L: Nearest>(
 ) -> Tried {
     // What is left beside the levels, r, is small, and nothing cancels in its sums: the step changes
     // by a part Σ w q r / Σ w q², which takes (Σ w q r)² / Σ w q² from Σ w r².
-    let [qq, qr, rr] = sums::sums(x, w, |x, w| {
-        let scaled = x * inverse;
+    let factor = Lanes::all(inverse);
+    let [mut qq, mut qr, mut rr] = [Lanes::all(0.0); 3];
+    for (x, w) in Lanes::chunks(x).iter().zip(Lanes::chunks(w)) {
+        let w = Lanes::of(w);
+        let scaled = Lanes::of(x) * factor;
         let level = levels.nearest(scaled);
-        let rest = scaled - level;
-        let weighted = w * level;
-        [weighted * level, weighted * rest, w * rest * rest]
-    });
+        let (rest, weighted) = (scaled - level, w * level);
+        qq = qq + weighted * level;
+        qr = qr + weighted * rest;
+        rr = rr + w * rest * rest;
+    }
+    let [qq, qr, rr] = [qq, qr, rr].map(Lanes::total);
     let part = qr / qq;
     let error = (rr - qr * part) / (inverse * inverse);
     let step = (1.0 + part) / inverse;

@@ -96,7 +96,11 @@ impl Case {
                 let ranks: usize = both.map(|(p, u)| p.rank().unwrap_or(u.full_rank())).sum();
                 (mean * units.len() as f64, ranks as f64)
             }
-            Budget::Rank(_) | Budget::FullRank | Budget::Energy => unreachable!(),
+            Budget::Rank(_)
+            | Budget::FullRank
+            | Budget::FileSize(_)
+            | Budget::Bits(_)
+            | Budget::Energy => unreachable!(),
         }
     }
 

@@ -82,5 +82,6 @@ fn evidence(rng: &mut Rng, units: &[Unit], layers: usize) -> Evidence {
         variance: Some((0..layers).map(|_| 0.1 + rng.unit()).collect()),
         cache: Some(1 << 30),
         tokens_per_joule: Some(0.4),
+        ..Evidence::default()
     }
 }

@@ -131,7 +131,7 @@ fn published_spectra_are_allocated_fast() {
         variance: Some((0..32).map(|l| 1.0 + (l as f64 - 12.0).powi(2)).collect()),
         cache: Some(40 << 20),
         tokens_per_joule: Some(0.4),
-        branches: None,
+        ..Evidence::default()
     };
     let mut losses = BTreeMap::new();
     for factor_type in [DType::F16, DType::Q8_0] {

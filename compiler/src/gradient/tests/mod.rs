@@ -1,8 +1,8 @@
 //! Gradients against finite differences in float64, for every architecture.
 
-use std::path::PathBuf;
+mod kept;
+mod whole;
 
-use htc_formats::model::{MatrixId, Role, Slot};
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::backend::Reference;
@@ -10,156 +10,13 @@ use htc_loader::kv::KvType;
 use htc_loader::{Model, Session};
 
 use super::attention::capped;
-use super::block::{Block, Saved, Work};
-use super::head::{Head, HeadWork, Rows};
-use super::number::Number;
-use super::weights::{Stored, block, required};
+use super::head::{Head, HeadWork};
 use crate::system::random::Rng;
+use whole::{Backward, Dense, Whole, architectures};
 
 /// Windows of a length that no tile divides, and that exceeds the windows of the models' attention.
 const CONTEXT: usize = 70;
 const WINDOWS: usize = 2;
-
-fn architectures() -> Vec<PathBuf> {
-    let root = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../tests/fixtures/architectures"
-    );
-    let folders = std::fs::read_dir(root).unwrap();
-    let files = folders.map(|folder| folder.unwrap().path().join("model.gguf"));
-    let files: Vec<PathBuf> = files.collect();
-    assert_eq!(files.len(), 9);
-    files
-}
-
-/// A whole model as numbers.
-struct Whole<T> {
-    model: Model,
-    blocks: Vec<Block<T>>,
-    norm: Vec<T>,
-    pool: Pool,
-}
-
-impl<T: Number> Whole<T> {
-    fn open(path: &PathBuf, context: usize, threads: usize) -> Self {
-        let model = Model::open(path).unwrap();
-        let pool = Pool::new(threads).unwrap();
-        let layers = 0..model.hyper().layers;
-        let blocks = layers.map(|layer| block(&model, layer, context, &pool).unwrap());
-        Whole {
-            blocks: blocks.collect(),
-            norm: required(model.file(), Role::OutputNorm).unwrap(),
-            pool,
-            model,
-        }
-    }
-
-    fn head<'a>(&'a self, matrix: &'a Stored<'a>) -> Head<'a, T, Stored<'a>> {
-        let hyper = self.model.hyper();
-        Head {
-            vocabulary: hyper.vocabulary,
-            norm: &self.norm,
-            epsilon: hyper.norm_epsilon.into(),
-            cap: hyper.forward.logit_softcap,
-            matrix,
-        }
-    }
-
-    /// The residual stream that some tokens begin with.
-    fn embed(&self, tokens: &[u32]) -> Vec<T> {
-        let hyper = self.model.hyper();
-        let role = MatrixId::Embedding.weight();
-        let stored = Stored::new(self.model.file(), role).unwrap();
-        let mut x = vec![T::default(); tokens.len() * hyper.width];
-        for (x, &token) in x.chunks_exact_mut(hyper.width).zip(tokens) {
-            let token = token as usize;
-            stored.rows(token..token + 1, x).unwrap();
-            let scale = T::from(hyper.forward.embedding_scale.unwrap_or(1.0));
-            x.iter_mut().for_each(|x| *x *= scale);
-        }
-        x
-    }
-
-    /// What every block leaves behind.
-    fn forward(&self, x: &[T]) -> Vec<Saved<T>> {
-        let mut all: Vec<Saved<T>> = Vec::new();
-        for block in &self.blocks {
-            let mut saved = Saved::default();
-            let x = all.last().map_or(x, |before| &before.out);
-            block.forward(&self.pool, x, &mut saved);
-            all.push(saved);
-        }
-        all
-    }
-
-    /// Logits behind the cap.
-    fn logits(&self, x: &[T]) -> Vec<T> {
-        let all = self.forward(x);
-        let matrix = Stored::head(self.model.file()).unwrap();
-        let head = self.head(&matrix);
-        let out = &all.last().unwrap().out;
-        let mut work = HeadWork::default();
-        let logits = head.logits(&self.pool, out, &mut work).unwrap();
-        logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
-    }
-
-    /// What some labels cost.
-    fn loss(&self, x: &[T], labels: &[usize]) -> f64 {
-        let logits = self.logits(x);
-        let rows = logits.chunks_exact(self.model.hyper().vocabulary);
-        let of_row = |(row, &label): (&[T], &usize)| {
-            let row: Vec<f64> = row.iter().map(|&x| x.into()).collect();
-            row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[label]
-        };
-        rows.zip(labels).map(of_row).sum()
-    }
-
-    /// The tokens that the model chooses by some draws.
-    fn labels(&self, x: &[T], draws: &[f64]) -> Vec<usize> {
-        let logits = self.logits(x);
-        let rows = logits.chunks_exact(self.model.hyper().vocabulary);
-        let of_row = |(row, &draw): (&[T], &f64)| {
-            let weights: Vec<f64> = row.iter().map(|&l| l.into().exp()).collect();
-            let all: f64 = weights.iter().sum();
-            let below = |token: usize| weights[..=token].iter().sum::<f64>();
-            (0..row.len())
-                .find(|&token| below(token) > draw * all)
-                .unwrap()
-        };
-        rows.zip(draws).map(of_row).collect()
-    }
-
-    /// By layer and slot, the gradient at its output and what it read; the gradient at the embeddings;
-    /// what was summed at the head.
-    fn back(&self, x: &[T], draws: &[f64]) -> Backward<T> {
-        let all = self.forward(x);
-        let matrix = Stored::head(self.model.file()).unwrap();
-        let vocabulary = self.model.hyper().vocabulary;
-        let mut diagonal = vec![0.0; vocabulary];
-        let mut d = vec![T::default(); x.len()];
-        let (head, mut work) = (self.head(&matrix), HeadWork::default());
-        let out = &all.last().unwrap().out;
-        let to = (&mut diagonal[..], &mut d[..]);
-        head.back(&self.pool, out, draws, &mut work, to).unwrap();
-        let mut slots = Vec::new();
-        for (layer, block) in self.blocks.iter().enumerate().rev() {
-            let x = layer.checked_sub(1).map_or(x, |before| &all[before].out);
-            let (saved, mut work) = (&all[layer], Work::default());
-            block.back(&self.pool, [x, &d], saved, &mut work, &mut |slot, g| {
-                let read = saved.input(slot.site()).to_vec();
-                slots.push((layer, slot, g.to_vec(), read));
-            });
-            d = work.stream;
-        }
-        Backward { slots, d, diagonal }
-    }
-}
-
-struct Backward<T> {
-    slots: Vec<(usize, Slot, Vec<T>, Vec<T>)>,
-    d: Vec<T>,
-    diagonal: Vec<f64>,
-}
 
 fn text(vocabulary: usize, tokens: usize) -> (Vec<u32>, Vec<f64>) {
     let mut random = Rng(7);
@@ -342,22 +199,6 @@ fn the_pass_is_that_of_the_loader() {
     }
 }
 
-/// A matrix of more rows than are decoded at a time.
-struct Tall {
-    width: usize,
-    values: Vec<f64>,
-}
-
-impl Rows<f64> for Tall {
-    type Error = std::convert::Infallible;
-
-    fn rows(&self, rows: std::ops::Range<usize>, out: &mut [f64]) -> Result<(), Self::Error> {
-        let rows = rows.start * self.width..rows.end * self.width;
-        out.copy_from_slice(&self.values[rows]);
-        Ok(())
-    }
-}
-
 /// Of a large vocabulary, with rows of more than one task.
 #[test]
 fn a_head_in_panels_has_the_gradients_of_finite_differences() {
@@ -365,7 +206,7 @@ fn a_head_in_panels_has_the_gradients_of_finite_differences() {
     let (width, vocabulary, n) = (6, 9001, 70);
     let mut random = Rng(5);
     let mut normal = |count: usize| -> Vec<f64> { (0..count).map(|_| random.normal()).collect() };
-    let matrix = Tall {
+    let matrix = Dense {
         width,
         values: normal(vocabulary * width),
     };

@@ -1,0 +1,292 @@
+//! Codes with feedback: a weight is rounded column by column, and what rounding a column loses of the
+//! outputs is put back by the columns behind it.
+//!
+//! With `E = W − Ŵ` and the second moment `C` of the inputs, `E‖(W − Ŵ) x‖² = tr(E C Eᵀ)`. For
+//! `C = N D Nᵀ` with `N` upper triangular, ones on its diagonal, and `D` diagonal,
+//!
+//! ```text
+//! tr(E C Eᵀ) = Σ_k D_k ‖(E N)_k‖²,      (E N)_k = E_k + Σ_{j<k} E_j N_jk
+//! ```
+//!
+//! so that the best that column `k` can do, given those before it, is the code nearest to
+//! `W_k + Σ_{j<k} E_j N_jk` ("QuIP", Chee et al. 2023, equation 2, LDLQ; the same as GPTQ, Frantar et al. 2022).
+//! `D_k` is the variance of input `k` that the inputs behind it do not explain, and the importance of a
+//! column in the search for scales.
+//!
+//! Behind that, sweeps of coordinate descent take each code to the one nearest to the minimum of
+//! `tr(E C Eᵀ)` over it alone, all others fixed; none makes it larger.
+
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt::factor;
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, MatMut, MatRef, Par};
+
+use super::gauge::SecondMoment;
+use super::{FactoriseError, Weight};
+
+/// A code whose scales are fixed block by block of a row, before its codes.
+pub trait BlockCode {
+    /// What is fixed of a block.
+    type Scales: Clone;
+
+    /// Numbers of a block.
+    fn block_len(&self) -> usize;
+
+    /// The scales of the least squared error of a block, each number counted by its importance; `None` where
+    /// the block has numbers that are beyond what the code can say.
+    fn scales(&self, values: &[f32], importance: &[f32]) -> Option<Self::Scales>;
+
+    /// The code nearest to a number at a place of a block, and the number that it stands for.
+    fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
+}
+
+/// What the code of some rows is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coded<S> {
+    /// Of every block, row by row.
+    pub scales: Vec<S>,
+    /// `[rows, n]`.
+    pub codes: Vec<u8>,
+    /// What they stand for, `[rows, n]`.
+    pub values: Vec<f32>,
+}
+
+/// How errors of columns are made up for by the columns behind them: of one second moment.
+#[derive(Clone, Debug)]
+pub struct Feedback {
+    pub(super) order: usize,
+    /// `N [n, n]`, row-major; read above the diagonal alone.
+    pub(super) factor: Vec<f32>,
+    /// `D`, in units of its mean.
+    conditional: Vec<f32>,
+    /// `C [n, n]`, row-major and whole, in the units of `D`.
+    pub(super) moment: Vec<f32>,
+}
+
+/// Columns whose errors are carried to the columns behind them together.
+const CHUNK: usize = 64;
+
+impl Feedback {
+    /// Of `C + damping · mean(diag C) · 1`, where `C` is the second moment: what the text hardly excites is not
+    /// free, because another text may.
+    ///
+    /// # Errors
+    /// A second moment that is none, or one that is not definite in spite of the damping; a damping that is not a
+    /// finite number of at least zero.
+    pub fn new(moment: SecondMoment<'_>, damping: f64) -> Result<Self, FactoriseError> {
+        moment.check()?;
+        if !damping.is_finite() || damping < 0.0 {
+            return Err(FactoriseError::Damping { found: damping });
+        }
+        let n = moment.order;
+        let mean = (0..n).map(|i| moment.values[i * n + i]).sum::<f64>() / n as f64;
+        // Inputs that are all zero are like inputs that are all alike.
+        let unit = if mean > 0.0 { mean } else { 1.0 };
+        let added = damping.max(SMALLEST_DAMPING);
+        let entry = |row: usize, col: usize| {
+            let (row, col) = (row.max(col), row.min(col));
+            let own = if row == col { added } else { 0.0 };
+            moment.values[row * n + col] / unit + own
+        };
+        // From behind: what the last columns leave unexplained of the first comes first in a Cholesky factor.
+        let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
+            true => entry(n - 1 - i, n - 1 - j),
+            false => 0.0,
+        });
+        cholesky(&mut reversed)?;
+        let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();
+        let mut factor = vec![0.0; n * n];
+        for (row, to) in factor.chunks_exact_mut(n).enumerate() {
+            let i = n - 1 - row;
+            for (col, to) in to.iter_mut().enumerate().skip(row + 1) {
+                let j = n - 1 - col;
+                *to = (reversed[(i, j)] / diagonal[j]) as f32;
+            }
+        }
+        let conditional = diagonal.iter().rev().map(|d| (d * d) as f32).collect();
+        let mut whole = vec![0.0; n * n];
+        for (row, to) in whole.chunks_exact_mut(n).enumerate() {
+            for (col, to) in to.iter_mut().enumerate() {
+                *to = entry(row, col) as f32;
+            }
+        }
+        Ok(Feedback {
+            order: n,
+            factor,
+            conditional,
+            moment: whole,
+        })
+    }
+
+    /// The importance of every column: the variance that the columns behind it do not explain, in units of the
+    /// mean of the second moment's diagonal.
+    pub fn importance(&self) -> &[f32] {
+        &self.conditional
+    }
+
+    /// The codes of some rows, on the calling thread. Rows do not depend on each other: the same row has the
+    /// same codes among any others as long as their number is the same.
+    ///
+    /// # Errors
+    /// Rows that are not of as many finite numbers as there are inputs, or not of whole blocks.
+    pub fn code<C: BlockCode>(
+        &self,
+        rows: Weight<'_>,
+        code: &C,
+        sweeps: usize,
+    ) -> Result<Coded<C::Scales>, FactoriseError> {
+        rows.check(0)?;
+        let (n, block) = (self.order, code.block_len());
+        if rows.cols != n {
+            return Err(FactoriseError::VectorLength {
+                expected: n,
+                found: rows.cols,
+            });
+        }
+        if block == 0 || !n.is_multiple_of(block) {
+            return Err(FactoriseError::Blocks { cols: n, block });
+        }
+        let mut coded = self.feed(rows, code)?;
+        for _ in 0..sweeps {
+            if self.sweep(rows, code, &mut coded) == 0 {
+                break;
+            }
+        }
+        Ok(coded)
+    }
+
+    /// Column by column, errors carried to those behind.
+    fn feed<C: BlockCode>(
+        &self,
+        rows: Weight<'_>,
+        code: &C,
+    ) -> Result<Coded<C::Scales>, FactoriseError> {
+        let (m, n, block) = (rows.rows, self.order, code.block_len());
+        let chunk = CHUNK.min(block);
+        let mut targets = rows.values.to_vec();
+        let mut errors = vec![0.0f32; m * chunk];
+        let mut scales: Vec<Vec<C::Scales>> = vec![Vec::with_capacity(n / block); m];
+        let (mut codes, mut values) = (vec![0u8; m * n], vec![0.0f32; m * n]);
+        for start in (0..n).step_by(chunk) {
+            let width = chunk.min(n - start);
+            for row in 0..m {
+                let at = row * n;
+                if start.is_multiple_of(block) {
+                    let whole = start..start + block;
+                    let importance = &self.conditional[whole.clone()];
+                    let values = &targets[at + whole.start..at + whole.end];
+                    let found = code.scales(values, importance);
+                    scales[row].push(found.ok_or(FactoriseError::NoScales { row, col: start })?);
+                }
+                let Some(of_block) = scales[row].last() else {
+                    continue;
+                };
+                let errors = &mut errors[row * chunk..][..width];
+                for (k, error) in errors.iter_mut().enumerate() {
+                    let (column, place) = (start + k, (start + k) % block);
+                    let (q, value) = code.nearest(of_block, place, targets[at + column]);
+                    (codes[at + column], values[at + column]) = (q, value);
+                    *error = rows.values[at + column] - value;
+                    let behind = column + 1..start + width;
+                    let factors = &self.factor[column * n..][behind.clone()];
+                    let behind = &mut targets[at + behind.start..at + behind.end];
+                    for (target, factor) in behind.iter_mut().zip(factors) {
+                        *target += *error * factor;
+                    }
+                }
+            }
+            let behind = start + width;
+            if behind < n {
+                let factor = MatRef::from_row_major_slice(&self.factor, n, n);
+                let all = MatMut::from_row_major_slice_mut(&mut targets, m, n);
+                matmul(
+                    all.subcols_mut(behind, n - behind),
+                    Accum::Add,
+                    MatRef::from_row_major_slice(&errors, m, chunk).subcols(0, width),
+                    factor.submatrix(start, behind, width, n - behind),
+                    1.0,
+                    Par::Seq,
+                );
+            }
+        }
+        Ok(Coded {
+            scales: scales.into_iter().flatten().collect(),
+            codes,
+            values,
+        })
+    }
+
+    /// One sweep of coordinate descent over the codes; how many of them changed.
+    fn sweep<C: BlockCode>(
+        &self,
+        rows: Weight<'_>,
+        code: &C,
+        coded: &mut Coded<C::Scales>,
+    ) -> usize {
+        let (m, n, block) = (rows.rows, self.order, code.block_len());
+        let pairs = rows.values.iter().zip(&coded.values);
+        let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
+        // Half of the gradient.
+        let mut slopes = vec![0.0f32; m * n];
+        matmul(
+            MatMut::from_row_major_slice_mut(&mut slopes, m, n),
+            Accum::Replace,
+            MatRef::from_row_major_slice(&errors, m, n),
+            MatRef::from_row_major_slice(&self.moment, n, n),
+            1.0,
+            Par::Seq,
+        );
+        let mut changed = 0;
+        for row in 0..m {
+            let slopes = &mut slopes[row * n..][..n];
+            let scales = &coded.scales[row * (n / block)..][..n / block];
+            let codes = &mut coded.codes[row * n..][..n];
+            let values = &mut coded.values[row * n..][..n];
+            for column in 0..n {
+                let of_column = &self.moment[column * n..][..n];
+                let step = slopes[column] / of_column[column];
+                let before = values[column];
+                let scales = &scales[column / block];
+                let (q, value) = code.nearest(scales, column % block, before + step);
+                // Nearer to the minimum, or not at all: of two that are as near the first stays.
+                if (value - before - step).abs() >= step.abs() {
+                    continue;
+                }
+                (codes[column], values[column]) = (q, value);
+                changed += 1;
+                let moved = value - before;
+                for (slope, of) in slopes.iter_mut().zip(of_column) {
+                    *slope -= moved * of;
+                }
+            }
+        }
+        changed
+    }
+}
+
+/// Below it a second moment that lacks rank has no factor in float64.
+const SMALLEST_DAMPING: f64 = 1e-8;
+
+/// The Cholesky factor in the place of a symmetric matrix, of which the lower triangle is read.
+fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
+    let n = matrix.nrows();
+    let params = Default::default();
+    let mut memory = MemBuffer::new(factor::cholesky_in_place_scratch::<f64>(
+        n,
+        Par::Seq,
+        params,
+    ));
+    factor::cholesky_in_place(
+        matrix.as_mut(),
+        Default::default(),
+        Par::Seq,
+        MemStack::new(&mut memory),
+        params,
+    )
+    .map(|_| ())
+    .map_err(
+        |factor::LltError::NonPositivePivot { index }| FactoriseError::NotDefinite {
+            index: n - 1 - index,
+        },
+    )
+}

@@ -1,0 +1,250 @@
+use super::super::{BlockCode, Feedback, SecondMoment, Weight, weighted_dense_energies};
+use super::Dense;
+use super::gauge::Moment;
+
+/// Whole numbers times a step for each block: the largest number has the code `reach`.
+struct Grid {
+    block: usize,
+    reach: f32,
+}
+
+impl BlockCode for Grid {
+    type Scales = f32;
+
+    fn block_len(&self) -> usize {
+        self.block
+    }
+
+    fn scales(&self, values: &[f32], _: &[f32]) -> Option<f32> {
+        let largest = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        (largest < 1e30).then_some(largest / self.reach)
+    }
+
+    fn nearest(&self, step: &f32, _: usize, value: f32) -> (u8, f32) {
+        if *step == 0.0 {
+            return (0, 0.0);
+        }
+        let code = (value / step).round().clamp(-self.reach, self.reach);
+        ((code + self.reach) as u8, code * step)
+    }
+}
+
+const COARSE: Grid = Grid {
+    block: 16,
+    reach: 3.0,
+};
+
+fn moment(values: &[f64], order: usize) -> SecondMoment<'_> {
+    SecondMoment { order, values }
+}
+
+fn missing(weight: &Dense, values: &[f32], moment: SecondMoment<'_>) -> f64 {
+    weighted_dense_energies(weight.weight(), values, moment).missing
+}
+
+/// Every number for itself.
+fn rounded(weight: &Dense, code: &Grid) -> Vec<f32> {
+    let mut values = Vec::new();
+    for row in weight.values.chunks(weight.cols) {
+        for block in row.chunks(code.block) {
+            let step = code.scales(block, &[]).unwrap();
+            values.extend(block.iter().map(|v| code.nearest(&step, 0, *v).1));
+        }
+    }
+    values
+}
+
+#[test]
+fn the_factor_is_that_of_the_damped_moment() {
+    let n = 48;
+    let of = Moment::new(n, 3);
+    let damping = 0.02;
+    let feedback = Feedback::new(moment(&of.values, n), damping).unwrap();
+    let mean = (0..n).map(|i| of.values[i * n + i]).sum::<f64>() / n as f64;
+    let factor = |i: usize, j: usize| match i.cmp(&j) {
+        std::cmp::Ordering::Less => f64::from(feedback.factor[i * n + j]),
+        std::cmp::Ordering::Equal => 1.0,
+        std::cmp::Ordering::Greater => 0.0,
+    };
+    for i in 0..n {
+        for j in 0..=i {
+            let product: f64 = (0..n)
+                .map(|k| factor(i, k) * f64::from(feedback.importance()[k]) * factor(j, k))
+                .sum();
+            let damped = of.values[i * n + j] / mean + if i == j { damping } else { 0.0 };
+            assert!(
+                (product - damped).abs() < 1e-5 * damped.abs().max(1.0),
+                "{i} {j}"
+            );
+        }
+    }
+}
+
+/// With two inputs the second column's target has a closed form.
+#[test]
+fn the_second_column_makes_up_for_the_first() {
+    let of = [2.0, f64::NAN, 0.9, 1.0];
+    let feedback = Feedback::new(moment(&of, 2), 0.0).unwrap();
+    let code = Grid {
+        block: 2,
+        reach: 1.0,
+    };
+    let weight = Dense {
+        rows: 1,
+        cols: 2,
+        values: vec![0.4, 1.0],
+    };
+    let coded = feedback.code(weight.weight(), &code, 0).unwrap();
+    // 0.4 becomes 0, and 1 aims at 1 + 0.4 · 0.9 / 1.
+    assert_eq!(coded.values, [0.0, 1.0]);
+    let weight = Dense {
+        values: vec![1.0, 0.3],
+        ..weight
+    };
+    let wide = Grid {
+        block: 1,
+        reach: 1.0,
+    };
+    let coded = feedback.code(weight.weight(), &wide, 0).unwrap();
+    assert_eq!(coded.codes, [2, 2]);
+    assert_eq!(coded.scales, [1.0, 0.3]);
+    // The error of the first column is 0.4, the target of the second 0.3 + 0.4 · 0.9 = 0.66.
+    let half = Half;
+    let weight = Dense {
+        values: vec![0.4, 0.3],
+        ..weight
+    };
+    let coded = feedback.code(weight.weight(), &half, 0).unwrap();
+    assert_eq!(coded.values, [0.0, 1.0]);
+    assert_eq!(rounded_to_ones(0.3), 0.0);
+}
+
+/// Zeros and ones.
+struct Half;
+
+fn rounded_to_ones(value: f32) -> f32 {
+    if value > 0.5 { 1.0 } else { 0.0 }
+}
+
+impl BlockCode for Half {
+    type Scales = ();
+
+    fn block_len(&self) -> usize {
+        1
+    }
+
+    fn scales(&self, _: &[f32], _: &[f32]) -> Option<()> {
+        Some(())
+    }
+
+    fn nearest(&self, (): &(), _: usize, value: f32) -> (u8, f32) {
+        let value = rounded_to_ones(value);
+        (value as u8, value)
+    }
+}
+
+#[test]
+fn feedback_loses_less_and_sweeps_never_more() {
+    let (m, n) = (24, 160);
+    for seed in 0..6 {
+        let weight = Dense::normal(m, n, seed);
+        let of = Moment::new(n, seed + 100);
+        let c = moment(&of.values, n);
+        let feedback = Feedback::new(c, 0.01).unwrap();
+        let plain = missing(&weight, &rounded(&weight, &COARSE), c);
+        let mut last = f64::INFINITY;
+        for sweeps in 0..4 {
+            let coded = feedback.code(weight.weight(), &COARSE, sweeps).unwrap();
+            let lost = missing(&weight, &coded.values, feedback_moment(&feedback).as_ref());
+            assert!(
+                lost <= last * (1.0 + 1e-6),
+                "{seed}, sweep {sweeps}: {lost} of {last}"
+            );
+            last = lost;
+            if sweeps == 0 {
+                let fed = missing(&weight, &coded.values, c);
+                assert!(fed < 0.7 * plain, "{seed}: {fed} of {plain}");
+            }
+            // What is said to be stored is.
+            for (at, (&code, &value)) in coded.codes.iter().zip(&coded.values).enumerate() {
+                let step = coded.scales[at / COARSE.block];
+                assert_eq!(value, (f32::from(code) - COARSE.reach) * step);
+            }
+        }
+    }
+}
+
+/// The damped second moment that sweeps descend on, whole.
+struct Damped {
+    order: usize,
+    values: Vec<f64>,
+}
+
+impl Damped {
+    fn as_ref(&self) -> SecondMoment<'_> {
+        moment(&self.values, self.order)
+    }
+}
+
+fn feedback_moment(feedback: &Feedback) -> Damped {
+    Damped {
+        order: feedback.order,
+        values: feedback.moment.iter().map(|v| f64::from(*v)).collect(),
+    }
+}
+
+#[test]
+fn without_correlations_every_number_is_rounded_for_itself() {
+    let (m, n) = (5, 64);
+    let weight = Dense::normal(m, n, 9);
+    let mut values = vec![0.0; n * n];
+    for i in 0..n {
+        values[i * n + i] = 1.0 + i as f64;
+    }
+    let feedback = Feedback::new(moment(&values, n), 0.0).unwrap();
+    let coded = feedback.code(weight.weight(), &COARSE, 2).unwrap();
+    assert_eq!(coded.values, rounded(&weight, &COARSE));
+}
+
+#[test]
+fn inputs_that_are_zero_or_alike_are_coded() {
+    let (m, n) = (4, 32);
+    let weight = Dense::normal(m, n, 5);
+    for value in [0.0, 1.0] {
+        let values = vec![value; n * n];
+        let feedback = Feedback::new(moment(&values, n), 0.01).unwrap();
+        let coded = feedback.code(weight.weight(), &COARSE, 2).unwrap();
+        assert!(coded.values.iter().all(|v| v.is_finite()));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let of = Moment::new(32, 1);
+    assert!(Feedback::new(moment(&of.values, 32), -1.0).is_err());
+    assert!(Feedback::new(moment(&of.values, 32), f64::NAN).is_err());
+    let mut wrong = of.values.clone();
+    wrong[0] = f64::NAN;
+    assert!(Feedback::new(moment(&wrong, 32), 0.01).is_err());
+    let feedback = Feedback::new(moment(&of.values, 32), 0.01).unwrap();
+    let refused = |weight: &Dense, code: &Grid| feedback.code(weight.weight(), code, 0).is_err();
+    assert!(refused(&Dense::normal(2, 16, 1), &COARSE));
+    let block = Grid {
+        block: 24,
+        reach: 1.0,
+    };
+    assert!(refused(&Dense::normal(2, 32, 1), &block));
+    let mut huge = Dense::normal(2, 32, 1);
+    huge.values[40] = 1e35;
+    let error = feedback.code(huge.weight(), &COARSE, 0).unwrap_err();
+    assert!(error.to_string().contains("row 1, column 0"), "{error}");
+    let mut infinite = Dense::normal(2, 32, 1);
+    infinite.values[3] = f32::INFINITY;
+    assert!(refused(&infinite, &COARSE));
+    let weight = Weight {
+        rows: 2,
+        cols: 32,
+        values: &[0.0; 63],
+    };
+    assert!(feedback.code(weight, &COARSE, 0).is_err());
+}

@@ -1,0 +1,108 @@
+//! What stands in a text, for one model.
+
+use htc_formats::htz::Digest;
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+
+use super::CalibrateError;
+use crate::request::{ShippedPart, TextSource, shipped_digest, shipped_text};
+use crate::system::text;
+
+/// A text as a model reads it.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) text: String,
+    /// Digest of all of the source's text.
+    pub(super) sha256: Digest,
+    /// Parts of the shipped text that are not in it.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Contents {
+    /// All of a file; of the shipped text the parts that the model has tokens for.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Text`].
+    pub(super) fn of(
+        source: &TextSource,
+        tokenizer: &Tokenizer,
+    ) -> Result<Contents, CalibrateError> {
+        let mut left_out = Vec::new();
+        let (text, sha256) = match source {
+            TextSource::File(path) => {
+                let text = text::read(path)?;
+                let sha256 = Digest::of(text.as_bytes());
+                (text, sha256)
+            }
+            TextSource::Shipped => {
+                let text = shipped_text(|part| {
+                    let keep = is_read(part, tokenizer);
+                    if !keep {
+                        left_out.push(part.name.to_owned());
+                    }
+                    keep
+                });
+                (text, shipped_digest())
+            }
+        };
+        Ok(Contents {
+            text,
+            sha256,
+            left_out,
+        })
+    }
+}
+
+/// Whether a vocabulary holds the characters of a part, and not only the bytes that they are made of: at most
+/// three tokens for two characters. Outside of ASCII a character has two bytes or more, so that the statistics of
+/// text that falls apart into bytes would be of a language that the model cannot read, and a large part of them all.
+fn is_read(part: &ShippedPart, tokenizer: &Tokenizer) -> bool {
+    let text = part.text();
+    let tokens = tokenizer.encode(&text, AddSpecial::Nothing).len();
+    2 * tokens <= 3 * text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use htc_formats::source::ModelFile;
+
+    use super::*;
+    use crate::calibrate::windows::Windows;
+    use crate::request::{DEFAULT_CONTEXT, DEFAULT_TOKENS};
+
+    fn demo_tokenizer() -> Tokenizer {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
+        let file = ModelFile::open(&demo.join("reference-7m-f16.gguf")).unwrap();
+        Tokenizer::new(file.vocabulary.unwrap()).unwrap()
+    }
+
+    /// The demo model's vocabulary has English and some German; it writes the scripts of six parts as bytes.
+    #[test]
+    fn scripts_that_a_vocabulary_has_no_tokens_for_are_left_out() {
+        let tokenizer = demo_tokenizer();
+        let contents = Contents::of(&TextSource::Shipped, &tokenizer).unwrap();
+        let foreign = [
+            "russian", "chinese", "japanese", "korean", "arabic", "hindi",
+        ];
+        assert_eq!(contents.left_out, foreign);
+        assert_eq!(contents.sha256, shipped_digest());
+        let without = shipped_text(|part| !foreign.contains(&part.name));
+        assert_eq!(contents.text, without);
+    }
+
+    /// It fills the windows of the default, with a quarter as many held out.
+    #[test]
+    fn every_window_of_the_shipped_text_has_text() {
+        let tokenizer = demo_tokenizer();
+        let text = Contents::of(&TextSource::Shipped, &tokenizer).unwrap().text;
+        let windows = Windows::new(&tokenizer, &text, DEFAULT_CONTEXT, None).unwrap();
+        for window in windows.iter() {
+            let unlike: std::collections::BTreeSet<_> = window.iter().collect();
+            assert!(unlike.len() > DEFAULT_CONTEXT / 8, "{}", unlike.len());
+        }
+        let (used, held_out) = windows.hold_out(DEFAULT_TOKENS / DEFAULT_CONTEXT);
+        assert!(used.count() >= 110, "{}", used.count());
+        assert!(held_out.unwrap().count() >= 27);
+    }
+}

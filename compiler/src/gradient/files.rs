@@ -1,0 +1,329 @@
+//! The files of one backward pass, in a folder of the cache in which one process at a time works.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write};
+
+use htc_formats::htz::Digest;
+use htc_formats::map::MappedFile;
+use htc_formats::model::HyperParameters;
+
+use super::GradientError;
+use super::store::{Content, StoredOutputs};
+use crate::calibrate::entry::Entry;
+use crate::calibrate::store::{Identity, open_sealed, sealed_bytes, write_sealed};
+use crate::event::{Event, Watch};
+use crate::system::disk;
+
+/// A file of the pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// The residual stream in front of a block, or in front of the norm of the head.
+    Stream(usize),
+    /// The gradients with respect to it.
+    Gradient(usize),
+    /// What is kept of a layer, which for the first number behind the last one is the head.
+    Outputs(usize),
+    /// What is kept of the embedding.
+    Embedding,
+}
+
+impl Name {
+    fn of_file(self) -> String {
+        match self {
+            Name::Stream(layer) => format!("stream-{layer:04}"),
+            Name::Gradient(layer) => format!("gradient-{layer:04}"),
+            Name::Outputs(layer) => format!("outputs-{layer:04}"),
+            Name::Embedding => "outputs-embedding".to_owned(),
+        }
+    }
+}
+
+/// What the pass does, a step after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// All windows through a block.
+    Forward(usize),
+    /// To the logits, and back to the stream behind the last block.
+    Head,
+    /// All gradients back through a block.
+    Back(usize),
+    /// Through the lookup.
+    Embedding,
+    /// Nothing is left.
+    Done,
+}
+
+impl Step {
+    /// How many steps come in front of it.
+    pub fn index(self, layers: usize) -> usize {
+        match self {
+            Step::Forward(layer) => layer,
+            Step::Head => layers,
+            Step::Back(layer) => 2 * layers - layer,
+            Step::Embedding => 2 * layers + 1,
+            Step::Done => 2 * layers + 2,
+        }
+    }
+
+    /// What comes behind it.
+    pub fn next(self, layers: usize) -> Step {
+        match self {
+            Step::Forward(layer) if layer + 1 < layers => Step::Forward(layer + 1),
+            Step::Forward(_) => Step::Head,
+            Step::Head => Step::Back(layers.saturating_sub(1)),
+            Step::Back(0) => Step::Embedding,
+            Step::Back(layer) => Step::Back(layer - 1),
+            Step::Embedding | Step::Done => Step::Done,
+        }
+    }
+}
+
+/// The files of one backward pass.
+pub(super) struct Files<'a> {
+    entry: &'a Entry,
+    key: Digest,
+    hyper: &'a HyperParameters,
+    /// Positions of the text.
+    positions: usize,
+}
+
+impl<'a> Files<'a> {
+    pub fn new(
+        entry: &'a Entry,
+        key: Digest,
+        hyper: &'a HyperParameters,
+        positions: usize,
+    ) -> Files<'a> {
+        Files {
+            entry,
+            key,
+            hyper,
+            positions,
+        }
+    }
+
+    /// Numbers of a file.
+    fn numbers(&self, name: Name) -> usize {
+        let hyper = self.hyper;
+        match name {
+            Name::Stream(_) | Name::Gradient(_) => self.positions.saturating_mul(hyper.width),
+            Name::Outputs(layer) if layer < hyper.layers => Content::Layer.numbers(hyper),
+            Name::Outputs(_) => Content::Head.numbers(hyper),
+            Name::Embedding => Content::Embedding.numbers(hyper),
+        }
+    }
+
+    /// Files that are kept, from the end of the model on.
+    fn kept(&self) -> impl Iterator<Item = Name> {
+        let outputs = (0..=self.hyper.layers).rev().map(Name::Outputs);
+        outputs.chain([Name::Embedding])
+    }
+
+    /// What a file is of: a name for each.
+    fn identity(&self, name: Name) -> Identity {
+        Identity {
+            key: Digest::of(format!("{} {}", self.key, name.of_file()).as_bytes()),
+            layer: 0,
+        }
+    }
+
+    /// A file, where it is there and sound.
+    pub fn open(&self, name: Name, watch: Watch) -> Option<MappedFile> {
+        let file = name.of_file();
+        let damaged = |why: &str| {
+            let path = self.entry.path(&file);
+            let said = format!("{}: {why}; it is made again", path.display());
+            watch.tell(Event::Warning(&said));
+        };
+        let bytes = sealed_bytes(4 * self.numbers(name));
+        let (folder, file) = (self.entry.folder(), OsStr::new(&file));
+        open_sealed(folder, file, self.identity(name), bytes, damaged)
+    }
+
+    /// A file that was there a moment ago.
+    ///
+    /// # Errors
+    /// [`GradientError::Changed`].
+    pub fn again(&self, name: Name, watch: Watch) -> Result<MappedFile, GradientError> {
+        let changed = || GradientError::Changed(self.entry.path(&name.of_file()));
+        self.open(name, watch).ok_or_else(changed)
+    }
+
+    /// Everything that is kept.
+    ///
+    /// # Errors
+    /// [`GradientError::Changed`].
+    pub fn outputs(&self, watch: Watch) -> Result<Vec<StoredOutputs>, GradientError> {
+        let mut all: Vec<_> = self
+            .kept()
+            .map(|name| self.again(name, watch).map(StoredOutputs))
+            .collect::<Result<_, _>>()?;
+        // By layer, then the head; the embedding is the last.
+        let embedding = all.len() - 1;
+        all[..embedding].reverse();
+        Ok(all)
+    }
+
+    /// What has to be done next, by what is there.
+    pub fn next(&self, watch: Watch) -> Step {
+        let layers = self.hyper.layers;
+        let is_sound = |name| self.open(name, watch).is_some();
+        // From the end of the model on, as far as they were made.
+        let outputs = self.kept().take_while(|name| is_sound(*name)).count();
+        if outputs == layers + 2 {
+            return Step::Done;
+        }
+        let streams = (1..=layers).take_while(|layer| is_sound(Name::Stream(*layer)));
+        let streams = streams.count();
+        // The gradients in front of a layer are of use where it and all behind it are finished, and those
+        // in front of it can still be executed.
+        let at = (0..=layers).find(|&at| {
+            let is_finished = outputs > layers - at;
+            is_finished && streams + 1 >= at && is_sound(Name::Gradient(at))
+        });
+        match at {
+            Some(0) => Step::Embedding,
+            Some(at) => Step::Back(at - 1),
+            None if streams == layers => Step::Head,
+            None => Step::Forward(streams),
+        }
+    }
+
+    /// The files that a step and those behind it need.
+    fn needed(&self, step: Step) -> Vec<Name> {
+        let layers = self.hyper.layers;
+        let streams = |to: usize| (1..=to).map(Name::Stream);
+        match step {
+            Step::Forward(layer) => streams(layer).collect(),
+            Step::Head => streams(layers).collect(),
+            Step::Back(layer) => {
+                let outputs = (layer + 1..=layers).map(Name::Outputs);
+                let needed = streams(layer).chain(outputs);
+                needed.chain([Name::Gradient(layer + 1)]).collect()
+            }
+            Step::Embedding => {
+                let outputs = (0..=layers).map(Name::Outputs);
+                outputs.chain([Name::Gradient(0)]).collect()
+            }
+            Step::Done => self.kept().collect(),
+        }
+    }
+
+    /// Removes what a step and those behind it do not need.
+    ///
+    /// # Errors
+    /// [`GradientError::Cache`].
+    pub fn sweep(&self, step: Step) -> Result<(), GradientError> {
+        let needed: Vec<String> = self.needed(step).into_iter().map(Name::of_file).collect();
+        let swept = self.entry.sweep(&needed);
+        swept.map_err(|error| self.failed(error))
+    }
+
+    /// Makes sure that what is missing from a step on has room: every stream at once, two of gradients, and
+    /// what is kept.
+    ///
+    /// # Errors
+    /// [`GradientError::NoSpace`].
+    pub fn make_room(&self, step: Step) -> Result<(), GradientError> {
+        let bytes = |name| sealed_bytes(self.numbers(name).saturating_mul(4)) as u64;
+        let there = self.needed(step);
+        let streams = match step {
+            Step::Forward(_) => self.needed(Step::Head),
+            _ => Vec::new(),
+        };
+        let gradients = match step {
+            Step::Done => 0,
+            _ => 2 * bytes(Name::Gradient(0)),
+        };
+        let missing = streams.into_iter().chain(self.kept());
+        let missing = missing.filter(|name| !there.contains(name)).map(bytes);
+        let needed = missing.fold(gradients, u64::saturating_add);
+        let folder = self.entry.folder().path();
+        match disk::free(folder).filter(|free| *free < needed) {
+            Some(free) => Err(GradientError::NoSpace {
+                path: folder.to_owned(),
+                needed,
+                free,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a file; nothing has its name unless `write` succeeds.
+    ///
+    /// # Errors
+    /// Those of `write`, or [`GradientError::Cache`].
+    pub fn write(
+        &self,
+        name: Name,
+        write: impl FnOnce(&mut To) -> Result<(), GradientError>,
+    ) -> Result<(), GradientError> {
+        let (file, mut outcome) = (name.of_file(), Ok(()));
+        let (folder, identity) = (self.entry.folder(), self.identity(name));
+        let nothing_behind = Digest::default();
+        let written = write_sealed(folder, OsStr::new(&file), identity, nothing_behind, |to| {
+            let mut to = To {
+                to,
+                bytes: Vec::new(),
+            };
+            outcome = write(&mut to);
+            // What is half written is not to take its name; the reason is in `outcome`.
+            match &outcome {
+                Ok(()) => Ok(()),
+                Err(_) => Err(io::ErrorKind::Other.into()),
+            }
+        });
+        match outcome {
+            Ok(()) => written.map_err(|error| self.failed(error)),
+            Err(GradientError::Write(error)) => Err(self.failed(error)),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> GradientError {
+        let path = self.entry.folder().path().to_owned();
+        GradientError::Cache { path, error }
+    }
+}
+
+/// Where a file's numbers go.
+pub(super) struct To<'a> {
+    to: &'a mut dyn Write,
+    bytes: Vec<u8>,
+}
+
+impl To<'_> {
+    /// The next numbers.
+    ///
+    /// # Errors
+    /// [`GradientError::Write`].
+    pub fn numbers(&mut self, x: &[f32]) -> Result<(), GradientError> {
+        self.bytes.clear();
+        self.bytes.extend(x.iter().flat_map(|x| x.to_le_bytes()));
+        Ok(self.to.write_all(&self.bytes)?)
+    }
+
+    /// Whatever writes itself.
+    ///
+    /// # Errors
+    /// [`GradientError::Write`].
+    pub fn write(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), GradientError> {
+        Ok(write(self.to)?)
+    }
+}
+
+/// `gradients, back through layer 3`.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Forward(layer) => write!(f, "gradients, through layer {layer}"),
+            Step::Head => f.write_str("gradients, head"),
+            Step::Back(layer) => write!(f, "gradients, back through layer {layer}"),
+            Step::Embedding | Step::Done => f.write_str("gradients, embedding"),
+        }
+    }
+}

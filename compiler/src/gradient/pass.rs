@@ -1,0 +1,316 @@
+//! The text forwards through all blocks and gradients back, one block after the other.
+
+use std::ops::Range;
+
+use htc_formats::map::MappedFile;
+use htc_formats::model::{MatrixId, Role, Slot};
+use htc_kernels::cpu::Cpu;
+use htc_loader::Model;
+
+use super::GradientError;
+use super::block::{Saved, Work};
+use super::files::{Files, Name, Step};
+use super::head::{Head, HeadWork, Rows};
+use super::store::{write_means, write_sums};
+use super::sums::OutputSums;
+use super::weights::{self, Stored, required};
+use crate::calibrate::store::CONTENT;
+use crate::calibrate::windows::Mixture;
+use crate::event::Watch;
+use crate::system::random::Rng;
+
+/// What the tokens are drawn by.
+const SEED: u64 = 0x6772_6164_6965_6e74;
+
+/// Positions that go through a block at a time, if their activations do not have more than
+/// [`ACTIVATIONS`] numbers: enough tasks for many threads.
+const POSITIONS: usize = 2048;
+
+/// Numbers of one kind of activations at most, unless a single window has more.
+const ACTIVATIONS: usize = 1 << 24;
+
+/// Windows that go through a block at a time.
+pub(super) fn windows_at_a_time(model: &Model, context: usize) -> usize {
+    let hyper = model.hyper();
+    let heads = hyper.heads * hyper.head_size;
+    let widest = hyper.width.max(hyper.ffn).max(heads).max(1);
+    let positions = POSITIONS.min(ACTIVATIONS / widest);
+    (positions / context.max(1)).max(1)
+}
+
+/// Windows that go through a block together.
+struct Group {
+    windows: Range<usize>,
+    /// What was summed before is to be multiplied by it.
+    factor: Option<f64>,
+}
+
+/// All windows on their way through the model and back.
+pub(super) struct Pass<'a> {
+    files: &'a Files<'a>,
+    text: &'a Mixture,
+    model: &'a Model,
+    cpu: Cpu,
+    watch: Watch<'a>,
+    groups: Vec<Group>,
+    saved: Saved<f32>,
+    work: Work<f32>,
+    /// The residual stream and the gradients of a group.
+    x: Vec<f32>,
+    d: Vec<f32>,
+}
+
+/// Where the residual stream in front of a block comes from.
+enum Source<'a> {
+    Tokens(Stored<'a>),
+    File(MappedFile),
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(
+        files: &'a Files<'a>,
+        text: &'a Mixture,
+        model: &'a Model,
+        cpu: Cpu,
+        watch: Watch<'a>,
+    ) -> Self {
+        let windows = text.windows();
+        let most = windows_at_a_time(model, windows.context());
+        let mut groups: Vec<Group> = Vec::new();
+        for window in 0..windows.count() {
+            let factor = text.reweighed_at(window);
+            match groups.last_mut() {
+                Some(last) if factor.is_none() && last.windows.len() < most => {
+                    last.windows.end += 1;
+                }
+                _ => groups.push(Group {
+                    windows: window..window + 1,
+                    factor,
+                }),
+            }
+        }
+        Pass {
+            files,
+            text,
+            model,
+            cpu,
+            watch,
+            groups,
+            saved: Saved::default(),
+            work: Work::default(),
+            x: Vec::new(),
+            d: Vec::new(),
+        }
+    }
+
+    /// One step, of which nothing is left but its files.
+    pub fn step(&mut self, step: Step) -> Result<(), GradientError> {
+        match step {
+            Step::Forward(layer) => self.forward(layer),
+            Step::Head => self.head(),
+            Step::Back(layer) => self.back(layer),
+            Step::Embedding => self.embedding(),
+            Step::Done => Ok(()),
+        }
+    }
+
+    /// Positions of some windows.
+    fn positions(&self, windows: &Range<usize>) -> Range<usize> {
+        let context = self.text.windows().context();
+        windows.start * context..windows.end * context
+    }
+
+    /// What goes into a block.
+    fn source(&self, layer: usize) -> Result<Source<'a>, GradientError> {
+        match layer {
+            0 => {
+                let role = MatrixId::Embedding.weight();
+                Ok(Source::Tokens(Stored::new(self.model.file(), role)?))
+            }
+            _ => {
+                let file = self.files.again(Name::Stream(layer), self.watch)?;
+                Ok(Source::File(file))
+            }
+        }
+    }
+
+    /// The residual stream of a group becomes `x`.
+    fn read(&mut self, source: &Source, group: usize) -> Result<(), GradientError> {
+        let windows = self.groups[group].windows.clone();
+        let (width, positions) = (self.model.hyper().width, self.positions(&windows));
+        match source {
+            Source::File(file) => read_numbers(file, &positions, width, &mut self.x),
+            Source::Tokens(embedding) => {
+                let scale = self.model.hyper().forward.embedding_scale.unwrap_or(1.0);
+                self.x.resize(positions.len() * width, 0.0);
+                let tokens = self.text.windows().tokens_at(positions);
+                for (x, &token) in self.x.chunks_exact_mut(width.max(1)).zip(tokens) {
+                    let token = token as usize;
+                    embedding.rows(token..token + 1, x)?;
+                    x.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, layer: usize) -> Result<(), GradientError> {
+        let (cpu, files) = (self.cpu.clone(), self.files);
+        let context = self.text.windows().context();
+        let block = weights::block(self.model, layer, context, cpu.pool())?;
+        let source = self.source(layer)?;
+        files.write(Name::Stream(layer + 1), |to| {
+            for group in 0..self.groups.len() {
+                self.read(&source, group)?;
+                block.forward(cpu.pool(), &self.x, &mut self.saved);
+                self.check(&self.saved.out, || format!("layer {layer}"))?;
+                to.numbers(&self.saved.out)?;
+                self.watch.check()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn head(&mut self) -> Result<(), GradientError> {
+        let (cpu, files, hyper) = (self.cpu.clone(), self.files, self.model.hyper());
+        let (matrix, norm) = (
+            Stored::head(self.model.file())?,
+            required(self.model.file(), Role::OutputNorm)?,
+        );
+        let head = Head {
+            vocabulary: hyper.vocabulary,
+            norm: &norm,
+            epsilon: hyper.norm_epsilon.into(),
+            cap: hyper.forward.logit_softcap,
+            matrix: &matrix,
+        };
+        let source = self.source(hyper.layers)?;
+        let mut diagonal = vec![0.0; hyper.vocabulary];
+        let (mut weight, mut work) = (0.0, HeadWork::default());
+        let batch = super::head::batch(hyper.vocabulary);
+        files.write(Name::Gradient(hyper.layers), |to| {
+            for group in 0..self.groups.len() {
+                if let Some(factor) = self.groups[group].factor {
+                    weight *= factor;
+                    diagonal.iter_mut().for_each(|sum| *sum *= factor);
+                }
+                self.read(&source, group)?;
+                let mut position = self.positions(&self.groups[group].windows).start;
+                for x in self.x.chunks(batch * hyper.width) {
+                    let n = x.len() / hyper.width;
+                    let draws: Vec<f64> = (position..position + n).map(draw).collect();
+                    self.d.resize(x.len(), 0.0);
+                    let sums = (&mut diagonal[..], &mut self.d[..]);
+                    head.back(cpu.pool(), x, &draws, &mut work, sums)?;
+                    self.check(&self.d, || "head".to_owned())?;
+                    to.numbers(&self.d)?;
+                    position += n;
+                    weight += n as f64;
+                    self.watch.check()?;
+                }
+            }
+            Ok(())
+        })?;
+        files.write(Name::Outputs(hyper.layers), |to| {
+            let means = diagonal.iter().map(|sum| sum / weight);
+            to.write(|to| write_means(to, means))
+        })
+    }
+
+    fn back(&mut self, layer: usize) -> Result<(), GradientError> {
+        let (cpu, files, hyper) = (self.cpu.clone(), self.files, self.model.hyper());
+        let context = self.text.windows().context();
+        let block = weights::block(self.model, layer, context, cpu.pool())?;
+        let source = self.source(layer)?;
+        let behind = files.again(Name::Gradient(layer + 1), self.watch)?;
+        let mut sums = Slot::ALL.map(|slot| OutputSums::new(hyper.slot_shape(slot).0));
+        let place = || format!("layer {layer}");
+        files.write(Name::Gradient(layer), |to| {
+            for group in 0..self.groups.len() {
+                if let Some(factor) = self.groups[group].factor {
+                    sums.iter_mut().for_each(|sums| sums.reweigh(factor));
+                }
+                self.read(&source, group)?;
+                let positions = self.positions(&self.groups[group].windows);
+                read_numbers(&behind, &positions, hyper.width, &mut self.d);
+                block.forward(cpu.pool(), &self.x, &mut self.saved);
+                let d = [&self.x[..], &self.d];
+                let see = &mut |slot: Slot, g: &[f32]| sums[slot as usize].add(&cpu, g);
+                block.back(cpu.pool(), d, &self.saved, &mut self.work, see);
+                self.check(&self.work.stream, place)?;
+                to.numbers(&self.work.stream)?;
+                self.watch.check()?;
+            }
+            Ok(())
+        })?;
+        self.check_sums(&sums, place)?;
+        files.write(Name::Outputs(layer), |to| {
+            to.write(|to| sums.iter().try_for_each(|sums| write_sums(to, sums)))
+        })
+    }
+
+    fn embedding(&mut self) -> Result<(), GradientError> {
+        let (files, hyper) = (self.files, self.model.hyper());
+        let scale = hyper.forward.embedding_scale.unwrap_or(1.0);
+        let behind = files.again(Name::Gradient(0), self.watch)?;
+        let mut sums = [OutputSums::new(hyper.width)];
+        let (mut shares, mut weight) = (vec![0.0; hyper.vocabulary], 0.0);
+        for group in &self.groups {
+            if let Some(factor) = group.factor {
+                weight *= factor;
+                shares.iter_mut().for_each(|sum| *sum *= factor);
+                sums[0].reweigh(factor);
+            }
+            let positions = self.positions(&group.windows);
+            read_numbers(&behind, &positions, hyper.width, &mut self.d);
+            self.d.iter_mut().for_each(|d| *d *= scale);
+            sums[0].add(&self.cpu, &self.d);
+            weight += positions.len() as f64;
+            for &token in self.text.windows().tokens_at(positions) {
+                shares[token as usize] += 1.0;
+            }
+        }
+        self.check_sums(&sums, || "embedding".to_owned())?;
+        files.write(Name::Embedding, |to| {
+            to.write(|to| write_sums(to, &sums[0]))?;
+            to.write(|to| write_means(to, shares.iter().map(|sum| sum / weight)))
+        })
+    }
+
+    fn check(&self, x: &[f32], place: impl Fn() -> String) -> Result<(), GradientError> {
+        // Without a way out, so that the compiler makes vectors of it.
+        match x.iter().fold(true, |all, x| all & x.is_finite()) {
+            true => Ok(()),
+            false => Err(self.not_finite(place())),
+        }
+    }
+
+    fn check_sums(
+        &self,
+        sums: &[OutputSums],
+        place: impl Fn() -> String,
+    ) -> Result<(), GradientError> {
+        match sums.iter().all(OutputSums::is_finite) {
+            true => Ok(()),
+            false => Err(self.not_finite(place())),
+        }
+    }
+
+    fn not_finite(&self, place: String) -> GradientError {
+        let path = self.model.file().path.clone();
+        GradientError::NotFinite { path, place }
+    }
+}
+
+/// What chooses the token at a position of the text, in [0, 1).
+pub(super) fn draw(position: usize) -> f64 {
+    Rng(SEED.wrapping_add(position as u64)).unit()
+}
+
+/// The numbers of some positions in a file.
+fn read_numbers(file: &MappedFile, positions: &Range<usize>, width: usize, out: &mut Vec<f32>) {
+    let [start, end] = [positions.start, positions.end].map(|p| CONTENT + 4 * p * width);
+    let numbers = file[start..end].as_chunks::<4>().0.iter();
+    out.clear();
+    out.extend(numbers.map(|bytes| f32::from_le_bytes(*bytes)));
+}

@@ -1,0 +1,161 @@
+//! What is kept of the gradients of a layer, of the head and of the embedding, as files.
+//!
+//! A file is sealed as those of a calibration are. Its content is float32, little-endian: of every matrix the
+//! blocks of its second moment, lower triangles row by row; of the head the diagonal; of the embedding the
+//! blocks and the share of every token.
+
+use std::io::{self, Write};
+
+use htc_formats::map::MappedFile;
+use htc_formats::model::{HyperParameters, Slot};
+
+use super::sums::{OutputSums, blocks};
+use crate::calibrate::store::CONTENT;
+
+/// The second moment `H = E[g gᵀ]` of the gradients at the outputs of a matrix, `y = W x`: `g = ∂L/∂y` at one
+/// position, where `L` is the sum over the positions of a window of the negative log-likelihood, in nats, of a
+/// token that the model itself drew there; the mean is over positions.
+///
+/// An error `E` of the weights then costs about `½ tr(H E C Eᵀ)` nats of KL divergence from the source
+/// per token, with `C = E[x xᵀ]` of what the matrix reads, and errors of several matrices add up. Labels drawn
+/// from the model make `H` a factor of the Fisher information (Martens and Grosse 2015), whose other is `C`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputMoments {
+    /// `tr(H) / m`: what an output costs on average.
+    pub mean_diagonal: f64,
+    /// `[m]`: the diagonal of `H`.
+    pub diagonal: Vec<f32>,
+    /// What is kept beside the diagonal: one block for up to 4096 outputs, blocks of 256 rows for more, none for
+    /// the head.
+    pub blocks: Vec<MomentBlock>,
+}
+
+/// A square on the diagonal of a second moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentBlock {
+    /// Its first row and column.
+    pub first: usize,
+    /// Its rows.
+    pub order: usize,
+    /// Its lower triangle, row by row: `order (order + 1) / 2` numbers.
+    pub lower: Vec<f32>,
+}
+
+impl OutputMoments {
+    fn of_blocks(blocks: Vec<MomentBlock>) -> Self {
+        let of_block = |block: &MomentBlock| -> Vec<f32> {
+            let at = |i: usize| block.lower[i * (i + 3) / 2];
+            (0..block.order).map(at).collect()
+        };
+        let diagonal: Vec<f32> = blocks.iter().flat_map(of_block).collect();
+        OutputMoments {
+            blocks,
+            ..OutputMoments::of_diagonal(diagonal)
+        }
+    }
+
+    fn of_diagonal(diagonal: Vec<f32>) -> Self {
+        let sum: f64 = diagonal.iter().map(|&h| f64::from(h)).sum();
+        OutputMoments {
+            mean_diagonal: sum / diagonal.len().max(1) as f64,
+            diagonal,
+            blocks: Vec::new(),
+        }
+    }
+}
+
+/// Numbers of the blocks of a matrix with so many outputs.
+fn block_numbers(order: usize) -> usize {
+    let of_block = |(_, order): (usize, usize)| order * (order + 1) / 2;
+    blocks(order).into_iter().map(of_block).sum()
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The seven slots of a layer.
+    Layer,
+    /// Its diagonal.
+    Head,
+    /// Its second moment, and how often each token is looked up.
+    Embedding,
+}
+
+impl Content {
+    /// Numbers of a file.
+    pub fn numbers(self, hyper: &HyperParameters) -> usize {
+        match self {
+            Content::Layer => {
+                let orders = Slot::ALL.map(|slot| hyper.slot_shape(slot).0);
+                orders.into_iter().map(block_numbers).sum()
+            }
+            Content::Head => hyper.vocabulary,
+            Content::Embedding => block_numbers(hyper.width) + hyper.vocabulary,
+        }
+    }
+}
+
+/// Writes the means of some sums.
+pub(super) fn write_sums(to: &mut dyn Write, sums: &OutputSums) -> io::Result<()> {
+    sums.means().try_for_each(|mean| write_means(to, mean))
+}
+
+/// Writes numbers as float32.
+pub(super) fn write_means(
+    to: &mut dyn Write,
+    numbers: impl IntoIterator<Item = f64>,
+) -> io::Result<()> {
+    let mut numbers = numbers.into_iter();
+    numbers.try_for_each(|number| to.write_all(&(number as f32).to_le_bytes()))
+}
+
+/// A file that was found to be complete and undamaged.
+#[derive(Debug)]
+pub(super) struct StoredOutputs(pub MappedFile);
+
+impl StoredOutputs {
+    /// The moments of a slot, of a file of [`Content::Layer`].
+    pub fn slot(&self, hyper: &HyperParameters, slot: Slot) -> OutputMoments {
+        let before = Slot::ALL.into_iter().take_while(|of| *of != slot);
+        let before = before.map(|of| block_numbers(hyper.slot_shape(of).0)).sum();
+        self.blocks(before, hyper.slot_shape(slot).0)
+    }
+
+    /// Those at the logits, of a file of [`Content::Head`].
+    pub fn head(&self, hyper: &HyperParameters) -> OutputMoments {
+        OutputMoments::of_diagonal(self.numbers(0, hyper.vocabulary))
+    }
+
+    /// Those at a row that is looked up, of a file of [`Content::Embedding`].
+    pub fn embedding(&self, hyper: &HyperParameters) -> OutputMoments {
+        self.blocks(0, hyper.width)
+    }
+
+    /// The share of every token, of a file of [`Content::Embedding`].
+    pub fn shares(&self, hyper: &HyperParameters) -> Vec<f32> {
+        self.numbers(block_numbers(hyper.width), hyper.vocabulary)
+    }
+
+    fn blocks(&self, mut at: usize, order: usize) -> OutputMoments {
+        let block = |(first, order): (usize, usize)| {
+            let count = order * (order + 1) / 2;
+            let lower = self.numbers(at, count);
+            at += count;
+            MomentBlock {
+                first,
+                order,
+                lower,
+            }
+        };
+        OutputMoments::of_blocks(blocks(order).into_iter().map(block).collect())
+    }
+
+    fn numbers(&self, at: usize, count: usize) -> Vec<f32> {
+        let start = CONTENT + 4 * at;
+        let bytes = self.0[start..start + 4 * count].as_chunks::<4>().0;
+        bytes
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! Second moments of gradients while they are summed.
+
+use htc_kernels::cpu::Cpu;
+
+use crate::calibrate::moments::Moments;
+
+/// Rows of a matrix up to which the whole second moment of its outputs is kept: for more it would take more
+/// memory and time than the gradients themselves.
+pub(super) const MOST_FULL: usize = 4096;
+
+/// Rows of a block of the diagonal that is kept of larger ones.
+pub(super) const BLOCK: usize = 256;
+
+/// The blocks of the diagonal that are kept for so many outputs: the first row of each, and how many.
+pub(super) fn blocks(order: usize) -> Vec<(usize, usize)> {
+    let side = match order <= MOST_FULL {
+        true => order.max(1),
+        false => BLOCK,
+    };
+    let firsts = (0..order).step_by(side);
+    firsts
+        .map(|first| (first, side.min(order - first)))
+        .collect()
+}
+
+/// `Σ g gᵀ` of the gradients at the outputs of one matrix: all of it, or blocks of its diagonal.
+pub(super) struct OutputSums {
+    order: usize,
+    blocks: Vec<Block>,
+}
+
+struct Block {
+    first: usize,
+    moments: Moments,
+}
+
+impl OutputSums {
+    /// Those of no gradient, of matrices with `order` outputs.
+    pub fn new(order: usize) -> Self {
+        let block = |(first, order)| Block {
+            first,
+            moments: Moments::new(order),
+        };
+        let blocks = blocks(order).into_iter().map(block).collect();
+        OutputSums { order, blocks }
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(order: usize) -> u64 {
+        let of_block = |(_, order): (usize, usize)| Moments::bytes(order);
+        let all = blocks(order).into_iter().map(of_block);
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// Adds the rows of `g [n, order]`.
+    pub fn add(&mut self, cpu: &Cpu, g: &[f32]) {
+        let order = self.order.max(1);
+        if let [block] = &mut self.blocks[..] {
+            block.moments.add(cpu, g);
+            return;
+        }
+        cpu.pool().chunks_mut(&mut self.blocks, 1, |_, blocks| {
+            for Block { first, moments } in blocks {
+                let parts = g.chunks_exact(order);
+                let parts = parts.map(|row| &row[*first..order.min(*first + BLOCK)]);
+                moments.add_here(cpu, parts);
+            }
+        });
+    }
+
+    /// Multiplies the weight of every gradient so far.
+    pub fn reweigh(&mut self, factor: f64) {
+        let moments = self.blocks.iter_mut().map(|block| &mut block.moments);
+        moments.for_each(|moments| moments.reweigh(factor));
+    }
+
+    /// Whether every number is finite in float32.
+    pub fn is_finite(&self) -> bool {
+        self.blocks.iter().all(|block| block.moments.fits_float32())
+    }
+
+    /// The lower triangles of the mean, block by block.
+    pub fn means(&self) -> impl Iterator<Item = Vec<f64>> {
+        self.blocks
+            .iter()
+            .map(|block| block.moments.second_moment())
+    }
+}

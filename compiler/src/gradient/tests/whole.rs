@@ -1,0 +1,180 @@
+//! A whole model, forwards and back, without files.
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use htc_formats::model::{MatrixId, Role, Slot};
+use htc_kernels::Pool;
+use htc_loader::Model;
+
+use crate::gradient::attention::capped;
+use crate::gradient::block::{Block, Saved, Work};
+use crate::gradient::head::{Head, HeadWork, Rows};
+use crate::gradient::number::Number;
+use crate::gradient::weights::{Stored, block, required};
+
+pub fn architectures() -> Vec<PathBuf> {
+    let root = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/architectures"
+    );
+    let folders = std::fs::read_dir(root).unwrap();
+    let files = folders.map(|folder| folder.unwrap().path().join("model.gguf"));
+    let files: Vec<PathBuf> = files.collect();
+    assert_eq!(files.len(), 9);
+    files
+}
+
+/// A whole model as numbers.
+pub struct Whole<T> {
+    pub model: Model,
+    pub blocks: Vec<Block<T>>,
+    pub norm: Vec<T>,
+    pub embedding: Dense<T>,
+    /// Where it is not the embedding.
+    pub head: Option<Dense<T>>,
+    pub pool: Pool,
+}
+
+/// A matrix whose rows are looked up.
+#[derive(Clone)]
+pub struct Dense<T> {
+    pub width: usize,
+    pub values: Vec<T>,
+}
+
+impl<T: Number> Rows<T> for Dense<T> {
+    type Error = Infallible;
+
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), Infallible> {
+        out.copy_from_slice(&self.values[rows.start * self.width..rows.end * self.width]);
+        Ok(())
+    }
+}
+
+impl<T: Number> Whole<T> {
+    pub fn open(path: &Path, context: usize, threads: usize) -> Self {
+        let model = Model::open(path).unwrap();
+        let pool = Pool::new(threads).unwrap();
+        let hyper = model.hyper();
+        let blocks = (0..hyper.layers).map(|layer| block(&model, layer, context, &pool).unwrap());
+        let dense = |role| -> Option<Dense<T>> {
+            let stored = Stored::new(model.file(), role).ok()?;
+            let mut values = vec![T::default(); hyper.vocabulary * hyper.width];
+            stored.rows(0..hyper.vocabulary, &mut values).unwrap();
+            let width = hyper.width;
+            Some(Dense { width, values })
+        };
+        Whole {
+            embedding: dense(MatrixId::Embedding.weight()).unwrap(),
+            head: dense(MatrixId::Head.weight()),
+            blocks: blocks.collect(),
+            norm: required(model.file(), Role::OutputNorm).unwrap(),
+            pool,
+            model,
+        }
+    }
+
+    fn head(&self) -> Head<'_, T, Dense<T>> {
+        let hyper = self.model.hyper();
+        Head {
+            vocabulary: hyper.vocabulary,
+            norm: &self.norm,
+            epsilon: hyper.norm_epsilon.into(),
+            cap: hyper.forward.logit_softcap,
+            matrix: self.head.as_ref().unwrap_or(&self.embedding),
+        }
+    }
+
+    /// The residual stream that some tokens begin with.
+    pub fn embed(&self, tokens: &[u32]) -> Vec<T> {
+        let hyper = self.model.hyper();
+        let mut x = vec![T::default(); tokens.len() * hyper.width];
+        for (x, &token) in x.chunks_exact_mut(hyper.width).zip(tokens) {
+            let token = token as usize;
+            let Ok(()) = self.embedding.rows(token..token + 1, x);
+            let scale = T::from(hyper.forward.embedding_scale.unwrap_or(1.0));
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        x
+    }
+
+    /// What every block leaves behind.
+    pub fn forward(&self, x: &[T]) -> Vec<Saved<T>> {
+        let mut all: Vec<Saved<T>> = Vec::new();
+        for block in &self.blocks {
+            let mut saved = Saved::default();
+            let x = all.last().map_or(x, |before| &before.out);
+            block.forward(&self.pool, x, &mut saved);
+            all.push(saved);
+        }
+        all
+    }
+
+    /// Logits behind the cap.
+    pub fn logits(&self, x: &[T]) -> Vec<T> {
+        let all = self.forward(x);
+        let head = self.head();
+        let out = &all.last().unwrap().out;
+        let mut work = HeadWork::default();
+        let Ok(logits) = head.logits(&self.pool, out, &mut work);
+        logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
+    }
+
+    /// What some labels cost.
+    pub fn loss(&self, x: &[T], labels: &[usize]) -> f64 {
+        let logits = self.logits(x);
+        let rows = logits.chunks_exact(self.model.hyper().vocabulary);
+        let of_row = |(row, &label): (&[T], &usize)| {
+            let row: Vec<f64> = row.iter().map(|&x| x.into()).collect();
+            row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[label]
+        };
+        rows.zip(labels).map(of_row).sum()
+    }
+
+    /// The tokens that the model chooses by some draws.
+    pub fn labels(&self, x: &[T], draws: &[f64]) -> Vec<usize> {
+        let logits = self.logits(x);
+        let rows = logits.chunks_exact(self.model.hyper().vocabulary);
+        let of_row = |(row, &draw): (&[T], &f64)| {
+            let weights: Vec<f64> = row.iter().map(|&l| l.into().exp()).collect();
+            let all: f64 = weights.iter().sum();
+            let below = |token: usize| weights[..=token].iter().sum::<f64>();
+            (0..row.len())
+                .find(|&token| below(token) > draw * all)
+                .unwrap()
+        };
+        rows.zip(draws).map(of_row).collect()
+    }
+
+    /// By layer and slot, the gradient at its output and what it read; the gradient at the embeddings;
+    /// what was summed at the head.
+    pub fn back(&self, x: &[T], draws: &[f64]) -> Backward<T> {
+        let all = self.forward(x);
+        let vocabulary = self.model.hyper().vocabulary;
+        let mut diagonal = vec![0.0; vocabulary];
+        let mut d = vec![T::default(); x.len()];
+        let (head, mut work) = (self.head(), HeadWork::default());
+        let out = &all.last().unwrap().out;
+        let to = (&mut diagonal[..], &mut d[..]);
+        let Ok(()) = head.back(&self.pool, out, draws, &mut work, to);
+        let mut slots = Vec::new();
+        for (layer, block) in self.blocks.iter().enumerate().rev() {
+            let x = layer.checked_sub(1).map_or(x, |before| &all[before].out);
+            let (saved, mut work) = (&all[layer], Work::default());
+            block.back(&self.pool, [x, &d], saved, &mut work, &mut |slot, g| {
+                let read = saved.input(slot.site()).to_vec();
+                slots.push((layer, slot, g.to_vec(), read));
+            });
+            d = work.stream;
+        }
+        Backward { slots, d, diagonal }
+    }
+}
+
+pub struct Backward<T> {
+    pub slots: Vec<(usize, Slot, Vec<T>, Vec<T>)>,
+    pub d: Vec<T>,
+    pub diagonal: Vec<f64>,
+}

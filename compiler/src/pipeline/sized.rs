@@ -1,0 +1,196 @@
+//! Plans of files that are to have a size: from bits, or a part of the source, to bytes, and to the plan whose
+//! file takes no more.
+
+use htc_formats::block::BlockFit;
+use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::source::ModelFile;
+
+use crate::calibrate::Calibration;
+use crate::layout;
+use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
+use crate::request::Treatment;
+
+/// Times that a plan is made with what the one before left over.
+const TURNS: usize = 6;
+
+/// Bytes by which names and alignment may differ from one plan to the next.
+const SLACK: u64 = 128;
+
+/// What plans of one request are made from.
+#[derive(Clone, Debug)]
+pub struct MadeFrom {
+    /// What is asked for, its budget a file's size where that is shared out.
+    pub request: Request,
+    /// What was measured.
+    pub evidence: Evidence,
+    /// Of the file, where its size is to be met.
+    pub(super) file: Option<FileParts>,
+}
+
+/// What a file holds beside what a plan says.
+#[derive(Clone, Debug)]
+pub(super) struct FileParts {
+    /// Its vocabulary.
+    pub tokenizer: Section,
+    /// The source's bytes.
+    pub source: u64,
+}
+
+impl MadeFrom {
+    /// The plan that was asked for.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn plan(
+        &self,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Plan, PlanError> {
+        self.plan_of(self.request.clone(), source, calibration)
+    }
+
+    /// The plan of another ratio: of parameters, or of the source's bytes where files are sized.
+    pub(super) fn at_ratio(
+        &self,
+        ratio: f64,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Plan, PlanError> {
+        let mut request = self.request.clone();
+        request.budget = Budget::Ratio(ratio);
+        self.plan_of(request, source, calibration)
+    }
+
+    /// Of the plans that give every matrix the same type the one that is expected to lose least, of those whose
+    /// files are no larger than what was asked for; `None` where there is none, or no size was asked for.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn uniform(
+        &self,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Option<Plan>, PlanError> {
+        let Some(file) = &self.file else {
+            return Ok(None);
+        };
+        let Budget::FileSize(total) = of_file(self.request.budget, source, file.source) else {
+            return Ok(None);
+        };
+        let mut best: Option<(f64, Plan)> = None;
+        for &dtype in BlockFit::TYPES {
+            let (hyper, request) = (&source.hyper, self.request.clone());
+            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dtype)?;
+            let Some((plan, lost)) = made else {
+                continue;
+            };
+            let better = best.as_ref().is_none_or(|(least, _)| lost < *least);
+            if better && file.length(&plan, source, calibration)? <= total {
+                best = Some((lost, plan));
+            }
+        }
+        Ok(best.map(|(_, plan)| plan))
+    }
+
+    fn plan_of(
+        &self,
+        mut request: Request,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Plan, PlanError> {
+        let hyper = &source.hyper;
+        let Some(file) = &self.file else {
+            return plan::make(hyper, request, &self.evidence, OfSource(source));
+        };
+        request.budget = of_file(request.budget, source, file.source);
+        let Budget::FileSize(total) = request.budget else {
+            return plan::make(hyper, request, &self.evidence, OfSource(source));
+        };
+        let length = |plan: &Plan| file.length(plan, source, calibration);
+        let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
+        // All as in the source says what else there is; names and alignment differ a little from plan to plan.
+        let kept = kept(source, &request)?;
+        let mut beside = length(&kept)? - matrices(&kept);
+        let mut best: Option<(u64, Plan)> = None;
+        for _ in 0..TURNS {
+            let mut evidence = self.evidence.clone();
+            evidence.beside = Some(beside);
+            let made = match plan::make(hyper, request.clone(), &evidence, OfSource(source)) {
+                // What was found already is less.
+                Err(_) if best.is_some() => break,
+                made => made?,
+            };
+            let bytes = length(&made)?;
+            beside = match bytes <= total {
+                true => beside.saturating_sub(total - bytes),
+                false => beside + (bytes - total) + SLACK,
+            };
+            let better = best.as_ref().is_none_or(|(before, _)| bytes > *before);
+            if bytes <= total && better {
+                best = Some((bytes, made));
+            }
+        }
+        match best {
+            Some((_, plan)) => Ok(plan),
+            None => Err(PlanError::BudgetTooSmall {
+                option: "`file_size`",
+                asked: total.to_string(),
+                smallest: (total + 1).to_string(),
+            }),
+        }
+    }
+}
+
+impl FileParts {
+    /// Bytes of the file of a plan.
+    fn length(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<u64, PlanError> {
+        let treatment = Treatment::default();
+        let digest = Digest::default();
+        let measured = calibration.is_some_and(|found| found.held_out.is_some());
+        let draft = layout::draft(source, digest, plan, calibration, &treatment, measured);
+        let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
+        length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
+    }
+}
+
+/// The plan that leaves every matrix as it is, and names it.
+fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
+    let members = plan::matrices(&source.hyper, &OfSource(source));
+    let units = members.into_iter().map(|member| plan::UnitPlan {
+        members: vec![member],
+        form: Form::Kept,
+        notes: Vec::new(),
+    });
+    Plan::new(
+        &source.hyper,
+        request.clone(),
+        units.collect(),
+        Vec::new(),
+        &OfSource(source),
+    )
+    .map_err(|faults| PlanError::Inconsistent(faults.first().map(ToString::to_string)))
+}
+
+/// A budget in bytes of the file, where it is one of files.
+fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
+    let parameters: u64 = source
+        .tensors
+        .iter()
+        .map(|t| t.rows as u64 * t.cols as u64)
+        .sum();
+    match budget {
+        Budget::Bits(bits) => Budget::FileSize((bits / 8.0 * parameters as f64) as u64),
+        Budget::Ratio(ratio) => Budget::FileSize((ratio * bytes as f64) as u64),
+        other => other,
+    }
+}
+
+/// Whether the budget of a request is the size of the file.
+pub(super) fn is_of_file(request: &Request) -> bool {
+    request.method == Method::Quantise
+}

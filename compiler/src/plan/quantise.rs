@@ -1,0 +1,379 @@
+//! Shares the bytes of a file out among its matrices: for each a type, so that what they lose together is least.
+//!
+//! What a matrix loses in a type is measured before ([`Curve`]), in nats of KL divergence per token, and
+//! losses are added up: errors of different matrices are nearly independent and small. So the choice is a
+//! knapsack with one item of each group. It is solved over lists of the sums that nothing else beats in both
+//! bytes and loss (Nemhauser and Ullmann, "Discrete dynamic programming and capital allocation", 1969):
+//! exactly as long as a list has at most [`LONGEST`] sums, beyond that up to the width of a bucket.
+
+use htc_formats::DType;
+use htc_formats::model::{HyperParameters, MatrixId, Slot};
+
+use super::form::Form;
+use super::unit::{Member, UnitPlan};
+use super::{Budget, Curve, Evidence, Plan, PlanError, Request, SourceTypes};
+
+/// Sums of a list at most; beyond, those that fall into one bucket of bytes are one.
+const LONGEST: usize = 1 << 14;
+
+/// A form that a matrix may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Choice {
+    form: Form,
+    bytes: u64,
+    /// Nats per token.
+    loss: f64,
+}
+
+/// Every matrix that a model has of its own, in the order of execution.
+pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<Member> {
+    let slots = (0..hyper.layers).flat_map(|layer| {
+        let slots = Slot::ALL.into_iter();
+        slots.map(move |slot| MatrixId::Slot { layer, slot })
+    });
+    let all = [MatrixId::Embedding]
+        .into_iter()
+        .chain(slots)
+        .chain([MatrixId::Head]);
+    all.filter_map(|matrix| Member::new(matrix, hyper, source_type))
+        .collect()
+}
+
+/// Gives every matrix its form.
+pub(super) fn allocate(
+    hyper: &HyperParameters,
+    request: &Request,
+    evidence: &Evidence,
+    source_type: &impl SourceTypes,
+) -> Result<(Vec<UnitPlan>, Vec<String>), PlanError> {
+    let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
+    let beside = match request.budget {
+        Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_) => evidence
+            .beside
+            .ok_or_else(|| lacking("the bytes of the file beside its matrices", "give the file"))?,
+        Budget::Bytes(_) => 0,
+        budget => return Err(PlanError::NotOfFiles { budget }),
+    };
+    let curves = evidence.curves.as_ref().ok_or_else(|| {
+        lacking(
+            "what each matrix loses in each type",
+            "calibrate with `calibration`",
+        )
+    })?;
+    let members = matrices(hyper, source_type);
+    let choices: Vec<Vec<Choice>> = members
+        .iter()
+        .map(|member| choices(member, curves))
+        .collect();
+    let budget = match request.budget {
+        Budget::FileSize(total) => total.saturating_sub(beside),
+        Budget::Bytes(total) => total,
+        budget => return Err(PlanError::NotOfFiles { budget }),
+    };
+    let Some((chosen, lost)) = best(&choices, budget) else {
+        let least = choices.iter().map(|of| of.iter().map(|c| c.bytes).min());
+        let least: u64 = least.flatten().sum();
+        let whole = match request.budget {
+            Budget::FileSize(_) => least + beside,
+            _ => least,
+        };
+        return Err(PlanError::BudgetTooSmall {
+            option: match request.budget {
+                Budget::FileSize(_) => "`file_size`",
+                _ => "`bytes`",
+            },
+            asked: match request.budget {
+                Budget::FileSize(total) | Budget::Bytes(total) => total.to_string(),
+                _ => String::new(),
+            },
+            smallest: whole.to_string(),
+        });
+    };
+    let units = members
+        .into_iter()
+        .zip(chosen)
+        .map(|(member, choice)| UnitPlan {
+            members: vec![member],
+            form: choice.form,
+            notes: Vec::new(),
+        });
+    let said = format!("the types are expected to cost {lost:.2e} nats of KL divergence per token");
+    Ok((units.collect(), vec![said]))
+}
+
+/// The plan that stores every matrix in one type, and what it is expected to lose; matrices that would not be
+/// smaller, or whose rows are no whole blocks of it, stay as in the source. `None` where nothing is known of it.
+///
+/// # Errors
+/// [`PlanError::Inconsistent`].
+pub fn uniform(
+    hyper: &HyperParameters,
+    request: Request,
+    evidence: &Evidence,
+    source_type: impl SourceTypes,
+    dtype: DType,
+) -> Result<Option<(Plan, f64)>, PlanError> {
+    let Some(curves) = &evidence.curves else {
+        return Ok(None);
+    };
+    let mut lost = 0.0;
+    let units = matrices(hyper, &source_type).into_iter().map(|member| {
+        let of_member = choices(&member, curves).into_iter();
+        let wanted = Form::Dense { weight: dtype };
+        let found = of_member.into_iter().find(|choice| choice.form == wanted);
+        lost += found.map_or(0.0, |choice| choice.loss);
+        UnitPlan {
+            members: vec![member],
+            form: found.map_or(Form::Kept, |choice| choice.form),
+            notes: Vec::new(),
+        }
+    });
+    let units: Vec<UnitPlan> = units.collect();
+    if units.iter().all(|unit| unit.form == Form::Kept) {
+        return Ok(None);
+    }
+    let plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    Ok(Some((plan, lost)))
+}
+
+/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
+fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+    let members = std::slice::from_ref(member);
+    let of = |form: Form, loss| Choice {
+        form,
+        bytes: form.bytes(members),
+        loss,
+    };
+    let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
+    let points = measured.map_or(&[][..], |curve| &curve.points);
+    let dense = points
+        .iter()
+        .filter(|point| point.dtype != member.source_type && point.loss.is_finite())
+        .map(|point| {
+            of(
+                Form::Dense {
+                    weight: point.dtype,
+                },
+                point.loss.max(0.0),
+            )
+        });
+    let mut all: Vec<Choice> = dense.chain([of(Form::Kept, 0.0)]).collect();
+    all.sort_by(|a, b| {
+        (a.bytes, a.loss)
+            .partial_cmp(&(b.bytes, b.loss))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let mut least = f64::INFINITY;
+    all.retain(|choice| {
+        let better = choice.loss < least;
+        least = least.min(choice.loss);
+        better
+    });
+    all
+}
+
+/// A sum over the first matrices that no other beats.
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    bytes: u64,
+    loss: f64,
+    /// Which sum over the matrices before, and which choice of the last.
+    from: u32,
+    choice: u32,
+}
+
+/// Of every matrix one choice, so that all together take at most `budget` bytes and lose least; and what they
+/// lose. `None` where even the smallest take more.
+fn best(choices: &[Vec<Choice>], budget: u64) -> Option<(Vec<Choice>, f64)> {
+    let smallest = |of: &Vec<Choice>| of.iter().map(|choice| choice.bytes).min();
+    // What the matrices from each on take at least.
+    let mut needed = vec![0; choices.len() + 1];
+    for (index, of) in choices.iter().enumerate().rev() {
+        needed[index] = needed[index + 1] + smallest(of)?;
+    }
+    if needed[0] > budget {
+        return None;
+    }
+    let mut lists: Vec<Vec<Sum>> = vec![vec![Sum {
+        bytes: 0,
+        loss: 0.0,
+        from: 0,
+        choice: 0,
+    }]];
+    for (of, behind) in choices.iter().zip(&needed[1..]) {
+        let before = lists.last()?;
+        let mut sums = Vec::with_capacity(before.len() * of.len());
+        for (from, sum) in before.iter().enumerate() {
+            for (choice, add) in of.iter().enumerate() {
+                let bytes = sum.bytes + add.bytes;
+                if bytes + behind <= budget {
+                    sums.push(Sum {
+                        bytes,
+                        loss: sum.loss + add.loss,
+                        from: from as u32,
+                        choice: choice as u32,
+                    });
+                }
+            }
+        }
+        sums.sort_by(|a, b| {
+            let order = a.bytes.cmp(&b.bytes);
+            order.then(a.loss.total_cmp(&b.loss))
+        });
+        let mut least = f64::INFINITY;
+        sums.retain(|sum| {
+            let better = sum.loss < least;
+            least = least.min(sum.loss);
+            better
+        });
+        thin(&mut sums);
+        lists.push(sums);
+    }
+    let last = lists.last()?;
+    let mut at = last.len().checked_sub(1)?;
+    let lost = last[at].loss;
+    let mut chosen = Vec::with_capacity(choices.len());
+    for (of, list) in choices.iter().zip(&lists[1..]).rev() {
+        let sum = list[at];
+        chosen.push(of[sum.choice as usize]);
+        at = sum.from as usize;
+    }
+    chosen.reverse();
+    Some((chosen, lost))
+}
+
+/// Keeps of the sums in a bucket of bytes the first and, of the last bucket, the last.
+fn thin(sums: &mut Vec<Sum>) {
+    let (Some(first), Some(last)) = (sums.first().copied(), sums.last().copied()) else {
+        return;
+    };
+    if sums.len() <= LONGEST {
+        return;
+    }
+    let width = (last.bytes - first.bytes) / (LONGEST as u64 - 1) + 1;
+    let mut bucket = None;
+    sums.retain(|sum| {
+        let of = Some((sum.bytes - first.bytes) / width);
+        let new = of != bucket;
+        bucket = of;
+        new
+    });
+    if sums.last().is_some_and(|sum| sum.bytes != last.bytes) {
+        sums.push(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::random::Rng;
+
+    fn choice(bytes: u64, loss: f64) -> Choice {
+        Choice {
+            form: Form::Dense {
+                weight: DType::Q8_0,
+            },
+            bytes,
+            loss,
+        }
+    }
+
+    /// The least loss within a budget, by trying everything.
+    fn exhaustive(choices: &[Vec<Choice>], budget: u64) -> Option<f64> {
+        let Some((first, others)) = choices.split_first() else {
+            return Some(0.0);
+        };
+        let of = first.iter().filter(|choice| choice.bytes <= budget);
+        let all = of.filter_map(|choice| {
+            exhaustive(others, budget - choice.bytes).map(|loss| loss + choice.loss)
+        });
+        all.min_by(f64::total_cmp)
+    }
+
+    #[test]
+    fn it_is_as_good_as_trying_everything() {
+        let mut rng = Rng(7);
+        for _ in 0..300 {
+            let matrices = 1 + rng.below(6);
+            let choices: Vec<Vec<Choice>> = (0..matrices)
+                .map(|_| {
+                    let count = 1 + rng.below(5);
+                    let one = |_| choice(1 + rng.below(40) as u64, rng.unit());
+                    (0..count).map(one).collect()
+                })
+                .collect();
+            let budget = rng.below(40 * matrices) as u64;
+            let found = best(&choices, budget);
+            let expected = exhaustive(&choices, budget);
+            match (found, expected) {
+                (None, None) => {}
+                (Some((chosen, lost)), Some(expected)) => {
+                    assert!((lost - expected).abs() < 1e-12, "{lost} {expected}");
+                    let bytes: u64 = chosen.iter().map(|choice| choice.bytes).sum();
+                    assert!(bytes <= budget);
+                    let sum: f64 = chosen.iter().map(|choice| choice.loss).sum();
+                    assert!((sum - lost).abs() < 1e-12);
+                }
+                (found, expected) => panic!("{found:?} {expected:?}"),
+            }
+        }
+    }
+
+    /// Many matrices with many sizes, where lists are thinned: hardly worse than the bound that a price per
+    /// byte gives.
+    #[test]
+    fn thinned_lists_come_close_to_the_bound() {
+        let mut rng = Rng(11);
+        let choices: Vec<Vec<Choice>> = (0..160)
+            .map(|_| {
+                let (size, loss) = (1e5 * (1.0 + 20.0 * rng.unit()), rng.unit());
+                let bits = 2..9;
+                let of =
+                    |bits: i32| choice((size * f64::from(bits)) as u64, loss * 4f64.powi(-bits));
+                bits.map(of).collect()
+            })
+            .collect();
+        let largest = |of: &Vec<Choice>| of.iter().map(|c| c.bytes).max().unwrap();
+        let budget = choices.iter().map(largest).sum::<u64>() / 2;
+        let (chosen, lost) = best(&choices, budget).unwrap();
+        let bytes: u64 = chosen.iter().map(|choice| choice.bytes).sum();
+        assert!(bytes <= budget && bytes as f64 > 0.999 * budget as f64);
+        // Lagrange: for every price λ, min Σ loss + λ (bytes − budget) is below the optimum.
+        let bound = |price: f64| {
+            let of = |of: &Vec<Choice>| {
+                let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
+                costs.min_by(f64::total_cmp).unwrap()
+            };
+            choices.iter().map(of).sum::<f64>() - price * budget as f64
+        };
+        let prices = (0..4000).map(|i| 10f64.powf(-4.0 - f64::from(i) / 250.0));
+        let bound = prices.map(bound).max_by(f64::total_cmp).unwrap();
+        assert!(bound > 0.0 && lost < 1.01 * bound, "{lost} {bound}");
+    }
+
+    #[test]
+    fn what_is_beaten_is_no_choice() {
+        let member = Member {
+            matrix: MatrixId::Embedding,
+            rows: 4,
+            cols: 256,
+            source_type: DType::F16,
+        };
+        let point = |dtype, loss| super::super::Point { dtype, loss };
+        let curve = Curve {
+            matrix: MatrixId::Embedding,
+            points: vec![
+                // Larger than q4_k and worse.
+                point(DType::Q5K, 0.5),
+                point(DType::Q4K, 0.4),
+                point(DType::Q8_0, 0.1),
+                // As large as the source.
+                point(DType::BF16, 0.2),
+                point(DType::F32, f64::NAN),
+            ],
+        };
+        let found: Vec<Form> = choices(&member, &[curve]).iter().map(|c| c.form).collect();
+        let dense = |weight| Form::Dense { weight };
+        assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
+    }
+}

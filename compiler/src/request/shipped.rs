@@ -1,0 +1,194 @@
+//! The text that ships with the program: articles, fiction, code, questions and answers, mathematics, and languages
+//! besides English, so that a model which is calibrated on it loses as little on code or German as on an
+//! encyclopaedia. `assets/calibration/SOURCES.md` names the source and the licence of each part.
+
+use htc_formats::htz::Digest;
+
+/// Raised with every change of the text: of a part, of their order, of how they are put together.
+pub const SHIPPED_VERSION: u32 = 1;
+
+/// What stands between two documents in a part's file.
+const BETWEEN: &str = "\n%%\n";
+
+/// The golden section of 2³².
+const GOLDEN: u32 = 0x9e37_79b9;
+
+/// Documents of one kind or language.
+#[derive(Debug)]
+pub struct ShippedPart {
+    /// What it is: the name of its file.
+    pub name: &'static str,
+    text: &'static str,
+}
+
+/// The parts of these names.
+macro_rules! parts {
+    ($($name:literal),+ $(,)?) => {
+        &[$(ShippedPart {
+            name: $name,
+            text: include_str!(concat!("../../../assets/calibration/", $name, ".txt")),
+        }),+]
+    };
+}
+
+/// Every part, by kind.
+static KINDS: [&[ShippedPart]; 6] = [
+    parts![
+        "encyclopaedia-science",
+        "encyclopaedia-places",
+        "encyclopaedia-lives",
+        "encyclopaedia-works",
+        "encyclopaedia-more",
+    ],
+    parts!["fiction-alice", "fiction-older", "fiction-stories"],
+    parts![
+        "code-rust",
+        "code-python",
+        "code-c",
+        "code-web",
+        "code-shell-sql"
+    ],
+    parts!["dialogue", "mathematics"],
+    parts!["german", "french", "spanish"],
+    parts![
+        "italian",
+        "portuguese",
+        "dutch",
+        "polish",
+        "turkish",
+        "russian",
+        "chinese",
+        "japanese",
+        "korean",
+        "arabic",
+        "hindi",
+    ],
+];
+
+impl ShippedPart {
+    /// All documents.
+    fn documents(&self) -> impl Iterator<Item = &'static str> {
+        self.text.trim_end().split(BETWEEN)
+    }
+
+    /// Its text as it is read, an empty line between two documents.
+    pub fn text(&self) -> String {
+        let documents: Vec<&str> = self.documents().collect();
+        documents.join("\n\n")
+    }
+}
+
+/// The parts that `keep` keeps, with their documents interleaved, first within each kind and then all kinds: any
+/// stretch of the text has about the same mix as the whole, so that few windows, and those that are held out, see
+/// every kind.
+pub fn shipped_text(mut keep: impl FnMut(&ShippedPart) -> bool) -> String {
+    let mut kind = |parts: &'static [ShippedPart]| {
+        let kept = parts.iter().filter(|part| keep(part));
+        interleaved(kept.map(|part| part.documents().collect()).collect())
+    };
+    interleaved(KINDS.iter().map(|parts| kind(parts)).collect()).join("\n\n")
+}
+
+/// The documents of several sequences, so that any stretch has about as much of each as the whole.
+///
+/// A document's place is where its middle lies in its sequence, from 0 to 1. Each sequence is turned by the golden
+/// section against the one before, which spreads the beginnings of sequences of few documents evenly, however many
+/// there are (Weyl's sequence).
+fn interleaved(sequences: Vec<Vec<&str>>) -> Vec<&str> {
+    let mut placed = Vec::new();
+    for (documents, index) in sequences.into_iter().zip(0u32..) {
+        let bytes: u64 = documents.iter().map(|document| document.len() as u64).sum();
+        let mut before = 0;
+        for document in documents {
+            let len = document.len() as u64;
+            // In 2³² parts: below that, since no document is empty.
+            let place = (((2 * before + len) << 31) / bytes) as u32;
+            placed.push((place.wrapping_add(index.wrapping_mul(GOLDEN)), document));
+            before += len;
+        }
+    }
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, document)| document).collect()
+}
+
+/// The digest of the whole text.
+pub fn shipped_digest() -> Digest {
+    Digest::of(shipped_text(|_| true).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every part.
+    fn parts() -> impl Iterator<Item = &'static ShippedPart> {
+        KINDS.iter().copied().flatten()
+    }
+
+    /// Whoever changes the text raises its version, and then writes the digest down here.
+    #[test]
+    fn the_version_stands_for_one_text() {
+        assert_eq!(SHIPPED_VERSION, 1);
+        let expected = "a3fe825b07cfef0a0cb9abaf84b87c5a20e3622a2f82dd42da79eb7f983dc0eb";
+        assert_eq!(shipped_digest().to_string(), expected);
+    }
+
+    #[test]
+    fn every_document_is_there_once() {
+        let whole = shipped_text(|_| true);
+        let mut bytes = 0;
+        for document in parts().flat_map(ShippedPart::documents) {
+            assert_eq!(whole.matches(document).count(), 1, "{document}");
+            assert!(!document.trim().is_empty(), "{document}");
+            bytes += document.len() + 2;
+        }
+        assert_eq!(whole.len() + 2, bytes);
+        assert!((240_000..280_000).contains(&whole.len()), "{}", whole.len());
+        assert!(!whole.contains("%%\n") && !whole.contains('\r'));
+    }
+
+    /// Where each document of some parts begins and ends in a text.
+    fn places<'a>(text: &str, of: impl Iterator<Item = &'a ShippedPart>) -> Vec<(usize, usize)> {
+        let documents = of.flat_map(ShippedPart::documents);
+        let places = documents.filter_map(|d| Some((text.find(d)?, d.len())));
+        places.map(|(at, len)| (at, at + len)).collect()
+    }
+
+    /// How many bytes of some documents lie in a stretch.
+    fn within(places: &[(usize, usize)], (from, to): (usize, usize)) -> usize {
+        let overlap = |&(start, end): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
+        places.iter().map(overlap).sum()
+    }
+
+    /// An eighth of the text is about 16 windows of 512 tokens.
+    #[test]
+    fn every_stretch_has_the_mix_of_the_whole() {
+        let foreign = [
+            "russian", "chinese", "japanese", "korean", "arabic", "hindi",
+        ];
+        for without in [&[][..], &foreign] {
+            let keep = |part: &ShippedPart| !without.contains(&part.name);
+            let text = shipped_text(keep);
+            for (kind, eighth) in (0..KINDS.len()).flat_map(|k| (0..8).map(move |e| (k, e))) {
+                let of = places(&text, KINDS[kind].iter());
+                let share = |from: usize, to: usize| {
+                    let stretch = (text.len() * from / 8, text.len() * to / 8);
+                    within(&of, stretch) as f64 / (stretch.1 - stretch.0) as f64
+                };
+                let (found, whole) = (share(eighth, eighth + 1), share(0, 8));
+                let said = format!("kind {kind}, eighth {eighth}: {found} of {whole}");
+                assert!((found - whole).abs() < 0.06, "{said}");
+                assert!(found > 0.4 * whole, "{said}");
+            }
+            // Every quarter has each part: the last is what is held out where all of the text is taken.
+            for (part, quarter) in parts()
+                .filter(|part| keep(part))
+                .flat_map(|p| (0..4).map(move |q| (p, q)))
+            {
+                let stretch = (text.len() * quarter / 4, text.len() * (quarter + 1) / 4);
+                let found = within(&places(&text, [part].into_iter()), stretch);
+                assert!(found > 0, "{} in quarter {quarter}", part.name);
+            }
+        }
+    }
+}

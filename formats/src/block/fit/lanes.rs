@@ -1,0 +1,221 @@
+//! Vectors of float32: operations on eight numbers at a time, and sums in one fixed order, so that
+//! results are the same bits on every processor.
+//!
+//! Loops over arrays become vectors or not as a compiler's passes fall out, and a search is ten times slower
+//! where they do not; so on x86-64 they are written as what every such processor has.
+
+use std::ops::{Add, Mul, Sub};
+
+/// Numbers in a vector.
+pub(super) const WIDTH: usize = 8;
+
+#[cfg(target_arch = "x86_64")]
+mod vector {
+    use std::arch::x86_64::{
+        __m128, _mm_add_ps, _mm_loadu_ps, _mm_max_ps, _mm_min_ps, _mm_mul_ps, _mm_set1_ps,
+        _mm_storeu_ps, _mm_sub_ps,
+    };
+
+    use super::WIDTH;
+
+    /// Eight numbers.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Lanes(__m128, __m128);
+
+    macro_rules! operations {
+        ($($name:ident $operation:ident $doc:literal;)*) => {$(
+            #[doc = $doc]
+            #[inline(always)]
+            pub(in super::super) fn $name(self, other: Lanes) -> Lanes {
+                // SAFETY: SSE is part of x86-64.
+                unsafe { Lanes($operation(self.0, other.0), $operation(self.1, other.1)) }
+            }
+        )*};
+    }
+
+    impl Lanes {
+        operations! {
+            sum _mm_add_ps "The sums.";
+            difference _mm_sub_ps "The differences.";
+            product _mm_mul_ps "The products.";
+            max _mm_max_ps "The larger ones; the other's for a NaN.";
+            min _mm_min_ps "The smaller ones; the other's for a NaN.";
+        }
+
+        /// A number in every place.
+        #[inline(always)]
+        pub(in super::super) fn all(x: f32) -> Lanes {
+            // SAFETY: SSE is part of x86-64.
+            let half = unsafe { _mm_set1_ps(x) };
+            Lanes(half, half)
+        }
+
+        /// These numbers.
+        #[inline(always)]
+        pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
+            let ([low, high], _) = x.as_chunks::<4>() else {
+                return Lanes::all(0.0);
+            };
+            // SAFETY: SSE is part of x86-64, and there are four numbers at either place.
+            unsafe { Lanes(_mm_loadu_ps(low.as_ptr()), _mm_loadu_ps(high.as_ptr())) }
+        }
+
+        /// The numbers.
+        #[inline(always)]
+        pub(in super::super) fn array(self) -> [f32; WIDTH] {
+            let mut array = [0.0; WIDTH];
+            if let ([low, high], _) = array.as_chunks_mut::<4>() {
+                // SAFETY: SSE is part of x86-64, and there is room for four numbers at either place.
+                unsafe {
+                    _mm_storeu_ps(low.as_mut_ptr(), self.0);
+                    _mm_storeu_ps(high.as_mut_ptr(), self.1);
+                }
+            }
+            array
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod vector {
+    use super::WIDTH;
+
+    /// Eight numbers.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Lanes([f32; WIDTH]);
+
+    macro_rules! operations {
+        ($($name:ident $x:ident $y:ident $operation:expr, $doc:literal;)*) => {$(
+            #[doc = $doc]
+            #[inline(always)]
+            pub(in super::super) fn $name(mut self, other: Lanes) -> Lanes {
+                for i in 0..WIDTH {
+                    let ($x, $y) = (self.0[i], other.0[i]);
+                    self.0[i] = $operation;
+                }
+                self
+            }
+        )*};
+    }
+
+    impl Lanes {
+        operations! {
+            sum x y x + y, "The sums.";
+            difference x y x - y, "The differences.";
+            product x y x * y, "The products.";
+            max x y if x > y { x } else { y }, "The larger ones; the other's for a NaN.";
+            min x y if x < y { x } else { y }, "The smaller ones; the other's for a NaN.";
+        }
+
+        /// A number in every place.
+        #[inline(always)]
+        pub(in super::super) fn all(x: f32) -> Lanes {
+            Lanes([x; WIDTH])
+        }
+
+        /// These numbers.
+        #[inline(always)]
+        pub(in super::super) fn of(x: &[f32; WIDTH]) -> Lanes {
+            Lanes(*x)
+        }
+
+        /// The numbers.
+        #[inline(always)]
+        pub(in super::super) fn array(self) -> [f32; WIDTH] {
+            self.0
+        }
+    }
+}
+
+pub(super) use vector::Lanes;
+
+impl Lanes {
+    pub(super) const fn chunks<const N: usize>(run: &[f32; N]) -> &[[f32; WIDTH]] {
+        run.as_chunks().0
+    }
+
+    /// The numbers, but none outside of these.
+    #[inline(always)]
+    pub(super) fn within(self, low: f32, high: f32) -> Lanes {
+        self.max(Lanes::all(low)).min(Lanes::all(high))
+    }
+
+    /// The integers from `low` to `high` that are nearest, ties to even; `low` for a NaN. The
+    /// magnitudes of `low` and `high` are small.
+    #[inline(always)]
+    pub(super) fn rounded(self, low: f32, high: f32) -> Lanes {
+        let round = Lanes::all(ROUND);
+        self.within(low, high) + round - round
+    }
+
+    #[inline(always)]
+    pub(super) fn total(self) -> f32 {
+        let [a, b, c, d, e, f, g, h] = self.array();
+        ((a + e) + (c + g)) + ((b + f) + (d + h))
+    }
+}
+
+impl Add for Lanes {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn add(self, other: Lanes) -> Lanes {
+        self.sum(other)
+    }
+}
+
+impl Sub for Lanes {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn sub(self, other: Lanes) -> Lanes {
+        self.difference(other)
+    }
+}
+
+impl Mul for Lanes {
+    type Output = Lanes;
+
+    #[inline(always)]
+    fn mul(self, other: Lanes) -> Lanes {
+        self.product(other)
+    }
+}
+
+/// The least and the largest number.
+#[inline(always)]
+pub(super) fn ends<const N: usize>(x: &[f32; N]) -> (f32, f32) {
+    let (mut least, mut largest) = (Lanes::all(x[0]), Lanes::all(x[0]));
+    for x in Lanes::chunks(x) {
+        (least, largest) = (least.min(Lanes::of(x)), largest.max(Lanes::of(x)));
+    }
+    let least = least.array().into_iter().fold(x[0], f32::min);
+    (least, largest.array().into_iter().fold(x[0], f32::max))
+}
+
+/// 1.5 · 2^23: sums with it have no digits behind the point.
+const ROUND: f32 = 12_582_912.0;
+
+/// Numbers that are all below this decode to zero whatever their step is, because the least step
+/// of every format is the least f16, 2^-24; squares of larger ones are ordinary numbers.
+pub(super) const NEGLIGIBLE: f32 = 1.0 / (1_u64 << 40) as f32;
+
+/// `1 / x`, or 0: what a step of zero makes of every number.
+#[inline(always)]
+pub(super) fn inverse(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { 1.0 / x }
+}
+
+/// [`Lanes::rounded`] of one number.
+#[inline(always)]
+pub(super) fn rounded(value: f32, low: f32, high: f32) -> f32 {
+    let value = if value > low { value } else { low };
+    let value = if value < high { value } else { high };
+    (value + ROUND) - ROUND
+}
+
+/// A whole number from 0 to 255 as a byte: its bits once it has no digits before 2^0.
+#[inline(always)]
+pub(super) fn byte(whole: f32) -> u8 {
+    (whole + 8_388_608.0).to_bits() as u8
+}

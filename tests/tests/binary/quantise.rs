@@ -1,0 +1,283 @@
+//! `htc compile --method quantise`: a type for every matrix, and a file of the size asked for.
+
+use std::fs;
+use std::path::Path;
+
+use htc_tests::artifact::Artifact;
+use htc_tests::material::demo;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{eval, list, number, text};
+
+/// The demo model in so many bytes, calibrated on a little text.
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    htc![
+        "compile",
+        demo("reference-7m-f16.gguf"),
+        "-o",
+        scratch.path(name),
+        "--method",
+        "quantise",
+        "--calibration",
+        demo("alice.txt"),
+        "--calibration-tokens",
+        "8192",
+        "--cache",
+        scratch.path("cache"),
+        "--report",
+        "json",
+        "--force"
+    ]
+    .args(options)
+}
+
+fn size(scratch: &Scratch, name: &str) -> u64 {
+    fs::metadata(scratch.path(name)).unwrap().len()
+}
+
+/// KL divergence from the source on a text that decided nothing.
+fn divergence(artifact: &Path) -> f64 {
+    let source = demo("reference-7m-f16.gguf");
+    let options = ["--chunks", "6", "--reference", source.to_str().unwrap()];
+    let found = eval(artifact, &demo("time_machine.txt"), &options)
+        .run()
+        .json();
+    number(&found, "/kl")
+}
+
+#[test]
+fn files_have_the_size_that_was_asked_for() {
+    let scratch = Scratch::new();
+    let mut before = f64::INFINITY;
+    for (option, value, bytes) in [
+        ("--file-size", "3.2MB", 3_200_000),
+        ("--bits", "4.5", 4_131_216),
+        ("--ratio", "0.4", 5_917_171),
+        ("--file-size", "8MB", 8_000_000),
+    ] {
+        let report = compile(&scratch, "sized.htz", &[option, value])
+            .run()
+            .json();
+        let found = size(&scratch, "sized.htz");
+        assert!(found <= bytes, "{option} {value}: {found}");
+        assert!(
+            found as f64 > 0.995 * bytes as f64,
+            "{option} {value}: {found}"
+        );
+        assert_eq!(number(&report, "/bytes/after"), found as f64);
+        assert_eq!(text(&report, "/plan/method"), "quantise");
+        let artifact = scratch.path("sized.htz");
+        htc!["verify", &artifact].run().ok();
+        let kl = divergence(&artifact);
+        assert!(kl < before, "{option} {value}: {kl}, smaller {before}");
+        before = kl;
+    }
+    assert!(before < 0.001, "{before}");
+}
+
+/// Embedding and head as well.
+#[test]
+fn every_matrix_has_a_type() {
+    let scratch = Scratch::new();
+    compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
+        .run()
+        .ok();
+    let manifest = Artifact::open(&scratch.path("small.htz")).manifest;
+    let weights = manifest.tensors.iter().filter(|t| t.rows > 1);
+    for tensor in weights {
+        assert!(
+            tensor.dtype.block_len() > 1,
+            "{} {}",
+            tensor.name,
+            tensor.dtype
+        );
+    }
+}
+
+#[test]
+fn threads_and_plans_give_the_same_bytes() {
+    let scratch = Scratch::new();
+    let asked = ["--file-size", "4MB"];
+    let with = |name: &str, threads: &str| {
+        let options = [&asked[..], &["--threads", threads]].concat();
+        let report = compile(&scratch, name, &options).run().json();
+        (fs::read(scratch.path(name)).unwrap(), report)
+    };
+    let (one, report) = with("one.htz", "1");
+    assert_eq!(with("two.htz", "2").0, one);
+    // What was tried beside it is told.
+    let trials = list(&report, "/trials");
+    assert!(trials.len() == 2, "{trials:?}");
+    let uniform = trials.iter().filter(|trial| trial["uniform"].is_string());
+    assert_eq!(uniform.count(), 1, "{trials:?}");
+    let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
+    assert!(chosen["uniform"].is_null(), "{chosen}");
+    // The plan alone, and what is made of it.
+    let plan = scratch.path("plan.json");
+    let model = demo("reference-7m-f16.gguf");
+    htc!["plan", &model, "-o", &plan, "--method", "quantise"]
+        .args(asked)
+        .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
+        .args(["--calibration-tokens", "8192", "--cache"])
+        .arg(scratch.path("cache"))
+        .run()
+        .ok();
+    let read: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
+    assert_eq!(text(&read, "/method"), "quantise");
+    let planned = htc!["compile", &model, "-o", scratch.path("planned.htz")]
+        .args(["--plan".as_ref(), plan.as_os_str()])
+        .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
+        .args([
+            "--calibration-tokens",
+            "8192",
+            "--report",
+            "json",
+            "--cache",
+        ])
+        .arg(scratch.path("cache"))
+        .run()
+        .json();
+    let forms = |report: &Value| -> Vec<String> {
+        let slots = list(report, "/plan/slots");
+        slots
+            .iter()
+            .map(|slot| slot["bytes_after"].to_string())
+            .collect()
+    };
+    assert_eq!(forms(&planned), forms(&report));
+}
+
+/// What a text teaches about inputs makes codes better that are as large.
+#[test]
+fn calibrated_codes_lose_less_than_plain_ones() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    let options = ["--rank", "full", "--slots", "q", "--factor-type", "f16"];
+    let types = [
+        "--dense-type",
+        "q3_k",
+        "--embedding-type",
+        "q4_k",
+        "--force",
+    ];
+    let common = || {
+        let output = scratch.path("dense.htz");
+        htc!["compile", &model, "-o", output]
+            .args(options)
+            .args(types)
+    };
+    common().run().ok();
+    let plain = divergence(&scratch.path("dense.htz"));
+    common()
+        .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
+        .args([
+            "--calibration-tokens",
+            "8192",
+            "--gauge",
+            "none",
+            "--bias",
+            "off",
+        ])
+        .arg("--cache")
+        .arg(scratch.path("cache"))
+        .run()
+        .ok();
+    let fed = divergence(&scratch.path("dense.htz"));
+    assert!(fed < 0.8 * plain, "{fed} with feedback, {plain} without");
+}
+
+#[test]
+fn the_smallest_file_within_a_limit() {
+    let scratch = Scratch::new();
+    let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
+    let report = htc![
+        "compile",
+        demo("reference-7m-f16.gguf"),
+        "-o",
+        scratch.path("limited.htz"),
+        "--method",
+        "quantise",
+        "--calibration",
+        demo("alice.txt"),
+        "--cache",
+        scratch.path("cache"),
+        "--report",
+        "json"
+    ]
+    .args(options)
+    .run()
+    .json();
+    let bytes = size(&scratch, "limited.htz");
+    assert!(bytes < 4_600_000, "{bytes}");
+    let trials = list(&report, "/trials");
+    let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
+    let upper = number(chosen, "/evaluation/kl_interval/1");
+    assert!(upper <= 0.05, "{upper}");
+    // It is the edge: a hundredth of the source less does not hold.
+    let beyond = trials.iter().any(|trial| {
+        let upper = number(trial, "/evaluation/kl_interval/1");
+        let less = bytes as f64 - number(trial, "/bytes");
+        upper > 0.05 && less > 0.0 && less < 200_000.0
+    });
+    assert!(beyond, "{trials:?}");
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let scratch = Scratch::new();
+    let refused = |options: &[&str], words: &[&str]| {
+        let outcome = compile(&scratch, "refused.htz", options).run();
+        outcome.refused(2, words);
+        assert!(!scratch.path("refused.htz").exists());
+    };
+    refused(&["--rank", "8"], &["--rank 8", "quantise", "--file-size"]);
+    refused(&["--mean-rank", "8"], &["--mean-rank 8", "--file-size"]);
+    refused(
+        &["--file-size", "1MB"],
+        &["--file-size 1000000", "smallest"],
+    );
+    refused(
+        &["--file-size", "4MB", "--gauge", "whiten"],
+        &["--gauge whiten", "no factors", "--method"],
+    );
+    refused(
+        &["--file-size", "4MB", "--bias", "on"],
+        &["--bias on", "no factors"],
+    );
+    let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
+    let ranks = htc!["compile", &tiny, "-o", scratch.path("ranks.htz")]
+        .args(["--method", "gp", "--file-size", "1MB"])
+        .run();
+    ranks.refused(2, &["--file-size 1000000", "gp", "--ratio", "quantise"]);
+    let both = htc!["compile", &tiny, "-o", scratch.path("both.htz")]
+        .args(["--file-size", "1MB", "--bits", "3"])
+        .run();
+    both.refused(2, &["--file-size", "--bits"]);
+}
+
+/// Rows of a tiny model are no blocks of 256, nor all of 32: what fits is taken, and the size is met.
+#[test]
+fn widths_that_are_no_blocks() {
+    let scratch = Scratch::new();
+    for width in [64, 96, 48] {
+        let tiny = TinyModel {
+            width,
+            heads: 3,
+            kv_heads: 3,
+            head_size: width / 3 / 2 * 2,
+            ffn: 160,
+            ..TinyModel::default()
+        };
+        let model = scratch.file("tiny.gguf", tiny.bytes());
+        let whole = fs::metadata(&model).unwrap().len();
+        let outcome = htc!["compile", &model, "-o", scratch.path("tiny.htz")]
+            .args(["--method", "quantise", "--ratio", "0.6", "--force"])
+            .run();
+        if outcome.code() == Some(0) {
+            assert!(size(&scratch, "tiny.htz") as f64 <= 0.6 * whole as f64);
+        } else {
+            outcome.refused(2, &["smallest"]);
+        }
+    }
+}
