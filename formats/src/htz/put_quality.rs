@@ -19,8 +19,8 @@ impl HtzWriter {
     /// [take over](HtzWriter::take_over).
     ///
     /// # Errors
-    /// [`HtzError::Quality`] where the record is none of a measurement, [`HtzError::ManifestRoom`] where no
-    /// room was reserved, what is wrong with the artifact, and failures of the system.
+    /// [`HtzError::Quality`] where the record is none of a measurement, [`HtzError::ManifestRoom`] where there
+    /// is too little room for it, what is wrong with the artifact, and failures of the system.
     pub fn put_quality(
         folder: &Folder,
         name: &OsStr,

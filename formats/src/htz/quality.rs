@@ -231,3 +231,31 @@ impl Fields<'_> {
         serde_json::from_value(value).map_err(|error| format!("{}.{key}: {error}", self.of))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_is_longer_than_the_longest() {
+        let length = |record: &QualityRecord| serde_json::to_vec(record).map(|text| text.len());
+        let most = length(&QualityRecord::draft().longest()).unwrap();
+        for number in [LONGEST_NUMBER, f64::MAX, 5e-324, 0.1 + 0.2] {
+            let estimate = Estimate {
+                value: number,
+                stderr: Some(number),
+                interval: Some((-number, -number)),
+            };
+            let record = QualityRecord {
+                context: u64::MAX,
+                windows: u64::MAX,
+                tokens: u64::MAX,
+                choosing_windows: u64::MAX,
+                kl: estimate,
+                perplexity_ratio: estimate,
+                ..QualityRecord::draft()
+            };
+            assert!(length(&record).unwrap() <= most, "{number}");
+        }
+    }
+}
