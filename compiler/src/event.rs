@@ -15,6 +15,8 @@ use crate::request::Treatment;
 pub enum Event<'a> {
     /// So many units are measured for the plan, or layers for their gauges, each told as [`Event::Done`].
     Measuring(usize),
+    /// A backward pass has so many steps left, each told as [`Event::Done`].
+    Gradients(usize),
     /// The source is being read for its digest.
     Digest,
     /// So many windows go through so many layers and then to the head, of which passes the first `found` are in

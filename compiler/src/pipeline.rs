@@ -92,6 +92,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let chosen = clock.during(Stage::Factorise, || {
             let plans = Plans {
                 at: &planner,
+                start: prepared.start,
                 uniform: prepared.uniform.as_ref(),
             };
             choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
@@ -236,6 +237,7 @@ pub fn search(
     let clock = StageClock::default();
     let plans = Plans {
         at: &planner,
+        start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
         uniform: None,
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);

@@ -76,6 +76,54 @@ fn errors_are_below_those_of_the_reference_encoders() {
     }
 }
 
+/// The same of `quantize_TYPE` with an importance matrix: means of squares weighted by [`importance`], which is that
+/// of every row of 256.
+const WEIGHTED: [(DType, [f64; 3], f64); 12] = [
+    (DType::Q8_0, [3.683869e-7, 3.391007e-7, 1.238142e-6], 0.822),
+    (DType::Q6K, [3.315909e-6, 2.949468e-6, 1.147088e-5], 0.872),
+    (DType::Q5K, [1.518043e-5, 1.085950e-5, 4.530134e-5], 0.901),
+    (DType::Q5_1, [1.327360e-5, 9.219749e-6, 4.022597e-5], 0.94),
+    (DType::Q5_0, [2.001357e-5, 1.985505e-5, 6.721168e-5], 0.948),
+    (DType::Q4K, [5.721921e-5, 4.216862e-5, 1.724259e-4], 0.959),
+    (DType::Q4_1, [5.606737e-5, 4.047147e-5, 1.708615e-4], 0.957),
+    (DType::Q4_0, [7.960294e-5, 8.192089e-5, 2.558989e-4], 0.948),
+    (DType::IQ4NL, [6.838000e-5, 4.852817e-5, 2.023340e-4], 0.929),
+    (DType::IQ4XS, [6.994402e-5, 5.023790e-5, 2.061019e-4], 0.931),
+    (DType::Q3K, [2.376185e-4, 1.628453e-4, 7.254722e-4], 0.957),
+    (DType::Q2K, [7.637745e-4, 4.194805e-4, 2.194195e-3], 0.909),
+];
+
+/// Importances of a row over eight orders of two.
+fn importance() -> Vec<f32> {
+    let root = |i: usize| ((i * 37) % 256 + 1) as f32 / 64.0;
+    (0..256).map(|i| root(i).powi(2)).collect()
+}
+
+#[test]
+fn errors_under_importances_are_below_those_of_the_reference_encoders() {
+    let (fixtures, importance) = (FIXTURES.map(numbers), importance());
+    for (dtype, expected, most) in WEIGHTED {
+        let len = dtype.block_len();
+        let ratios = [0, 1, 2].map(|i| {
+            let mut error = 0.0;
+            let blocks = fixtures[i].chunks(len).zip(importance.chunks(len).cycle());
+            for (values, importance) in blocks {
+                let fit = BlockFit::search(dtype, values, Some(importance)).unwrap();
+                for (place, (&x, &w)) in values.iter().zip(importance).enumerate() {
+                    let y = fit.nearest(place, x).1;
+                    error += f64::from(w) * (f64::from(x) - f64::from(y)).powi(2);
+                }
+            }
+            error / fixtures[i].len() as f64 / expected[i]
+        });
+        println!("{dtype} under importances: {ratios:.4?} of the reference");
+        assert!(
+            ratios.iter().all(|ratio| *ratio < most),
+            "{dtype}: {ratios:?}"
+        );
+    }
+}
+
 /// The least squared error that any scale leaves with codes from -8 to 7: between two scales where
 /// a code changes the codes are the same, and their best scale has a closed form.
 fn least_error(x: &[f32]) -> f64 {

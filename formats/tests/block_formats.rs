@@ -64,6 +64,31 @@ fn encoders_give_the_bits_of_gguf_py() {
     }
 }
 
+/// Numbers of many magnitudes, by blocks: the search leaves no more than gguf-py's rounding does.
+#[test]
+fn q8_0_is_no_worse_than_gguf_py() {
+    let values = floats("encode_q8_0.f32");
+    let theirs = fixture("encode_q8_0.bin");
+    let mut ours = vec![0; theirs.len()];
+    encode(DType::Q8_0, &values, &mut ours).unwrap();
+    let error = |values: &[f32], block: &[u8]| {
+        let mut back = [0.0; 32];
+        decode(DType::Q8_0, block, &mut back).unwrap();
+        let pairs = values.iter().zip(back);
+        pairs
+            .map(|(x, y)| (f64::from(*x) - f64::from(y)).powi(2))
+            .sum::<f64>()
+    };
+    let blocks = values
+        .chunks(32)
+        .zip(ours.chunks(34).zip(theirs.chunks(34)));
+    for (i, (values, (ours, theirs))) in blocks.enumerate() {
+        let (ours, theirs) = (error(values, ours), error(values, theirs));
+        // The scale of either is rounded to f16.
+        assert!(ours <= 1.02 * theirs, "block {i}: {ours} {theirs}");
+    }
+}
+
 #[test]
 fn f16_is_ieee_binary16() {
     // Closed forms: the least subnormal, the largest below one, a tie to even either way, the

@@ -124,7 +124,7 @@ pub struct CompileArgs {
     /// Show the plan, the bytes and the memory that it will take, and write no artifact
     ///
     /// A calibration is made and kept.
-    #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = GoalArgs::LIMITS)]
     pub dry_run: bool,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]
@@ -496,7 +496,7 @@ mod tests {
             ("--ratio", "-0.5"),
             ("--ratio", "nan"),
             ("--slots", "q,x"),
-            ("--factor-type", "q3_k"),
+            ("--factor-type", "iq3_s"),
             ("--threads", "0"),
             ("--allocator", "best"),
             ("--rank-floor", "1.5"),

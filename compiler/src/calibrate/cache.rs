@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use htc_formats::folder::{self, Folder, FolderError, UNFINISHED};
 use htc_formats::htz::Digest;
 
+use super::entry::Entry;
 use super::{CalibrateError, CalibrationOptions};
 
 /// Held by the process that works in the folder of a calibration.
@@ -90,19 +91,11 @@ pub(super) fn open_entry(
 /// # Errors
 /// [`CalibrateError::Cache`].
 pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), CalibrateError> {
-    let folder = open_entry(
-        &cache_folder(options)?,
-        &entry_name(Kind::Calibration, key),
-        false,
-    )?;
-    empty(&folder).map_err(|error| CalibrateError::Cache {
-        path: folder.path().to_owned(),
-        error,
-    })
+    Entry::open(options, Kind::Calibration, key)?.forget()
 }
 
 /// Removes the files of an entry, but not its lock.
-fn empty(folder: &Folder) -> io::Result<()> {
+pub(super) fn empty(folder: &Folder) -> io::Result<()> {
     let names = folder.names()?;
     let mut names = names.iter().filter(|name| is_of_entry(name));
     names.try_for_each(|name| folder.remove(name))

@@ -73,7 +73,7 @@ mod tests {
 
     fn demo_tokenizer() -> Tokenizer {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
-        let file = ModelFile::open(&demo.join("reference-7m-f16.gguf")).unwrap();
+        let file = ModelFile::open(demo.join("reference-7m-f16.gguf")).unwrap();
         Tokenizer::new(file.vocabulary.unwrap()).unwrap()
     }
 

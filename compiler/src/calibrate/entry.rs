@@ -9,7 +9,7 @@ use htc_formats::folder::Folder;
 use htc_formats::htz::Digest;
 
 use super::CalibrateError;
-use super::cache::{Kind, LOCK, cache_folder, entry_name, is_of_entry, open_entry};
+use super::cache::{Kind, LOCK, cache_folder, empty, entry_name, is_of_entry, open_entry};
 use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
 use crate::system::lock;
@@ -99,6 +99,17 @@ impl Entry {
                 error,
             }),
         }
+    }
+
+    /// Removes everything but the lock.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Cache`].
+    pub(crate) fn forget(&self) -> Result<(), CalibrateError> {
+        empty(&self.folder).map_err(|error| CalibrateError::Cache {
+            path: self.folder.path().to_owned(),
+            error,
+        })
     }
 
     /// Removes what was written here and is not among the files that are needed.

@@ -127,6 +127,17 @@ pub struct CalibratedText {
     pub left_out: Vec<String>,
 }
 
+impl CalibratedText {
+    fn tell_left_out(&self, watch: Watch) {
+        if !self.left_out.is_empty() {
+            let left_out = self.left_out.join(", ");
+            watch.tell(Event::Note(&format!(
+                "left out of the shipped text: {left_out}; the model has no tokens for their script"
+            )));
+        }
+    }
+}
+
 /// What reads the same activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -228,14 +239,7 @@ pub fn calibrate(
         held_out,
         held_out_text,
     } = Read::of(model, options)?;
-    for left_out in texts.iter().map(|text| &text.left_out) {
-        if !left_out.is_empty() {
-            let left_out = left_out.join(", ");
-            watch.tell(Event::Note(&format!(
-                "left out of the shipped text: {left_out}; the model has no tokens for their script"
-            )));
-        }
-    }
+    texts.iter().for_each(|text| text.tell_left_out(watch));
     let key = options.key(source, &text);
     let windows = text.windows().count();
     let extent = Extent {

@@ -5,7 +5,7 @@ use super::TrialError;
 use super::bench::{Bench, Candidate};
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Interval};
-use crate::plan::{Budget, PlanError};
+use crate::plan::{Method, PlanError};
 use crate::request::Limit;
 
 impl Limit {
@@ -23,50 +23,59 @@ impl Limit {
 }
 
 impl Bench<'_> {
-    /// The smallest artifact that holds the limit, by bisection over ratios in steps of a hundredth:
-    /// what holds at a ratio is taken to hold at larger ones.
+    /// The smallest artifact that holds the limit, by bisection over ratios in steps of a hundredth, of sizes of
+    /// files in finer ones: what holds at a ratio is taken to hold at larger ones. Sizes are sought near the one
+    /// that was expected to hold it. `ratio` is that of the start.
     pub(super) fn smallest(
         &self,
         planner: Planner,
         start: Candidate,
+        ratio: f64,
         limit: Limit,
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
         let treatment = start.treatment;
-        let at = |hundredths: u32| -> Result<Option<Candidate>, TrialError> {
-            match planner(Some(f64::from(hundredths) / 100.0)) {
+        let Steps { whole, mut stride } = match start.plan.request().method {
+            Method::Quantise => STEPS_OF_FILES,
+            Method::PerSlot | Method::SharedBasis => STEPS_OF_FACTORS,
+        };
+        let at = |steps: u32| -> Result<Option<Candidate>, TrialError> {
+            match planner(Some(f64::from(steps) / f64::from(whole))) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment, windows)?)),
                 // Smaller than floors and granularity allow.
                 Err(PlanError::RatioTooSmall { .. } | PlanError::BudgetTooSmall { .. }) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         };
-        let started = match start.plan.request().budget {
-            Budget::Ratio(ratio) => (100.0 * ratio).round() as u32,
-            _ => 100,
-        };
+        let started = (f64::from(whole) * ratio).round() as u32;
         let (mut fails, mut holds) = (0, started);
         let mut best = start;
-        if !limit.holds(&best.distance) {
-            (fails, holds) = (started, 100);
-            if let Some(largest) = if started < 100 { at(100)? } else { None } {
+        // Larger ones until one holds it.
+        while !limit.holds(&best.distance) {
+            if holds >= whole {
+                return Err(TrialError::Limit {
+                    limit,
+                    ratio: best.plan.ratio(),
+                    found: Box::new(best.distance),
+                });
+            }
+            (fails, holds) = (holds, (holds + stride).min(whole));
+            stride *= 2;
+            if let Some(larger) = at(holds)? {
                 self.discard(&best);
-                best = largest;
+                best = larger;
             }
         }
-        if !limit.holds(&best.distance) {
-            return Err(TrialError::Limit {
-                limit,
-                ratio: best.plan.ratio(),
-                found: Box::new(best.distance),
-            });
-        }
         while holds - fails > 1 {
-            let middle = (fails + holds) / 2;
-            let found = at(middle)?;
-            match found {
+            // Smaller ones until one does not, then between the two.
+            let next = match fails {
+                0 if holds > stride => holds - stride,
+                _ => (fails + holds) / 2,
+            };
+            stride *= 2;
+            match at(next)? {
                 Some(found) if limit.holds(&found.distance) => {
-                    holds = middle;
+                    holds = next;
                     // Of two that hold it, the one of fewer bytes.
                     let (smaller, larger) = match found.bytes <= best.bytes {
                         true => (found, best),
@@ -76,12 +85,30 @@ impl Bench<'_> {
                     best = smaller;
                 }
                 Some(found) => {
-                    fails = middle;
+                    fails = next;
                     self.discard(&found);
                 }
-                None => fails = middle,
+                None => fails = next,
             }
         }
         Ok(best)
     }
 }
+
+/// Steps between which a search decides.
+struct Steps {
+    /// Of the whole.
+    whole: u32,
+    /// Of the first guess to the next.
+    stride: u32,
+}
+
+const STEPS_OF_FACTORS: Steps = Steps {
+    whole: 100,
+    stride: 100,
+};
+
+const STEPS_OF_FILES: Steps = Steps {
+    whole: 512,
+    stride: 12,
+};

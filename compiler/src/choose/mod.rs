@@ -75,6 +75,8 @@ type Planner<'a> = &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>;
 pub struct Plans<'a> {
     /// Of a ratio, or the plan that was asked for.
     pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
+    /// The ratio that is expected to hold the limit, where one is.
+    pub start: Option<f64>,
     /// A plain plan, which is tried beside the one that was asked for.
     pub uniform: Option<&'a Plan>,
 }
@@ -189,9 +191,13 @@ fn decide(
     if deciding.all.count() < 2 {
         return Err(too_few(wanted, held_out.count()));
     }
-    let plan = planner(Some(RATIO_OF_TREATMENTS)).or_else(|_| planner(Some(1.0)))?;
+    let start = plans.start.unwrap_or(RATIO_OF_TREATMENTS);
+    let (ratio, plan) = match planner(Some(start)) {
+        Ok(plan) => (start, plan),
+        Err(_) => (1.0, planner(Some(1.0))?),
+    };
     let best = bench.best_treatment(&plan, wanted, deciding)?;
-    bench.smallest(planner, best, limit, &deciding.all)
+    bench.smallest(planner, best, ratio, limit, &deciding.all)
 }
 
 /// Two windows decide on a limit, since one has no interval, and one reports.

@@ -9,7 +9,7 @@ use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
 
-use super::number::{Number, product, room};
+use super::number::{Number, largest, product, room, sum_of};
 
 /// Queries of a tile.
 const TILE: usize = 64;
@@ -155,8 +155,7 @@ impl<T: Number> Task<'_, T> {
     /// `out · d_out` of a query: the mean by the weights of what comes back to them.
     fn product_of(&self, out: &[T], d_out: &[T], query: usize) -> T {
         let at = query * self.of_tile.size..(query + 1) * self.of_tile.size;
-        let products = out[at.clone()].iter().zip(&d_out[at]);
-        T::nearest(products.map(|(&a, &b)| a.into() * b.into()).sum())
+        T::nearest(sum_of(&out[at.clone()], &d_out[at], |a, b| a * b))
     }
 
     fn forward(&self, out: &mut [T], sums: &mut [T]) {
@@ -236,15 +235,9 @@ fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
     if cap.is_some() {
         scores.iter_mut().for_each(|s| *s = capped(*s, cap)[0]);
     }
-    let first = scores.first().copied().unwrap_or_default();
-    let max = scores
-        .iter()
-        .fold(first, |max, &s| if s > max { s } else { max });
-    let mut sum = 0.0;
-    for score in &mut *scores {
-        *score = (*score - max).exp();
-        sum += Into::<f64>::into(*score);
-    }
+    let max = largest(scores);
+    scores.iter_mut().for_each(|s| *s = (*s - max).exp());
+    let sum = sum_of(scores, scores, |weight, _| weight);
     let inverse = T::nearest(1.0 / sum);
     scores.iter_mut().for_each(|weight| *weight *= inverse);
     T::nearest(max.into() + sum.ln())
@@ -253,9 +246,17 @@ fn softmax<T: Number>(scores: &mut [T], cap: Option<f32>) -> T {
 /// Scores become weights, and what comes back to the weights becomes what goes back to the scores, before
 /// their scale. `mean` is that of what comes back, by the weights.
 fn softmax_back<T: Number>(scores: &mut [T], d: &mut [T], [sum, mean]: [T; 2], cap: Option<f32>) {
-    for (score, d) in scores.iter_mut().zip(d) {
-        let [value, slope] = capped(*score, cap);
-        *score = (value - sum).exp();
-        *d = *score * (*d - mean) * slope;
+    let pairs = scores.iter_mut().zip(d);
+    // Without the cap in the loop, so that it becomes vectors.
+    match cap {
+        None => pairs.for_each(|(score, d)| {
+            *score = (*score - sum).exp();
+            *d = *score * (*d - mean);
+        }),
+        Some(_) => pairs.for_each(|(score, d)| {
+            let [value, slope] = capped(*score, cap);
+            *score = (value - sum).exp();
+            *d = *score * (*d - mean) * slope;
+        }),
     }
 }

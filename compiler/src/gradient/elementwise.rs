@@ -3,7 +3,7 @@
 use htc_formats::model::Activation;
 use htc_kernels::Pool;
 
-use super::number::{Number, TASK_ROWS, both};
+use super::number::{Number, TASK_ROWS, both, sum_of};
 
 /// `out = x r weight` of every row, with `r = 1 / √(mean(x²) + ε)`, which is kept in `inverse [n]`.
 pub(super) fn rms_norm<T: Number>(
@@ -26,8 +26,7 @@ pub(super) fn rms_norm<T: Number>(
 
 /// One row of [`rms_norm`]; gives its `r`.
 pub(super) fn norm_row<T: Number>(x: &[T], weight: &[T], epsilon: f64, out: &mut [T]) -> T {
-    let squares = x.iter().map(|&x| x.into() * x.into());
-    let mean = squares.sum::<f64>() / x.len().max(1) as f64;
+    let mean = sum_of(x, x, |a, b| a * b) / x.len().max(1) as f64;
     let r = T::nearest(1.0 / (mean + epsilon).sqrt());
     for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
         *out = x * r * weight;
@@ -112,9 +111,8 @@ fn value_and_slope<T: Number>(activation: Activation, x: T) -> [T; 2] {
     let one = T::from(1.0);
     match activation {
         Activation::Silu => {
-            // 1 / (1 + e⁻ˣ) = (1 + tanh(x / 2)) / 2, which is never infinite over infinite.
-            let half = T::from(0.5);
-            let sigmoid = half * (one + (half * x).tanh());
+            // Where the exponential is infinite the sigmoid is 0, and so are both.
+            let sigmoid = one / (one + (T::default() - x).exp());
             [x * sigmoid, sigmoid * (one + x * (one - sigmoid))]
         }
         Activation::GeluTanh => {

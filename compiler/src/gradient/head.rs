@@ -8,7 +8,7 @@ use htc_kernels::Pool;
 
 use super::attention::capped;
 use super::elementwise::{rms_norm, rms_norm_back};
-use super::number::{Number, TASK_ROWS, product, room};
+use super::number::{Number, TASK_ROWS, largest, product, room, sum_of};
 
 /// Rows of the vocabulary that are numbers at a time.
 const PANEL: usize = 4096;
@@ -184,15 +184,9 @@ fn choose<T: Number>(
 ) {
     weights.clear();
     weights.extend(logits.iter().map(|&logit| capped(logit, cap)[0]));
-    let first = weights.first().copied().unwrap_or_default();
-    let max = weights
-        .iter()
-        .fold(first, |max, &l| if l > max { l } else { max });
-    let mut sum = 0.0;
-    for weight in &mut *weights {
-        *weight = (*weight - max).exp();
-        sum += Into::<f64>::into(*weight);
-    }
+    let max = largest(weights);
+    weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+    let sum = sum_of(weights, weights, |weight, _| weight);
     // The last one where rounding leaves something over.
     let (mut chosen, mut below) = (weights.len().saturating_sub(1), 0.0);
     for (token, &weight) in weights.iter().enumerate() {

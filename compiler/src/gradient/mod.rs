@@ -43,7 +43,7 @@ pub use store::{MomentBlock, OutputMoments};
 use sums::OutputSums;
 
 /// Changes with the definition of what is kept: files of another version are not found.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Tokens that gradients are taken of where nothing else is asked for.
 pub const DEFAULT_TOKENS: usize = 16_384;
@@ -55,6 +55,8 @@ pub struct Gradients {
     pub key: Digest,
     /// Tokens that went through the model.
     pub tokens: usize,
+    /// Whether some of them were made now.
+    pub is_new: bool,
     hyper: HyperParameters,
     /// By layer, then the head, then the embedding.
     outputs: Vec<StoredOutputs>,
@@ -123,11 +125,12 @@ pub fn gradients(
     if lock.is_some() {
         files.sweep(step)?;
     }
-    if step != Step::Done {
+    let is_new = step != Step::Done;
+    if is_new {
         check_memory(model, options.context)?;
         files.make_room(step)?;
         let left = Step::Done.index(hyper.layers) - step.index(hyper.layers);
-        watch.tell(Event::Measuring(left));
+        watch.tell(Event::Gradients(left));
         let mut pass = Pass::new(&files, &text, model, Cpu::with_threads(threads)?, watch);
         while step != Step::Done {
             pass.step(step)?;
@@ -140,9 +143,18 @@ pub fn gradients(
     Ok(Gradients {
         key,
         tokens: text.windows().tokens(),
+        is_new,
         hyper: hyper.clone(),
         outputs: files.outputs(watch)?,
     })
+}
+
+/// Removes the gradients of a key from the cache.
+///
+/// # Errors
+/// [`GradientError::Calibrate`].
+pub fn forget(options: &CalibrationOptions, key: Digest) -> Result<(), GradientError> {
+    Ok(Entry::of_gradients(options, key)?.forget()?)
 }
 
 /// The digest that names the gradients of a model on the windows of texts. The last bits depend on the kernels.

@@ -35,7 +35,7 @@ use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 3;
+pub const ARITHMETIC_VERSION: u32 = 4;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]

@@ -11,8 +11,8 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    FirstPositions, Floor, GaugeKind, Goal, Method, Planning, ShrinkageArg, SinkProtection, Target,
-    TextSource, Wishes,
+    FirstPositions, Floor, GaugeKind, Goal, Method, Planning, Preset, ShrinkageArg, SinkProtection,
+    Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -256,6 +256,22 @@ impl Compiler {
         self
     }
 
+    /// Finds the smallest artifact within a named limit.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.goal.limit = preset.limit();
+        self
+    }
+
+    /// Bytes of the whole artifact, for [`Method::Quantise`].
+    pub fn file_size(self, bytes: u64) -> Self {
+        self.budget(Budget::FileSize(bytes))
+    }
+
+    /// Bits of the whole artifact for each parameter of the model, for [`Method::Quantise`].
+    pub fn bits(self, bits: f64) -> Self {
+        self.budget(Budget::Bits(bits))
+    }
+
     /// Finds the smallest artifact whose KL divergence from the source is at most so many nats.
     pub fn max_kl(mut self, nats: f64) -> Self {
         self.goal.limit.kl = Some(nats);
@@ -315,7 +331,16 @@ impl Compiler {
 
     /// What is asked for, as every stage reads it.
     pub fn options(&self) -> CompileOptions {
-        let calibrated = !self.calibration.texts.is_empty();
+        let method = self.wishes.method.filter(|_| self.plan.is_none());
+        let mut calibration = self.calibration.clone();
+        let mut goal = self.goal;
+        if method == Some(Method::Quantise) {
+            goal = goal.or_balanced(Method::Quantise, self.wishes.budget);
+            if calibration.texts.is_empty() {
+                calibration.texts = CalibrationOptions::new(TextSource::Shipped).texts;
+            }
+        }
+        let calibrated = !calibration.texts.is_empty();
         CompileOptions {
             input: self.input.clone(),
             output: self.output.clone(),
@@ -326,9 +351,9 @@ impl Compiler {
                     target: self.target,
                 },
             },
-            calibration: calibrated.then(|| self.calibration.clone()),
+            calibration: calibrated.then_some(calibration),
             treatment: self.wishes.treatment,
-            goal: self.goal,
+            goal,
             probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,

@@ -22,7 +22,8 @@ use crate::make::work::Work;
 use crate::plan::{self, Method, OfSource, Plan, PlanError};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{
-    CalibrationOptions, CompileOptions, Planning, Treatment, TreatmentError, TreatmentRequest,
+    CalibrationOptions, CompileOptions, Limit, Planning, Treatment, TreatmentError,
+    TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::{self, same_place};
@@ -52,6 +53,8 @@ pub(super) struct Prepared {
     made_from: Option<MadeFrom>,
     /// Another plan that is tried.
     pub uniform: Option<Plan>,
+    /// The ratio that is expected to hold the limit.
+    pub start: Option<f64>,
 }
 
 impl Prepared {
@@ -66,6 +69,16 @@ impl Prepared {
             ratio,
         )
     }
+}
+
+/// The ratio from which the size of a file is sought that holds a limit.
+pub(super) fn start(
+    source: &ModelFile,
+    made_from: Option<&MadeFrom>,
+    calibration: Option<&Calibration>,
+    limit: Limit,
+) -> Option<f64> {
+    made_from?.expected(source, calibration, limit)
 }
 
 /// The plan that gives every matrix the same type, where types were chosen for a file's size.
@@ -163,6 +176,8 @@ pub(super) fn prepare(
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let uniform = uniform(&source, &plan, made_from.as_ref(), calibration.as_ref())?;
+    let limit = options.goal.limit;
+    let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
         plans: 1 + usize::from(uniform.is_some()),
         treatment: treatment_of(&plan, options.treatment)?,
@@ -233,6 +248,7 @@ pub(super) fn prepare(
         free,
         made_from,
         uniform,
+        start,
     })
 }
 
@@ -391,6 +407,10 @@ fn gradients(
     })?;
     let tokens = gradient::DEFAULT_TOKENS;
     let found = gradient::gradients(&model, digest, options, tokens, threads, watch)?;
+    if found.is_new && source.digest() != digest {
+        gradient::forget(options, found.key)?;
+        return Err(CompileError::SourceChanged(source.path.clone()));
+    }
     Ok(found)
 }
 

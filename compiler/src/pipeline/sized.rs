@@ -8,10 +8,13 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::layout;
 use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
-use crate::request::Treatment;
+use crate::request::{Limit, Treatment};
 
 /// Times that a plan is made with what the one before left over.
 const TURNS: usize = 6;
+
+/// Halvings of the whole that are tried without measuring: to the steps of the search.
+const HALVINGS: usize = 9;
 
 /// Bytes by which names and alignment may differ from one plan to the next.
 const SLACK: u64 = 128;
@@ -90,6 +93,32 @@ impl MadeFrom {
             }
         }
         Ok(best.map(|(_, plan)| plan))
+    }
+
+    /// The part of the source's bytes at which what is expected to be lost is well within a limit; `None` where
+    /// there is none, or no size is shared out.
+    pub(super) fn expected(
+        &self,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+        limit: Limit,
+    ) -> Option<f64> {
+        self.file.as_ref()?;
+        // What is measured is above what is added up, most where most is lost; and where perplexity increases by a
+        // part, the divergence is about that part.
+        let nats = limit.kl.into_iter().chain(limit.perplexity_increase);
+        let wanted = 0.6 * nats.min_by(f64::total_cmp)?;
+        let (mut fails, mut holds) = (0.0, 1.0);
+        for _ in 0..HALVINGS {
+            let middle = 0.5 * (fails + holds);
+            let lost = self.at_ratio(middle, source, calibration);
+            let lost = lost.ok().and_then(|plan| plan.expected_loss());
+            match lost.is_some_and(|lost| lost <= wanted) {
+                true => holds = middle,
+                false => fails = middle,
+            }
+        }
+        Some(holds)
     }
 
     fn plan_of(

@@ -46,6 +46,7 @@ pub struct Plan {
     request: Request,
     units: Vec<UnitPlan>,
     notes: Vec<String>,
+    expected_loss: Option<f64>,
 }
 
 /// The units that a plan decides about, in the order of [`Plan::units`]: what [`Evidence`] is
@@ -120,8 +121,13 @@ fn attempt(
     source_type: &impl SourceTypes,
 ) -> Result<Plan, PlanError> {
     if request.method == Method::Quantise {
-        let (units, notes) = quantise::allocate(hyper, &request, evidence, source_type)?;
-        return checked(hyper, request, units, notes, source_type);
+        let (units, lost) = quantise::allocate(hyper, &request, evidence, source_type)?;
+        let notes = vec![format!(
+            "the types are expected to cost {lost:.2e} nats of KL divergence per token"
+        )];
+        let mut plan = checked(hyper, request, units, notes, source_type)?;
+        plan.expected_loss = Some(lost);
+        return Ok(plan);
     }
     let kinds = kind::kinds(hyper, &request)?;
     let units = kind::units(hyper, &kinds, source_type);
@@ -357,6 +363,7 @@ impl Plan {
             request,
             units,
             notes,
+            expected_loss: None,
         };
         let faults = plan.check(hyper, source_type);
         if faults.is_empty() {
@@ -381,6 +388,12 @@ impl Plan {
     /// Says how weights are to be treated when the plan is carried out.
     pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
         self.request.treatment = treatment;
+    }
+
+    /// What it is expected to add to the KL divergence from the source, nats per token, where its types were
+    /// chosen by that.
+    pub fn expected_loss(&self) -> Option<f64> {
+        self.expected_loss
     }
 
     /// The matrices that are decided about, in the order of execution.

@@ -39,13 +39,13 @@ pub fn matrices(hyper: &HyperParameters, source_type: &impl SourceTypes) -> Vec<
         .collect()
 }
 
-/// Gives every matrix its form.
+/// Gives every matrix its form; and what they are expected to lose together, nats per token.
 pub(super) fn allocate(
     hyper: &HyperParameters,
     request: &Request,
     evidence: &Evidence,
     source_type: &impl SourceTypes,
-) -> Result<(Vec<UnitPlan>, Vec<String>), PlanError> {
+) -> Result<(Vec<UnitPlan>, f64), PlanError> {
     let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
     let beside = match request.budget {
         Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_) => evidence
@@ -97,8 +97,7 @@ pub(super) fn allocate(
             form: choice.form,
             notes: Vec::new(),
         });
-    let said = format!("the types are expected to cost {lost:.2e} nats of KL divergence per token");
-    Ok((units.collect(), vec![said]))
+    Ok((units.collect(), lost))
 }
 
 /// The plan that stores every matrix in one type, and what it is expected to lose; matrices that would not be

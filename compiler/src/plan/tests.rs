@@ -496,8 +496,12 @@ fn one_check_finds_whatever_does_not_fit() {
         (&|units| units[0].form = low_rank(0), "rank: expected"),
         (&|units| units[0].form = low_rank(33), "types.b: rows of 33"),
         (
-            &|units| units[0].form = Form::Dense { weight: DType::Q2K },
-            "types.weight: expected a type that is written, found q2_k",
+            &|units| {
+                units[0].form = Form::Dense {
+                    weight: DType::IQ2XS,
+                }
+            },
+            "types.weight: expected a type that is written, found iq2_xs",
         ),
         (
             &|units| {

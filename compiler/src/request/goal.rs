@@ -1,6 +1,9 @@
 //! What is to be reached by measuring.
 
 use std::fmt;
+use std::str::FromStr;
+
+use super::{Budget, Method};
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,6 +47,54 @@ impl fmt::Display for Limit {
     }
 }
 
+/// A limit by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// A KL divergence of at most 0.001 nats.
+    NearLossless,
+    /// A perplexity of at most 1 % above the source's.
+    #[default]
+    Balanced,
+    /// A perplexity of at most 5 % above the source's.
+    Small,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Preset; 3] = [Preset::NearLossless, Preset::Balanced, Preset::Small];
+
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Preset::NearLossless => "near-lossless",
+            Preset::Balanced => "balanced",
+            Preset::Small => "small",
+        }
+    }
+
+    /// What it allows, by the upper end of the 95 % interval.
+    pub const fn limit(self) -> Limit {
+        let (perplexity_increase, kl) = match self {
+            Preset::NearLossless => (None, Some(0.001)),
+            Preset::Balanced => (Some(0.01), None),
+            Preset::Small => (Some(0.05), None),
+        };
+        Limit {
+            perplexity_increase,
+            kl,
+        }
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Preset::ALL.into_iter().find(|preset| preset.name() == text);
+        known.ok_or_else(|| "a preset is near-lossless, balanced or small".to_owned())
+    }
+}
+
 /// What is to be reached by measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Goal {
@@ -51,6 +102,22 @@ pub struct Goal {
     pub limit: Limit,
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
+}
+
+impl Goal {
+    /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is
+    /// given neither bytes nor a limit.
+    #[must_use]
+    pub fn or_balanced(self, method: Method, budget: Option<Budget>) -> Goal {
+        let silent = self.limit.is_none() && budget.is_none();
+        match method {
+            Method::Quantise if silent => Goal {
+                limit: Preset::default().limit(),
+                ..self
+            },
+            _ => self,
+        }
+    }
 }
 
 #[cfg(test)]

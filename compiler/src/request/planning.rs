@@ -120,6 +120,9 @@ impl fmt::Display for Request {
             first_positions,
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
+        if self.method == Method::Quantise {
+            return write!(f, "--method {method} {}", self.budget);
+        }
         write!(
             f,
             "--method {method} --factor-type {factor_type} {}",

@@ -319,9 +319,11 @@ fn what_cannot_be_analysed_is_refused() {
         .args(["--calibration-tokens", "16"])
         .run()
         .refused(2, &["--calibration-tokens 16"]);
+    htc!["analyse", &model, "--context", "32"]
+        .run()
+        .refused(2, &["--context", "--calibration"]);
     for wrong in [
-        &["--context", "32"][..],
-        &["--force"],
+        &["--force"][..],
         &["--threads", "0"],
         &["--gauge", "whiten"],
     ] {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use htc_tests::artifact::Artifact;
-use htc_tests::material::demo;
+use htc_tests::material::{demo, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -271,8 +271,12 @@ fn widths_that_are_no_blocks() {
         };
         let model = scratch.file("tiny.gguf", tiny.bytes());
         let whole = fs::metadata(&model).unwrap().len();
+        let text = scratch.file("words.txt", words(400));
         let outcome = htc!["compile", &model, "-o", scratch.path("tiny.htz")]
             .args(["--method", "quantise", "--ratio", "0.6", "--force"])
+            .args(["--calibration".as_ref(), text.as_os_str()])
+            .args(["--context", "32", "--calibration-tokens", "512", "--cache"])
+            .arg(scratch.path("cache"))
             .run();
         if outcome.code() == Some(0) {
             assert!(size(&scratch, "tiny.htz") as f64 <= 0.6 * whole as f64);

@@ -1,13 +1,12 @@
 //! What is calibrated on, and where that is kept.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 
 use super::{SharingArgs, heading};
 use crate::request::{
-    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS, TextSource,
+    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS, Method, TextSource,
 };
 
 /// What is calibrated on, and what follows from it.
@@ -19,40 +18,65 @@ pub struct CalibrationArgs {
     /// many times
     #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
     pub calibration: Vec<CalibrationText>,
-    /// Tokens of each text at most
-    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_TOKENS as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
-    pub calibration_tokens: u32,
-    /// Tokens in a window of the calibration
-    #[arg(long, value_name = "N", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_CONTEXT as u32, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
-    pub context: u32,
+    /// Tokens of each text at most [default: 65536]
+    #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
+    pub calibration_tokens: Option<u32>,
+    /// Tokens in a window of the calibration [default: 512]
+    #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub context: Option<u32>,
     /// Text to measure on (UTF-8), 64 windows at most; of its windows the first, third and so on decide, those
     /// between them report [default: the end of each TEXT, which is not calibrated on then, split alike]
-    #[arg(
-        long,
-        value_name = "FILE",
-        hide_short_help = true,
-        requires = "calibration"
-    )]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub held_out: Option<PathBuf>,
 }
 
 impl CalibrationArgs {
     /// What to calibrate on.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        self.is_given().then(|| CalibrationOptions {
-            texts: self.calibration.clone(),
-            tokens: self.calibration_tokens as usize,
-            context: self.context as usize,
+        (!self.calibration.is_empty()).then(|| self.with(self.calibration.clone(), cache))
+    }
+
+    fn with(&self, texts: Vec<CalibrationText>, cache: &CacheArgs) -> CalibrationOptions {
+        let number = |given: Option<u32>, default| given.map_or(default, |given| given as usize);
+        CalibrationOptions {
+            texts,
+            tokens: number(self.calibration_tokens, DEFAULT_TOKENS),
+            context: number(self.context, DEFAULT_CONTEXT),
             cache: cache.cache.clone(),
             trust_cache: cache.sharing.trust_cache,
-            lock_timeout: Duration::from_secs(cache.sharing.lock_timeout),
+            lock_timeout: cache.sharing.lock_timeout(),
             held_out: self.held_out.clone(),
+        }
+    }
+
+    /// What to calibrate on for a method: the text that ships with the program where a method that needs one is
+    /// given none.
+    pub fn options_of(&self, method: Method, cache: &CacheArgs) -> Option<CalibrationOptions> {
+        self.options(cache).or_else(|| match method {
+            Method::Quantise => {
+                let shipped = CalibrationOptions::new(TextSource::Shipped);
+                Some(self.with(shipped.texts, cache))
+            }
+            Method::PerSlot | Method::SharedBasis => None,
         })
     }
 
-    /// Whether there is a text.
-    pub fn is_given(&self) -> bool {
-        !self.calibration.is_empty()
+    /// An option that was given and says something of a calibration.
+    pub fn first_given(&self, cache: &CacheArgs) -> Option<&'static str> {
+        let SharingArgs {
+            trust_cache,
+            lock_timeout,
+        } = cache.sharing;
+        let given = [
+            ("--calibration-tokens", self.calibration_tokens.is_some()),
+            ("--context", self.context.is_some()),
+            ("--held-out", self.held_out.is_some()),
+            ("--cache", cache.cache.is_some()),
+            ("--trust-cache", trust_cache),
+            ("--lock-timeout", lock_timeout.is_some()),
+        ];
+        let found = given.into_iter().find(|(_, given)| *given);
+        found.map(|(option, _)| option)
     }
 }
 
@@ -61,12 +85,7 @@ impl CalibrationArgs {
 #[command(next_help_heading = heading::WHERE)]
 pub struct CacheArgs {
     /// Folder where statistics are kept and found again [default: htc in the user's cache folder]
-    #[arg(
-        long,
-        value_name = "DIR",
-        hide_short_help = true,
-        requires = "calibration"
-    )]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub cache: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]

@@ -1,11 +1,13 @@
 //! The options that ask for the smallest artifact which holds a limit, shared by `htc plan` and
 //! `htc compile`.
 
+use std::str::FromStr as _;
+
 use clap::Args;
 
 use super::planning::parse_positive;
 use super::{TreatmentArgs, heading};
-use crate::request::{Goal, Limit};
+use crate::request::{Goal, Limit, Preset};
 
 /// What a search decides.
 const BUDGETS: [&str; 7] = [
@@ -22,27 +24,50 @@ const BUDGETS: [&str; 7] = [
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = heading::SMALL)]
 pub struct GoalArgs {
+    /// Find the smallest artifact within a named limit: near-lossless, a KL divergence of 0.001 nats; balanced,
+    /// 1 % of perplexity; small, 5 % [default with --method quantise: balanced]
+    #[arg(long, value_name = "NAME", value_parser = Preset::from_str, conflicts_with_all = BUDGETS, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
+    pub preset: Option<Preset>,
     /// Find the smallest artifact whose perplexity is at most PERCENT above the source's
     ///
     /// Measured on held-out text, the upper end of the 95 % interval included.
-    #[arg(long, value_name = "PERCENT", requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
+    #[arg(long, value_name = "PERCENT", hide_short_help = true, value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_perplexity_increase: Option<f64>,
     /// Find the smallest artifact whose KL divergence from the source on held-out text is at most so
     /// many nats
-    #[arg(long, value_name = "NATS", hide_short_help = true, requires = "calibration", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
+    #[arg(long, value_name = "NATS", hide_short_help = true, value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_kl: Option<f64>,
 }
 
 impl GoalArgs {
     /// The limits, as clap calls them.
-    pub(super) const LIMITS: [&str; 2] = ["max_perplexity_increase", "max_kl"];
+    pub(super) const LIMITS: [&str; 3] = ["preset", "max_perplexity_increase", "max_kl"];
+
+    /// A limit that was given.
+    pub fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("--preset", self.preset.is_some()),
+            (
+                "--max-perplexity-increase",
+                self.max_perplexity_increase.is_some(),
+            ),
+            ("--max-kl", self.max_kl.is_some()),
+        ];
+        let found = given.into_iter().find(|(_, given)| *given);
+        found.map(|(option, _)| option)
+    }
 
     /// What is to be reached.
     pub fn goal(&self, treatment: &TreatmentArgs) -> Goal {
         Goal {
-            limit: Limit {
-                perplexity_increase: self.max_perplexity_increase.map(|percent| percent / 100.0),
-                kl: self.max_kl,
+            limit: match self.preset {
+                Some(preset) => preset.limit(),
+                None => Limit {
+                    perplexity_increase: self
+                        .max_perplexity_increase
+                        .map(|percent| percent / 100.0),
+                    kl: self.max_kl,
+                },
             },
             keep_gauge: treatment.keep_gauge,
         }

@@ -57,7 +57,7 @@ pub struct SizeArgs {
 
 impl SizeArgs {
     /// How much may be kept; `None` where nothing was said.
-    fn budget(&self) -> Option<Budget> {
+    pub fn budget(&self) -> Option<Budget> {
         let budget = self.file_size.map(Budget::FileSize);
         let budget = budget.or(self.bits.map(Budget::Bits));
         let budget = budget.or(self.rank.map(Budget::from));
@@ -167,6 +167,11 @@ impl PlanningArgs {
             },
             treatment,
         }
+    }
+
+    /// The method asked for.
+    pub fn method(&self) -> Method {
+        self.method.into()
     }
 
     /// What is said of the machine that the artifact is for.

@@ -1,6 +1,7 @@
 //! Options of what is kept from one run to the next.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -13,11 +14,24 @@ use crate::request::DEFAULT_LOCK_TIMEOUT;
 #[command(next_help_heading = heading::WHERE)]
 pub struct SharingArgs {
     /// Take statistics from the cache that another user wrote, who may have written anything
-    #[arg(long, hide_short_help = true, requires = "calibration")]
+    #[arg(long, hide_short_help = true)]
     pub trust_cache: bool,
-    /// Wait at most so long for another htc that makes the same statistics
-    #[arg(long, value_name = "SECONDS", hide_short_help = true, requires = "calibration", default_value_t = DEFAULT_LOCK_TIMEOUT.as_secs(), allow_negative_numbers = true)]
-    pub lock_timeout: u64,
+    /// Wait at most so long for another htc that makes the same statistics [default: 3600]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        hide_short_help = true,
+        allow_negative_numbers = true
+    )]
+    pub lock_timeout: Option<u64>,
+}
+
+impl SharingArgs {
+    /// How long another process is waited for.
+    pub fn lock_timeout(&self) -> Duration {
+        self.lock_timeout
+            .map_or(DEFAULT_LOCK_TIMEOUT, Duration::from_secs)
+    }
 }
 
 /// Arguments of `htc clean`.

@@ -14,6 +14,11 @@ use crate::pipeline::{self, CompileError};
 pub(super) fn execute(args: &AnalyseArgs) -> Result<(), Failure> {
     let source = pipeline::open(&args.input)?;
     let calibration = args.calibration.options(&args.cache);
+    if calibration.is_none()
+        && let Some(option) = args.calibration.first_given(&args.cache)
+    {
+        return Err(Failure::NeedsText { option });
+    }
     let output = args.output.as_deref();
     let output = output.filter(|path| *path != Path::new("-"));
     if let Some(path) = output {

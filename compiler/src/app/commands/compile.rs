@@ -19,6 +19,18 @@ use crate::request::{CompileOptions, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
+    let method = args.planning.method();
+    let calibration = match args.plan {
+        Some(_) => args.calibration.options(&args.cache),
+        None => args.calibration.options_of(method, &args.cache),
+    };
+    if calibration.is_none() {
+        let option = args.calibration.first_given(&args.cache);
+        if let Some(option) = option.or(args.goal.first_given()) {
+            return Err(Failure::NeedsText { option });
+        }
+    }
+    let goal = args.goal.goal(&args.treatment);
     let options = CompileOptions {
         input: args.input.clone(),
         output: args.output.clone(),
@@ -27,13 +39,16 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             None => planning(
                 &args.size,
                 &args.planning,
-                args.calibration.is_given(),
+                calibration.is_some(),
                 args.treatment.asked(),
             )?,
         },
-        calibration: args.calibration.options(&args.cache),
+        calibration,
         treatment: args.treatment.asked(),
-        goal: args.goal.goal(&args.treatment),
+        goal: match args.plan {
+            Some(_) => goal,
+            None => goal.or_balanced(method, args.size.budget()),
+        },
         probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,

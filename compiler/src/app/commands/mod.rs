@@ -139,6 +139,10 @@ pub enum Failure {
     #[error("{}: {error}", path.display())]
     Spectra { path: PathBuf, error: ProbeError },
     #[error(
+        "{option}: it says something of a text to calibrate on, and there is none; give one with --calibration, which may be `shipped`, or leave it out"
+    )]
+    NeedsText { option: &'static str },
+    #[error(
         "{option}: only --allocator {reader} looks at it, and the allocator is {chosen}; leave it out, or choose that allocator"
     )]
     Unread {
@@ -188,6 +192,7 @@ impl Failure {
             )
             | Failure::NoPrompt
             | Failure::PageOverInput(_)
+            | Failure::NeedsText { .. }
             | Failure::Unread { .. }
             | Failure::NoSuchLayer { .. }
             | Failure::Chat {

@@ -27,24 +27,22 @@ use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.treatment.asked();
-    let planning = planning(
-        &args.size,
-        &args.planning,
-        args.calibration.is_given(),
-        asked,
-    )?;
+    let method = args.planning.method();
+    let calibration = args.calibration.options_of(method, &args.cache);
+    if calibration.is_none() {
+        let option = args.calibration.first_given(&args.cache);
+        if let Some(option) = option.or(args.goal.first_given()) {
+            return Err(Failure::NeedsText { option });
+        }
+    }
+    let planning = planning(&args.size, &args.planning, calibration.is_some(), asked)?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
-        check(
-            path,
-            &source,
-            args.calibration.options(&args.cache).as_ref(),
-            args.force,
-        )?;
+        check(path, &source, calibration.as_ref(), args.force)?;
     }
     let interrupt = Interrupt::install();
     let progress = Progress::new(interrupt.clone());
@@ -52,7 +50,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
     let goal = args.goal.goal(&args.treatment);
-    let calibration = args.calibration.options(&args.cache);
+    let goal = goal.or_balanced(method, args.size.budget());
     let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
     let planned = pipeline::plan(

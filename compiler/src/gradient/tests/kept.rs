@@ -158,7 +158,10 @@ fn a_pass_goes_on_where_it_was_interrupted() {
     let path = &architectures()[0];
     let scratch = || tempfile::tempdir().unwrap();
     let whole = scratch();
-    let expected = numbers(&made(path, whole.path(), 1, Watch::nobody()).unwrap());
+    let made_now = made(path, whole.path(), 1, Watch::nobody()).unwrap();
+    let expected = numbers(&made_now);
+    let found = made(path, whole.path(), 1, Watch::nobody()).unwrap();
+    assert!(made_now.is_new && !found.is_new);
     let (cache, threads) = (scratch(), scratch());
     assert_eq!(
         numbers(&made(path, threads.path(), 3, Watch::nobody()).unwrap()),
@@ -171,7 +174,7 @@ fn a_pass_goes_on_where_it_was_interrupted() {
         // A step is done, and what follows is left in the middle.
         let tell = |event: Event| match event {
             Event::Done(_) => cancel.cancel(),
-            Event::Measuring(steps) => *left.lock().unwrap() = steps,
+            Event::Gradients(steps) => *left.lock().unwrap() = steps,
             _ => {}
         };
         let outcome = made(path, cache.path(), 1, Watch::new(&tell, &cancel));
@@ -195,6 +198,8 @@ fn a_pass_goes_on_where_it_was_interrupted() {
         "outputs-embedding",
     ];
     assert_eq!(kept, [&["lock"], &outputs[..]].concat());
+    forget(&options(cache.path()), found.key).unwrap();
+    assert_eq!(names(cache.path()), ["lock"]);
 }
 
 /// What is damaged is told, and made again.
@@ -272,14 +277,14 @@ fn errors_cost_what_the_moments_say() {
     let (path, cache) = (demo("reference-7m-f16.gguf"), tempfile::tempdir().unwrap());
     let mut options = CalibrationOptions::new(demo("alice.txt"));
     options.context = CONTEXT;
-    options.tokens = 24 * CONTEXT;
+    options.tokens = 16 * CONTEXT;
     options.cache = Some(cache.path().to_owned());
     let model = std::sync::Arc::new(Model::open(&path).unwrap());
     let nobody = Watch::nobody();
     let inputs = calibrate(&model, SOURCE, &options, 2, nobody).unwrap();
     let costs = gradients(&model, SOURCE, &options, options.tokens, 2, nobody).unwrap();
     let mut whole: Whole<f32> = Whole::open(&path, CONTEXT, 2);
-    let text = text_of(&model, &options).unwrap().thinned(6);
+    let text = text_of(&model, &options).unwrap().thinned(4);
     let tokens: Vec<u32> = text.windows().iter().flatten().copied().collect();
     let vocabulary = model.hyper().vocabulary;
     let before = whole.logits(&whole.embed(&tokens));

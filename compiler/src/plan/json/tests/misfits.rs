@@ -49,7 +49,7 @@ fn every_misfit_has_its_line() {
         ),
         (
             "\"factor_type\": \"q8_0\"",
-            "\"factor_type\": \"q2_k\"",
+            "\"factor_type\": \"iq2_xs\"",
             5,
             "factor_type: expected one of f32",
         ),
@@ -187,7 +187,7 @@ fn every_misfit_has_its_line() {
         ),
         (
             "\"form\": \"dense\"",
-            "\"form\": \"dense\", \"types\": {\"weight\": \"q2_k\"}",
+            "\"form\": \"dense\", \"types\": {\"weight\": \"iq2_xs\"}",
             7,
             "types.weight: expected one of f32",
         ),
@@ -247,7 +247,7 @@ fn every_misfit_has_its_line() {
         ),
         (
             "  \"units\"",
-            "  \"request\": {\"dense_type\": \"q2_k\"}, \"units\"",
+            "  \"request\": {\"dense_type\": \"iq2_xs\"}, \"units\"",
             6,
             "request.dense_type: expected one of",
         ),
