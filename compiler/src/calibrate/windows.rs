@@ -148,7 +148,8 @@ impl Mixture {
         let (windows, all) = (&self.windows, self.windows.count().max(1));
         let (mut first, mut tokens, mut shares) = (0, Vec::new(), Vec::new());
         for &(count, weight) in &self.shares {
-            let kept = (count * most.min(all) / all).max(1).min(count);
+            let part = (count * most.min(all) + all / 2) / all;
+            let kept = part.max(1).min(count);
             for index in 0..kept {
                 let window = first + (2 * index + 1) * count / (2 * kept);
                 let context = windows.context;
@@ -318,7 +319,7 @@ mod tests {
         ];
         let all = Mixture::new(texts).unwrap();
         let kept = all.thinned(6);
-        assert_eq!(kept.windows.tokens, [1, 4, 7, 10, 102, 103 + 1, 200]);
+        assert_eq!(kept.windows.tokens, [1, 4, 7, 10, 101, 104, 200]);
         assert_eq!(kept.shares, [(4, 1.0), (2, 2.0), (1, 3.0)]);
         assert_eq!(all.thinned(100).windows.tokens, all.windows.tokens);
         assert_eq!(all.thinned(0).windows.count(), 3);

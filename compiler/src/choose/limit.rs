@@ -43,7 +43,11 @@ impl Bench<'_> {
             match planner(Some(f64::from(steps) / f64::from(whole))) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment, windows)?)),
                 // Smaller than floors and granularity allow.
-                Err(PlanError::RatioTooSmall { .. } | PlanError::BudgetTooSmall { .. }) => Ok(None),
+                Err(
+                    PlanError::RatioTooSmall { .. }
+                    | PlanError::BudgetTooSmall { .. }
+                    | PlanError::FileTooSmall { .. },
+                ) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         };

@@ -161,10 +161,9 @@ impl MadeFrom {
         }
         match best {
             Some((_, plan)) => Ok(plan),
-            None => Err(PlanError::BudgetTooSmall {
-                option: "`file_size`",
-                asked: total.to_string(),
-                smallest: (total + 1).to_string(),
+            None => Err(PlanError::FileTooSmall {
+                budget: request.budget,
+                smallest: total + SLACK,
             }),
         }
     }

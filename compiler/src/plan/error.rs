@@ -149,6 +149,17 @@ pub enum PlanError {
         /// The method.
         method: Method,
     },
+    /// A file smaller than every matrix in its smallest type.
+    #[error(
+        "{}: the smallest possible is {smallest} bytes, with every matrix in its shortest type; give at least that, or `method` gp or grc",
+        asked(*budget)
+    )]
+    FileTooSmall {
+        /// The budget.
+        budget: Budget,
+        /// Bytes of the smallest file, or of the smallest matrices.
+        smallest: u64,
+    },
     /// Something that is measured on the model is missing.
     #[error("`method` quantise: it needs {needs}; {remedy}, or choose `method` gp or grc")]
     NoMeasurement {

@@ -77,16 +77,9 @@ pub(super) fn allocate(
             Budget::FileSize(_) => least + beside,
             _ => least,
         };
-        return Err(PlanError::BudgetTooSmall {
-            option: match request.budget {
-                Budget::FileSize(_) => "`file_size`",
-                _ => "`bytes`",
-            },
-            asked: match request.budget {
-                Budget::FileSize(total) | Budget::Bytes(total) => total.to_string(),
-                _ => String::new(),
-            },
-            smallest: whole.to_string(),
+        return Err(PlanError::FileTooSmall {
+            budget: request.budget,
+            smallest: whole,
         });
     };
     let units = members

@@ -2,7 +2,7 @@
 //! the divergence is scaled up to all of them.
 
 use htc_formats::DType;
-use htc_formats::block::{self, BlockFit};
+use htc_formats::block::{self, BlockError, BlockFit};
 use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 
@@ -10,7 +10,9 @@ use crate::calibrate::Place;
 use crate::codes;
 use crate::event::{Event, Watch};
 use crate::gradient::{GradientError, Gradients};
-use crate::math::{Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::math::{
+    FactoriseError, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
+};
 use crate::plan::{self, Curve, Member, Point};
 use crate::system::ordered;
 use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
@@ -88,7 +90,19 @@ fn of_matrix(
     let sample = Sample::of(source, tensor)?;
     let mut points = Vec::new();
     for dtype in types(member) {
-        let stored = sample.stored(tensor, dtype, feedback.as_deref())?;
+        let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
+            Ok(stored) => stored,
+            // Numbers beyond the type: it is none for this matrix.
+            Err(UnitError::Block {
+                source: BlockError::NoCode { .. },
+                ..
+            })
+            | Err(UnitError::Factorise {
+                source: FactoriseError::NoScales { .. },
+                ..
+            }) => continue,
+            Err(error) => return Err(error),
+        };
         let loss = match &costs[..] {
             [] => sample.part(&stored, moment),
             costs => costs.iter().map(|cost| sample.cost(&stored, cost)).sum(),

@@ -233,7 +233,7 @@ fn the_demo_model_in_short_types_is_near_its_source() {
         ),
         (
             &["--slots", "q", "--rank", "full", "--embedding-type", "q4_k"],
-            0.6,
+            0.9,
         ),
         (&["--plan", long], 0.2),
         (&["--plan", short], 0.6),
