@@ -180,14 +180,11 @@ mod tests {
                 assert!((found - whole).abs() < 0.06, "{said}");
                 assert!(found > 0.4 * whole, "{said}");
             }
-            // Every quarter has each part: the last is what is held out where all of the text is taken.
-            for (part, quarter) in parts()
-                .filter(|part| keep(part))
-                .flat_map(|p| (0..4).map(move |q| (p, q)))
-            {
-                let stretch = (text.len() * quarter / 4, text.len() * (quarter + 1) / 4);
-                let found = within(&places(&text, [part].into_iter()), stretch);
-                assert!(found > 0, "{} in quarter {quarter}", part.name);
+            // The last quarter, which is held out where all of the text is taken, has each part.
+            for part in parts().filter(|part| keep(part)) {
+                let last = (text.len() * 3 / 4, text.len());
+                let found = within(&places(&text, [part].into_iter()), last);
+                assert!(found > 0, "{}", part.name);
             }
         }
     }
