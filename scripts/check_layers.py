@@ -13,8 +13,10 @@ from pathlib import Path
 
 LISTED = re.compile(r"^//! \d+\. `(\w+)`", re.MULTILINE)
 # Comments and string literals name modules without using them.
-SILENT = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"', re.DOTALL)
-USED = re.compile(r"\bcrate::(?:(\w+)|\{)")
+SILENT = re.compile("|".join([r"//[^\n]*", r"b?'(?:\\.|[^'\\\n])'", r'"(?:\\.|[^"\\])*"']), re.DOTALL)
+USED = re.compile(r"\b(crate|super(?:::super)*)::(?:(\w+)|\{)")
+# The macro for lines to people is that of the command line.
+SAID = re.compile(r"\bsay!")
 
 
 def names_in_braces(text: str, start: int) -> list[str]:
@@ -38,14 +40,18 @@ def names_in_braces(text: str, start: int) -> list[str]:
     return names
 
 
-def uses(source: Path) -> list[tuple[int, str]]:
-    """Line and layer of every use of another module of the crate."""
+def uses(source: Path, module: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Line and layer of every use of another module of the crate, in the file of a module."""
     text = SILENT.sub(lambda m: "\n" * m.group().count("\n"), source.read_text())
     found = []
     for use in USED.finditer(text):
-        names = [use.group(1)] if use.group(1) else names_in_braces(text, use.end() - 1)
+        # `super` of a layer is the crate; of what is in it, the layer, within which everything may be used.
+        if use.group(1) != "crate" and use.group(1).count("super") != len(module):
+            continue
+        names = [use.group(2)] if use.group(2) else names_in_braces(text, use.end() - 1)
         line = text.count("\n", 0, use.start()) + 1
         found += [(line, name) for name in names]
+    found += [(text.count("\n", 0, said.start()) + 1, "app") for said in SAID.finditer(text)]
     return found
 
 
@@ -60,7 +66,9 @@ def main() -> int:
         layer = source.relative_to(root).parts[0].removesuffix(".rs")
         if layer not in order:
             continue
-        for line, name in uses(source):
+        module = source.relative_to(root).with_suffix("").parts
+        module = module[:-1] if module[-1] == "mod" else module
+        for line, name in uses(source, module):
             if name in order:
                 checked += 1
                 if order.index(name) > order.index(layer):
