@@ -34,6 +34,7 @@ impl fmt::Display for Stage {
 
 /// Why a calibration fails.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CalibrateError {
     /// The text cannot be read.
     #[error(transparent)]

@@ -26,6 +26,7 @@ pub const STRIP: usize = 64;
 
 /// Why rows were not coded.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum CodeError {
     /// The format refuses.
     #[error(transparent)]

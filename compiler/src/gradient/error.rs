@@ -13,6 +13,7 @@ use crate::event::Cancelled;
 
 /// Why a backward pass fails.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum GradientError {
     /// There is no text, or no place for the cache, as in a calibration.
     #[error(transparent)]

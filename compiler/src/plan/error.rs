@@ -28,6 +28,7 @@ fn asked(budget: Budget) -> String {
 /// Why no plan satisfies a request. Every message names the option, as the builder's
 /// method, and a remedy.
 #[derive(Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum PlanError {
     /// A rank above what a slot has.
     #[error(

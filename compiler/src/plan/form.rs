@@ -10,6 +10,7 @@ use crate::request::Method;
 
 /// The form of a unit: of one matrix, or of the slots that share a basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// As in the source, byte by byte.
     Kept,

@@ -11,6 +11,7 @@ use crate::system::show::bytes_for_people;
 
 /// What a compilation will take.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Forecast {
     /// Name of the source file, without its folder.
     pub source: String,

@@ -27,6 +27,7 @@ pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 
 /// The result of a compilation: what is written as its report, and what is read of one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// Name of the source file, without its folder.
     pub source: String,

@@ -12,6 +12,7 @@ use crate::system::show::{interval, name_of};
 
 /// The quality of the artifact on text that decided nothing of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Quality {
     /// Names of the texts, without their folders.
     pub text: String,

@@ -15,6 +15,7 @@ use crate::unit::stored_tensors;
 
 /// A plan in figures; with its errors once they are measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// What was asked for.
     pub request: RequestRecord,

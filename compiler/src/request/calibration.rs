@@ -10,6 +10,7 @@ use crate::system::show::name_of;
 
 /// Where a text to calibrate on comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TextSource {
     /// A file.
     File(PathBuf),

@@ -49,6 +49,7 @@ impl fmt::Display for Limit {
 
 /// A limit by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Preset {
     /// A KL divergence of at most 0.001 nats.
     NearLossless,

@@ -10,6 +10,7 @@ use super::TreatmentRequest;
 
 /// How slots are approximated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Method {
     /// Every slot alone: `W ≈ B A`.
     PerSlot,
@@ -40,6 +41,7 @@ impl Method {
 
 /// How much may be kept. All but the first two are met from below, to the granularity of ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Budget {
     /// The same rank for every selected slot.
     Rank(usize),
@@ -153,6 +155,7 @@ impl fmt::Display for Request {
 
 /// How a budget is shared out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Allocator {
     /// The same share of every slot, the same rank in every layer.
     #[default]

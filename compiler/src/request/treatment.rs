@@ -12,6 +12,7 @@ use super::{Shrinkage, ShrinkageArg};
 
 /// A kind of gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GaugeKind {
     /// Every error of the weight counts the same.
     #[default]
@@ -74,6 +75,7 @@ impl FromStr for GaugeKind {
 /// What the factors of the slots that read the residual stream (Q, K, V, gate, up) must not lose.
 /// What O and down read has no sink of its own, and they are left as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SinkProtection {
     /// Nothing in particular.
     #[default]
@@ -361,6 +363,7 @@ impl TryFrom<TreatmentRecord> for Treatment {
 
 /// Why weights cannot be treated so. The message is one line.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
 pub enum TreatmentError {
     /// It is made from activations, and there are none.
     #[error("{option} is made from activations; give a text with `calibration`, or {other}")]

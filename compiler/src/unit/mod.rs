@@ -91,6 +91,7 @@ impl fmt::Display for Norm {
 
 /// Why a unit cannot be factorised.
 #[derive(Clone, Debug, Error)]
+#[non_exhaustive]
 pub enum UnitError {
     /// The source lacks the tensor.
     #[error("tensor {0} is missing from the source")]
