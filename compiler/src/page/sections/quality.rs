@@ -136,7 +136,11 @@ fn candidates<'a>(subject: &Subject, report: &'a Report, fields: &mut Fields<'a>
             number(scores.tokens as f64)
         );
         let one = Measurement {
-            name: format!("{}{part}{bias}{ratio}", trial.gauge),
+            name: match (trial.codes, trial.uniform) {
+                (false, _) => format!("{}{part}{bias}{ratio}", trial.gauge),
+                (true, Some(dtype)) => dtype.to_string(),
+                (true, None) => bytes(trial.bytes as f64),
+            },
             bytes: trial.bytes,
             scores,
             kind: match trial.chosen {
