@@ -42,6 +42,7 @@ pub struct Leftover {
 
 /// Why nothing is cleaned.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CleanError {
     /// A folder cannot be read.
     #[error("{}: {error}", path.display())]

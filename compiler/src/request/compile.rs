@@ -7,6 +7,7 @@ use crate::system::disk::same_place;
 
 /// What to compile.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CompileOptions {
     /// The model.
     pub input: PathBuf,

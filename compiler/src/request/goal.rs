@@ -98,6 +98,7 @@ impl FromStr for Preset {
 
 /// What is to be reached by measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Goal {
     /// What the smallest artifact may lose, where that is what is asked for.
     pub limit: Limit,
