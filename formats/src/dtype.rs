@@ -22,25 +22,29 @@ macro_rules! dtypes {
                 #[serde(rename = $name)]
                 $variant,
             )*
+            /// No blocks: a matrix in [bands](crate::bands) of 32 columns, whose codes are named beside it
+            /// and decide its size.
+            #[serde(rename = "bands")]
+            Bands,
         }
 
         impl DType {
-            /// Every type.
+            /// Every type of blocks, and so every type that rows can be cut out of.
             pub const ALL: &[DType] = &[$(DType::$variant,)*];
 
             /// Numbers in a block.
             pub const fn block_len(self) -> usize {
-                match self { $(DType::$variant => $len,)* }
+                match self { $(DType::$variant => $len,)* DType::Bands => crate::bands::BAND }
             }
 
-            /// Bytes of a block.
+            /// Bytes of a block; 0 for bands, which have none.
             pub const fn block_bytes(self) -> usize {
-                match self { $(DType::$variant => $bytes,)* }
+                match self { $(DType::$variant => $bytes,)* DType::Bands => 0 }
             }
 
             /// The name used on the command line and in the manifest.
             pub const fn name(self) -> &'static str {
-                match self { $(DType::$variant => $name,)* }
+                match self { $(DType::$variant => $name,)* DType::Bands => "bands" }
             }
         }
     };
@@ -84,9 +88,9 @@ dtypes! {
 
 impl DType {
     /// Bytes of a row of `cols` numbers; `None` when `cols` is not a whole number of blocks
-    /// or the product does not fit.
+    /// or the product does not fit, and for bands, whose rows do not lie side by side.
     pub const fn row_bytes(self, cols: usize) -> Option<usize> {
-        if !cols.is_multiple_of(self.block_len()) {
+        if matches!(self, DType::Bands) || !cols.is_multiple_of(self.block_len()) {
             return None;
         }
         (cols / self.block_len()).checked_mul(self.block_bytes())
@@ -140,5 +144,7 @@ mod tests {
         assert_eq!(DType::Q8_0.row_bytes(63), None);
         assert_eq!(DType::Q6K.matrix_bytes(3, 512), Some(3 * 420));
         assert_eq!(DType::F32.matrix_bytes(usize::MAX, 2), None);
+        assert_eq!(DType::Bands.row_bytes(64), None);
+        assert!("bands".parse::<DType>().is_err() && !DType::ALL.contains(&DType::Bands));
     }
 }

@@ -2,6 +2,7 @@
 //! sealed `.htz` artifact. The layout of `.htz` is specified in the `htz` module's documentation.
 
 pub mod architecture;
+pub mod bands;
 pub mod block;
 pub mod dtype;
 pub mod escape;

@@ -15,11 +15,12 @@ use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
-    Choice, Model, data_offset, forged, formed, hyper, json, measured, mixed, model, probed, varied,
+    Choice, Model, banded, data_offset, forged, formed, hyper, json, measured, mixed, model,
+    probed, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 6] {
+fn golden() -> [(u16, Model, usize); 7] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -27,6 +28,7 @@ fn golden() -> [(u16, Model, usize); 6] {
         (3, treated(), 17 + 1 + 1),
         (4, formed(), 19 + 1 + 1),
         (5, measured(), 17 + 1 + 1),
+        (6, banded(), 12 + 1 + 1),
     ]
 }
 

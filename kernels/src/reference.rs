@@ -5,11 +5,13 @@
 //! less than double precision.
 
 mod attention;
+mod bands;
 mod elementwise;
 mod moments;
 mod quantised;
 
 pub use attention::{Heads, attend, attention, nearest_f16};
+pub use bands::quantised_bands;
 pub use elementwise::{gelu_mul, rope, softcap};
 pub use moments::add_cross_products;
 pub use quantised::{quantised_matmul, quantised_vector};

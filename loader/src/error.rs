@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use htc_formats::bands::BandsError;
 use htc_formats::block::BlockError;
 use htc_formats::model::Role;
 use htc_formats::source::SourceError;
@@ -47,6 +48,9 @@ pub enum LoadError {
         /// What the decoder says.
         source: BlockError,
     },
+    /// The bytes of a matrix in bands do not decode.
+    #[error(transparent)]
+    Bands(#[from] BandsError),
 }
 
 /// Why a forward pass fails.
@@ -56,6 +60,9 @@ pub enum ExecError {
     /// Buffers and matrices do not fit together.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// A matrix in bands that has other bytes or rows, or a scale that is not finite.
+    #[error(transparent)]
+    Bands(#[from] BandsError),
     /// A token outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     Token {

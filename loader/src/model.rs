@@ -210,7 +210,7 @@ struct InPlace;
 
 impl Place<Cpu> for InPlace {
     fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
-        Ok(tensor.clone())
+        tensor.used()
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, BandsError, Codes};
 use htc_formats::block;
 use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
@@ -19,6 +20,7 @@ pub struct Tensor {
     dtype: DType,
     rows: usize,
     cols: usize,
+    codes: Option<Codes>,
 }
 
 #[derive(Clone)]
@@ -41,6 +43,7 @@ impl Tensor {
             dtype: tensor.dtype,
             rows: tensor.rows,
             cols: tensor.cols,
+            codes: tensor.codes.clone(),
         }
     }
 
@@ -60,9 +63,43 @@ impl Tensor {
             dtype,
             rows,
             cols,
+            codes: None,
         };
         tensor.matrix()?;
         Ok(tensor)
+    }
+
+    /// A matrix in bands that lies in no file.
+    ///
+    /// # Errors
+    /// [`ExecError::Bands`] where the bytes are not those of so many rows with these codes.
+    pub fn computed_bands(
+        name: impl Into<String>,
+        codes: Codes,
+        rows: usize,
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Result<Self, ExecError> {
+        let bytes = bytes.into();
+        Bands::new(&codes, rows, &bytes)?.check_scales()?;
+        Ok(Tensor {
+            data: Data::Computed(bytes),
+            name: name.into(),
+            dtype: DType::Bands,
+            rows,
+            cols: codes.cols(),
+            codes: Some(codes),
+        })
+    }
+
+    /// The tensor as a processor uses it, where it lies.
+    ///
+    /// # Errors
+    /// [`ExecError::Bands`] for a scale in bands that is not finite.
+    pub(crate) fn used(&self) -> Result<Self, ExecError> {
+        if let Some(bands) = self.bands()? {
+            bands.check_scales()?;
+        }
+        Ok(self.clone())
     }
 
     /// Name in the file.
@@ -93,10 +130,21 @@ impl Tensor {
         }
     }
 
-    /// The view that kernels work on.
+    /// The view that kernels work on where it is in bands; `None` where it is not.
     ///
     /// # Errors
     /// Never: shapes were validated when the tensor was made.
+    pub fn bands(&self) -> Result<Option<Bands<'_>>, BandsError> {
+        let codes = self.codes.as_ref();
+        codes
+            .map(|codes| Bands::new(codes, self.rows, self.bytes()))
+            .transpose()
+    }
+
+    /// The view that kernels work on where it is not in bands.
+    ///
+    /// # Errors
+    /// [`ExecError::Shape`] for one in bands; shapes were validated when the tensor was made.
     pub fn matrix(&self) -> Result<Matrix<'_>, ExecError> {
         Ok(Matrix::new(self.dtype, self.rows, self.cols, self.bytes())?)
     }
@@ -107,6 +155,12 @@ impl Tensor {
     /// [`LoadError::Block`] where the bytes do not decode.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.rows * self.cols];
+        if let Some(bands) = self.bands()? {
+            for (row, values) in values.chunks_exact_mut(self.cols).enumerate() {
+                bands.row(row, values)?;
+            }
+            return Ok(values);
+        }
         block::decode(self.dtype, self.bytes(), &mut values).map_err(|source| {
             LoadError::Block {
                 tensor: self.name.clone(),

@@ -17,7 +17,9 @@
 //! [`low_rank_error`], [`shared_error`] and [`weighted_error`] measure what is stored, after it was
 //! rounded or quantised; [`tail`] is the lower bound of Eckart and Young.
 //!
-//! All arithmetic is in float64; only the stored factors are rounded to float32. Every call runs
+//! [`codes`] finds the codes of [bands](htc_formats::bands): paths through a trellis, levels and scales.
+//!
+//! All arithmetic of the factorisations is in float64; only the stored factors are rounded to float32. Every call runs
 //! on the thread that made it, and two calls with the same numbers give the same bytes as long
 //! as the instruction set and the [`BACKEND`] are the same. A caller that wants every core
 //! gives each a slot of its own: the decompositions themselves gain little from a second core.
@@ -25,6 +27,7 @@
 mod axiom;
 mod basis;
 mod bias;
+pub mod codes;
 mod covariance;
 #[cfg(any(test, not(feature = "openblas")))]
 mod decompose;

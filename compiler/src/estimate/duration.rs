@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use htc_formats::bands::Kind;
 use htc_formats::model::{Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Matrix;
@@ -18,6 +19,9 @@ const ORDER: usize = 384;
 /// Multiplications in matrix products that take as long as encoding a number, of the types that search
 /// for their scales, and measuring the error.
 const ENCODING: f64 = 2000.0;
+
+/// The same for a number of a trellis, where 4096 states are looked at.
+const SEARCHING: f64 = 20_000.0;
 
 /// What a unit takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -94,16 +98,20 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     let rank = unit.rank().unwrap_or(0) as f64;
     let rows: f64 = unit.members.iter().map(|m| m.rows as f64).sum();
     let cols = unit.members.first().map_or(0.0, |m| m.cols as f64);
-    let order = match unit.form {
+    let order = match &unit.form {
         Form::Kept => return Work::default(),
-        Form::Dense { .. } => {
+        form @ (Form::Dense { .. } | Form::Bands { .. }) => {
             let moments = if calibrated {
                 2.0 * rows * cols * cols
             } else {
                 0.0
             };
+            let of_number = match form {
+                Form::Bands { codes } if codes.has(Kind::Trellis) => SEARCHING,
+                _ => ENCODING,
+            };
             return Work {
-                products: ENCODING * rows * cols + moments,
+                products: of_number * rows * cols + moments,
                 cubes: 0.0,
             };
         }

@@ -220,6 +220,8 @@ fn working(unit: &UnitPlan) -> u64 {
         Form::Kept => return 0,
         // Some rows at a time; the result is counted where it waits.
         Form::Dense { .. } => return ENCODED + results(unit),
+        // All rows, as they are and as they will be read some at a time.
+        Form::Bands { .. } => return 4 * rows * cols + ENCODED + results(unit),
         Form::LowRank { .. } | Form::Residual { .. } if svd => {
             8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
         }

@@ -10,8 +10,10 @@
 //! the numbers inside a vector: a probe finds what changes them, and no more.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, BandsError};
 use htc_formats::block::{self, BlockError};
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::{HyperParameters, Part, Role, Slot};
@@ -36,6 +38,14 @@ pub enum ProbeError {
         tensor: Role,
         /// What the codec says.
         source: BlockError,
+    },
+    /// The bytes of a matrix in bands do not decode.
+    #[error("tensor {tensor}: {source}; copy the file again or compile it anew")]
+    Bands {
+        /// What it does in the model.
+        tensor: Role,
+        /// What the codec says.
+        source: BandsError,
     },
     /// The system gives no thread to work with.
     #[error("no thread can be started: {0}; end other programs or raise the limit of processes")]
@@ -113,6 +123,12 @@ pub fn spectra<'a>(
         |portion| {
             let (index, row, step) = portions[portion];
             let (entry, axis) = found[index];
+            if entry.dtype == DType::Bands {
+                let tensor = entry.role;
+                let rows = row..(row + step).min(entry.rows as usize);
+                return of_bands(entry, bytes(entry), rows)
+                    .map_err(|source| ProbeError::Bands { tensor, source });
+            }
             let row_bytes = entry.dtype.row_bytes(entry.cols as usize).unwrap_or(0);
             let bytes = bytes(entry);
             let from = (row * row_bytes).min(bytes.len());
@@ -189,6 +205,20 @@ fn axis(role: Role) -> Option<Axis> {
         },
         _ => None,
     }
+}
+
+/// The squared norms of some rows in bands, which are no part of factors.
+fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec<f64>, BandsError> {
+    let Some(codes) = &entry.codes else {
+        return Ok(Vec::new());
+    };
+    let bands = Bands::new(codes, entry.rows as usize, bytes)?;
+    let mut values = vec![0.0; codes.cols()];
+    rows.map(|row| {
+        bands.row(row, &mut values)?;
+        Ok(squared_norm(&values))
+    })
+    .collect()
 }
 
 /// The squared norms of some rows, or of the columns of these rows.

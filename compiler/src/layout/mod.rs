@@ -68,13 +68,16 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
     let kept = |tensor: &&ModelTensor| !(biases && is_corrected(plan, tensor.role));
     for tensor in source.tensors.iter().filter(kept) {
         match replaced(plan, tensor.role) {
-            None => entries.push(TensorEntry::new(
-                &tensor.name,
-                tensor.role,
-                tensor.dtype,
-                tensor.rows,
-                tensor.cols,
-            )),
+            None => entries.push(
+                TensorEntry::new(
+                    &tensor.name,
+                    tensor.role,
+                    tensor.dtype,
+                    tensor.rows,
+                    tensor.cols,
+                )
+                .with_codes(tensor.codes.clone()),
+            ),
             Some((unit, matrix)) => {
                 let first = unit.members[0].matrix == matrix;
                 let mine = |role: Role| match MatrixId::of(role) {
@@ -85,7 +88,7 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
                 let stored = stored.into_iter().filter(|s| mine(s.role));
                 entries.extend(stored.map(|s| {
                     let name = factor_name(source, s.role);
-                    TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
+                    TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols).with_codes(s.codes)
                 }));
             }
         }
@@ -292,7 +295,7 @@ fn matrix_record(source: &ModelFile, plan: &Plan, matrix: MatrixId) -> MatrixRec
     let parameters = rows as u64 * cols as u64;
     let bytes = weight.map_or(0, |t| t.place.len() as u64);
     let unit = plan.unit_of(matrix);
-    let form = unit.map_or(Form::Kept, |unit| unit.form);
+    let form = unit.map_or(&Form::Kept, |unit| &unit.form);
     let stored = form.stored(weight.map_or(DType::F32, |tensor| tensor.dtype));
     // What the matrix stores of its own; a shared basis is counted apart.
     let own = stored.tensors(matrix, (rows, cols));

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use htc_formats::bands::CodesError;
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::{DType, block};
 use thiserror::Error;
@@ -81,6 +82,9 @@ pub enum Fault {
         /// What was found.
         found: DType,
     },
+    /// Codes that are not those of the columns.
+    #[error("types.weight: {0}")]
+    Codes(CodesError),
     /// Rows that are no whole blocks.
     #[error(
         "types.{key}: rows of {length} numbers are not whole blocks of {}, which {dtype} has; \
@@ -202,7 +206,7 @@ impl<'a, S: SourceTypes> Check<'a, S> {
         for member in &unit.members {
             faults.extend(self.member(member, number));
         }
-        faults.extend(of_form(unit.form, &unit.members));
+        faults.extend(of_form(&unit.form, &unit.members));
         faults
     }
 
@@ -226,7 +230,7 @@ impl<'a, S: SourceTypes> Check<'a, S> {
 }
 
 /// What does not fit between a form and the matrices that have it.
-fn of_form(form: Form, members: &[Member]) -> Vec<Fault> {
+fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     let mut faults = Vec::new();
     let cols = members.first().map_or(0, |member| member.cols);
     let outs: usize = members.iter().map(|member| member.rows).sum();
@@ -238,6 +242,12 @@ fn of_form(form: Form, members: &[Member]) -> Vec<Fault> {
     let possible = |rank: &usize| (1..=limit).contains(rank);
     if let Some(found) = form.rank().filter(|rank| !possible(rank)) {
         faults.push(Fault::Rank { limit, found });
+    }
+    if let Form::Bands { codes } = form
+        && codes.cols() != cols
+    {
+        let bands = codes.len();
+        faults.push(Fault::Codes(CodesError::Width { cols, bands }));
     }
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";

@@ -2,6 +2,7 @@
 //! estimate ask here; the loader and the check of a manifest ask [`StoredForm`], which this builds on.
 
 use htc_formats::DType;
+use htc_formats::bands::Codes;
 pub use htc_formats::model::StoredForm;
 use htc_formats::model::StoredTensor;
 
@@ -9,7 +10,7 @@ use super::unit::Member;
 use crate::request::Method;
 
 /// The form of a unit: of one matrix, or of the slots that share a basis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
     /// As in the source, byte by byte.
@@ -18,6 +19,11 @@ pub enum Form {
     Dense {
         /// The type.
         weight: DType,
+    },
+    /// Dense, encoded anew in bands of 32 columns.
+    Bands {
+        /// The code of each band.
+        codes: Codes,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
@@ -69,12 +75,13 @@ impl Form {
     }
 
     /// What is stored of a matrix that the source has in `source_type`.
-    pub const fn stored(self, source_type: DType) -> StoredForm {
-        match self {
+    pub fn stored(&self, source_type: DType) -> StoredForm {
+        match self.clone() {
             Form::Kept => StoredForm::Dense {
                 weight: source_type,
             },
             Form::Dense { weight } => StoredForm::Dense { weight },
+            Form::Bands { codes } => StoredForm::Bands { codes },
             Form::LowRank { rank, a, b } => StoredForm::LowRank { rank, a, b },
             Form::SharedBasis {
                 rank,
@@ -90,14 +97,18 @@ impl Form {
     }
 
     /// Components of its factors; `None` where there are none.
-    pub const fn rank(self) -> Option<usize> {
-        // The type is not looked at.
-        self.stored(DType::F32).rank()
+    pub const fn rank(&self) -> Option<usize> {
+        match self {
+            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => None,
+            Form::LowRank { rank, .. }
+            | Form::SharedBasis { rank, .. }
+            | Form::Residual { rank, .. } => Some(*rank),
+        }
     }
 
     /// The tensors of matrices that read the same input: their basis, where they share one, then those of
     /// each, in the order of execution.
-    pub fn tensors(self, members: &[Member]) -> Vec<StoredTensor> {
+    pub fn tensors(&self, members: &[Member]) -> Vec<StoredTensor> {
         let first = members.first();
         let basis = first.and_then(|member| {
             let (layer, slot) = member.matrix.layer().zip(member.matrix.slot())?;
@@ -112,21 +123,21 @@ impl Form {
     }
 
     /// Numbers of those tensors.
-    pub fn parameters(self, members: &[Member]) -> u64 {
+    pub fn parameters(&self, members: &[Member]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::parameters).sum()
     }
 
     /// Bytes of those tensors, without the alignment between them.
-    pub fn bytes(self, members: &[Member]) -> u64 {
+    pub fn bytes(&self, members: &[Member]) -> u64 {
         let tensors = self.tensors(members);
         tensors.iter().map(StoredTensor::bytes).sum()
     }
 
     /// The types of its tensors, each with its key in a plan's file.
-    pub(super) fn types(self) -> Vec<(&'static str, DType)> {
-        match self {
-            Form::Kept => Vec::new(),
+    pub(super) fn types(&self) -> Vec<(&'static str, DType)> {
+        match *self {
+            Form::Kept | Form::Bands { .. } => Vec::new(),
             Form::Dense { weight } => vec![("weight", weight)],
             Form::LowRank { a, b, .. } => vec![("a", a), ("b", b)],
             Form::SharedBasis {
@@ -134,6 +145,16 @@ impl Form {
             } => vec![("basis", basis), ("projected", projected)],
             Form::Residual { base, a, b, .. } => vec![("base", base), ("a", a), ("b", b)],
         }
+    }
+
+    /// What a plan's file calls them: of bands the code that all have, or the list.
+    pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
+        if let Form::Bands { codes } = self {
+            let same = codes.same().map(|code| code.to_string());
+            return vec![("weight", same.unwrap_or_else(|| codes.to_string()))];
+        }
+        let types = self.types().into_iter();
+        types.map(|(key, dtype)| (key, dtype.to_string())).collect()
     }
 }
 

@@ -22,6 +22,7 @@ mod uniform;
 mod unit;
 
 use htc_formats::DType;
+use htc_formats::bands::{BAND, Codes};
 use htc_formats::block;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
@@ -29,7 +30,9 @@ use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::Kind;
 
-use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError, TreatmentRequest};
+use crate::request::{
+    Allocation, DenseType, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
+};
 
 pub use crate::request::{Budget, Method, Request};
 pub use check::Fault;
@@ -204,7 +207,7 @@ fn unselected(
         others.map(move |slot| MatrixId::Slot { layer, slot })
     });
     let outside = [MatrixId::Embedding, MatrixId::Head].into_iter();
-    let of_type = |asked: Option<DType>| move |matrix| Some((matrix, asked?));
+    let of_type = |asked: Option<DenseType>| move |matrix| Some((matrix, asked?));
     let wanted = outside.filter_map(of_type(request.dense.outside));
     let wanted = wanted.chain(slots.filter_map(of_type(request.dense.slots)));
     let units = wanted.filter_map(|(matrix, asked)| {
@@ -221,15 +224,28 @@ fn unselected(
 
 /// The dense form of matrices that read the same input: as in the source, or where a type is asked for
 /// that takes less than the source does, in that; with what differs from it.
-fn dense_form(members: &[Member], asked: Option<DType>) -> (Form, Vec<String>) {
+fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String>) {
     let Some(asked) = asked else {
         return (Form::Kept, Vec::new());
     };
     let cols = members.first().map_or(0, |member| member.cols);
-    let weight = factor_type_for(asked, cols);
-    let form = Form::Dense { weight };
+    let (form, weight) = match asked {
+        DenseType::Blocks(dtype) => {
+            let weight = factor_type_for(dtype, cols);
+            (Form::Dense { weight }, DenseType::Blocks(weight))
+        }
+        DenseType::Bands(code) => match Codes::uniform(code, cols) {
+            Ok(codes) => (Form::Bands { codes }, asked),
+            // Blocks of any other type have as many numbers as bands have columns.
+            Err(_) => {
+                let weight = DType::F16;
+                (Form::Dense { weight }, DenseType::Blocks(weight))
+            }
+        },
+    };
     let (before, after) = (Form::Kept.bytes(members), form.bytes(members));
-    if members.iter().all(|member| member.source_type == asked) {
+    let same = |member: &Member| DenseType::Blocks(member.source_type) == asked;
+    if members.iter().all(same) {
         return (Form::Kept, Vec::new());
     }
     if after >= before {
@@ -242,10 +258,13 @@ fn dense_form(members: &[Member], asked: Option<DType>) -> (Form, Vec<String>) {
 }
 
 /// A type that is not the one asked for.
-fn instead(what: &str, dtype: DType, asked: DType, cols: usize) -> String {
+fn instead(what: &str, found: DenseType, asked: DenseType, cols: usize) -> String {
+    let block = match asked {
+        DenseType::Blocks(dtype) => dtype.block_len(),
+        DenseType::Bands(_) => BAND,
+    };
     format!(
-        "{what} in {dtype} instead of {asked}: rows of {cols} numbers are not whole blocks of {}",
-        asked.block_len()
+        "{what} in {found} instead of {asked}: rows of {cols} numbers are not whole blocks of {block}"
     )
 }
 
@@ -298,7 +317,7 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let mut notes = decision.notes;
     let (dense, of_dense) = dense_form(&unit.members, request.dense.slots);
     let form = match decision.choice {
-        Choice::Dense => dense,
+        Choice::Dense => dense.clone(),
         Choice::Rank(rank) => unit.factored(request, rank),
     };
     let factors = match form {
@@ -322,7 +341,7 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
             true => {
                 format!("{what} in {dtype} instead of {asked}: exempt channels are exact there")
             }
-            false => instead(what, dtype, asked, cols),
+            false => instead(what, dtype.into(), asked.into(), cols),
         });
     }
     let (before, after) = (dense.bytes(&unit.members), form.bytes(&unit.members));

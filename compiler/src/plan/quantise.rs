@@ -17,7 +17,7 @@ use super::{Budget, Curve, Evidence, Plan, PlanError, Request, SourceTypes};
 const LONGEST: usize = 1 << 14;
 
 /// A form that a matrix may have.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Choice {
     form: Form,
     bytes: u64,

@@ -193,7 +193,7 @@ impl UnitPlan {
             Form::SharedBasis { projected, .. } => (projected, exact_type(projected, types)),
             // What a base lacks are no numbers of the source.
             Form::Residual { b, .. } => (b, DType::F32),
-            Form::Kept | Form::Dense { .. } => return None,
+            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => return None,
         };
         (stored != exact).then_some((stored, exact))
     }

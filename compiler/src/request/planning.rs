@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use htc_formats::DType;
+use htc_formats::bands::Code;
 use htc_formats::model::{InputGroup, Slot};
+use htc_formats::{DType, block};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::TreatmentRequest;
 
@@ -82,14 +84,77 @@ impl fmt::Display for Budget {
     }
 }
 
-/// The types that dense matrices are encoded in anew; without one they stay as in the source, and so
+/// How dense matrices are encoded anew; without one they stay as in the source, and so
 /// does a matrix that the source stores in no more bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DenseTypes {
     /// Of the slots of all layers that stay dense, selected or not.
-    pub slots: Option<DType>,
+    pub slots: Option<DenseType>,
     /// Of the embedding, and of the head where the model has one of its own.
-    pub outside: Option<DType>,
+    pub outside: Option<DenseType>,
+}
+
+/// What a dense matrix is encoded in: `q4_k`, `levels4`, `trellis3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseType {
+    /// A type that is written.
+    Blocks(DType),
+    /// A code for every band of 32 columns.
+    Bands(Code),
+}
+
+impl DenseType {
+    /// The names of all, for whoever chose another.
+    pub fn names() -> String {
+        let blocks = block::writable()
+            .iter()
+            .map(|dtype| dtype.name().to_owned());
+        let codes = Code::all().map(|code| code.to_string());
+        let names: Vec<String> = blocks.chain(codes).collect();
+        names.join(", ")
+    }
+}
+
+impl From<DType> for DenseType {
+    fn from(dtype: DType) -> DenseType {
+        DenseType::Blocks(dtype)
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for DenseType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DenseType::Blocks(dtype) => dtype.fmt(f),
+            DenseType::Bands(code) => code.fmt(f),
+        }
+    }
+}
+
+impl FromStr for DenseType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut written = block::writable().iter();
+        if let Some(&dtype) = written.find(|dtype| dtype.name() == text) {
+            return Ok(DenseType::Blocks(dtype));
+        }
+        let code = text.parse().map(DenseType::Bands);
+        code.map_err(|_| format!("matrices are stored as one of {}", DenseType::names()))
+    }
+}
+
+impl Serialize for DenseType {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DenseType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
 }
 
 /// What the caller asks for.

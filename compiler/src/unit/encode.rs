@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, Codes};
 use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, dense_weight, place, weight_name};
 use crate::codes;
+use crate::math::codes::BandsEncodeError;
 use crate::math::{
-    Energies, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
+    self, Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
+    weighted_dense_energies,
 };
 use crate::plan::{Member, UnitPlan};
 
@@ -26,28 +29,58 @@ pub(super) fn dense(
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
-    let failed = |error| UnitError::Factorise {
-        tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-        source: error,
-    };
-    let place = place(source, unit);
-    let inputs = place.map(|place| treatment.inputs(place));
-    let inputs = inputs.transpose().map_err(failed)?;
-    let feedback = match place.filter(|_| codes::has_feedback(dtype)) {
+    let feedback = match place(source, unit).filter(|_| codes::has_feedback(dtype)) {
         Some(place) => treatment.feedback(place, codes::damping(matrix)),
         None => Ok(None),
     };
     let code = Code {
         dtype,
-        feedback: feedback.map_err(failed)?,
+        feedback: feedback.map_err(|error| failed(source, unit, error))?,
     };
+    all(source, unit, treatment, |member, moment| {
+        encode(source, member, &code, moment)
+    })
+}
+
+/// Encodes every member of a unit in bands of these codes.
+pub(super) fn bands(
+    source: &ModelFile,
+    unit: &UnitPlan,
+    codes: &Codes,
+    treatment: &ModelTreatment,
+) -> Result<Factors, UnitError> {
+    all(source, unit, treatment, |member, moment| {
+        encode_bands(source, member, codes, moment)
+    })
+}
+
+/// The arithmetic's refusal of a unit.
+fn failed(source: &ModelFile, unit: &UnitPlan, error: FactoriseError) -> UnitError {
+    let matrix = unit.members.first().map(|member| member.matrix);
+    UnitError::Factorise {
+        tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
+        source: error,
+    }
+}
+
+/// Encodes every member of a unit, and adds up what that loses.
+fn all(
+    source: &ModelFile,
+    unit: &UnitPlan,
+    treatment: &ModelTreatment,
+    encode: impl Fn(&Member, Option<SecondMoment<'_>>) -> Result<(Vec<u8>, [Energies; 2]), UnitError>,
+) -> Result<Factors, UnitError> {
+    let inputs = place(source, unit).map(|place| treatment.inputs(place));
+    let inputs = inputs
+        .transpose()
+        .map_err(|error| failed(source, unit, error))?;
     // Its bias is not corrected, so that the mean counts.
     let inputs = inputs.flatten();
     let moment = inputs.as_ref().map(SiteInputs::second_moment);
     let mut tensors = Vec::with_capacity(unit.members.len());
     let (mut errors, mut output_errors) = (Vec::new(), Vec::new());
     for member in &unit.members {
-        let (bytes, [plain, output]) = encode(source, member, &code, moment)?;
+        let (bytes, [plain, output]) = encode(member, moment)?;
         tensors.push(bytes);
         errors.push(plain.error());
         if moment.is_some() {
@@ -135,6 +168,46 @@ fn encode(
                 dtype,
             });
         }
+        let lost = energies(weight, &stored, moment);
+        sums.iter_mut()
+            .zip(lost)
+            .for_each(|(sum, lost)| *sum += lost);
+    }
+    Ok((bytes, sums))
+}
+
+/// The bytes of a matrix in bands, and what that loses. The scales of its columns are of all rows, so that
+/// it is in memory as a whole.
+fn encode_bands(
+    source: &ModelFile,
+    member: &Member,
+    codes: &Codes,
+    moment: Option<SecondMoment<'_>>,
+) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+    let role = member.matrix.weight();
+    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+    let refused = |source: BandsEncodeError| UnitError::Bands {
+        tensor: tensor.name.clone(),
+        source,
+    };
+    let values = dense_weight(source, member)?;
+    check_finite(tensor, &values, 0)?;
+    let bytes = math::codes::encode_bands(codes, member.rows, &values).map_err(refused)?;
+    let stored_bands = Bands::new(codes, member.rows, &bytes).map_err(|e| refused(e.into()))?;
+    let step = (PORTION / member.cols.max(1)).max(1);
+    let mut sums = [Energies::default(); 2];
+    let mut stored = Vec::new();
+    for (portion, values) in values.chunks(step * member.cols).enumerate() {
+        stored.resize(values.len(), 0.0);
+        for (row, stored) in stored.chunks_exact_mut(member.cols).enumerate() {
+            let read = stored_bands.row(portion * step + row, stored);
+            read.map_err(|error| refused(error.into()))?;
+        }
+        let weight = Weight {
+            rows: values.len() / member.cols,
+            cols: member.cols,
+            values,
+        };
         let lost = energies(weight, &stored, moment);
         sums.iter_mut()
             .zip(lost)

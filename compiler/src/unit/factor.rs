@@ -45,7 +45,7 @@ pub(super) fn factorised(
     let terms = Terms::new(source, unit, treatment, &weights)?;
     let mut made = Made::default();
     match unit.form {
-        Form::Kept | Form::Dense { .. } => {}
+        Form::Kept | Form::Dense { .. } | Form::Bands { .. } => {}
         Form::LowRank { rank, a, b } => {
             for (index, weight) in weights.iter().enumerate() {
                 terms.low_rank(index, *weight, rank, [a, b], [1.0; 2], &mut made)?;

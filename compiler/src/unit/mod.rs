@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::calibrate::Place;
 use crate::codes::CodeError;
+use crate::math::codes::BandsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
@@ -104,6 +105,14 @@ pub enum UnitError {
         /// What the codec says.
         source: BlockError,
     },
+    /// A matrix has no codes in bands.
+    #[error("tensor {tensor}: {source}")]
+    Bands {
+        /// Name in the source.
+        tensor: String,
+        /// What the encoder says.
+        source: BandsEncodeError,
+    },
     /// The mathematics refuses.
     #[error("tensor {tensor}: {source}")]
     Factorise {
@@ -174,6 +183,7 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
                 dtype: DType::F32,
                 rows: 1,
                 cols: member.rows,
+                codes: None,
             })
         }));
     }
@@ -189,8 +199,9 @@ pub fn factorise(
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
-    match unit.form {
-        Form::Dense { weight } => encode::dense(source, unit, weight, treatment),
+    match &unit.form {
+        Form::Dense { weight } => encode::dense(source, unit, *weight, treatment),
+        Form::Bands { codes } => encode::bands(source, unit, codes, treatment),
         _ => factor::factorised(source, unit, treatment),
     }
 }

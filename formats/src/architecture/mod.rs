@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::bands::Codes;
 use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
@@ -174,6 +175,8 @@ pub struct ModelTensor {
     pub rows: usize,
     /// Length of a row.
     pub cols: usize,
+    /// The codes of its bands, where it is in [`DType::Bands`].
+    pub codes: Option<Codes>,
     /// Where its bytes are.
     pub place: Place,
 }
@@ -504,6 +507,7 @@ fn bind_rule(
             dtype: found.dtype,
             rows,
             cols,
+            codes: None,
             place: Place::File {
                 index: found.file,
                 range: start..end,

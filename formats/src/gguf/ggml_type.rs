@@ -98,7 +98,7 @@ impl GgmlType {
     /// The same type as one that this project decodes; `None` for all others.
     pub fn dtype(self) -> Option<DType> {
         let mut decoded = DType::ALL.iter().copied();
-        decoded.find(|&dtype| GgmlType::from(dtype) == self)
+        decoded.find(|&dtype| GgmlType::of(dtype) == Some(self))
     }
 
     /// Bytes of `rows` rows of `cols` numbers; `None` when a row is no whole number of blocks
@@ -114,9 +114,10 @@ impl GgmlType {
     }
 }
 
-impl From<DType> for GgmlType {
-    fn from(dtype: DType) -> Self {
-        match dtype {
+impl GgmlType {
+    /// What GGUF calls a type; `None` for bands, which it does not have.
+    pub const fn of(dtype: DType) -> Option<GgmlType> {
+        Some(match dtype {
             DType::F32 => GgmlType::F32,
             DType::F16 => GgmlType::F16,
             DType::BF16 => GgmlType::BF16,
@@ -149,7 +150,8 @@ impl From<DType> for GgmlType {
             DType::TQ1_0 => GgmlType::TQ1_0,
             DType::TQ2_0 => GgmlType::TQ2_0,
             DType::MXFP4 => GgmlType::MXFP4,
-        }
+            DType::Bands => return None,
+        })
     }
 }
 
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn both_tables_of_block_sizes_agree() {
         for &dtype in DType::ALL {
-            let kind = GgmlType::from(dtype);
+            let kind = GgmlType::of(dtype).unwrap();
             assert_eq!(kind.dtype(), Some(dtype));
             assert_eq!(kind.block_len(), dtype.block_len() as u64);
             assert_eq!(kind.block_bytes(), dtype.block_bytes() as u64);

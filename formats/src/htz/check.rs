@@ -20,7 +20,7 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 6] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE];
+const KNOWN_FEATURES: [&str; 7] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS];
 
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
@@ -33,6 +33,9 @@ const TYPES: &str = "types";
 
 /// There are forms that formats before 1.4 do not have: a base with a residual, a head in factors.
 const FORMS: &str = "forms";
+
+/// There are matrices in bands, which formats before 1.6 do not have.
+const BANDS: &str = "bands";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -107,6 +110,8 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
                 | DType::Q4K
                 | DType::Q5K
                 | DType::Q6K
+                // It has a feature of its own.
+                | DType::Bands
         )
     };
     [
@@ -114,6 +119,10 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (ROLES, tensors.iter().any(|entry| new_role(entry.role))),
         (TYPES, tensors.iter().any(|entry| new_type(entry.dtype))),
         (FORMS, tensors.iter().any(|entry| new_form(entry.role))),
+        (
+            BANDS,
+            tensors.iter().any(|entry| entry.dtype == DType::Bands),
+        ),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -136,8 +145,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+    if requires.iter().any(|name| name == BANDS) {
         FORMAT_MINOR
+    } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+        5
     } else if requires_new || !plan.matrices.is_empty() {
         4
     } else if treatment.is_some() || geometry.is_some() {

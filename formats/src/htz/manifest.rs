@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Digest, GeometryRecord, QualityRecord};
 use crate::DType;
+use crate::bands::Codes;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
 
 /// What an artifact holds and how it came to be.
@@ -72,6 +73,9 @@ pub struct TensorEntry {
     pub rows: u64,
     /// Numbers in a row.
     pub cols: u64,
+    /// The codes of its bands (1.6), where it is in [`DType::Bands`] and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codes: Option<Codes>,
     /// Bytes from the beginning of the file; the writer's to fill.
     pub offset: u64,
     /// Bytes; the writer's to fill.
@@ -95,10 +99,16 @@ impl TensorEntry {
             dtype,
             rows: rows as u64,
             cols: cols as u64,
+            codes: None,
             offset: 0,
             length: 0,
             sha256: Digest::default(),
         }
+    }
+
+    /// The same with the codes of its bands.
+    pub fn with_codes(self, codes: Option<Codes>) -> TensorEntry {
+        TensorEntry { codes, ..self }
     }
 
     /// Numbers in the tensor.
@@ -107,8 +117,16 @@ impl TensorEntry {
     }
 
     /// Bytes that the shape and the type call for; `None` where a row is no whole number of
-    /// blocks or the product does not fit.
+    /// blocks, the product does not fit, or the codes are not those of its bands.
     pub fn stored_bytes(&self) -> Option<u64> {
+        match (&self.codes, self.dtype) {
+            (None, DType::Bands) => return None,
+            (None, _) => {}
+            (Some(codes), DType::Bands) if codes.cols() as u64 == self.cols => {
+                return Some(codes.bytes(usize::try_from(self.rows).ok()?));
+            }
+            (Some(_), _) => return None,
+        }
         let block = self.dtype.block_len() as u64;
         if !self.cols.is_multiple_of(block) {
             return None;

@@ -44,6 +44,7 @@ impl ModelFile {
                     // These casts lose nothing: the file, hence its tensors, is in memory.
                     rows: entry.rows as usize,
                     cols: entry.cols as usize,
+                    codes: entry.codes.clone(),
                     place: Place::File {
                         index: 0,
                         range: entry.offset as usize..(entry.offset + entry.length) as usize,

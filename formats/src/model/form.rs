@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{HyperParameters, InputGroup, Part, Role, Slot};
 use crate::DType;
+use crate::bands::Codes;
 
 /// A matrix that a plan decides about and a manifest has a record of, in the order of execution.
 ///
@@ -200,12 +201,17 @@ impl Form {
 }
 
 /// A stored form with its rank and the types of its tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredForm {
     /// `W [out, in]`.
     Dense {
         /// Type of `W`.
         weight: DType,
+    },
+    /// `W [out, in]` in bands of 32 columns: a dense matrix, too.
+    Bands {
+        /// The code of each band.
+        codes: Codes,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
@@ -240,9 +246,9 @@ pub enum StoredForm {
 
 impl StoredForm {
     /// The form alone.
-    pub const fn form(self) -> Form {
+    pub const fn form(&self) -> Form {
         match self {
-            StoredForm::Dense { .. } => Form::Dense,
+            StoredForm::Dense { .. } | StoredForm::Bands { .. } => Form::Dense,
             StoredForm::LowRank { .. } => Form::LowRank,
             StoredForm::SharedBasis { .. } => Form::SharedBasis,
             StoredForm::Residual { .. } => Form::Residual,
@@ -250,20 +256,21 @@ impl StoredForm {
     }
 
     /// Components of its factors; `None` where there are none.
-    pub const fn rank(self) -> Option<usize> {
+    pub const fn rank(&self) -> Option<usize> {
         match self {
-            StoredForm::Dense { .. } => None,
+            StoredForm::Dense { .. } | StoredForm::Bands { .. } => None,
             StoredForm::LowRank { rank, .. }
             | StoredForm::SharedBasis { rank, .. }
-            | StoredForm::Residual { rank, .. } => Some(rank),
+            | StoredForm::Residual { rank, .. } => Some(*rank),
         }
     }
 
     /// The tensors of a matrix `[rows, cols]` in this form, in the order of execution; without the basis
     /// of its group. A part that the matrix cannot have is left out, which [`MatrixId::role`] tells.
-    pub fn tensors(self, matrix: MatrixId, (rows, cols): (usize, usize)) -> Vec<StoredTensor> {
-        let shape = |part: Part| match (self, part) {
+    pub fn tensors(&self, matrix: MatrixId, (rows, cols): (usize, usize)) -> Vec<StoredTensor> {
+        let shape = |part: Part| match (self.clone(), part) {
             (StoredForm::Dense { weight }, _) => (weight, rows, cols),
+            (StoredForm::Bands { .. }, _) => (DType::Bands, rows, cols),
             (StoredForm::LowRank { rank, a, .. }, Part::A) => (a, rank, cols),
             (StoredForm::LowRank { rank, b, .. }, _) => (b, rows, rank),
             (
@@ -286,14 +293,23 @@ impl StoredForm {
                     dtype,
                     rows,
                     cols,
+                    codes: self.codes().cloned(),
                 })
             })
             .collect()
     }
 
+    /// The codes of its bands; `None` with another form.
+    pub const fn codes(&self) -> Option<&Codes> {
+        match self {
+            StoredForm::Bands { codes } => Some(codes),
+            _ => None,
+        }
+    }
+
     /// The basis `[rank, cols]` that a group's slots of this form share; `None` with another form.
-    pub fn basis(self, layer: usize, group: InputGroup, cols: usize) -> Option<StoredTensor> {
-        let StoredForm::SharedBasis { rank, basis, .. } = self else {
+    pub fn basis(&self, layer: usize, group: InputGroup, cols: usize) -> Option<StoredTensor> {
+        let &StoredForm::SharedBasis { rank, basis, .. } = self else {
             return None;
         };
         Some(StoredTensor {
@@ -301,12 +317,13 @@ impl StoredForm {
             dtype: basis,
             rows: rank,
             cols,
+            codes: None,
         })
     }
 }
 
 /// A tensor as it is to be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredTensor {
     /// What it does in the model.
     pub role: Role,
@@ -316,6 +333,8 @@ pub struct StoredTensor {
     pub rows: usize,
     /// Numbers in a row.
     pub cols: usize,
+    /// The codes of its bands, where it is in [`DType::Bands`].
+    pub codes: Option<Codes>,
 }
 
 impl StoredTensor {
@@ -327,6 +346,9 @@ impl StoredTensor {
     /// Bytes that type and shape call for, of the whole blocks of each row: in a plan that was checked
     /// and in a file that was, there is nothing behind them.
     pub fn bytes(&self) -> u64 {
+        if let Some(codes) = &self.codes {
+            return codes.bytes(self.rows);
+        }
         let blocks = (self.cols / self.dtype.block_len()) as u64;
         let row = blocks.saturating_mul(self.dtype.block_bytes() as u64);
         row.saturating_mul(self.rows as u64)
@@ -388,24 +410,29 @@ mod tests {
 
     #[test]
     fn shapes_and_bytes_are_those_of_the_form() {
-        let of = |form: StoredForm| -> Vec<_> {
+        let of = |form: &StoredForm| -> Vec<_> {
             let tensors = form.tensors(slot(), (768, 256));
             tensors
                 .iter()
                 .map(|t| (t.rows, t.cols, t.bytes()))
                 .collect()
         };
-        assert_eq!(of(FORMS[0]), [(768, 256, 768 * 144)]);
-        assert_eq!(of(FORMS[1]), [(32, 256, 32 * 8 * 34), (768, 32, 768 * 64)]);
-        assert_eq!(of(FORMS[2]), [(768, 32, 768 * 34)]);
+        assert_eq!(of(&FORMS[0]), [(768, 256, 768 * 144)]);
+        assert_eq!(of(&FORMS[1]), [(32, 256, 32 * 8 * 34), (768, 32, 768 * 64)]);
+        assert_eq!(of(&FORMS[2]), [(768, 32, 768 * 34)]);
         assert_eq!(
-            of(FORMS[3]),
+            of(&FORMS[3]),
             [
                 (768, 256, 768 * 8 * 18),
                 (32, 256, 32 * 512),
                 (768, 32, 768 * 34)
             ]
         );
+        let codes: Codes = "1:t3x4,l4x4".parse().unwrap();
+        let bytes = codes.bytes(768);
+        let bands = StoredForm::Bands { codes };
+        assert_eq!((bands.form(), bands.rank()), (Form::Dense, None));
+        assert_eq!(of(&bands), [(768, 256, bytes)]);
         let basis = FORMS[2].basis(1, InputGroup::GateUp, 256).unwrap();
         assert_eq!((basis.rows, basis.cols, basis.bytes()), (32, 256, 32768));
         assert_eq!(FORMS[1].basis(1, InputGroup::GateUp, 256), None);

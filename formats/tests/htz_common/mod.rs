@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use htc_formats::DType;
+use htc_formats::bands::{BAND, Codes, Kind, Packer};
 use htc_formats::folder::Folder;
 use htc_formats::htz::{
     BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HEADER_BYTES,
@@ -415,6 +416,68 @@ pub fn formed() -> Model {
     ];
     manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
     model
+}
+
+/// The small model with everything that format 1.6 brought: the embedding, a slot and the head in bands.
+pub fn banded() -> Model {
+    let choose = |_, _| Choice::Dense(DType::Q8_0);
+    let mut model = model(hyper(1), false, Some(DType::F16), (DType::F32, 6), choose);
+    let down = Role::Linear {
+        layer: 0,
+        slot: Slot::Down,
+        part: Part::Weight,
+    };
+    for (role, codes) in [
+        (Role::TokenEmbedding, "1:l5x1"),
+        (down, "1:t3x1,l4x1"),
+        (Role::Output, "1:t2x1"),
+    ] {
+        let codes: Codes = codes.parse().expect("codes");
+        let tensors = &mut model.manifest.tensors;
+        let index = tensors.iter().position(|entry| entry.role == role);
+        let index = index.expect("the model has it");
+        let entry = &mut tensors[index];
+        entry.dtype = DType::Bands;
+        entry.codes = Some(codes.clone());
+        let bytes = entry.stored_bytes().expect("whole bands");
+        model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
+        let mut slots = model.manifest.plan.slots.iter_mut();
+        if let Some(record) = slots.find(|record| role == down && record.slot == Slot::Down) {
+            record.bytes_after = bytes;
+        }
+    }
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
+/// A matrix in bands of any codes, with scales of a sixteenth and less.
+pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
+    let mut packer = Packer::new(codes, rows);
+    for row in 0..rows {
+        for kind in [Kind::Levels, Kind::Trellis] {
+            if codes.has(kind) {
+                let scale = 1.0 / (16 + row) as f32;
+                packer.row_scale(kind, row, scale).expect("a finite scale");
+            }
+        }
+    }
+    for (band, _) in codes
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| c.kind() == Kind::Trellis)
+    {
+        for col in band * BAND..(band + 1) * BAND {
+            packer
+                .column_scale(col, 1.0 / 32.0)
+                .expect("a finite scale");
+        }
+    }
+    let scales = packer.finish();
+    let start = codes.place(rows, 0, 0).start;
+    bytes[..start].copy_from_slice(&scales[..start]);
+    bytes
 }
 
 /// [`mixed`] with a geometry record of made-up numbers.

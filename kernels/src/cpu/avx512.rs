@@ -9,6 +9,7 @@ use std::arch::x86_64::*;
 use htc_formats::DType;
 
 use super::activations;
+use super::bands::{self, BandKernels};
 use super::blocks::{
     Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part,
     prefetch, row_groups, six_bit_scales, tile_kernels,

@@ -390,6 +390,16 @@ macro_rules! kernel_table {
                 // SAFETY: see `KERNELS`: the processor has been asked.
                 unsafe { decode(dtype, bytes, out) }
             },
+            bands: BandKernels {
+                unpack: |code, band, groups, out| {
+                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    unsafe { bands::avx2::unpack(code, band, groups, out) }
+                },
+                add: |integers, products, sums| {
+                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    unsafe { bands::avx2::add(integers, products, sums) }
+                },
+            },
             loops: loops!($features),
             heads: heads!($features),
         };

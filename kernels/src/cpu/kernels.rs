@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 
 use super::activations::Strip;
+use super::bands::BandKernels;
 use super::dot::Dot;
 use super::heads::Heads;
 use super::int_gemm::Tiles;
@@ -29,6 +30,8 @@ pub(crate) struct Kernels {
     pub quantise: fn(&[f32], &mut [Strip]),
     /// Whole blocks to numbers, bit for bit as the scalar decoder.
     pub decode: fn(DType, &[u8], &mut [f32]),
+    /// Products with matrices in bands.
+    pub bands: BandKernels,
     /// Norms, activations and the parts of a softmax.
     pub loops: Loops,
     /// Products with keys and values.

@@ -19,6 +19,7 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bands;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod blocks;
 mod dot;

@@ -9,6 +9,7 @@ use std::arch::asm;
 use htc_formats::DType;
 
 use super::activations;
+use super::bands;
 use super::blocks::{
     Aligned, SEGMENT, block_decoder, decoder, float_kernels, padded, part, prefetch, row_groups,
     six_bit_scales, tile_kernels,
@@ -58,6 +59,7 @@ const KERNELS: Kernels = Kernels {
         // SAFETY: as above.
         unsafe { decode(dtype, bytes, out) }
     },
+    bands: bands::scalar::KERNELS,
     loops: loops!("neon"),
     heads: heads!("neon"),
 };

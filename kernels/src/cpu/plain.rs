@@ -3,6 +3,7 @@
 use htc_formats::DType;
 
 use super::activations;
+use super::bands;
 use super::dot;
 use super::kernels::Kernels;
 use super::lanes::{self, Loops};
@@ -26,6 +27,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     few,
     quantise: activations::quantise,
     decode,
+    bands: bands::scalar::KERNELS,
     loops: Loops {
         rms_norm: lanes::rms_norm::<FMA>,
         rms_norm_in_place: lanes::rms_norm_in_place::<FMA>,

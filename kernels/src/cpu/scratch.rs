@@ -1,5 +1,7 @@
 //! Working memory that a caller keeps between calls.
 
+use htc_formats::bands::GROUP_ROWS;
+
 use super::activations::Strip;
 use super::int_gemm::Panel;
 
@@ -41,6 +43,24 @@ impl Scratch {
             self.panels.resize(panels, Panel::EMPTY);
         }
         (&mut self.strips[..strips], &mut self.panels[..panels])
+    }
+
+    /// Numbers, strips and sums of unspecified value, as many as `room` says.
+    pub(super) fn bands(
+        &mut self,
+        [len, strips, sums]: [usize; 3],
+    ) -> (&mut [f32], &mut [Strip], &mut [[f32; GROUP_ROWS]]) {
+        if self.inner.len() < len {
+            self.inner.resize(len, 0.0);
+        }
+        if self.strips.len() < strips {
+            self.strips.resize(strips, Strip::ZERO);
+        }
+        if self.buffer.len() < sums * GROUP_ROWS {
+            self.buffer.resize(sums * GROUP_ROWS, 0.0);
+        }
+        let (sums, _) = self.buffer[..sums * GROUP_ROWS].as_chunks_mut();
+        (&mut self.inner[..len], &mut self.strips[..strips], sums)
     }
 
     /// Numbers and strips of unspecified value.

@@ -10,6 +10,7 @@ use crate::pool::Pool;
 use crate::reference;
 
 mod attention_tests;
+mod bands_tests;
 mod elementwise_tests;
 mod matmul_tests;
 mod moments_tests;

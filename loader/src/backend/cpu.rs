@@ -66,7 +66,7 @@ impl Backend for Cpu {
     type Kv = KvCache;
 
     fn weight(&mut self, tensor: &Tensor) -> Result<Tensor, ExecError> {
-        Ok(tensor.clone())
+        tensor.used()
     }
 
     fn vector(&mut self, numbers: Vec<f32>) -> Result<Vec<f32>, ExecError> {
@@ -108,10 +108,18 @@ impl Backend for Cpu {
         scale: Option<f32>,
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (matrix, width) = (embedding.matrix()?, embedding.cols());
+        let width = embedding.cols();
         let out = &mut out[..tokens.len() * width];
-        for (row, &token) in out.chunks_exact_mut(width).zip(tokens) {
-            self.cpu.embed(matrix, token as usize, row)?;
+        let rows = out.chunks_exact_mut(width).zip(tokens);
+        if let Some(bands) = embedding.bands()? {
+            for (row, &token) in rows {
+                self.cpu.embed_bands(bands, token as usize, row)?;
+            }
+        } else {
+            let matrix = embedding.matrix()?;
+            for (row, &token) in rows {
+                self.cpu.embed(matrix, token as usize, row)?;
+            }
         }
         if let Some(factor) = scale {
             self.cpu.scale(out, factor);
@@ -160,6 +168,13 @@ impl Backend for Cpu {
         }
         let mut second = Vec::with_capacity(slots.len());
         for slot in slots {
+            if let Some(w) = slot.weight.bands()? {
+                // A matrix in bands is dense, so that it reads the input.
+                let x = &x[..n * w.cols()];
+                let y = &mut slot.y[..n * slot.rows];
+                self.cpu.bands(w, n, x, y, &mut self.scratch)?;
+                continue;
+            }
             let w = slot.weight.matrix()?.first_cols(slot.cols)?;
             if slot.input == cpu::Input::Vector {
                 width = Some(w.cols());
@@ -167,7 +182,10 @@ impl Backend for Cpu {
             let (input, y) = (slot.input, &mut slot.y[..n * slot.rows]);
             second.push(cpu::Slot { w, input, y });
         }
-        let x = &x[..n * width.unwrap_or(0)];
+        let Some(width) = width else {
+            return Ok(());
+        };
+        let x = &x[..n * width];
         let scratch = &mut self.scratch;
         Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
@@ -277,7 +295,10 @@ impl Backend for Cpu {
         let x = &x[rows.start * width..rows.end * width];
         let out = &mut out[..n * output.rows()];
         let scratch = &mut self.scratch;
-        self.cpu.matmul(output.matrix()?, n, x, out, scratch)?;
+        match output.bands()? {
+            Some(bands) => self.cpu.bands(bands, n, x, out, scratch)?,
+            None => self.cpu.matmul(output.matrix()?, n, x, out, scratch)?,
+        }
         if let Some(cap) = cap {
             self.cpu.softcap(out, cap);
         }

@@ -86,9 +86,17 @@ impl Backend for Reference {
     fn weight(&mut self, tensor: &Tensor) -> Result<ReferenceWeight, ExecError> {
         let (rows, cols) = (tensor.rows(), tensor.cols());
         let mut numbers = vec![0.0; rows * cols];
-        let matrix = tensor.matrix()?;
-        for (row, numbers) in numbers.chunks_exact_mut(cols.max(1)).enumerate() {
-            reference::embed(matrix, row, numbers)?;
+        let rows_of = numbers.chunks_exact_mut(cols.max(1)).enumerate();
+        if let Some(bands) = tensor.bands()? {
+            bands.check_scales()?;
+            for (row, numbers) in rows_of {
+                bands.row(row, numbers)?;
+            }
+        } else {
+            let matrix = tensor.matrix()?;
+            for (row, numbers) in rows_of {
+                reference::embed(matrix, row, numbers)?;
+            }
         }
         Ok(ReferenceWeight {
             rows,

@@ -8,7 +8,7 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+    Allocator, Budget, DenseType, DenseTypes, FirstPositions, Floor, Method, Request, Target,
     TreatmentRequest, Wishes,
 };
 
@@ -47,12 +47,12 @@ pub struct SizeArgs {
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, q3_k or q2_k
     #[arg(long, hide_short_help = true, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
     pub factor_type: DType,
-    /// Encode slots that stay dense in this type, where it takes less than the source
-    #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
-    pub dense_type: Option<DType>,
+    /// Encode slots that stay dense in this type, or in levels2 to levels8 or trellis2 to trellis5, where it takes less than the source
+    #[arg(long, hide_short_help = true, value_name = "T")]
+    pub dense_type: Option<DenseType>,
     /// The same for the embedding, and for the head where the model has its own
-    #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
-    pub embedding_type: Option<DType>,
+    #[arg(long, hide_short_help = true, value_name = "T")]
+    pub embedding_type: Option<DenseType>,
 }
 
 impl SizeArgs {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
-use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord};
+use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
@@ -222,16 +222,16 @@ fn show_htz(path: &Path, artifact: &Htz) {
     say!("\ntensors");
     for t in &manifest.tensors {
         say!(
-            "  {:<36}  {:<5}  {:>14}  {:>9}",
+            "  {:<36}  {:<8}  {:>14}  {:>9}",
             t.role.to_string(),
-            t.dtype.name(),
+            type_for_people(t),
             format!("{} x {}", t.rows, t.cols),
             bytes_for_people(t.length)
         );
     }
     for s in &manifest.sections {
         say!(
-            "  section {:<28}  {:>23}",
+            "  section {:<28}  {:>26}",
             shorten(&s.name),
             bytes_for_people(s.length)
         );
@@ -356,6 +356,17 @@ fn show_plan(plan: &PlanRecord) {
     }
     for note in notes(plan) {
         say!("  note: {}", bounded(&note));
+    }
+}
+
+/// The name of a type; of bands their code, or what all have on average.
+fn type_for_people(entry: &TensorEntry) -> String {
+    let Some(codes) = &entry.codes else {
+        return entry.dtype.to_string();
+    };
+    match codes.same() {
+        Some(code) => code.to_string(),
+        None => format!("bands {:.2}", codes.mean_bits()),
     }
 }
 

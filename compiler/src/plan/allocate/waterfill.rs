@@ -64,7 +64,7 @@ pub(super) fn losses(
                 Choice::Rank(rank) => unit.factored(request, rank),
                 Choice::Dense => dense_form(&unit.members, request.dense.slots).0,
             };
-            *loss += (1.0 - *loss) * rounding::lost(form);
+            *loss += (1.0 - *loss) * rounding::lost(&form);
         }
     }
     if let Some(branches) = &evidence.branches {

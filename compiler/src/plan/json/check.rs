@@ -10,6 +10,7 @@ use super::units::Units;
 use super::{FORMAT, MAX_MISFITS, Misfit, Misfits, VERSION};
 use crate::plan::sources::SourceTypes;
 use crate::plan::{Budget, Method, Plan};
+use crate::request::DenseType;
 
 /// Notes of a unit, or of a plan.
 const MAX_NOTES: usize = 64;
@@ -319,6 +320,11 @@ impl Checker {
         } else {
             self.wrong(at, key, &expected, node)
         }
+    }
+
+    pub(super) fn dense_type(&mut self, at: At, key: &str, node: &Node) -> Option<DenseType> {
+        let expected = format!("one of {}", DenseType::names());
+        self.parsed(at, key, &expected, node)
     }
 
     pub(super) fn notes(&mut self, at: At, node: Node) -> Vec<String> {

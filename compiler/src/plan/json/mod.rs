@@ -189,10 +189,10 @@ pub struct RequestRecord {
     pub first_positions: Option<FirstPositions>,
     /// The type that slots which stay dense were to have; absent where they stay as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dense_type: Option<DType>,
+    pub dense_type: Option<DenseType>,
     /// The same of embedding and head.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub embedding_type: Option<DType>,
+    pub embedding_type: Option<DenseType>,
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
@@ -278,7 +278,7 @@ struct UnitRecord<'a> {
 }
 
 /// An object, its keys in the order of the tensors.
-struct Types(Vec<(&'static str, DType)>);
+struct Types(Vec<(&'static str, String)>);
 
 impl Types {
     fn is_empty(&self) -> bool {
@@ -288,7 +288,7 @@ impl Types {
 
 impl Serialize for Types {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().copied())
+        serializer.collect_map(self.0.iter().map(|(key, name)| (key, name)))
     }
 }
 
@@ -300,7 +300,7 @@ impl<'a> UnitRecord<'a> {
             // A matrix that is kept is dense without a type.
             form: unit.form.stored(DType::F32).form().name(),
             rank: unit.rank(),
-            types: Types(unit.form.types()),
+            types: Types(unit.form.type_names()),
             notes: &unit.notes,
         }
     }

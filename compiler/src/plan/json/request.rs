@@ -102,10 +102,10 @@ impl Checker {
         }
         let mut types = DenseTypes::default();
         if let Some((_, node)) = dense {
-            types.slots = self.factor_type(at, "request.dense_type", &node);
+            types.slots = self.dense_type(at, "request.dense_type", &node);
         }
         if let Some((_, node)) = outside {
-            types.outside = self.factor_type(at, "request.embedding_type", &node);
+            types.outside = self.dense_type(at, "request.embedding_type", &node);
         }
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let mut asked = TreatmentRequest::default();

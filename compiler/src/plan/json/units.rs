@@ -1,6 +1,7 @@
 //! The units of a plan's file: slots, embedding and head, each with its form, rank and types.
 
 use htc_formats::DType;
+use htc_formats::bands::Codes;
 use htc_formats::model::{Form as FormName, HyperParameters, MatrixId};
 
 use super::check::{At, Checker};
@@ -10,6 +11,7 @@ use crate::plan::check::{Check, Fault, forms, may_have, rank_limit, together};
 use crate::plan::form::Form;
 use crate::plan::sources::SourceTypes;
 use crate::plan::unit::{Member, UnitPlan};
+use crate::request::DenseType;
 
 /// The units that were read so far.
 pub(super) struct Units<'a, S> {
@@ -196,11 +198,11 @@ impl Checker {
             self.misfit(at, said);
         }
         let (before, after) = (unit.bytes_before(), unit.bytes_after());
-        if form != Form::Kept
+        if unit.form != Form::Kept
             && after >= before
             && !unit.notes.iter().any(|note| note.starts_with("grows: "))
         {
-            let what = match form.rank() {
+            let what = match unit.rank() {
                 Some(_) => "the factors need",
                 None => "its type needs",
             };
@@ -248,8 +250,8 @@ impl Checker {
             if types.is_none() {
                 return Some(Form::Kept);
             }
-            let [weight] = self.types(at, types, ["weight"])?;
-            return Some(Form::Dense { weight: weight? });
+            let cols = members.first().map_or(0, |member| member.cols);
+            return self.dense(at, types, cols);
         }
         let limit = rank_limit(form == FormName::SharedBasis, members) as u64;
         let rank = match rank {
@@ -286,6 +288,34 @@ impl Checker {
         })
     }
 
+    /// A dense form in a type, in one code for all bands, or in a code for each.
+    fn dense(&mut self, at: At, types: Option<(usize, Node)>, cols: usize) -> Option<Form> {
+        let key = "types.weight";
+        let [weight] = self.given(at, types, ["weight"])?;
+        let Some((_, node)) = weight else {
+            return self.missing(at, key);
+        };
+        let codes = match &node {
+            Node::Text(text) if text.contains(':') => Some(text.parse()),
+            Node::Text(text) => match text.parse() {
+                Ok(DenseType::Bands(code)) => Some(Codes::uniform(code, cols)),
+                _ => None,
+            },
+            _ => None,
+        };
+        match codes {
+            Some(Ok(codes)) => Some(Form::Bands { codes }),
+            Some(Err(error)) => {
+                self.misfit(at, format!("{key}: {error}"));
+                None
+            }
+            None => match self.dense_type(at, key, &node)? {
+                DenseType::Blocks(weight) => Some(Form::Dense { weight }),
+                DenseType::Bands(_) => None,
+            },
+        }
+    }
+
     /// The types of these tensors, each where it is one.
     fn types<const N: usize>(
         &mut self,
@@ -293,15 +323,7 @@ impl Checker {
         types: Option<(usize, Node)>,
         keys: [&str; N],
     ) -> Option<[Option<DType>; N]> {
-        let entries = match types {
-            Some((_, Node::Object(entries))) => entries,
-            Some((_, node)) => {
-                let expected = format!("an object with {}", keys.join(" and "));
-                return self.wrong(at, "types", &expected, &node);
-            }
-            None => return self.missing(at, "types"),
-        };
-        let values = self.keys(entries, |_| at.line, at.place, keys);
+        let values = self.given(at, types, keys)?;
         let mut found = [None; N];
         for ((value, key), found) in values.into_iter().zip(keys).zip(&mut found) {
             let key = format!("types.{key}");
@@ -311,5 +333,23 @@ impl Checker {
             };
         }
         Some(found)
+    }
+
+    /// What is said of the types of these tensors.
+    fn given<const N: usize>(
+        &mut self,
+        at: At,
+        types: Option<(usize, Node)>,
+        keys: [&str; N],
+    ) -> Option<[Option<(usize, Node)>; N]> {
+        let entries = match types {
+            Some((_, Node::Object(entries))) => entries,
+            Some((_, node)) => {
+                let expected = format!("an object with {}", keys.join(" and "));
+                return self.wrong(at, "types", &expected, &node);
+            }
+            None => return self.missing(at, "types"),
+        };
+        Some(self.keys(entries, |_| at.line, at.place, keys))
     }
 }

@@ -309,6 +309,7 @@ fn computed(name: String, role: Role, values: &[f32]) -> ModelTensor {
         dtype: DType::F32,
         rows: 1,
         cols: values.len(),
+        codes: None,
         place: Place::Computed(bytes),
     }
 }

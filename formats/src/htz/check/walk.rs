@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use super::{HtzError, tensor};
 use crate::DType;
+use crate::bands::BAND;
 use crate::htz::manifest::TensorEntry;
 use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot, StoredForm};
@@ -109,8 +110,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next tensor, which must have `role`; its shape is not looked at.
+    /// The next tensor, which must have `role` and not be in bands; its shape is not looked at.
     fn entry(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
+        let entry = self.any(role)?;
+        if entry.dtype == DType::Bands {
+            let expected = "one of blocks, since only a dense matrix is in bands";
+            return Err(tensor(entry, "type", expected, entry.dtype));
+        }
+        Ok(entry)
+    }
+
+    /// The next tensor, which must have `role`, also in bands.
+    fn any(&mut self, role: Role) -> Result<&'a TensorEntry, HtzError> {
         match self.table.get(self.index) {
             Some(entry) if entry.role == role => {
                 self.index += 1;
@@ -132,6 +143,18 @@ impl<'a> Walk<'a> {
                         return Err(tensor(entry, property, expected, side));
                     }
                 }
+                if (entry.dtype == DType::Bands) != entry.codes.is_some() {
+                    let codes = entry.codes.as_ref();
+                    let found = codes.map_or("none".to_owned(), ToString::to_string);
+                    let expected = format!("those of its bands with the type {}", DType::Bands);
+                    return Err(tensor(entry, "list of codes", expected, found));
+                }
+                if let Some(codes) = &entry.codes
+                    && codes.cols() as u64 != entry.cols
+                {
+                    let expected = format!("one for every {BAND} of {} columns", entry.cols);
+                    return Err(tensor(entry, "list of codes", expected, codes));
+                }
                 match entry.stored_bytes() {
                     Some(bytes) if bytes == entry.length => Ok(entry),
                     Some(bytes) => Err(tensor(entry, "length", bytes, entry.length)),
@@ -148,6 +171,15 @@ impl<'a> Walk<'a> {
 
     fn matrix(&mut self, role: Role, rows: u64, cols: u64) -> Result<&'a TensorEntry, HtzError> {
         let entry = self.entry(role)?;
+        self.shaped(entry, rows, cols)
+    }
+
+    fn shaped(
+        &self,
+        entry: &'a TensorEntry,
+        rows: u64,
+        cols: u64,
+    ) -> Result<&'a TensorEntry, HtzError> {
         if (entry.rows, entry.cols) != (rows, cols) {
             let found = format!("[{}, {}]", entry.rows, entry.cols);
             return Err(tensor(entry, "shape", format!("[{rows}, {cols}]"), found));
@@ -248,8 +280,11 @@ impl<'a> Walk<'a> {
         // The rank is the number of the first factor's rows, whose shape is checked on its own.
         let rank = |part| ahead(part).map_or(0, |entry| usize::try_from(entry.rows).unwrap_or(0));
         let stored = match form {
-            Form::Dense => StoredForm::Dense {
-                weight: dtype(Part::Weight),
+            Form::Dense => match ahead(Part::Weight).and_then(|entry| entry.codes.clone()) {
+                Some(codes) => StoredForm::Bands { codes },
+                None => StoredForm::Dense {
+                    weight: dtype(Part::Weight),
+                },
             },
             Form::LowRank => StoredForm::LowRank {
                 rank: rank(Part::A),
@@ -285,7 +320,16 @@ impl<'a> Walk<'a> {
                     }
                     entry
                 }
-                _ => self.matrix(expected.role, expected.rows as u64, expected.cols as u64)?,
+                _ => {
+                    let (rows, cols) = (expected.rows as u64, expected.cols as u64);
+                    match expected.codes {
+                        Some(_) => {
+                            let entry = self.any(expected.role)?;
+                            self.shaped(entry, rows, cols)?
+                        }
+                        None => self.matrix(expected.role, rows, cols)?,
+                    }
+                }
             };
             found.parameters = found.parameters.saturating_add(entry.parameters());
             found.bytes = found.bytes.saturating_add(entry.length);

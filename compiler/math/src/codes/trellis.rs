@@ -1,0 +1,259 @@
+//! The search for a path through a trellis.
+
+use htc_formats::bands::{Code, CodesError, Kind, STATE_BITS, STATES, TRELLIS_TABLES};
+
+/// Weights on each side of the seam that decide the state there.
+const SEAM: usize = 64;
+
+/// Numbers that the inner loop handles together.
+const LANES: usize = 8;
+
+/// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): among all paths
+/// the one of least weighted squared error. Tails are bitten: the bits of the first weights go on behind
+/// the last, so that a sequence of `n` weights takes exactly `n` times the bits of its code. The state at
+/// the seam is that of the best open path through the 64 weights on each side of it.
+///
+/// The work of a weight is 4096 additions and comparisons, whatever the bits. No step depends on the
+/// processor, so that equal numbers have equal codes everywhere. Holds some megabytes, so keep it from
+/// sequence to sequence.
+#[derive(Clone, Debug)]
+pub struct Viterbi {
+    bits: u32,
+    /// The value of each state, eight to a chunk.
+    values: Vec<[f32; LANES]>,
+    /// For each weight the least cost of a path up to it, by the bits that the next state keeps of
+    /// its last; the costs before the first weight come first.
+    costs: Vec<f32>,
+    /// The seam's targets, importances and path.
+    seam: (Vec<f32>, Vec<f32>, Vec<u16>),
+}
+
+impl Viterbi {
+    /// For a trellis of so many bits.
+    ///
+    /// # Errors
+    /// [`CodesError::Bits`].
+    pub fn new(bits: u8) -> Result<Viterbi, CodesError> {
+        let code = Code::new(Kind::Trellis, bits)?;
+        let table = &TRELLIS_TABLES[usize::from(code.bits()) - 2];
+        Ok(Viterbi::with_values(code, |state| {
+            f32::from(table.value(state))
+        }))
+    }
+
+    /// With values of one's own, for whoever trains tables.
+    pub fn with_values(code: Code, value: impl Fn(usize) -> f32) -> Viterbi {
+        let chunk = |i: usize| std::array::from_fn(|lane| value(i * LANES + lane));
+        Viterbi {
+            bits: u32::from(code.bits()),
+            values: (0..STATES / LANES).map(chunk).collect(),
+            costs: Vec::new(),
+            seam: Default::default(),
+        }
+    }
+
+    /// The states of a sequence, a strip's four columns row by row: the low bits of each are new, the
+    /// others those of the state behind it, and the last stands before the first. `targets` are in the
+    /// units of the table's integers; `importance` weighs their squared errors.
+    ///
+    /// # Panics
+    /// Where `importance` or `states` have another length than `targets`, or there are less than
+    /// twelve bits in all.
+    pub fn encode(&mut self, targets: &[f32], importance: Option<&[f32]>, states: &mut [u16]) {
+        let n = targets.len();
+        assert_eq!(states.len(), n);
+        assert!(importance.is_none_or(|weights| weights.len() == n));
+        assert!(n * self.bits as usize >= STATE_BITS as usize);
+        let first = self.state_at_seam(targets, importance);
+        let keeps = usize::from(first) & (self.kept() - 1);
+        self.search(targets, importance, Some(keeps));
+        self.trace(targets, importance, first, states);
+    }
+
+    /// Bits of a weight.
+    pub fn bits(&self) -> u8 {
+        self.bits as u8
+    }
+
+    /// The value of a state.
+    pub fn value(&self, state: u16) -> f32 {
+        let state = usize::from(state) % STATES;
+        self.values[state / LANES][state % LANES]
+    }
+
+    /// Classes of states by the bits that the next one keeps.
+    fn kept(&self) -> usize {
+        STATES >> self.bits
+    }
+
+    /// The state of the first weight on the best open path around the seam.
+    fn state_at_seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
+        let around = SEAM.min(targets.len() / 2);
+        let (mut x, mut weights, mut path) = std::mem::take(&mut self.seam);
+        let tail = targets.len() - around;
+        x.clear();
+        x.extend(targets[tail..].iter().chain(&targets[..around]));
+        weights.clear();
+        if let Some(given) = importance {
+            weights.extend(given[tail..].iter().chain(&given[..around]));
+        }
+        path.resize(x.len(), 0);
+        let given = importance.map(|_| &*weights);
+        self.search(&x, given, None);
+        let last = self.cheapest_end(&x, given);
+        self.trace(&x, given, last, &mut path);
+        let first = path.get(around).copied().unwrap_or(0);
+        self.seam = (x, weights, path);
+        first
+    }
+
+    /// Fills the costs, from the last weight to the first: in this direction the new bits of a state are
+    /// its lowest. `keeps` are the bits that the state of the last weight takes over; any where there
+    /// are none.
+    fn search(&mut self, targets: &[f32], importance: Option<&[f32]>, keeps: Option<usize>) {
+        let kept = self.kept();
+        self.costs.resize((targets.len() + 1) * kept, 0.0);
+        let start = &mut self.costs[..kept];
+        start.fill(if keeps.is_some() { f32::INFINITY } else { 0.0 });
+        if let Some(at) = keeps {
+            start[at] = 0.0;
+        }
+        let step = step_of(self.bits);
+        for (i, &target) in targets.iter().rev().enumerate() {
+            let weight = importance.map_or(1.0, |weights| weights[targets.len() - 1 - i]);
+            let (before, after) = self.costs[i * kept..(i + 2) * kept].split_at_mut(kept);
+            step(&self.values, target, weight, before, after);
+        }
+    }
+
+    /// The cost of being in `state` at weight `t`.
+    fn cost(&self, targets: &[f32], importance: Option<&[f32]>, t: usize, state: usize) -> f32 {
+        let before = (targets.len() - 1 - t) * self.kept();
+        let weight = importance.map_or(1.0, |weights| weights[t]);
+        let value = self.values[state / LANES][state % LANES];
+        self.costs[before + (state >> self.bits)] + of_weight(targets[t], value, weight)
+    }
+
+    /// The cheapest state of the first weight.
+    fn cheapest_end(&self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
+        let mut best = (f32::INFINITY, 0);
+        for state in 0..STATES {
+            let cost = self.cost(targets, importance, 0, state);
+            if cost < best.0 {
+                best = (cost, state as u16);
+            }
+        }
+        best.1
+    }
+
+    /// The path that leads to `first` at the first weight.
+    fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
+        let kept = self.kept();
+        let mut state = usize::from(first);
+        for t in 0..targets.len() {
+            states[t] = state as u16;
+            if t + 1 == targets.len() {
+                break;
+            }
+            // The states that this one may follow, the first of the cheapest.
+            let class = state >> self.bits;
+            let mut best = (f32::INFINITY, class);
+            for before in (class..STATES).step_by(kept) {
+                let cost = self.cost(targets, importance, t + 1, before);
+                if cost < best.0 {
+                    best = (cost, before);
+                }
+            }
+            state = best.1;
+        }
+    }
+}
+
+/// The error of a weight.
+#[inline(always)]
+fn of_weight(target: f32, value: f32, weight: f32) -> f32 {
+    let d = target - value;
+    d * d * weight
+}
+
+/// One weight: from the least costs by kept bits to those behind it.
+type Step = fn(&[[f32; LANES]], f32, f32, &[f32], &mut [f32]);
+
+/// The version for a number of bits and this processor.
+fn step_of(bits: u32) -> Step {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        return match bits {
+            2 => wide::<2>,
+            3 => wide::<3>,
+            4 => wide::<4>,
+            _ => wide::<5>,
+        };
+    }
+    match bits {
+        2 => step::<2>,
+        3 => step::<3>,
+        4 => step::<4>,
+        _ => step::<5>,
+    }
+}
+
+/// [`step`] compiled for AVX2; same operations, same numbers.
+#[cfg(target_arch = "x86_64")]
+fn wide<const BITS: usize>(
+    values: &[[f32; LANES]],
+    target: f32,
+    weight: f32,
+    before: &[f32],
+    after: &mut [f32],
+) {
+    #[target_feature(enable = "avx2")]
+    fn inner<const BITS: usize>(
+        values: &[[f32; LANES]],
+        target: f32,
+        weight: f32,
+        before: &[f32],
+        after: &mut [f32],
+    ) {
+        step::<BITS>(values, target, weight, before, after);
+    }
+    // SAFETY: `step_of` hands this out on processors that have AVX2 only.
+    unsafe { inner::<BITS>(values, target, weight, before, after) }
+}
+
+#[inline(always)]
+fn step<const BITS: usize>(
+    values: &[[f32; LANES]],
+    target: f32,
+    weight: f32,
+    before: &[f32],
+    after: &mut [f32],
+) {
+    let kept = STATES >> BITS;
+    let (after, _) = after.as_chunks_mut::<LANES>();
+    let before = &before[..kept];
+    let columns = &values[..STATES / LANES];
+    for (chunk, after) in after.iter_mut().enumerate() {
+        let mut least = [f32::INFINITY; LANES];
+        for j in 0..1 << BITS {
+            let at = j * (kept / LANES) + chunk;
+            let values = &columns[at];
+            // A state takes over the bits that the class of the one before kept.
+            let old: [f32; LANES] = if BITS >= 3 {
+                [before[(at * LANES) >> BITS]; LANES]
+            } else {
+                let pair = &before[(at * LANES) >> BITS..][..LANES >> BITS];
+                std::array::from_fn(|lane| pair[lane >> BITS])
+            };
+            for lane in 0..LANES {
+                let cost = old[lane] + of_weight(target, values[lane], weight);
+                least[lane] = if cost < least[lane] {
+                    cost
+                } else {
+                    least[lane]
+                };
+            }
+        }
+        *after = least;
+    }
+}

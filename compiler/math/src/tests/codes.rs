@@ -1,0 +1,184 @@
+//! Encoders of bands.
+
+use htc_formats::bands::{
+    Bands, Code, Codes, Kind, Packer, QUAD, STATES, TRELLIS_TABLES,
+};
+
+use crate::codes::{BandsEncodeError, Viterbi, encode_bands};
+use crate::random::Rng;
+
+fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
+    let mut rng = Rng(seed);
+    (0..count).map(|_| (rng.normal() * deviation) as f32).collect()
+}
+
+fn squares(x: impl Iterator<Item = f32>) -> f64 {
+    x.map(|x| f64::from(x).powi(2)).sum()
+}
+
+/// Half the binary logarithm of the relative error, over Shannon's bound.
+fn bits_above(bits: f64, error: f64) -> f64 {
+    bits + 0.5 * error.log2()
+}
+
+#[test]
+fn a_trellis_is_near_shannons_bound_on_gaussian_numbers() {
+    // What the tables were chosen for, on other numbers.
+    for (bits, most) in [(2, 0.15), (3, 0.20), (4, 0.27), (5, 0.36)] {
+        let mut viterbi = Viterbi::new(bits).unwrap();
+        let deviation = f64::from(TRELLIS_TABLES[usize::from(bits) - 2].deviation);
+        let (mut error, mut energy) = (0.0, 0.0);
+        for seed in 0..12 {
+            let x = normal(900 + seed, 1024, deviation);
+            let mut states = vec![0; x.len()];
+            viterbi.encode(&x, None, &mut states);
+            error += squares(x.iter().zip(&states).map(|(x, &s)| x - viterbi.value(s)));
+            energy += squares(x.iter().copied());
+        }
+        let found = bits_above(bits.into(), error / energy);
+        assert!(found < most, "{bits} bits: {found:.3} above");
+    }
+}
+
+/// Every circle of 15 bits, three weights of five, against the search.
+#[test]
+fn no_path_through_the_same_seam_is_better() {
+    let mut viterbi = Viterbi::new(5).unwrap();
+    for seed in 0..20 {
+        let x = normal(seed, 3, 40.0);
+        let weights = [1.0, 0.25, 3.0];
+        let mut states = [0; 3];
+        viterbi.encode(&x, Some(&weights), &mut states);
+        let cost = |states: [usize; 3]| {
+            let of = |t: usize| {
+                let d = x[t] - viterbi.value(states[t] as u16);
+                d * d * weights[t]
+            };
+            f64::from(of(0)) + f64::from(of(1)) + f64::from(of(2))
+        };
+        let path = |circle: usize| {
+            [0, 5, 10].map(|at| (circle >> at | circle << (15 - at)) % STATES)
+        };
+        let all = (0..1 << 15).map(path).filter(|p| p[0] == usize::from(states[0]));
+        let least = all.map(cost).fold(f64::MAX, f64::min);
+        let found = cost(states.map(usize::from));
+        assert!(found <= least * (1.0 + 1e-5), "{seed}: {found} for {least}");
+    }
+}
+
+#[test]
+fn what_is_packed_decodes_to_the_values_of_the_path() {
+    for bits in Kind::Trellis.bits() {
+        let codes = Codes::uniform(Code::trellis(bits).unwrap(), 32).unwrap();
+        for rows in [16, 48, 256] {
+            let mut viterbi = Viterbi::new(bits).unwrap();
+            let mut packer = Packer::new(&codes, rows);
+            for row in 0..rows {
+                packer.row_scale(Kind::Trellis, row, 1.0).unwrap();
+            }
+            let mut expected = vec![0.0; rows * 32];
+            for col in 0..32 {
+                packer.column_scale(col, 1.0).unwrap();
+            }
+            for quad in 0..8 {
+                let x = normal(quad as u64, rows * QUAD, 35.0);
+                let mut states = vec![0; x.len()];
+                viterbi.encode(&x, None, &mut states);
+                packer.trellis(0, 0, quad, &states);
+                for (t, &state) in states.iter().enumerate() {
+                    expected[t / QUAD * 32 + quad * QUAD + t % QUAD] = viterbi.value(state);
+                }
+            }
+            let bytes = packer.finish();
+            let bands = Bands::new(&codes, rows, &bytes).unwrap();
+            let mut row = [0.0; 32];
+            for i in 0..rows {
+                bands.row(i, &mut row).unwrap();
+                assert_eq!(row, expected[i * 32..][..32], "{bits} {rows} {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_count_more_lose_less() {
+    let mut viterbi = Viterbi::new(2).unwrap();
+    let x = normal(5, 1024, 36.0);
+    let weights: Vec<f32> = (0..1024).map(|i| if i % 4 == 0 { 8.0 } else { 1.0 }).collect();
+    let mut error = |weights: Option<&[f32]>| {
+        let mut states = vec![0; 1024];
+        viterbi.encode(&x, weights, &mut states);
+        let loss = |(x, &s): (&f32, &u16)| x - viterbi.value(s);
+        squares(x.iter().zip(&states).step_by(4).map(loss))
+    };
+    let (plain, weighted) = (error(None), error(Some(&weights)));
+    assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
+}
+
+/// The relative error of a matrix.
+fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
+    let bytes = encode_bands(codes, rows, w).unwrap();
+    assert_eq!(bytes, encode_bands(codes, rows, w).unwrap());
+    let bands = Bands::new(codes, rows, &bytes).unwrap();
+    bands.check_scales().unwrap();
+    let mut row = vec![0.0; codes.cols()];
+    let mut error = 0.0;
+    for (i, w) in w.chunks(codes.cols()).enumerate() {
+        bands.row(i, &mut row).unwrap();
+        assert!(row.iter().all(|v| v.is_finite()));
+        error += squares(w.iter().zip(&row).map(|(w, v)| w - v));
+    }
+    error / squares(w.iter().copied()).max(f64::MIN_POSITIVE)
+}
+
+#[test]
+fn matrices_lose_what_their_codes_do() {
+    // Rows and columns of very different sizes, as scales are for, and a last group that is not full.
+    let (rows, cols) = (300, 96);
+    let mut w = normal(9, rows * cols, 0.02);
+    for (i, w) in w.iter_mut().enumerate() {
+        *w *= [0.3, 1.0, 2.0][i / cols % 3] * [0.5, 1.5][i % 2];
+    }
+    // Against Shannon's bound for a Gaussian, on which levels of less bits spend less.
+    for code in Code::all() {
+        let codes = Codes::uniform(code, cols).unwrap();
+        let above = bits_above(code.bits().into(), loss(&codes, rows, &w));
+        let most = match code.kind() {
+            Kind::Levels => 0.85,
+            Kind::Trellis => 0.40,
+        };
+        assert!(above < most, "{code}: {above:.3}");
+    }
+    let mixed: Codes = "1:l3x1,t3x1,l4x1".parse().unwrap();
+    assert!(bits_above(3.3, loss(&mixed, rows, &w)) < 0.8);
+}
+
+#[test]
+fn odd_matrices_have_codes_or_are_refused() {
+    let codes: Codes = "1:l3x1,t3x1".parse().unwrap();
+    // Zeros decode to zeros, also a row or a column of them beside others.
+    assert_eq!(loss(&codes, 40, &[0.0; 40 * 64]), 0.0);
+    let mut w = normal(3, 40 * 64, 1.0);
+    w[64..128].fill(0.0);
+    w.iter_mut().skip(40).step_by(64).for_each(|w| *w = 0.0);
+    let bytes = encode_bands(&codes, 40, &w).unwrap();
+    let mut row = [1.0; 64];
+    let bands = Bands::new(&codes, 40, &bytes).unwrap();
+    bands.row(1, &mut row).unwrap();
+    assert_eq!(row, [0.0; 64]);
+    bands.row(7, &mut row).unwrap();
+    assert_eq!(row[40], 0.0);
+    // Large, tiny and constant.
+    for (size, most) in [(3e4, 0.05), (1e-4, 0.05), (1e-7, 0.5)] {
+        let w: Vec<f32> = normal(4, 40 * 64, size);
+        assert!(loss(&codes, 40, &w) < most, "{size}");
+    }
+    assert!(loss(&codes, 40, &[0.25; 40 * 64]) < 0.02);
+    w[70] = f32::NAN;
+    let fault = encode_bands(&codes, 40, &w).unwrap_err();
+    assert!(matches!(fault, BandsEncodeError::NotFinite { row: 1, .. }), "{fault}");
+    w[70] = 1e30;
+    assert!(matches!(encode_bands(&codes, 40, &w), Err(BandsEncodeError::Scale(_))));
+    assert!(encode_bands(&codes, 40, &w[1..]).is_err());
+    assert!(Viterbi::new(6).is_err());
+}

@@ -1,0 +1,46 @@
+//! Codes of any text are refused or survive their text; any bytes of a matrix in bands decode or are refused,
+//! row by row as all at once.
+
+#![no_main]
+
+use htc_formats::bands::{Bands, CHUNK, Codes, GROUP_ROWS, QUADS, STRIP_ROWS};
+use libfuzzer_sys::fuzz_target;
+
+/// Numbers of a matrix that a run decodes.
+const MOST: usize = 1 << 18;
+
+fuzz_target!(|input: (&str, u16, &[u8])| {
+    let (text, rows, bytes) = input;
+    let Ok(codes) = text.parse::<Codes>() else {
+        return;
+    };
+    assert_eq!(codes.to_string(), text);
+    assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
+    let rows = usize::from(rows);
+    assert_eq!(
+        Bands::new(&codes, rows, bytes).is_ok(),
+        bytes.len() as u64 == codes.bytes(rows)
+    );
+    if rows.saturating_mul(codes.cols()) > MOST {
+        return;
+    }
+    let mut whole = bytes.to_vec();
+    whole.resize(codes.bytes(rows) as usize, 0x5a);
+    let Ok(bands) = Bands::new(&codes, rows, &whole) else {
+        panic!("the bytes are those of the matrix");
+    };
+    let finite = bands.check_scales().is_ok();
+    let mut row = vec![0.0; codes.cols()];
+    for i in 0..rows {
+        assert!(bands.row(i, &mut row).is_ok());
+        assert!(!finite || row.iter().all(|v| v.is_finite()));
+    }
+    for strip in 0..rows.div_ceil(STRIP_ROWS) {
+        let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+        let mut integers = vec![0; groups * QUADS * CHUNK];
+        for band in 0..codes.len() {
+            bands.integers(strip, band, 0..groups, &mut integers);
+            assert!(integers.iter().all(|v| *v != i8::MIN));
+        }
+    }
+});

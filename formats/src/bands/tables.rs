@@ -1,0 +1,93 @@
+//! The tables of the codes, trained once on Gaussian numbers by `compiler/math/examples/tables.rs`.
+
+use super::STATES;
+
+/// The version of the tables here; an artifact names it beside its codes.
+pub const TABLES_VERSION: u32 = 1;
+
+/// The two tables of a trellis: the integer of a state is the sum of the entries of its low and of its
+/// high six bits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trellis {
+    /// Entries by the low six bits, the newest.
+    pub low: [i8; 64],
+    /// Entries by the high six bits.
+    pub high: [i8; 64],
+    /// The standard deviation of the Gaussian numbers, in units of the integers, that they were made for.
+    pub deviation: f32,
+}
+
+impl Trellis {
+    /// The integer of a state, at most 127 in magnitude.
+    pub const fn value(&self, state: usize) -> i8 {
+        let state = state % STATES;
+        self.low[state % 64] + self.high[state / 64]
+    }
+}
+
+/// The magnitudes of levels of 2 to 7 bits, ascending. The highest bit of a code is the sign, the others
+/// are the index. Levels of 8 bits are the integers -127 to 127.
+pub static LEVEL_TABLES: [&[i8]; 6] = [
+    // Bits above Shannon's bound, scales not counted: 0.370.
+    &[37, 127],
+    // Bits above Shannon's bound, scales not counted: 0.354.
+    &[14, 42, 77, 127],
+    // Bits above Shannon's bound, scales not counted: 0.296.
+    &[6, 19, 32, 46, 61, 78, 99, 127],
+    // Bits above Shannon's bound, scales not counted: 0.290.
+    &[
+        3, 10, 17, 24, 31, 38, 45, 52, 59, 66, 74, 82, 90, 101, 114, 127,
+    ],
+    // Bits above Shannon's bound, scales not counted: 0.349.
+    &[
+        2, 6, 9, 13, 17, 20, 24, 28, 32, 36, 40, 43, 47, 51, 55, 59, 62, 66, 70, 74, 78, 81, 85,
+        89, 93, 97, 101, 105, 110, 116, 121, 127,
+    ],
+    // Bits above Shannon's bound, scales not counted: 0.387.
+    &[
+        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46,
+        48, 50, 52, 54, 56, 58, 60, 62, 64, 66, 68, 70, 71, 73, 76, 77, 79, 81, 83, 85, 87, 89, 91,
+        93, 95, 97, 99, 101, 103, 105, 107, 109, 111, 113, 116, 117, 119, 122, 124, 127,
+    ],
+];
+
+/// The integer of a code of levels.
+pub fn level(bits: u8, code: u8) -> i8 {
+    match LEVEL_TABLES.get(usize::from(bits).wrapping_sub(2)) {
+        Some(table) => {
+            let magnitude = table[usize::from(code) % table.len()];
+            let negative = usize::from(code) / table.len() % 2 == 1;
+            if negative { -magnitude } else { magnitude }
+        }
+        // The least integer of eight bits has no counterpart.
+        None => code.cast_signed().max(-127),
+    }
+}
+
+/// The tables of trellises of 2 to 5 bits.
+pub static TRELLIS_TABLES: [Trellis; 4] = [
+    // Bits above Shannon's bound on Gaussian numbers: 0.126.
+    Trellis {
+        low: [58, -8, 27, 14, -47, 19, 7, -22, -18, 20, 53, -33, -17, 3, 4, -33, -36, 6, 33, -16, 33, -18, 7, 53, 1, -18, -41, 32, -28, -42, -1, 17, 34, -40, -15, 7, -6, 25, -60, 35, 29, -5, -1, -24, 16, 12, 15, -21, 9, -13, 36, -3, -27, -64, -8, -43, 10, -27, 48, 20, -9, 47, -9, 23],
+        high: [14, -36, -4, 39, -18, -24, 3, -3, 34, 8, -15, -35, 26, -30, 34, -22, 22, 0, 23, -11, -17, -6, -31, 23, 9, 35, -29, -19, -18, 7, 11, 2, -31, -12, 2, 10, 19, 23, -4, -15, -11, -48, -3, 44, 3, 31, -49, 10, -3, 34, -37, -45, -57, 17, 34, 26, 62, -6, 37, 14, 55, -1, -20, -41],
+        deviation: 37.1519,
+    },
+    // Bits above Shannon's bound on Gaussian numbers: 0.153.
+    Trellis {
+        low: [61, -2, 29, 17, -38, 9, -6, -19, -13, 26, 52, -44, -31, -1, 11, -27, -27, -4, 20, -13, 30, 4, 11, 46, -3, -15, -69, 33, -29, -48, 5, 14, 39, -27, -13, 1, 8, 19, -45, 29, 25, 2, -8, -26, -1, 10, 13, -16, 16, -6, 30, 7, -36, -55, -18, -33, 11, -23, 35, 16, -2, 55, -6, 23],
+        high: [3, -27, 16, 29, -31, -24, 5, 1, 35, 5, -8, -37, 40, -11, 37, -25, 19, -11, 4, -3, -21, -3, -22, 25, 9, 20, -13, -12, -10, 3, 1, -6, -28, -11, -2, 3, 18, 10, -19, 12, -13, -40, -24, 20, 6, 16, -40, -14, -4, 34, -46, -24, -47, 24, 18, 16, 57, 7, 42, 13, 28, -3, -11, -36],
+        deviation: 32.2211,
+    },
+    // Bits above Shannon's bound on Gaussian numbers: 0.188.
+    Trellis {
+        low: [62, 6, 30, 11, -38, -1, -7, -12, -19, 22, 44, -47, -25, 0, 16, -33, -17, -4, 22, -11, 17, 12, 3, 44, 6, -7, -65, 31, -36, -47, 10, 0, 38, -32, -3, 5, 5, 23, -45, 31, 18, 11, -9, -22, -2, 14, 3, -15, 9, -6, 29, 13, -41, -53, -20, -30, 18, -14, 47, 5, 1, 37, -6, 24],
+        high: [1, -21, 5, 31, -29, -12, 0, 3, 39, 12, -7, -31, 31, -10, 31, -24, 13, -5, 12, 6, -16, -4, -10, 20, 8, 18, -24, -14, -11, -3, 3, -4, -22, -15, -4, -1, 16, 8, -21, 10, -3, -48, -17, 24, 4, 10, -29, -10, -6, 22, -52, -19, -40, 2, 21, -8, 61, 2, 44, 14, 24, 3, -14, -42],
+        deviation: 30.8312,
+    },
+    // Bits above Shannon's bound on Gaussian numbers: 0.243.
+    Trellis {
+        low: [-40, -26, -31, 15, -19, 4, 6, 40, 8, -3, -2, -13, 22, 8, -7, -22, 11, -10, -59, 0, 2, -5, -50, 27, -10, -6, 15, 18, -16, -13, 10, 4, 12, 1, -30, -1, -34, -18, -11, -20, 31, 5, 24, 38, 8, 4, -14, -3, 71, -27, 7, 50, 10, 16, 15, 18, 3, 27, 21, -6, -23, 13, -38, -9],
+        high: [11, 24, 10, 9, 4, 16, 14, -6, 19, 33, 30, -4, -3, -11, -7, -17, -12, -26, 25, -55, 6, 1, 27, 11, 0, -20, -1, 28, 8, 20, 21, 0, 14, -19, 16, -39, -9, -43, 18, -12, -15, -33, -18, 18, 33, 13, 38, -23, -32, 4, -12, 46, 2, -8, -5, -15, -20, 5, 23, -30, -26, -2, 7, 7],
+        deviation: 28.5025,
+    },
+];

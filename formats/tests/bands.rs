@@ -1,0 +1,219 @@
+//! Matrices in bands: what is packed is what is read, by the rules of the specification.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use htc_formats::bands::{
+    BAND, Bands, BandsError, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_TABLES, LEVEL_UNIT,
+    Packer, QUAD, QUADS, STRIP_ROWS, TRELLIS_TABLES, level,
+};
+
+/// Numbers of a linear congruential generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32 % n
+    }
+}
+
+/// A matrix of random codes, and the integers and factors that they stand for, by the rules and not by
+/// the reader: `integers [rows, cols]`, and the factor of each.
+fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>) {
+    let mut random = Random(seed);
+    let cols = codes.cols();
+    let mut packer = Packer::new(codes, rows);
+    let (mut integers, mut factors) = (vec![0; rows * cols], vec![0.0; rows * cols]);
+    let mut of_rows = [vec![0.0; rows], vec![0.0; rows]];
+    for (kind, scales) in [Kind::Levels, Kind::Trellis].into_iter().zip(&mut of_rows) {
+        for (row, scale) in scales.iter_mut().enumerate().filter(|_| codes.has(kind)) {
+            let asked = random.below(1000) as f32 / 700.0;
+            *scale = packer.row_scale(kind, row, asked).unwrap();
+            assert!((*scale - asked).abs() <= asked / 2048.0);
+        }
+    }
+    for (band, code) in codes.iter().enumerate() {
+        let bits = code.bits();
+        let columns: Vec<f32> = match code.kind() {
+            Kind::Levels => Vec::new(),
+            Kind::Trellis => (0..BAND)
+                .map(|c| {
+                    let scale = random.below(1000) as f32 / 9000.0;
+                    packer.column_scale(band * BAND + c, scale).unwrap()
+                })
+                .collect(),
+        };
+        for strip in 0..packer.strips() {
+            let padded = packer.strip_rows(strip);
+            let mut put = |r: usize, c: usize, integer: i8, factor: f32| {
+                let row = strip * STRIP_ROWS + r;
+                if row < rows {
+                    integers[row * cols + band * BAND + c] = integer;
+                    factors[row * cols + band * BAND + c] = factor;
+                }
+            };
+            let of_row = |kind: usize, r: usize| of_rows[kind].get(strip * STRIP_ROWS + r).copied();
+            if code.kind() == Kind::Levels {
+                let scales: Vec<u8> = (0..padded).map(|_| random.below(64) as u8).collect();
+                packer.level_scales(strip, band, &scales);
+                for quad in 0..QUADS {
+                    let codes: Vec<u8> = (0..padded * QUAD)
+                        .map(|_| random.below(1 << bits) as u8)
+                        .collect();
+                    packer.levels(strip, band, quad, &codes);
+                    for (i, &code) in codes.iter().enumerate() {
+                        let (r, c) = (i / QUAD, i % QUAD);
+                        let scale = of_row(0, r).unwrap_or(0.0) * f32::from(scales[r]) * LEVEL_UNIT;
+                        put(r, quad * QUAD + c, level(bits, code), scale);
+                    }
+                }
+                continue;
+            }
+            for quad in 0..QUADS {
+                // A circle of bits, and the twelve from each weight's first on.
+                let news: Vec<usize> = (0..padded * QUAD)
+                    .map(|_| random.below(1 << bits) as usize)
+                    .collect();
+                let state = |t: usize| {
+                    let of = |i: usize| news[(t + i) % news.len()] << (i * usize::from(bits));
+                    (0..6).map(of).sum::<usize>() % 4096
+                };
+                let states: Vec<u16> = (0..news.len()).map(|t| state(t) as u16).collect();
+                packer.trellis(strip, band, quad, &states);
+                let table = &TRELLIS_TABLES[usize::from(bits) - 2];
+                for (i, &state) in states.iter().enumerate() {
+                    let (r, c) = (i / QUAD, quad * QUAD + i % QUAD);
+                    let integer =
+                        table.low[usize::from(state) % 64] + table.high[usize::from(state) / 64];
+                    put(r, c, integer, of_row(1, r).unwrap_or(0.0) * columns[c]);
+                }
+            }
+        }
+    }
+    (packer.finish(), integers, factors)
+}
+
+/// Every code, alone and beside others, in strips that are full, short or a single row.
+fn cases() -> Vec<(Codes, usize)> {
+    let alone = Code::all().map(|code| Codes::uniform(code, 64).unwrap());
+    let mixed =
+        ["1:l4x1,t3x1,l2x1", "1:t2x1,t5x1,l8x1,t4x2,l7x1"].map(|text| text.parse().unwrap());
+    alone
+        .chain(mixed)
+        .flat_map(|codes| [1, 16, 39, 256, 530].map(|rows| (codes.clone(), rows)))
+        .collect()
+}
+
+#[test]
+fn rows_are_the_products_of_scales_and_integers() {
+    for (seed, (codes, rows)) in cases().into_iter().enumerate() {
+        let (bytes, integers, factors) = random(&codes, rows, seed as u64);
+        assert_eq!(bytes.len() as u64, codes.bytes(rows), "{codes} {rows}");
+        let bands = Bands::new(&codes, rows, &bytes).unwrap();
+        bands.check_scales().unwrap();
+        let mut row = vec![0.0; codes.cols()];
+        for i in 0..rows {
+            bands.row(i, &mut row).unwrap();
+            for (c, &found) in row.iter().enumerate() {
+                let at = i * codes.cols() + c;
+                let expected = factors[at] * f32::from(integers[at]);
+                assert!(
+                    found == expected,
+                    "{codes} {rows} [{i}, {c}]: {found} for {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_come_in_the_order_of_the_products() {
+    for (seed, (codes, rows)) in cases().into_iter().enumerate() {
+        let (bytes, integers, _) = random(&codes, rows, seed as u64);
+        let bands = Bands::new(&codes, rows, &bytes).unwrap();
+        for strip in 0..rows.div_ceil(STRIP_ROWS) {
+            let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+            for range in [0..groups, groups - 1..groups, 0..0] {
+                for band in 0..codes.len() {
+                    let mut found = vec![0; range.len() * QUADS * CHUNK];
+                    bands.integers(strip, band, range.clone(), &mut found);
+                    for (i, &found) in found.iter().enumerate() {
+                        let (chunk, within) = (i / CHUNK, i % CHUNK);
+                        let r = (range.start + chunk / QUADS) * GROUP_ROWS + within / QUAD;
+                        let c = band * BAND + chunk % QUADS * QUAD + within % QUAD;
+                        let row = strip * STRIP_ROWS + r;
+                        if row < rows {
+                            assert_eq!(found, integers[row * codes.cols() + c]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tables_are_symmetric_and_their_sums_fit_a_byte() {
+    for (bits, table) in (2..).zip(LEVEL_TABLES) {
+        assert_eq!(table.len(), 1 << (bits - 1));
+        assert!(table.is_sorted_by(|a, b| a < b) && table[0] > 0 && table.last() == Some(&127));
+        for code in 0..1 << (bits - 1) {
+            assert_eq!(level(bits, code), -level(bits, code | 1 << (bits - 1)));
+        }
+    }
+    assert_eq!(
+        [0, 5, 127, 128, 129, 255].map(|c| level(8, c)),
+        [0, 5, 127, -127, -127, -1]
+    );
+    for table in &TRELLIS_TABLES {
+        let most = |half: &[i8; 64]| half.iter().map(|v| i32::from(*v).abs()).max().unwrap();
+        let sum = most(&table.low) + most(&table.high);
+        assert!((100..=127).contains(&sum), "{sum}");
+        assert!(table.deviation > 20.0 && table.deviation < 60.0);
+    }
+}
+
+#[test]
+fn other_lengths_rows_and_scales_are_refused_by_name() {
+    let codes: Codes = "1:t2x1,l3x1".parse().unwrap();
+    let (mut bytes, ..) = random(&codes, 40, 1);
+    for length in [0, bytes.len() - 1] {
+        let fault = Bands::new(&codes, 40, &bytes[..length]).unwrap_err();
+        assert!(
+            matches!(
+                fault,
+                BandsError::Length {
+                    rows: 40,
+                    cols: 64,
+                    ..
+                }
+            ),
+            "{fault}"
+        );
+    }
+    assert!(Bands::new(&codes, 41, &bytes).is_ok(), "rows are padded");
+    assert!(Bands::new(&codes, 49, &bytes).is_err());
+    let bands = Bands::new(&codes, 40, &bytes).unwrap();
+    assert!(bands.row(40, &mut [0.0; 64]).is_err() && bands.row(0, &mut [0.0; 63]).is_err());
+    // The scales of 40 rows, padded to 48: of levels, then of trellises, then of columns.
+    for (at, said) in [
+        (2 * 39, "row 39"),
+        (96 + 2 * 7, "row 7"),
+        (192 + 2 * 31, "column 31"),
+    ] {
+        let kept = [bytes[at], bytes[at + 1]];
+        for not in [0x7c00_u16, 0xfc00, 0x7e01] {
+            bytes[at..at + 2].copy_from_slice(&not.to_le_bytes());
+            let bands = Bands::new(&codes, 40, &bytes).unwrap();
+            let fault = bands.check_scales().unwrap_err().to_string();
+            assert!(fault.contains(said) && fault.contains("finite"), "{fault}");
+        }
+        bytes[at..at + 2].copy_from_slice(&kept);
+    }
+    let mut packer = Packer::new(&codes, 40);
+    assert!(packer.row_scale(Kind::Levels, 0, 1e6).is_err());
+    assert!(packer.column_scale(0, f32::NAN).is_err());
+}

@@ -1,0 +1,147 @@
+//! The version for any processor.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use htc_formats::bands::{
+    BAND, CHUNK, Code, GROUP_ROWS, Kind, QUAD, QUADS, SCALE_BYTES, STATES, STRIP_ROWS,
+    TRELLIS_TABLES, level,
+};
+
+use super::{BandKernels, Group, Products};
+
+/// The version for any processor.
+pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add };
+
+fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+    match code.kind() {
+        Kind::Levels => levels(code, band, groups, out),
+        Kind::Trellis => {
+            let bits = usize::from(code.bits());
+            let values = &values()[bits - 2];
+            for quad in 0..QUADS {
+                let stream = Stream::of(code, band, quad, &groups);
+                for (g, group) in out.iter_mut().enumerate() {
+                    let chunk = stream.bytes(g * CHUNK * bits / 8);
+                    let eights = group[quad].as_chunks_mut::<8>().0;
+                    for (i, eight) in eights.iter_mut().enumerate() {
+                        let word = u64::from_le_bytes(*super::part(chunk, i * bits));
+                        for (lane, value) in eight.iter_mut().enumerate() {
+                            *value = values[(word >> (lane * bits)) as usize % STATES];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The value of every state, of each trellis.
+fn values() -> &'static [[i8; STATES]; 4] {
+    static VALUES: OnceLock<Box<[[i8; STATES]; 4]>> = OnceLock::new();
+    VALUES.get_or_init(|| {
+        let mut values = Box::new([[0; STATES]; 4]);
+        for (values, table) in values.iter_mut().zip(&TRELLIS_TABLES) {
+            for (state, value) in values.iter_mut().enumerate() {
+                *value = table.value(state);
+            }
+        }
+        values
+    })
+}
+
+/// The part of a sequence that some groups read, with its beginning behind its end and zeros behind that,
+/// so that whole registers may be read from each of its weights on.
+pub(super) struct Stream {
+    bytes: [u8; Stream::MOST + Stream::BEHIND],
+}
+
+impl Stream {
+    /// Bytes of the longest sequence.
+    const MOST: usize = STRIP_ROWS * QUAD * 5 / 8;
+
+    /// Bytes behind it.
+    const BEHIND: usize = 64;
+
+    /// The sequence of a quad, from the first of the groups on.
+    #[inline(always)]
+    pub fn of(code: Code, band: &[u8], quad: usize, groups: &Range<usize>) -> Stream {
+        let chunk = CHUNK * usize::from(code.bits()) / 8;
+        let length = band.len() / QUADS;
+        let stream = &band[quad * length..][..length];
+        let mut bytes = [0; Stream::MOST + Stream::BEHIND];
+        // A state reaches two bytes into the group behind it.
+        let (start, end) = (groups.start * chunk, (groups.end * chunk + 2).min(length));
+        bytes[..end - start].copy_from_slice(&stream[start..end]);
+        bytes[length - start..][..2].copy_from_slice(&stream[..2]);
+        Stream { bytes }
+    }
+
+    /// A group's bytes, from one of its own on.
+    #[inline(always)]
+    pub fn bytes(&self, at: usize) -> &[u8] {
+        &self.bytes[at..]
+    }
+}
+
+fn levels(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+    let bits = usize::from(code.bits());
+    let mut values = [0; 256];
+    for (value, code) in values.iter_mut().zip(0..=255) {
+        *value = level(bits as u8, code);
+    }
+    for (group, out) in out.iter_mut().enumerate() {
+        let chunks = level_chunks(code, band, groups.start + group);
+        for (quad, out) in out.iter_mut().enumerate() {
+            let chunk = &chunks[quad * CHUNK * bits / 8..][..CHUNK * bits / 8];
+            let mut codes = [0_u8; CHUNK];
+            let (mut shift, mut at) = (0, 0);
+            for width in [8, 4, 2, 1] {
+                if bits & width == 0 {
+                    continue;
+                }
+                let bytes = CHUNK * width / 8;
+                let mask = ((1_u16 << width) - 1) as u8;
+                for (f, codes) in codes.chunks_exact_mut(bytes).enumerate() {
+                    for (code, byte) in codes.iter_mut().zip(&chunk[at..]) {
+                        *code |= ((byte >> (f * width)) & mask) << shift;
+                    }
+                }
+                (shift, at) = (shift + width, at + bytes);
+            }
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = values[usize::from(code)];
+            }
+        }
+    }
+}
+
+/// The chunks of a group in a band of levels.
+#[inline(always)]
+pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
+    let groups = band.len() / code.group_bytes();
+    let bytes = QUADS * CHUNK * usize::from(code.bits()) / 8;
+    &band[groups * SCALE_BYTES + group * bytes..][..bytes]
+}
+
+fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS]]) {
+    let mut vector = [[0_i32; QUAD]; BAND / QUAD];
+    for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(products.codes) {
+        *wide = code.into();
+    }
+    let rows = integers.iter().zip(products.factors).zip(sums);
+    for ((group, factors), sums) in rows {
+        let mut totals = [0_i32; GROUP_ROWS];
+        for (chunk, vector) in group.iter().zip(&vector) {
+            let chunk = chunk.as_chunks::<QUAD>().0;
+            for (total, weights) in totals.iter_mut().zip(chunk) {
+                for (&weight, x) in weights.iter().zip(vector) {
+                    *total += i32::from(weight) * x;
+                }
+            }
+        }
+        for ((sum, total), factor) in sums.iter_mut().zip(totals).zip(factors) {
+            *sum += total as f32 * (products.scale * factor);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Matrices in bands: what is unpacked, bit for bit, and products against the reference.
+
+use htc_formats::bands::{
+    Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Packer, QUAD, QUADS, STRIP_ROWS,
+};
+
+use super::*;
+
+/// A matrix of random codes with moderate scales.
+fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
+    let mut packer = Packer::new(codes, rows);
+    for row in 0..rows {
+        for kind in [Kind::Levels, Kind::Trellis] {
+            if codes.has(kind) {
+                packer.row_scale(kind, row, random.number()).unwrap();
+            }
+        }
+    }
+    for (band, code) in codes.iter().enumerate() {
+        for strip in 0..packer.strips() {
+            let padded = packer.strip_rows(strip);
+            if code.kind() == Kind::Levels {
+                let scales: Vec<u8> = (0..padded).map(|_| random.bits() as u8 % 64).collect();
+                packer.level_scales(strip, band, &scales);
+            }
+            for quad in 0..QUADS {
+                let bits: Vec<u8> = (0..padded * QUAD).map(|_| random.bits() as u8).collect();
+                match code.kind() {
+                    Kind::Levels => {
+                        let mask = ((1_u16 << code.bits()) - 1) as u8;
+                        let codes: Vec<u8> = bits.iter().map(|b| b & mask).collect();
+                        packer.levels(strip, band, quad, &codes);
+                    }
+                    Kind::Trellis => {
+                        // Only the new bits are kept.
+                        let states: Vec<u16> = bits.into_iter().map(u16::from).collect();
+                        packer.trellis(strip, band, quad, &states);
+                    }
+                }
+            }
+        }
+        if code.kind() == Kind::Trellis {
+            for c in 0..32 {
+                let scale = random.number() / 32.0;
+                packer.column_scale(band * 32 + c, scale).unwrap();
+            }
+        }
+    }
+    packer.finish()
+}
+
+fn cases() -> Vec<Codes> {
+    let alone = Code::all().map(|code| Codes::uniform(code, 64).unwrap());
+    let mixed = ["1:l4x1,t3x1,l2x1", "1:t2x7,l5x3,t5x1"].map(|text| text.parse().unwrap());
+    alone.chain(mixed).collect()
+}
+
+#[test]
+fn every_version_unpacks_the_same_integers() {
+    let mut random = Random(51);
+    for codes in cases() {
+        for rows in [1, 40, 256, 270] {
+            let bytes = matrix(&mut random, &codes, rows);
+            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            for strip in 0..rows.div_ceil(STRIP_ROWS) {
+                let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+                for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
+                    for (band, &code) in codes.iter().enumerate() {
+                        let mut expected = vec![[[0; CHUNK]; QUADS]; range.len()];
+                        let flat = expected.as_flattened_mut().as_flattened_mut();
+                        w.integers(strip, band, range.clone(), flat);
+                        for k in available() {
+                            let mut found = vec![[[99; CHUNK]; QUADS]; range.len()];
+                            let bytes = w.band(strip, band);
+                            (k.bands.unpack)(code, bytes, range.clone(), &mut found);
+                            assert!(found == expected, "{} {code} {rows} {range:?}", k.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
+    let mut random = Random(52);
+    let pools = pools([1, 2, 3]);
+    let mut scratch = Scratch::new();
+    for codes in cases() {
+        for (rows, n) in [(1, 1), (40, 1), (256, 3), (530, 1), (530, 40), (1100, 2)] {
+            let bytes = matrix(&mut random, &codes, rows);
+            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            let cols = w.cols();
+            let x = random.numbers(n * cols);
+            let mut expected = vec![0.0; n * rows];
+            reference::quantised_bands(w, n, &x, &mut expected).unwrap();
+            let mut row = vec![0.0; cols];
+            for k in available() {
+                let results = pools.each_ref().map(|pool| {
+                    let mut y = vec![f32::NAN; n * rows];
+                    on(k, pool).bands(w, n, &x, &mut y, &mut scratch).unwrap();
+                    y
+                });
+                for i in 0..rows {
+                    w.row(i, &mut row).unwrap();
+                    for t in 0..n {
+                        let x = &x[t * cols..][..cols];
+                        let products = row.iter().zip(x).map(|(&w, &x)| f64::from(w * x).abs());
+                        let bound = PRODUCT_ERROR * products.sum::<f64>();
+                        let (found, expected) = (results[0][t * rows + i], expected[t * rows + i]);
+                        let error = f64::from(found - expected).abs();
+                        let name = k.name;
+                        assert!(
+                            error <= bound + 1e-30,
+                            "{name} {codes} {rows} n {n} [{t}, {i}]: {found} for {expected}"
+                        );
+                    }
+                }
+                assert_eq!(results[0], results[1]);
+                assert_eq!(results[0], results[2]);
+            }
+        }
+    }
+}
+
+/// Where all of a vector's codes and all weights are extreme, no sum overflows; what is not finite makes
+/// every product NaN.
+#[test]
+fn extremes_of_bands_are_exact_and_nan_is_seen() {
+    let codes = Codes::uniform(Code::levels(8).unwrap(), 64).unwrap();
+    let mut packer = Packer::new(&codes, 16);
+    for row in 0..16 {
+        packer.row_scale(Kind::Levels, row, 1.0).unwrap();
+    }
+    for band in 0..2 {
+        packer.level_scales(0, band, &[63; 16]);
+        for quad in 0..QUADS {
+            packer.levels(0, band, quad, &[0x80; 64]);
+        }
+    }
+    let bytes = packer.finish();
+    let w = Bands::new(&codes, 16, &bytes).unwrap();
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let mut scratch = Scratch::new();
+    for k in available() {
+        let mut y = [0.0; 16];
+        on(k, &pool)
+            .bands(w, 1, &[-127.0; 64], &mut y, &mut scratch)
+            .unwrap();
+        assert_eq!(y, [127.0 * 127.0 * 63.0 * 64.0 / 8192.0; 16], "{}", k.name);
+        let mut x = [1.0; 64];
+        x[40] = f32::INFINITY;
+        on(k, &pool).bands(w, 1, &x, &mut y, &mut scratch).unwrap();
+        assert!(y.iter().all(|y| y.is_nan()), "{}", k.name);
+        on(k, &pool)
+            .bands(w, 0, &[], &mut [], &mut scratch)
+            .unwrap();
+        assert!(
+            on(k, &pool)
+                .bands(w, 1, &x[1..], &mut y, &mut scratch)
+                .is_err()
+        );
+        assert!(
+            on(k, &pool)
+                .bands(w, 1, &x, &mut y[1..], &mut scratch)
+                .is_err()
+        );
+        let mut row = [0.0; 64];
+        on(k, &pool).embed_bands(w, 3, &mut row).unwrap();
+        assert_eq!(row, [-127.0 * 63.0 / 8192.0; 64]);
+        assert!(on(k, &pool).embed_bands(w, 16, &mut row).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Products with matrices in bands.
+
+use htc_formats::bands::{BAND, Bands};
+
+use super::quantised_vector;
+use crate::error::{ShapeError, expect, product};
+
+/// `y = x Wᵀ` for a matrix in bands and vectors quantised as [`quantised_vector`] has them, where a
+/// trellis reads them after the scales of its columns.
+///
+/// # Errors
+/// When `x` or `y` has another length.
+pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Result<(), ShapeError> {
+    let (rows, cols) = (w.rows(), w.cols());
+    expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
+    expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
+    let mut row = vec![0.0; cols];
+    for (t, x) in x.chunks_exact(cols).enumerate() {
+        // Where the rounded number is not that of `x` itself, over the scale that it was multiplied by.
+        let mut seen = Vec::with_capacity(cols);
+        for (band, x) in x.chunks_exact(BAND).enumerate() {
+            match w.column_scales(band) {
+                None => seen.extend(quantised_vector(x)),
+                Some(scales) => {
+                    let scaled: Vec<f32> = x.iter().zip(scales).map(|(x, s)| x * s).collect();
+                    let over = |(x, s): (f64, f32)| if s == 0.0 { 0.0 } else { x / f64::from(s) };
+                    seen.extend(quantised_vector(&scaled).into_iter().zip(scales).map(over));
+                }
+            }
+        }
+        for i in 0..rows {
+            w.row(i, &mut row).map_err(|_| ShapeError {
+                what: "row (numbers)",
+                expected: cols,
+                found: row.len(),
+            })?;
+            let products = row.iter().zip(&seen).map(|(&w, x)| f64::from(w) * x);
+            y[t * rows + i] = products.sum::<f64>() as f32;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use htc_formats::bands::{Code, Codes, Kind, LEVEL_UNIT, Packer};
+
+    use super::*;
+
+    #[test]
+    fn columns_are_scaled_before_the_vector_is_rounded() {
+        let codes = Codes::uniform(Code::levels(8).unwrap(), 32).unwrap();
+        let mut packer = Packer::new(&codes, 1);
+        packer.row_scale(Kind::Levels, 0, 1.0 / LEVEL_UNIT).unwrap();
+        packer.level_scales(0, 0, &[1; 16]);
+        let mut weights = [0; 64];
+        weights[..4].copy_from_slice(&[1, 255, 3, 0]);
+        packer.levels(0, 0, 0, &weights);
+        let bytes = packer.finish();
+        let w = Bands::new(&codes, 1, &bytes).unwrap();
+        let mut x = [0.0; 32];
+        x[..4].copy_from_slice(&[127.0, 5.4, -2.0, 1e-3]);
+        let mut y = [0.0];
+        quantised_bands(w, 1, &x, &mut y).unwrap();
+        assert_eq!(y, [127.0 - 5.0 - 6.0]);
+        assert!(quantised_bands(w, 2, &x, &mut y).is_err());
+    }
+}
