@@ -54,13 +54,13 @@ pub struct Coded<S> {
 /// How errors of columns are made up for by the columns behind them: of one second moment.
 #[derive(Clone, Debug)]
 pub struct Feedback {
-    pub(super) order: usize,
+    pub(crate) order: usize,
     /// `N [n, n]`, row-major; read above the diagonal alone.
-    pub(super) factor: Vec<f32>,
+    pub(crate) factor: Vec<f32>,
     /// `D`, in units of its mean.
     conditional: Vec<f32>,
     /// `C [n, n]`, row-major and whole, in the units of `D`.
-    pub(super) moment: Vec<f32>,
+    pub(crate) moment: Vec<f32>,
 }
 
 /// Columns whose errors are carried to the columns behind them together.

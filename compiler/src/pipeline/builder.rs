@@ -10,9 +10,9 @@ use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    FirstPositions, Floor, GaugeKind, Goal, Method, Planning, Preset, ShrinkageArg, SinkProtection,
-    Target, TextSource, Wishes,
+    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompileOptions,
+    DenseTypes, FirstPositions, Floor, GaugeKind, Goal, Method, Planning, Preset, ShrinkageArg,
+    SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -209,6 +209,12 @@ impl Compiler {
     /// the source.
     pub fn dense_types(mut self, types: DenseTypes) -> Self {
         self.wishes.dense = types;
+        self
+    }
+
+    /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
+    pub fn codes(mut self, codes: CodeKinds) -> Self {
+        self.wishes.codes = codes;
         self
     }
 

@@ -1,6 +1,7 @@
 //! Plans of files that are to have a size: from bits, or a part of the source, to bytes, and to the plan whose
 //! file takes no more.
 
+use htc_formats::bands::Code;
 use htc_formats::block::BlockFit;
 use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::source::ModelFile;
@@ -8,7 +9,7 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::layout;
 use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
-use crate::request::{Limit, Treatment};
+use crate::request::{DenseType, Limit, Treatment};
 
 /// Times that a plan is made with what the one before left over.
 const TURNS: usize = 6;
@@ -81,9 +82,10 @@ impl MadeFrom {
             return Ok(None);
         };
         let mut best: Option<(f64, Plan)> = None;
-        for &dtype in BlockFit::TYPES {
+        let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
+        for dense in blocks.chain(Code::all().map(DenseType::Bands)) {
             let (hyper, request) = (&source.hyper, self.request.clone());
-            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dtype)?;
+            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dense)?;
             let Some((plan, lost)) = made else {
                 continue;
             };

@@ -1,9 +1,9 @@
 //! What an allocator may look at beside shapes. All of it is optional; an allocator that lacks what
 //! it needs says so.
 
-use htc_formats::DType;
 use htc_formats::model::MatrixId;
 
+use super::form::Form;
 use crate::request::Target;
 
 /// What was measured on the model and on the machine it is compiled for.
@@ -28,13 +28,13 @@ pub struct Evidence {
     pub cache: Option<u64>,
     /// Tokens that the dense model writes per joule, measured on the target.
     pub tokens_per_joule: Option<f64>,
-    /// What each matrix loses in each type.
+    /// What each matrix loses in each form.
     pub curves: Option<Vec<Curve>>,
     /// Bytes of the file beside the numbers of its matrices: header, manifest, norms, vocabulary.
     pub beside: Option<u64>,
 }
 
-/// What a matrix loses in types that it may be stored in.
+/// What a matrix loses in forms that it may be stored in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Which one.
@@ -43,11 +43,11 @@ pub struct Curve {
     pub points: Vec<Point>,
 }
 
-/// What a matrix loses in a type.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What a matrix loses in a form.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The type.
-    pub dtype: DType,
+    /// The form, dense.
+    pub form: Form,
     /// What is expected to be added to the KL divergence from the source, nats per token.
     pub loss: f64,
 }

@@ -6,11 +6,12 @@
 //! bytes and loss (Nemhauser and Ullmann, "Discrete dynamic programming and capital allocation", 1969):
 //! exactly as long as a list has at most [`LONGEST`] sums, beyond that up to the width of a bucket.
 
-use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
 use super::form::Form;
 use super::unit::{Member, UnitPlan};
+use crate::request::DenseType;
+
 use super::{Budget, Curve, Evidence, Plan, PlanError, Request, SourceTypes};
 
 /// Sums of a list at most; beyond, those that fall into one bucket of bytes are one.
@@ -103,17 +104,16 @@ pub fn uniform(
     request: Request,
     evidence: &Evidence,
     source_type: impl SourceTypes,
-    dtype: DType,
+    dense: DenseType,
 ) -> Result<Option<(Plan, f64)>, PlanError> {
     let Some(curves) = &evidence.curves else {
         return Ok(None);
     };
     let mut lost = 0.0;
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
-        let of_member = choices(&member, curves).into_iter();
-        let wanted = Form::Dense { weight: dtype };
-        let found = of_member.into_iter().find(|choice| choice.form == wanted);
-        lost += found.map_or(0.0, |choice| choice.loss);
+        let mut of_member = choices(&member, curves).into_iter();
+        let found = of_member.find(|choice| is_in(&choice.form, dense));
+        lost += found.as_ref().map_or(0.0, |choice| choice.loss);
         UnitPlan {
             members: vec![member],
             form: found.map_or(Form::Kept, |choice| choice.form),
@@ -128,27 +128,31 @@ pub fn uniform(
     Ok(Some((plan, lost)))
 }
 
+/// Whether all of a matrix is in this type or code.
+fn is_in(form: &Form, dense: DenseType) -> bool {
+    match (form, dense) {
+        (Form::Dense { weight }, DenseType::Blocks(dtype)) => *weight == dtype,
+        (Form::Bands { codes }, DenseType::Bands(code)) => codes.same() == Some(code),
+        _ => false,
+    }
+}
+
 /// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
 fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let of = |form: Form, loss| Choice {
-        form,
         bytes: form.bytes(members),
+        form,
         loss,
     };
     let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
     let points = measured.map_or(&[][..], |curve| &curve.points);
+    let new =
+        |form: &Form| !matches!(form, Form::Dense { weight } if *weight == member.source_type);
     let dense = points
         .iter()
-        .filter(|point| point.dtype != member.source_type && point.loss.is_finite())
-        .map(|point| {
-            of(
-                Form::Dense {
-                    weight: point.dtype,
-                },
-                point.loss.max(0.0),
-            )
-        });
+        .filter(|point| new(&point.form) && point.loss.is_finite())
+        .map(|point| of(point.form.clone(), point.loss.max(0.0)));
     let mut all: Vec<Choice> = dense.chain([of(Form::Kept, 0.0)]).collect();
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
@@ -227,7 +231,7 @@ fn best(choices: &[Vec<Choice>], budget: u64) -> Option<(Vec<Choice>, f64)> {
     let mut chosen = Vec::with_capacity(choices.len());
     for (of, list) in choices.iter().zip(&lists[1..]).rev() {
         let sum = list[at];
-        chosen.push(of[sum.choice as usize]);
+        chosen.push(of[sum.choice as usize].clone());
         at = sum.from as usize;
     }
     chosen.reverse();
@@ -257,6 +261,8 @@ fn thin(sums: &mut Vec<Sum>) {
 
 #[cfg(test)]
 mod tests {
+    use htc_formats::DType;
+
     use super::*;
     use crate::math::random::Rng;
 
@@ -351,7 +357,10 @@ mod tests {
             cols: 256,
             source_type: DType::F16,
         };
-        let point = |dtype, loss| super::super::Point { dtype, loss };
+        let point = |weight, loss| super::super::Point {
+            form: Form::Dense { weight },
+            loss,
+        };
         let curve = Curve {
             matrix: MatrixId::Embedding,
             points: vec![
@@ -364,7 +373,10 @@ mod tests {
                 point(DType::F32, f64::NAN),
             ],
         };
-        let found: Vec<Form> = choices(&member, &[curve]).iter().map(|c| c.form).collect();
+        let found: Vec<Form> = choices(&member, &[curve])
+            .iter()
+            .map(|c| c.form.clone())
+            .collect();
         let dense = |weight| Form::Dense { weight };
         assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
     }

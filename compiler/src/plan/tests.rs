@@ -41,6 +41,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         slots: method.default_slots().to_vec(),
         factor_type,
         dense: DenseTypes::default(),
+        codes: CodeKinds::default(),
         treatment: TreatmentRequest::default(),
     }
 }
@@ -354,8 +355,8 @@ fn dense_types_reach_every_matrix_that_is_not_factorised() {
     );
     let plain = plain.unwrap();
     asked.dense = DenseTypes {
-        slots: Some(DType::Q8_0),
-        outside: Some(DType::Q4K),
+        slots: Some(DType::Q8_0.into()),
+        outside: Some(DType::Q4K.into()),
     };
     let plan = super::make(
         &hyper,
@@ -396,7 +397,7 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
     let hyper = hyper(256, 8, 4, 768);
     let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F32);
     asked.slots = vec![Slot::Q];
-    asked.dense.slots = Some(DType::Q8_0);
+    asked.dense.slots = Some(DType::Q8_0.into());
     let made = |source| super::make(&hyper, asked.clone(), &Evidence::default(), Whole(source));
     let short = made(DType::Q4_0).unwrap();
     for unit in &short.units {
@@ -439,7 +440,7 @@ fn rows_that_are_no_blocks_of_a_dense_type_have_another_and_say_so() {
     let hyper = hyper(64, 8, 4, 172);
     let mut asked = request(Method::PerSlot, Budget::Rank(8), DType::F16);
     asked.slots = vec![Slot::Q];
-    asked.dense.slots = Some(DType::Q4K);
+    asked.dense.slots = Some(DType::Q4K.into());
     let plan = super::make(&hyper, asked, &Evidence::default(), Whole(DType::F32)).unwrap();
     let of = |slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).unwrap();
     let form = |weight| Form::Dense { weight };
@@ -474,7 +475,7 @@ fn one_check_finds_whatever_does_not_fit() {
         a,
         b,
     };
-    assert!(faults(&|units| units[3].form = residual).is_ok());
+    assert!(faults(&|units| units[3].form = residual.clone()).is_ok());
     type Change<'a> = &'a dyn Fn(&mut Vec<UnitPlan>);
     let changes: [(Change, &str); 10] = [
         (

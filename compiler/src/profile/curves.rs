@@ -1,24 +1,20 @@
-//! What each matrix would lose in each type: some of its rows are coded as they will be, and what that adds to
+//! What each matrix would lose in each form: some of its rows are coded as they will be, and what that adds to
 //! the divergence is scaled up to all of them.
 
 use htc_formats::DType;
-use htc_formats::block::{self, BlockError, BlockFit};
-use htc_formats::model::{MatrixId, Role};
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::block::{BlockError, BlockFit};
+use htc_formats::model::Role;
+use htc_formats::source::ModelFile;
 
-use crate::calibrate::Place;
-use crate::codes;
+use super::bands;
+use super::sample::{Sample, costs};
 use crate::event::{Event, Watch};
-use crate::gradient::{GradientError, Gradients};
-use crate::math::{
-    FactoriseError, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
-};
-use crate::plan::{self, Curve, Member, Point};
+use crate::gradient::Gradients;
+use crate::math::FactoriseError;
+use crate::plan::{self, Curve, Form, Member, Point};
+use crate::request::CodeKinds;
 use crate::system::ordered;
 use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
-
-/// Rows of a matrix that are coded, at most.
-const SAMPLED: usize = 2 * codes::STRIP;
 
 /// The curves of matrices, in their order. They do not depend on the number of threads; a matrix for each
 /// is in work at a time. Without gradients each loses the part that it loses of its own outputs' energy.
@@ -30,6 +26,7 @@ pub fn measure(
     members: &[Member],
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
+    codes: CodeKinds,
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Curve>, UnitsError> {
@@ -40,7 +37,7 @@ pub fn measure(
         members.len(),
         members.len(),
         |index| {
-            let curve = of_matrix(source, &members[index], treatment, gradients);
+            let curve = of_matrix(source, &members[index], treatment, gradients, codes);
             curve.map_err(UnitsError::of(source))
         },
         |index, curve| {
@@ -65,6 +62,7 @@ fn of_matrix(
     member: &Member,
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
+    codes: CodeKinds,
 ) -> Result<Curve, UnitError> {
     let matrix = member.matrix;
     let role = matrix.weight();
@@ -79,7 +77,7 @@ fn of_matrix(
     let moment = inputs.as_ref().map(SiteInputs::second_moment);
     let feedback = match place {
         Some(place) => treatment
-            .feedback(place, codes::damping(Some(matrix)))
+            .feedback(place, crate::codes::damping(Some(matrix)))
             .map_err(failed)?,
         None => None,
     };
@@ -89,7 +87,11 @@ fn of_matrix(
     };
     let sample = Sample::of(source, tensor)?;
     let mut points = Vec::new();
-    for dtype in types(member) {
+    let loss = |stored: &[f32]| match &costs[..] {
+        [] => sample.part(stored, moment),
+        costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
+    };
+    for dtype in types(member).filter(|_| codes.has_blocks()) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
             // Numbers beyond the type: it is none for this matrix.
@@ -103,174 +105,19 @@ fn of_matrix(
             }) => continue,
             Err(error) => return Err(error),
         };
-        let loss = match &costs[..] {
-            [] => sample.part(&stored, moment),
-            costs => costs.iter().map(|cost| sample.cost(&stored, cost)).sum(),
-        };
-        points.push(Point { dtype, loss });
+        points.push(Point {
+            form: Form::Dense { weight: dtype },
+            loss: loss(&stored),
+        });
     }
+    points.extend(bands::points(&bands::Matrix {
+        member,
+        tensor: &tensor.name,
+        sample: &sample,
+        costs: &costs,
+        feedback: feedback.as_deref(),
+        codes: codes.bands(),
+        loss: &loss,
+    })?);
     Ok(Curve { matrix, points })
-}
-
-/// Half of `Σ_i h_i e_i C e_iᵀ` over the rows `e_i` of a matrix' error is what they cost, in nats per token.
-struct Cost {
-    /// `h`, by row.
-    rows: Vec<f32>,
-    order: usize,
-    /// The lower triangle of `C`.
-    moment: Vec<f64>,
-}
-
-/// What errors of a matrix cost: by what reads and the gradients at what it gives, and of an embedding by how
-/// often its rows are looked up and the gradients there.
-fn costs(
-    gradients: &Gradients,
-    matrix: MatrixId,
-    place: Option<Place>,
-    moment: Option<SecondMoment<'_>>,
-) -> Result<Vec<Cost>, UnitError> {
-    let unknown = |error: GradientError| UnitError::Cost(error.to_string());
-    let mut costs = Vec::with_capacity(2);
-    if let (Some(place), Some(moment)) = (place, moment) {
-        let of = if place == Place::Head {
-            MatrixId::Head
-        } else {
-            matrix
-        };
-        costs.push(Cost {
-            rows: gradients.of(of).map_err(unknown)?.diagonal,
-            order: moment.order,
-            moment: moment.values.to_vec(),
-        });
-    }
-    if matrix == MatrixId::Embedding {
-        let found = gradients.of(matrix).map_err(unknown)?;
-        let order = found.diagonal.len();
-        let mut moment = vec![0.0; order * order];
-        for block in &found.blocks {
-            let mut numbers = block.lower.iter();
-            for row in 0..block.order {
-                let to = &mut moment[(block.first + row) * order + block.first..][..=row];
-                for (to, &from) in to.iter_mut().zip(numbers.by_ref()) {
-                    *to = f64::from(from);
-                }
-            }
-        }
-        costs.push(Cost {
-            rows: gradients.shares().map_err(unknown)?,
-            order,
-            moment,
-        });
-    }
-    Ok(costs)
-}
-
-/// Some rows of a matrix.
-struct Sample {
-    rows: usize,
-    cols: usize,
-    values: Vec<f32>,
-    /// Their indices in the matrix.
-    indices: Vec<usize>,
-    /// Rows of the matrix for each of them.
-    stand_for: f64,
-}
-
-impl Sample {
-    /// Rows at equal distances.
-    fn of(source: &ModelFile, tensor: &ModelTensor) -> Result<Sample, UnitError> {
-        let (rows, cols) = (tensor.rows.min(SAMPLED), tensor.cols);
-        let bytes = source.bytes(tensor);
-        let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0);
-        let mut values = vec![0.0; rows * cols];
-        let mut indices = Vec::with_capacity(rows);
-        for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
-            let row = (2 * index + 1) * tensor.rows / (2 * rows);
-            let bytes = &bytes[row * row_bytes..][..row_bytes];
-            block::decode(tensor.dtype, bytes, values).map_err(|source| UnitError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            })?;
-            if let Some(col) = values.iter().position(|value| !value.is_finite()) {
-                return Err(UnitError::NotFinite {
-                    tensor: tensor.name.clone(),
-                    row,
-                    col,
-                    value: values[col],
-                });
-            }
-            indices.push(row);
-        }
-        Ok(Sample {
-            rows,
-            cols,
-            values,
-            indices,
-            stand_for: tensor.rows as f64 / rows.max(1) as f64,
-        })
-    }
-
-    /// What a decoder makes of them in a type.
-    fn stored(
-        &self,
-        tensor: &ModelTensor,
-        dtype: DType,
-        feedback: Option<&Feedback>,
-    ) -> Result<Vec<f32>, UnitError> {
-        let codec = |source| UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        };
-        let bytes = dtype.row_bytes(self.cols).unwrap_or(0) * self.rows;
-        let (mut bytes, mut stored) = (vec![0; bytes], vec![0.0; self.values.len()]);
-        let weight = self.weight(&self.values);
-        match feedback {
-            Some(feedback) => codes::encode(dtype, weight, feedback, &mut bytes, &mut stored)
-                .map_err(|error| UnitError::of_code(&tensor.name, error))?,
-            None => {
-                block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
-                block::decode(dtype, &bytes, &mut stored).map_err(codec)?;
-            }
-        }
-        Ok(stored)
-    }
-
-    /// The part of the outputs' energy that is lost.
-    fn part(&self, stored: &[f32], moment: Option<SecondMoment<'_>>) -> f64 {
-        let weight = self.weight(&self.values);
-        let energies = match moment {
-            Some(moment) => weighted_dense_energies(weight, stored, moment),
-            None => dense_energies(weight, stored),
-        };
-        energies.error().powi(2)
-    }
-
-    /// What the errors of all rows cost, judged by these.
-    fn cost(&self, stored: &[f32], cost: &Cost) -> f64 {
-        let roots: Vec<f32> = self
-            .indices
-            .iter()
-            .map(|&row| cost.rows.get(row).map_or(0.0, |h| h.max(0.0).sqrt()))
-            .collect();
-        let weighed = |values: &[f32]| -> Vec<f32> {
-            let rows = values.chunks(self.cols).zip(&roots);
-            rows.flat_map(|(row, root)| row.iter().map(move |value| value * root))
-                .collect()
-        };
-        let moment = SecondMoment {
-            order: cost.order,
-            values: &cost.moment,
-        };
-        let exact = weighed(&self.values);
-        let lost = weighted_dense_energies(self.weight(&exact), &weighed(stored), moment);
-        0.5 * self.stand_for * lost.missing
-    }
-
-    fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
-        Weight {
-            rows: self.rows,
-            cols: self.cols,
-            values,
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! What is measured on a model before its plan is made: only what the allocator looks at.
 
+mod bands;
 pub mod curves;
+mod sample;
 
 use htc_formats::source::ModelFile;
 
@@ -57,6 +59,7 @@ pub fn measure(
             &members,
             &treatment,
             measured.gradients,
+            request.codes,
             threads,
             watch,
         )?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use htc_formats::bands::Code;
+use htc_formats::bands::{Code, Kind};
 use htc_formats::model::{InputGroup, Slot};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -157,6 +157,70 @@ impl<'de> Deserialize<'de> for DenseType {
     }
 }
 
+/// The kinds of code that a matrix may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CodeKinds {
+    /// The types of GGUF, which other programs read as well.
+    Gguf,
+    /// Tables of levels.
+    Levels,
+    /// Trellises, and levels where these have too few bits.
+    Trellis,
+    /// Whichever loses least for its bytes.
+    #[default]
+    All,
+}
+
+impl CodeKinds {
+    /// All of them.
+    pub const ALL: [CodeKinds; 4] = [
+        CodeKinds::Gguf,
+        CodeKinds::Levels,
+        CodeKinds::Trellis,
+        CodeKinds::All,
+    ];
+
+    /// As it is typed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CodeKinds::Gguf => "gguf",
+            CodeKinds::Levels => "levels",
+            CodeKinds::Trellis => "trellis",
+            CodeKinds::All => "all",
+        }
+    }
+
+    /// Whether types of GGUF are among them.
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, CodeKinds::Gguf | CodeKinds::All)
+    }
+
+    /// The codes of bands among them.
+    pub fn bands(self) -> Vec<Code> {
+        let most_of_trellis = *Kind::Trellis.bits().end();
+        let among = |code: &Code| match self {
+            CodeKinds::Gguf => false,
+            CodeKinds::Levels => code.kind() == Kind::Levels,
+            CodeKinds::Trellis => code.kind() == Kind::Trellis || code.bits() > most_of_trellis,
+            CodeKinds::All => true,
+        };
+        Code::all().filter(among).collect()
+    }
+}
+
+impl FromStr for CodeKinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = CodeKinds::ALL
+            .into_iter()
+            .find(|kinds| kinds.name() == text);
+        found.ok_or_else(|| "codes are gguf, levels, trellis or all".to_owned())
+    }
+}
+
 /// What the caller asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -172,6 +236,8 @@ pub struct Request {
     pub factor_type: DType,
     /// How dense matrices are stored, where they are not to stay as in the source.
     pub dense: DenseTypes,
+    /// The kinds of code that [`Method::Quantise`] chooses from.
+    pub codes: CodeKinds,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
@@ -188,7 +254,11 @@ impl fmt::Display for Request {
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
         if self.method == Method::Quantise {
-            return write!(f, "--method {method} {}", self.budget);
+            write!(f, "--method {method} {}", self.budget)?;
+            if self.codes != CodeKinds::default() {
+                write!(f, " --codes {}", self.codes.name())?;
+            }
+            return Ok(());
         }
         write!(
             f,

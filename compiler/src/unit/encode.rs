@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, Codes};
+use htc_formats::bands::{Bands, Codes, Packer, STRIP_ROWS};
 use htc_formats::block;
 use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, dense_weight, place, weight_name};
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
 use crate::codes;
-use crate::math::codes::BandsEncodeError;
+use crate::math::codes::{BandsEncodeError, ColumnEnergies, StripCoder};
 use crate::math::{
-    self, Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
+    Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
 };
 use crate::plan::{Member, UnitPlan};
@@ -49,8 +49,14 @@ pub(super) fn bands(
     codes: &Codes,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
+    let matrix = unit.members.first().map(|member| member.matrix);
+    let feedback = match place(source, unit) {
+        Some(place) => treatment.feedback(place, crate::codes::damping(matrix)),
+        None => Ok(None),
+    };
+    let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        encode_bands(source, member, codes, moment)
+        encode_bands(source, member, (codes, feedback.as_deref()), moment)
     })
 }
 
@@ -176,12 +182,12 @@ fn encode(
     Ok((bytes, sums))
 }
 
-/// The bytes of a matrix in bands, and what that loses. The scales of its columns are of all rows, so that
-/// it is in memory as a whole.
+/// The bytes of a matrix in bands, and what that loses. It is read twice, some strips at a time: the scales of
+/// its columns are of all rows.
 fn encode_bands(
     source: &ModelFile,
     member: &Member,
-    codes: &Codes,
+    (codes, feedback): (&Codes, Option<&Feedback>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -190,30 +196,66 @@ fn encode_bands(
         tensor: tensor.name.clone(),
         source,
     };
-    let values = dense_weight(source, member)?;
-    check_finite(tensor, &values, 0)?;
-    let bytes = math::codes::encode_bands(codes, member.rows, &values).map_err(refused)?;
-    let stored_bands = Bands::new(codes, member.rows, &bytes).map_err(|e| refused(e.into()))?;
-    let step = (PORTION / member.cols.max(1)).max(1);
+    let (rows, cols) = (member.rows, member.cols);
+    let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0).max(1);
+    let step = (PORTION / cols.max(1)).max(1).next_multiple_of(STRIP_ROWS);
+    let portions = || source.bytes(tensor).chunks(step * row_bytes).enumerate();
+    let decode = |(portion, from): (usize, &[u8]), values: &mut Vec<f32>| {
+        values.resize(from.len() / row_bytes * cols, 0.0);
+        let decoded = block::decode(tensor.dtype, from, values);
+        decoded.map_err(|source| UnitError::Block {
+            tensor: tensor.name.clone(),
+            source,
+        })?;
+        check_finite(tensor, values, portion * step)
+    };
+    let mut values = Vec::new();
+    let mut energies = ColumnEnergies::new(cols);
+    for portion in portions() {
+        decode(portion, &mut values)?;
+        for row in values.chunks_exact(cols) {
+            energies.add(row).map_err(refused)?;
+        }
+    }
+    let columns = energies.scales(codes, feedback).map_err(refused)?;
+    let mut packer = Packer::new(codes, rows);
+    columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
+    let mut coder = StripCoder::new(codes, &columns, feedback, crate::codes::SWEEPS_OF_BANDS);
+    for portion in portions() {
+        decode(portion, &mut values)?;
+        for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
+            let strip = portion.0 * (step / STRIP_ROWS) + strip;
+            let weight = weight_of(values, cols);
+            let coded = coder.code(weight).map_err(refused)?;
+            let packed = coded.pack(strip, &mut packer);
+            packed.map_err(|error| refused(error.into()))?;
+        }
+    }
+    let bytes = packer.finish();
+    let stored_bands = Bands::new(codes, rows, &bytes).map_err(|e| refused(e.into()))?;
     let mut sums = [Energies::default(); 2];
     let mut stored = Vec::new();
-    for (portion, values) in values.chunks(step * member.cols).enumerate() {
+    for portion in portions() {
+        decode(portion, &mut values)?;
         stored.resize(values.len(), 0.0);
-        for (row, stored) in stored.chunks_exact_mut(member.cols).enumerate() {
-            let read = stored_bands.row(portion * step + row, stored);
+        for (row, stored) in stored.chunks_exact_mut(cols).enumerate() {
+            let read = stored_bands.row(portion.0 * step + row, stored);
             read.map_err(|error| refused(error.into()))?;
         }
-        let weight = Weight {
-            rows: values.len() / member.cols,
-            cols: member.cols,
-            values,
-        };
-        let lost = energies(weight, &stored, moment);
+        let lost = self::energies(weight_of(&values, cols), &stored, moment);
         sums.iter_mut()
             .zip(lost)
             .for_each(|(sum, lost)| *sum += lost);
     }
     Ok((bytes, sums))
+}
+
+fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
+    Weight {
+        rows: values.len() / cols.max(1),
+        cols,
+        values,
+    }
 }
 
 /// Names the first number of some rows that is not finite.

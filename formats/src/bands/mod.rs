@@ -18,7 +18,7 @@ mod tables;
 mod view;
 
 pub use code::{Code, Codes, CodesError, Kind};
-pub use pack::Packer;
+pub use pack::{Packer, stored_scale};
 pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};
 pub use view::{Bands, BandsError, level_scales};
 

@@ -139,6 +139,11 @@ impl Packer {
     }
 }
 
+/// A scale of a row or column as it is stored; infinite where it is too large.
+pub fn stored_scale(scale: f32) -> f32 {
+    f16::from_f32(scale).to_f32()
+}
+
 /// The codes of a chunk in planes of four, two and one bits.
 fn pack_chunk(codes: &[u8], bits: usize, out: &mut [u8]) {
     if bits == 8 {

@@ -40,6 +40,11 @@ impl Levels {
         Ok(Levels { bits, nearest })
     }
 
+    /// Bits of a code.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// The nearest level to a number in units of the integers.
     pub fn nearest(&self, x: f32) -> Nearest {
         // A cast saturates, and NaN becomes 0.
@@ -69,7 +74,7 @@ impl Levels {
         let whole =
             |share: f32| ((largest / 127.0 * share) as usize).clamp(1, usize::from(MAX_SCALE));
         let mut best = (f32::INFINITY, 0);
-        for scale in whole(0.3)..=whole(1.2) {
+        for scale in whole(0.3)..=(whole(1.25) + 1).min(MAX_SCALE.into()) {
             let scale = scale as u8;
             let error = self.error(x, importance, f32::from(scale));
             if error < best.0 {

@@ -1,15 +1,31 @@
-//! Encoders of the codes of [bands](htc_formats::bands): numbers in, codes and what they decode to out.
+//! Encoders of the codes of [bands](htc_formats::bands): numbers in, bytes out.
 //!
-//! Nothing here knows of a whole matrix. Whoever encodes one chooses the scales of its rows and columns,
-//! hands over a column, or four of them, of a strip of at most 256 rows, in units of the integers of the
-//! tables, and packs the codes with [`Packer`](htc_formats::bands::Packer). [`encode_bands`] is the plain
-//! way to do so, without calibration.
+//! The scales of columns come from a look at all rows ([`ColumnEnergies`]), then strips of 256 rows are coded
+//! one after the other, with [feedback](crate::Feedback) or alone ([`StripCoder`]). [`encode_bands`] does
+//! both for a matrix in memory.
 
+mod columns;
 mod levels;
 mod matrix;
+mod strip;
 mod trellis;
 
+use htc_formats::bands::{Code, Kind};
+
+pub use columns::{ColumnEnergies, Columns};
 pub use levels::{Levels, Nearest};
 pub use matrix::{BandsEncodeError, encode_bands};
-
+pub use strip::{CodedStrip, StripCoder};
 pub use trellis::Viterbi;
+
+/// The part of the energy of Gaussian numbers that a code loses, where they are coded alone.
+pub fn relative_error(code: Code) -> f64 {
+    const LEVELS: [f64; 7] = [0.104, 2.55e-2, 5.9e-3, 1.46e-3, 4.0e-4, 1.04e-4, 2.4e-5];
+    const TRELLIS: [f64; 4] = [0.0765, 2.04e-2, 5.6e-3, 1.7e-3];
+    let losses = match code.kind() {
+        Kind::Levels => &LEVELS[..],
+        Kind::Trellis => &TRELLIS,
+    };
+    let index = usize::from(code.bits()) - 2;
+    losses.get(index).copied().unwrap_or(0.0)
+}

@@ -6,6 +6,7 @@ use htc_formats::bands::{
 
 use crate::codes::{BandsEncodeError, Viterbi, encode_bands};
 use crate::random::Rng;
+use crate::{Feedback, SecondMoment, Weight, weighted_dense_energies};
 
 fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
     let mut rng = Rng(seed);
@@ -115,10 +116,16 @@ fn weights_that_count_more_lose_less() {
     assert!(weighted < 0.7 * plain, "{weighted} for {plain}");
 }
 
+/// The bytes of a matrix of which every weight counts the same.
+fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsEncodeError> {
+    let cols = codes.cols();
+    encode_bands(codes, Weight { rows, cols, values }, None, 0)
+}
+
 /// The relative error of a matrix.
 fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
-    let bytes = encode_bands(codes, rows, w).unwrap();
-    assert_eq!(bytes, encode_bands(codes, rows, w).unwrap());
+    let bytes = encoded(codes, rows, w).unwrap();
+    assert_eq!(bytes, encoded(codes, rows, w).unwrap());
     let bands = Bands::new(codes, rows, &bytes).unwrap();
     bands.check_scales().unwrap();
     let mut row = vec![0.0; codes.cols()];
@@ -161,7 +168,7 @@ fn odd_matrices_have_codes_or_are_refused() {
     let mut w = normal(3, 40 * 64, 1.0);
     w[64..128].fill(0.0);
     w.iter_mut().skip(40).step_by(64).for_each(|w| *w = 0.0);
-    let bytes = encode_bands(&codes, 40, &w).unwrap();
+    let bytes = encoded(&codes, 40, &w).unwrap();
     let mut row = [1.0; 64];
     let bands = Bands::new(&codes, 40, &bytes).unwrap();
     bands.row(1, &mut row).unwrap();
@@ -175,10 +182,51 @@ fn odd_matrices_have_codes_or_are_refused() {
     }
     assert!(loss(&codes, 40, &[0.25; 40 * 64]) < 0.02);
     w[70] = f32::NAN;
-    let fault = encode_bands(&codes, 40, &w).unwrap_err();
+    let fault = encoded(&codes, 40, &w).unwrap_err();
     assert!(matches!(fault, BandsEncodeError::NotFinite { row: 1, .. }), "{fault}");
     w[70] = 1e30;
-    assert!(matches!(encode_bands(&codes, 40, &w), Err(BandsEncodeError::Scale(_))));
-    assert!(encode_bands(&codes, 40, &w[1..]).is_err());
+    assert!(matches!(encoded(&codes, 40, &w), Err(BandsEncodeError::Scale(_))));
+    assert!(encoded(&codes, 40, &w[1..]).is_err());
     assert!(Viterbi::new(6).is_err());
+}
+
+/// A second moment of `n` inputs of which each depends on the one before.
+fn moment(n: usize) -> Vec<f64> {
+    let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
+    (0..n * n).map(|at| entry(at / n, at % n)).collect()
+}
+
+#[test]
+fn each_step_with_feedback_loses_less_of_the_outputs() {
+    let (rows, cols) = (300, 96);
+    let values = normal(21, rows * cols, 0.05);
+    let weight = Weight {
+        rows,
+        cols,
+        values: &values,
+    };
+    let of = moment(cols);
+    let moment = SecondMoment {
+        order: cols,
+        values: &of,
+    };
+    let feedback = Feedback::new(moment, 0.01).unwrap();
+    let lost = |codes: &Codes, feedback: Option<&Feedback>, sweeps: usize| {
+        let bytes = encode_bands(codes, weight, feedback, sweeps).unwrap();
+        let bands = Bands::new(codes, rows, &bytes).unwrap();
+        let mut stored = vec![0.0; values.len()];
+        for (i, row) in stored.chunks_exact_mut(cols).enumerate() {
+            bands.row(i, row).unwrap();
+        }
+        weighted_dense_energies(weight, &stored, moment).missing
+    };
+    for codes in ["1:l2x3", "1:l4x3", "1:t2x3", "1:t3x3", "1:t4x3", "1:t3x1,l4x1,t2x1"] {
+        let codes: Codes = codes.parse().unwrap();
+        let alone = lost(&codes, None, 0);
+        let fed = lost(&codes, Some(&feedback), 0);
+        let swept = lost(&codes, Some(&feedback), 1);
+        println!("{codes}: {:.3} with feedback, {:.3} swept", fed / alone, swept / alone);
+        assert!(fed < 0.6 * alone, "{codes}: {fed} {alone}");
+        assert!(swept < fed, "{codes}: {swept} {fed}");
+    }
 }

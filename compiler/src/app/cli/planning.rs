@@ -8,8 +8,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseType, DenseTypes, FirstPositions, Floor, Method, Request, Target,
-    TreatmentRequest, Wishes,
+    Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor, Method, Request,
+    Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -53,6 +53,10 @@ pub struct SizeArgs {
     /// The same for the embedding, and for the head where the model has its own
     #[arg(long, hide_short_help = true, value_name = "T")]
     pub embedding_type: Option<DenseType>,
+    /// For quantise, the kinds of code to choose from: gguf, which other programs read; levels, the fastest;
+    /// trellis, the closest; or all [default: all]
+    #[arg(long, hide_short_help = true, value_name = "KINDS")]
+    pub codes: Option<CodeKinds>,
 }
 
 impl SizeArgs {
@@ -113,7 +117,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 18] = [
+    pub(super) const IDS: [&str; 19] = [
         "method",
         "file_size",
         "bits",
@@ -132,6 +136,7 @@ impl PlanningArgs {
         "factor_type",
         "dense_type",
         "embedding_type",
+        "codes",
     ];
 
     /// The allocator asked for, or the default.
@@ -165,6 +170,7 @@ impl PlanningArgs {
                 slots: size.dense_type,
                 outside: size.embedding_type,
             },
+            codes: size.codes.unwrap_or_default(),
             treatment,
         }
     }

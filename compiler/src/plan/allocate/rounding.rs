@@ -1,8 +1,8 @@
 //! What storing in a type loses, beside what a rank loses.
 
 use htc_formats::DType;
-use htc_formats::bands::{Code, Kind};
 
+use crate::math::codes::relative_error;
 use crate::plan::form::Form;
 
 /// The part of the energy that is lost of a matrix whose numbers are stored in a type, about: that of
@@ -24,20 +24,6 @@ const LOST: [(DType, f64); 14] = [
     (DType::Q2K, 6.6e-2),
 ];
 
-/// The same of the codes of bands.
-fn of_code(code: Code) -> f64 {
-    const LEVELS: [f64; 7] = [0.104, 2.55e-2, 5.9e-3, 1.46e-3, 4.0e-4, 1.04e-4, 2.4e-5];
-    const TRELLIS: [f64; 4] = [0.0765, 2.04e-2, 5.6e-3, 1.7e-3];
-    let losses = match code.kind() {
-        Kind::Levels => &LEVELS[..],
-        Kind::Trellis => &TRELLIS,
-    };
-    losses
-        .get(usize::from(code.bits()) - 2)
-        .copied()
-        .unwrap_or(0.0)
-}
-
 /// The part of the energy that rounding takes from what is kept; nothing of what stays as in the source.
 /// Errors of two factors are independent of each other, and their product loses both.
 pub(super) fn lost(form: &Form) -> f64 {
@@ -49,7 +35,7 @@ pub(super) fn lost(form: &Form) -> f64 {
         Form::Kept => 0.0,
         Form::Dense { weight } => of(weight),
         Form::Bands { ref codes } => {
-            codes.iter().map(|&code| of_code(code)).sum::<f64>() / codes.len() as f64
+            codes.iter().map(|&code| relative_error(code)).sum::<f64>() / codes.len() as f64
         }
         Form::LowRank { a, b, .. } => of(a) + of(b),
         Form::SharedBasis {
@@ -62,10 +48,11 @@ pub(super) fn lost(form: &Form) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use htc_formats::bands::{Bands, Codes};
+    use htc_formats::bands::{Bands, Code, Codes};
     use htc_formats::block;
 
     use super::*;
+    use crate::math::Weight;
     use crate::math::codes::encode_bands;
     use crate::system::random::Rng;
 
@@ -85,9 +72,14 @@ mod tests {
             let whole = numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             (dtype.to_string(), missing / whole, expected)
         });
+        let weight = Weight {
+            rows: 64,
+            cols: 256,
+            values: &numbers,
+        };
         let codes = Code::all().map(|code| {
             let codes = Codes::uniform(code, 256).unwrap();
-            let bytes = encode_bands(&codes, 64, &numbers).unwrap();
+            let bytes = encode_bands(&codes, weight, None, 0).unwrap();
             let bands = Bands::new(&codes, 64, &bytes).unwrap();
             let mut row = [0.0; 256];
             let (mut missing, mut whole) = (0.0, 0.0);
@@ -97,7 +89,7 @@ mod tests {
                 missing += pairs.map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>();
                 whole += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             }
-            (code.to_string(), missing / whole, of_code(code))
+            (code.to_string(), missing / whole, relative_error(code))
         });
         let found: Vec<_> = found.into_iter().chain(codes).collect();
         let differs =

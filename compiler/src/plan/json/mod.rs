@@ -67,7 +67,8 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, FirstPositions, Floor, GaugeKind, ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, CodeKinds, DenseType, FirstPositions, Floor, GaugeKind, ShrinkageArg,
+    SinkProtection,
 };
 
 /// What `format` says.
@@ -193,6 +194,9 @@ pub struct RequestRecord {
     /// The same of embedding and head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding_type: Option<DenseType>,
+    /// The kinds of code that matrices were to have; absent where they may have all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codes: Option<CodeKinds>,
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
@@ -221,6 +225,7 @@ impl From<&Request> for RequestRecord {
                 .filter(|first| *first != FirstPositions::default()),
             dense_type: request.dense.slots,
             embedding_type: request.dense.outside,
+            codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
             slots: None,
             gauge: request.treatment.gauge,
             sink: request.treatment.sink,

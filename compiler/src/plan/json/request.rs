@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, DenseTypes, TreatmentRequest};
+use crate::request::{Allocation, CodeKinds, DenseTypes, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -15,6 +15,7 @@ pub(super) struct RequestInFile {
     pub budget: Option<Budget>,
     pub allocation: Allocation,
     pub dense: DenseTypes,
+    pub codes: CodeKinds,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub treatment: TreatmentRequest,
@@ -27,6 +28,7 @@ impl RequestInFile {
             budget,
             allocation,
             dense,
+            codes,
             slots,
             treatment,
         } = self;
@@ -37,6 +39,7 @@ impl RequestInFile {
             slots: slots.unwrap_or_else(|| named_slots(units)),
             factor_type,
             dense,
+            codes,
             treatment,
         }
     }
@@ -57,6 +60,7 @@ impl Checker {
             "first_positions",
             "dense_type",
             "embedding_type",
+            "codes",
             "slots",
             "gauge",
             "sink",
@@ -71,6 +75,7 @@ impl Checker {
             first,
             dense,
             outside,
+            codes,
             slots,
             gauge,
             sink,
@@ -107,6 +112,10 @@ impl Checker {
         if let Some((_, node)) = outside {
             types.outside = self.dense_type(at, "request.embedding_type", &node);
         }
+        let codes = codes.and_then(|(_, node)| {
+            let expected = "gguf, levels, trellis or all";
+            self.parsed(at, "request.codes", expected, &node)
+        });
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
@@ -128,6 +137,7 @@ impl Checker {
             budget,
             allocation,
             dense: types,
+            codes: codes.unwrap_or_default(),
             slots,
             treatment: asked,
         })

@@ -5,7 +5,7 @@ use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::request::{
-    BiasArg, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
+    BiasArg, DenseType, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
 };
 use crate::system::random::Rng;
 
@@ -62,6 +62,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
         dense: DenseTypes::default(),
+        codes: CodeKinds::default(),
         treatment: TreatmentRequest::default(),
     };
     let evidence = Evidence {
@@ -111,6 +112,7 @@ fn plans() -> Vec<Plan> {
             (Some(DType::Q4K), Some(DType::Q8_0)),
         ] {
             let plain = plan(method, Budget::Rank(32), Allocation::default());
+            let [slots, outside] = [slots, outside].map(|dtype| dtype.map(DenseType::from));
             let dense = DenseTypes { slots, outside };
             let slots = plain.request.slots[..2].to_vec();
             let asked = Request {
@@ -146,7 +148,7 @@ fn every_form_is_read_and_written() {
     let forms: Vec<_> = plan
         .units
         .iter()
-        .map(|unit| (unit.label(), unit.form))
+        .map(|unit| (unit.label(), unit.form.clone()))
         .collect();
     let low_rank = Form::LowRank {
         rank: 96,

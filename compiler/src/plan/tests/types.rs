@@ -64,6 +64,7 @@ fn exempt_channels_decide_the_types_of_their_factors() {
             plan.unit_of(MatrixId::Slot { layer: 0, slot })
                 .unwrap()
                 .form
+                .clone()
         };
         assert_eq!(down(&plain), down(&plan));
         let exact = plain.units.iter().all(|unit| unit.inexact().is_none());

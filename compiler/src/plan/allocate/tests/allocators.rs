@@ -326,10 +326,10 @@ fn rounding_is_lost_beside_the_rank() {
     };
     let (rounded, dense) = losses(DType::F16, None);
     assert!(rounded < 1e-6 && dense == 0.0, "{rounded} {dense}");
-    let (rounded, dense) = losses(DType::Q8_0, Some(DType::Q8_0));
+    let (rounded, dense) = losses(DType::Q8_0, Some(DType::Q8_0.into()));
     assert!((rounded / 4.6e-5 - 1.0).abs() < 0.2, "{rounded}");
     assert!((dense / 2.3e-5 - 1.0).abs() < 0.2, "{dense}");
-    let (rounded, dense) = losses(DType::Q4_0, Some(DType::F16));
+    let (rounded, dense) = losses(DType::Q4_0, Some(DType::F16.into()));
     assert!(rounded > 0.01 && dense == 0.0, "{rounded} {dense}");
 }
 

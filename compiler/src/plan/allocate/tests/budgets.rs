@@ -49,6 +49,7 @@ impl Case {
             slots,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
             dense: DenseTypes::default(),
+            codes: CodeKinds::default(),
             treatment: TreatmentRequest::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {

@@ -1,0 +1,155 @@
+//! The scales of columns, from a look at all rows, and those of rows, from the row alone.
+
+use htc_formats::bands::{
+    BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, TRELLIS_TABLES,
+    stored_scale,
+};
+
+use super::{BandsEncodeError, relative_error};
+use crate::Feedback;
+
+/// The largest number of a row may grow by this where errors of other columns are put back.
+const HEADROOM: f32 = 1.2;
+
+/// Mean squares of columns, over those of their rows.
+#[derive(Clone, Debug)]
+pub struct ColumnEnergies {
+    rows: usize,
+    sums: Vec<f64>,
+}
+
+impl ColumnEnergies {
+    /// Of no rows yet.
+    pub fn new(cols: usize) -> ColumnEnergies {
+        ColumnEnergies {
+            rows: 0,
+            sums: vec![0.0; cols],
+        }
+    }
+
+    /// Counts the next row.
+    ///
+    /// # Errors
+    /// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Length`].
+    pub fn add(&mut self, row: &[f32]) -> Result<(), BandsEncodeError> {
+        let cols = self.sums.len();
+        if row.len() != cols {
+            return Err(BandsEncodeError::Length {
+                rows: 1,
+                cols,
+                found: row.len(),
+            });
+        }
+        let index = self.rows;
+        if let Some(&value) = row.iter().find(|x| !x.is_finite()) {
+            return Err(BandsEncodeError::NotFinite { row: index, value });
+        }
+        self.rows += 1;
+        let mean = mean_square(row.iter().copied());
+        if mean > 0.0 {
+            for (sum, &x) in self.sums.iter_mut().zip(row) {
+                *sum += f64::from(x).powi(2) / mean;
+            }
+        }
+        Ok(())
+    }
+
+    /// The scales for these codes. What feedback moves into a column makes its numbers larger than they
+    /// were, by the errors of those before it, which are independent of them.
+    ///
+    /// # Errors
+    /// [`BandsEncodeError::Length`] where the codes are those of other columns, or the feedback is.
+    pub fn scales(
+        &self,
+        codes: &Codes,
+        feedback: Option<&Feedback>,
+    ) -> Result<Columns, BandsEncodeError> {
+        let cols = self.sums.len();
+        if codes.cols() != cols || feedback.is_some_and(|feedback| feedback.order != cols) {
+            return Err(BandsEncodeError::Length {
+                rows: 1,
+                cols: codes.cols(),
+                found: cols,
+            });
+        }
+        let rows = self.rows.max(1) as f64;
+        let natural: Vec<f64> = self.sums.iter().map(|sum| sum / rows).collect();
+        let mut grown = natural.clone();
+        if let Some(feedback) = feedback {
+            for k in 0..cols {
+                let error = relative_error(codes[k / BAND]) * grown[k];
+                let factors = &feedback.factor[k * cols..][k + 1..cols];
+                for (grown, &factor) in grown[k + 1..].iter_mut().zip(factors) {
+                    *grown += f64::from(factor).powi(2) * error;
+                }
+            }
+        }
+        let scale = |(col, square): (usize, f64)| {
+            let code = codes[col / BAND];
+            match code.kind() {
+                Kind::Levels => 1.0,
+                Kind::Trellis => {
+                    let table = &TRELLIS_TABLES[usize::from(code.bits()) - 2];
+                    let scale = square.sqrt() / f64::from(table.deviation);
+                    stored_scale(scale as f32)
+                }
+            }
+        };
+        Ok(Columns {
+            codes: codes.clone(),
+            natural: natural.iter().map(|square| square.sqrt() as f32).collect(),
+            scales: grown.into_iter().enumerate().map(scale).collect(),
+        })
+    }
+}
+
+/// Scales of columns as they are stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Columns {
+    codes: Codes,
+    /// Roots of mean squares, over those of the rows.
+    natural: Vec<f32>,
+    /// Ones in bands of levels, which have none.
+    scales: Vec<f32>,
+}
+
+impl Columns {
+    /// Writes them.
+    ///
+    /// # Errors
+    /// [`BandsError::Scale`].
+    pub fn pack(&self, packer: &mut Packer) -> Result<(), BandsError> {
+        for (col, &scale) in self.scales.iter().enumerate() {
+            if self.codes[col / BAND].kind() == Kind::Trellis {
+                packer.column_scale(col, scale)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of four columns.
+    pub(super) fn scales(&self, first: usize) -> [f32; QUAD] {
+        std::array::from_fn(|c| self.scales[first + c])
+    }
+
+    /// The scale of a row: for levels such that its largest number is about the largest level with the
+    /// largest scale, for a trellis the root of the mean square over those of the columns.
+    pub(super) fn row_scale(&self, kind: Kind, row: &[f32]) -> f32 {
+        match kind {
+            Kind::Levels => {
+                let largest = row.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+                HEADROOM * largest / (LEVEL_UNIT * 127.0 * f32::from(MAX_SCALE))
+            }
+            Kind::Trellis => {
+                let pairs = row.iter().zip(&self.natural);
+                let ratios = pairs.map(|(&x, &of)| if of > 0.0 { x / of } else { 0.0 });
+                mean_square(ratios).sqrt() as f32
+            }
+        }
+    }
+}
+
+fn mean_square(x: impl ExactSizeIterator<Item = f32>) -> f64 {
+    let count = x.len().max(1) as f64;
+    x.map(|x| f64::from(x).powi(2)).sum::<f64>() / count
+}

@@ -1,0 +1,273 @@
+//! Matrices in bands: which code each 32 columns should have, at every price of a byte.
+//!
+//! The errors of a column are those of its code times what a column is worth, `D_j Σ_i h_i w_ij²`: `h` is what
+//! errors at the outputs cost, `D` what the columns behind cannot make up for. What a code loses of a matrix
+//! is measured on some of its rows, all bands having it, and shared out among bands by their worth. Going from
+//! code to code where a byte gains most gives the plans of a matrix that nothing else beats.
+
+use htc_formats::bands::{BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind};
+
+use super::sample::{Cost, Sample};
+use crate::math::Feedback;
+use crate::math::codes::{BandsEncodeError, encode_bands};
+use crate::plan::{Form, Member, Point};
+use crate::unit::UnitError;
+
+/// Plans of a matrix, about.
+const PLANS: usize = 40;
+
+/// What plans of a matrix are made from.
+pub(super) struct Matrix<'a> {
+    pub member: &'a Member,
+    /// Its name.
+    pub tensor: &'a str,
+    /// Some of its rows.
+    pub sample: &'a Sample,
+    /// What errors cost; empty where it is not known.
+    pub costs: &'a [Cost],
+    pub feedback: Option<&'a Feedback>,
+    /// The codes to choose from.
+    pub codes: Vec<Code>,
+    /// What the matrix loses where this is stored of the sample.
+    pub loss: &'a dyn Fn(&[f32]) -> f64,
+}
+
+/// What a code costs and loses where the whole matrix has it.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    code: Code,
+    /// Bytes of a band.
+    bytes: u64,
+    loss: f64,
+}
+
+/// Plans of the matrix in bands that take less than the source, from the smallest on; none where its rows are
+/// no whole bands, or its numbers beyond the codes.
+pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
+    let (rows, cols) = (matrix.member.rows, matrix.member.cols);
+    if !cols.is_multiple_of(BAND) || cols == 0 {
+        return Ok(Vec::new());
+    }
+    let refused = |source| UnitError::Bands {
+        tensor: matrix.tensor.to_owned(),
+        source,
+    };
+    let mut whole = Vec::with_capacity(matrix.codes.len());
+    for &code in &matrix.codes {
+        let codes = Codes::uniform(code, cols).map_err(|e| refused(e.into()))?;
+        match lost(matrix, &codes) {
+            Ok(loss) => whole.push(Whole {
+                code,
+                bytes: bytes_of_band(code, rows),
+                loss,
+            }),
+            // Numbers beyond what a scale says: it is none for this matrix.
+            Err(BandsEncodeError::Scale(_)) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    let mut points = Vec::new();
+    for one in &whole {
+        let codes = Codes::uniform(one.code, cols).map_err(|e| refused(e.into()))?;
+        let loss = one.loss;
+        points.push(Point {
+            form: Form::Bands { codes },
+            loss,
+        });
+    }
+    let plans = plans(&hull(whole), &worth(matrix));
+    for (codes, loss) in plans {
+        let codes = Codes::new(codes, cols).map_err(|e: CodesError| refused(e.into()))?;
+        points.push(Point {
+            form: Form::Bands { codes },
+            loss,
+        });
+    }
+    let before = matrix.member.bytes();
+    let members = std::slice::from_ref(matrix.member);
+    points.retain(|point| point.form.bytes(members) < before);
+    Ok(points)
+}
+
+/// What the matrix loses in these codes, by the sample.
+fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
+    let sample = matrix.sample;
+    let sweeps = crate::codes::SWEEPS_OF_BANDS;
+    let weight = sample.weight(&sample.values);
+    let bytes = encode_bands(codes, weight, matrix.feedback, sweeps)?;
+    let bands = Bands::new(codes, sample.rows, &bytes)?;
+    let mut stored = vec![0.0; sample.values.len()];
+    for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {
+        bands.row(row, stored)?;
+    }
+    Ok((matrix.loss)(&stored))
+}
+
+/// Bytes of a band of so many rows, with the scales of its columns.
+fn bytes_of_band(code: Code, rows: usize) -> u64 {
+    let scales = match code.kind() {
+        Kind::Levels => 0,
+        Kind::Trellis => 2 * BAND,
+    };
+    (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
+}
+
+/// The part that each band has of what errors of the matrix cost.
+fn worth(matrix: &Matrix<'_>) -> Vec<f64> {
+    let sample = matrix.sample;
+    let mut columns = vec![0.0; sample.cols];
+    let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
+        let mut sums = vec![0.0; sample.cols];
+        let rows = sample.values.chunks_exact(sample.cols);
+        for (row, &index) in rows.zip(&sample.indices) {
+            let of_row = row_worth(index);
+            for (sum, &w) in sums.iter_mut().zip(row) {
+                *sum += of_row * f64::from(w).powi(2);
+            }
+        }
+        for (col, (all, sum)) in columns.iter_mut().zip(sums).enumerate() {
+            *all += sum * column_worth(col);
+        }
+    };
+    // In units of the mean of the second moment's diagonal.
+    let conditional = |col: usize| {
+        let feedback = matrix.feedback.map(|feedback| feedback.importance()[col]);
+        feedback.map_or(1.0, f64::from)
+    };
+    if matrix.costs.is_empty() {
+        count(&|_| 1.0, &conditional);
+    }
+    for (i, cost) in matrix.costs.iter().enumerate() {
+        let diagonal = |col: usize| cost.moment[col * cost.order + col];
+        let mean = (0..cost.order).map(diagonal).sum::<f64>() / cost.order.max(1) as f64;
+        let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
+        // Feedback is of the first; the others see errors that it did not choose.
+        match (i, matrix.feedback) {
+            (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
+            _ => count(&row, &diagonal),
+        }
+    }
+    let bands = columns
+        .chunks(BAND)
+        .map(|columns| columns.iter().sum::<f64>());
+    let bands: Vec<f64> = bands.collect();
+    let all: f64 = bands.iter().sum();
+    match all > 0.0 {
+        true => bands.iter().map(|band| band / all).collect(),
+        false => vec![1.0 / bands.len() as f64; bands.len()],
+    }
+}
+
+/// Those that no mixture of others beats, from the smallest on.
+fn hull(mut all: Vec<Whole>) -> Vec<Whole> {
+    all.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.loss.total_cmp(&b.loss)));
+    let mut hull: Vec<Whole> = Vec::with_capacity(all.len());
+    for next in all {
+        if hull
+            .last()
+            .is_some_and(|last| next.loss >= last.loss || next.bytes == last.bytes)
+        {
+            continue;
+        }
+        while let [.., before, last] = hull[..] {
+            if gain(&before, &last) > gain(&last, &next) {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(next);
+    }
+    hull
+}
+
+/// What a byte gains between two.
+fn gain(from: &Whole, to: &Whole) -> f64 {
+    (from.loss - to.loss) / (to.bytes - from.bytes) as f64
+}
+
+/// Codes of all bands, and what they lose together: from all the smallest on, in steps of about as many
+/// bytes, to all the largest.
+fn plans(hull: &[Whole], worth: &[f64]) -> Vec<(Vec<Code>, f64)> {
+    let [first, .., last] = hull else {
+        return Vec::new();
+    };
+    let mut steps: Vec<(f64, usize, usize)> = Vec::with_capacity(worth.len() * hull.len());
+    for (band, worth) in worth.iter().enumerate() {
+        for (step, pair) in hull.windows(2).enumerate() {
+            steps.push((worth * gain(&pair[0], &pair[1]), band, step));
+        }
+    }
+    // Of a band the steps come in their order, because gains fall along the hull.
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.2, a.1).cmp(&(b.2, b.1))));
+    let whole = (last.bytes - first.bytes) * worth.len() as u64;
+    let every = whole / PLANS as u64 + 1;
+    let mut codes = vec![first.code; worth.len()];
+    let (mut loss, mut bytes, mut told) = (first.loss, 0, 0);
+    let mut plans = Vec::with_capacity(PLANS + 1);
+    for (_, band, step) in steps {
+        let (from, to) = (&hull[step], &hull[step + 1]);
+        codes[band] = to.code;
+        loss -= (from.loss - to.loss) * worth[band];
+        bytes += to.bytes - from.bytes;
+        if bytes >= told + every {
+            plans.push((codes.clone(), loss.max(0.0)));
+            told = bytes;
+        }
+    }
+    plans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(code: Code, bytes: u64, loss: f64) -> Whole {
+        Whole { code, bytes, loss }
+    }
+
+    #[test]
+    fn what_lies_above_the_hull_is_no_step() {
+        let code = |bits| Code::levels(bits).unwrap();
+        let all = vec![
+            whole(code(2), 10, 1.0),
+            // Above the line from 2 to 4.
+            whole(code(3), 15, 0.8),
+            whole(code(4), 20, 0.2),
+            // Worse and larger.
+            whole(code(5), 25, 0.3),
+            whole(code(6), 40, 0.1),
+        ];
+        let bits: Vec<u8> = hull(all).iter().map(|one| one.code.bits()).collect();
+        assert_eq!(bits, [2, 4, 6]);
+    }
+
+    #[test]
+    fn a_plan_is_the_best_of_its_size() {
+        let code = |bits| Code::levels(bits).unwrap();
+        let hull = [
+            whole(code(2), 10, 1.0),
+            whole(code(3), 14, 0.4),
+            whole(code(4), 19, 0.15),
+        ];
+        let worth = [0.5, 0.1, 0.15, 0.05, 0.2];
+        let found = plans(&hull, &worth);
+        assert!(found.len() > 5);
+        for (codes, loss) in found {
+            let at = |code: &Code| hull.iter().find(|one| one.code == *code).unwrap();
+            let bytes: u64 = codes.iter().map(|code| at(code).bytes).sum();
+            let sum: f64 = codes.iter().zip(worth).map(|(c, w)| at(c).loss * w).sum();
+            assert!((sum - loss).abs() < 1e-12, "{sum} {loss}");
+            // By trying everything of no more bytes.
+            let mut least = f64::INFINITY;
+            for index in 0..3usize.pow(5) {
+                let of = |band: u32| &hull[index / 3usize.pow(band) % 3];
+                let bytes_of: u64 = (0..5).map(|band| of(band).bytes).sum();
+                if bytes_of <= bytes {
+                    let loss: f64 = (0..5).map(|b| of(b).loss * worth[b as usize]).sum();
+                    least = least.min(loss);
+                }
+            }
+            assert!(loss <= least + 1e-12, "{loss} {least} of {bytes}");
+        }
+    }
+}
