@@ -71,7 +71,7 @@ pub(super) fn allocate(
         Budget::Bytes(total) => total,
         budget => return Err(PlanError::NotOfFiles { budget }),
     };
-    let Some((chosen, lost)) = best(&choices, budget) else {
+    let Some((chosen, lost)) = best(&core(choices.clone(), budget), budget) else {
         let least = choices.iter().map(|of| of.iter().map(|c| c.bytes).min());
         let least: u64 = least.flatten().sum();
         let whole = match request.budget {
@@ -166,6 +166,42 @@ fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         better
     });
     all
+}
+
+/// Choices on each side of the one that a price of bytes takes, which are looked at (the core of a knapsack:
+/// Balas and Zemel, "An algorithm for large zero-one knapsack problems", 1980).
+const BESIDE: usize = 4;
+
+/// Of choices in the order of their bytes those around the ones that the budget's price takes, and the smallest.
+/// Choices further off are in none of the best plans unless bytes are left over.
+fn core(mut choices: Vec<Vec<Choice>>, budget: u64) -> Vec<Vec<Choice>> {
+    let at = |of: &[Choice], price: f64| {
+        let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
+        let least = costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+        least.map_or(0, |(index, _)| index)
+    };
+    let bytes = |price: f64| -> u64 {
+        let taken = choices.iter().filter_map(|of| of.get(at(of, price)));
+        taken.map(|choice| choice.bytes).sum()
+    };
+    let (mut low, mut high) = (-80.0_f64, 20.0_f64);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        match bytes(middle.exp()) > budget {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    for of in &mut choices {
+        let taken = at(of, high.exp());
+        let mut index = 0;
+        of.retain(|_| {
+            let near = index == 0 || index + BESIDE >= taken && index <= taken + BESIDE;
+            index += 1;
+            near
+        });
+    }
+    choices
 }
 
 /// A sum over the first matrices that no other beats.
@@ -347,6 +383,31 @@ mod tests {
         let prices = (0..4000).map(|i| 10f64.powf(-4.0 - f64::from(i) / 250.0));
         let bound = prices.map(bound).max_by(f64::total_cmp).unwrap();
         assert!(bound > 0.0 && lost < 1.01 * bound, "{lost} {bound}");
+    }
+
+    #[test]
+    fn the_core_is_as_good_as_all_and_holds_what_is_smallest() {
+        let mut rng = Rng(13);
+        for _ in 0..40 {
+            let choices: Vec<Vec<Choice>> = (0..4 + rng.below(8))
+                .map(|_| {
+                    let (size, loss) = (1e4 * (1.0 + 20.0 * rng.unit()), rng.unit());
+                    let of = |step: i32| {
+                        let bits = 2.0 + 0.2 * f64::from(step);
+                        choice((size * bits) as u64, loss * 4f64.powf(-bits))
+                    };
+                    (0..30).map(of).collect()
+                })
+                .collect();
+            let of = |of: &Vec<Choice>, at: usize| of[at].bytes;
+            let smallest: u64 = choices.iter().map(|c| of(c, 0)).sum();
+            let largest: u64 = choices.iter().map(|c| of(c, 29)).sum();
+            assert!(best(&core(choices.clone(), smallest), smallest).is_some());
+            let budget = smallest + ((largest - smallest) as f64 * rng.unit()) as u64;
+            let (_, lost) = best(&core(choices.clone(), budget), budget).unwrap();
+            let (_, least) = best(&choices, budget).unwrap();
+            assert!(lost <= 1.002 * least, "{lost} {least}");
+        }
     }
 
     #[test]
