@@ -21,9 +21,6 @@ pub const DAMPING_WHERE_TIED: f64 = 0.3;
 /// Sweeps of coordinate descent over the codes.
 pub const SWEEPS: usize = 2;
 
-/// The same over bands, whose trellises are searched again in each.
-pub const SWEEPS_OF_BANDS: usize = 1;
-
 /// Rows that are coded together. Whoever codes the same rows in the same strips gets the same codes.
 pub const STRIP: usize = 64;
 

@@ -2,7 +2,7 @@ mod types;
 
 use super::kind::kinds;
 use super::*;
-use crate::request::{DenseTypes, TreatmentRequest};
+use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
@@ -368,7 +368,7 @@ fn dense_types_reach_every_matrix_that_is_not_factorised() {
     // The selected slots, their ratio and their form are as before; four slots and two matrices more.
     assert_eq!(plan.ratio(), plain.ratio());
     assert_eq!(plan.units.len(), plain.units.len() + 3 * 4 + 2);
-    let form = |matrix| plan.unit_of(matrix).unwrap().form;
+    let form = |matrix| plan.unit_of(matrix).unwrap().form.clone();
     let slot = |layer, slot| MatrixId::Slot { layer, slot };
     assert_eq!(form(slot(1, Slot::Q)), plain.units[1].form);
     for dense in [Slot::O, Slot::Gate, Slot::Up, Slot::Down] {
@@ -415,7 +415,7 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
         slot: Slot::O,
     });
     assert_eq!(
-        o.map(|unit| (unit.form, unit.notes.len())),
+        o.map(|unit| (unit.form.clone(), unit.notes.len())),
         Some((Form::Kept, 0))
     );
     // A slot that would grow as factors is dense in the type.

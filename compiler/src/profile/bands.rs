@@ -92,7 +92,7 @@ pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
 /// What the matrix loses in these codes, by the sample.
 fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     let sample = matrix.sample;
-    let sweeps = crate::codes::SWEEPS_OF_BANDS;
+    let sweeps = crate::codes::SWEEPS;
     let weight = sample.weight(&sample.values);
     let bytes = encode_bands(codes, weight, matrix.feedback, sweeps)?;
     let bands = Bands::new(codes, sample.rows, &bytes)?;

@@ -56,7 +56,7 @@ pub(super) fn bands(
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        encode_bands(source, member, (codes, feedback.as_deref()), moment)
+        encode_bands(source, member, (bands, feedback.as_deref()), moment)
     })
 }
 
@@ -220,7 +220,7 @@ fn encode_bands(
     let columns = energies.scales(codes, feedback).map_err(refused)?;
     let mut packer = Packer::new(codes, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(codes, &columns, feedback, crate::codes::SWEEPS_OF_BANDS);
+    let mut coder = StripCoder::new(codes, &columns, feedback, codes::SWEEPS);
     for portion in portions() {
         decode(portion, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {

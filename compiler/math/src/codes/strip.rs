@@ -93,8 +93,7 @@ struct Strip<'w> {
 
 impl<'a> StripCoder<'a> {
     /// For a matrix in these codes whose columns have these scales. Without feedback the squares of errors
-    /// count alike; with it there are `sweeps` of descent behind it, each search again with all other
-    /// columns as they were found.
+    /// count alike; with it there are `sweeps` of descent over levels behind it.
     pub fn new(
         codes: &'a Codes,
         columns: &'a Columns,
@@ -136,7 +135,8 @@ impl<'a> StripCoder<'a> {
         }
         if let Some(feedback) = self.feedback {
             let mut slopes = Vec::new();
-            for _ in 0..self.sweeps {
+            let sweeps = if self.codes.has(Kind::Levels) { self.sweeps } else { 0 };
+            for _ in 0..sweeps {
                 strip.slopes(feedback, &mut slopes);
                 if !self.sweep(&mut strip, feedback, &mut slopes)? {
                     break;
@@ -228,7 +228,8 @@ impl<'a> StripCoder<'a> {
         Ok(())
     }
 
-    /// One sweep of descent over the codes, `slopes` being `E C`; whether any changed.
+    /// One sweep of descent over the levels, `slopes` being `E C`; whether any changed. Searching the paths of
+    /// trellises again gains nothing.
     fn sweep(
         &mut self,
         strip: &mut Strip<'_>,
@@ -238,22 +239,9 @@ impl<'a> StripCoder<'a> {
         let mut bands = std::mem::take(&mut strip.coded.bands);
         let mut changed = false;
         for (band, coded) in bands.iter_mut().enumerate() {
-            let bits = self.codes[band].bits();
-            match coded {
-                CodedBand::Levels(scales, quads) => {
-                    let levels = table(&mut self.tables, bits)?;
-                    changed |= strip.sweep_levels(levels, feedback, band, (scales, quads), slopes);
-                }
-                CodedBand::Trellis(quads) => {
-                    let search = search(&mut self.searches, bits)?;
-                    for (quad, states) in quads.iter_mut().enumerate() {
-                        let first = band * BAND + quad * QUAD;
-                        let columns = self.columns.scales(first);
-                        let found =
-                            strip.sweep_quad(search, feedback, (first, columns), states, slopes);
-                        changed |= found;
-                    }
-                }
+            if let CodedBand::Levels(scales, quads) = coded {
+                let levels = table(&mut self.tables, self.codes[band].bits())?;
+                changed |= strip.sweep_levels(levels, feedback, band, (scales, quads), slopes);
             }
         }
         strip.coded.bands = bands;
@@ -487,74 +475,6 @@ impl Strip<'_> {
         changed
     }
 
-    /// Searches a quad again with all others as they are; what is found is taken where it is better.
-    fn sweep_quad(
-        &mut self,
-        search: &mut Viterbi,
-        feedback: &Feedback,
-        (first, columns): (usize, [f32; QUAD]),
-        states: &mut Vec<u16>,
-        slopes: &mut [f32],
-    ) -> bool {
-        let n = self.cols;
-        let moment = |i: usize, j: usize| f64::from(feedback.moment[(first + i) * n + first + j]);
-        let Some(inverse) = inverse(moment) else {
-            return false;
-        };
-        let mut wanted = vec![[0.0; QUAD]; self.padded];
-        for (r, wanted) in wanted.iter_mut().enumerate().take(self.rows) {
-            let at = r * n + first;
-            for j in 0..QUAD {
-                let step: f64 = (0..QUAD)
-                    .map(|i| f64::from(slopes[at + i]) * inverse[i][j])
-                    .sum();
-                wanted[j] = self.values[at + j] + step as f32;
-            }
-        }
-        // What none of the others can make up for counts, others being as they are.
-        let diagonal = std::array::from_fn(|i| moment(i, i) as f32);
-        let found = self.search(search, &wanted, columns, diagonal);
-        let before = self.quad(first);
-        self.stand_for(search, &found, columns, first);
-        let moved: Vec<[f32; QUAD]> = self
-            .quad(first)
-            .iter()
-            .zip(&before)
-            .map(|(new, old)| std::array::from_fn(|c| new[c] - old[c]))
-            .collect();
-        let mut gain = 0.0;
-        for (r, moved) in moved.iter().enumerate() {
-            for i in 0..QUAD {
-                let curve: f64 = (0..QUAD).map(|j| moment(i, j) * f64::from(moved[j])).sum();
-                gain += f64::from(moved[i]) * (2.0 * f64::from(slopes[r * n + first + i]) - curve);
-            }
-        }
-        if gain <= 0.0 {
-            for (r, before) in before.iter().enumerate() {
-                self.values[r * n + first..][..QUAD].copy_from_slice(before);
-            }
-            return false;
-        }
-        *states = found;
-        let all = MatMut::from_row_major_slice_mut(slopes, self.rows, n);
-        let moment = MatRef::from_row_major_slice(&feedback.moment, n, n);
-        matmul(
-            all,
-            Accum::Add,
-            MatRef::from_row_major_slice(moved.as_flattened(), self.rows, QUAD),
-            moment.subrows(first, QUAD),
-            -1.0,
-            Par::Seq,
-        );
-        true
-    }
-
-    /// What a quad of the rows stands for.
-    fn quad(&self, first: usize) -> Vec<[f32; QUAD]> {
-        let of = |row: &[f32]| std::array::from_fn(|c| row[first + c]);
-        self.values.chunks_exact(self.cols).map(of).collect()
-    }
-
     /// The scales of rows by least squares under the second moment, codes fixed.
     fn refit(
         &mut self,
@@ -625,32 +545,4 @@ fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>)
         1.0,
         Par::Seq,
     );
-}
-
-/// The inverse of a symmetric positive matrix by Gauss and Jordan; `None` where it is none.
-fn inverse(matrix: impl Fn(usize, usize) -> f64) -> Option<[[f64; QUAD]; QUAD]> {
-    let mut left: [[f64; QUAD]; QUAD] =
-        std::array::from_fn(|i| std::array::from_fn(|j| matrix(i, j)));
-    let mut right = [[0.0; QUAD]; QUAD];
-    for (i, row) in right.iter_mut().enumerate() {
-        row[i] = 1.0;
-    }
-    for pivot in 0..QUAD {
-        let by = left[pivot][pivot];
-        if by <= 0.0 || !by.is_finite() {
-            return None;
-        }
-        for j in 0..QUAD {
-            left[pivot][j] /= by;
-            right[pivot][j] /= by;
-        }
-        for i in (0..QUAD).filter(|&i| i != pivot) {
-            let factor = left[i][pivot];
-            for j in 0..QUAD {
-                left[i][j] -= factor * left[pivot][j];
-                right[i][j] -= factor * right[pivot][j];
-            }
-        }
-    }
-    Some(right)
 }

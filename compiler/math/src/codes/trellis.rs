@@ -8,6 +8,9 @@ const SEAM: usize = 64;
 /// Numbers that the inner loop handles together.
 const LANES: usize = 8;
 
+/// The value of each state, eight to a chunk.
+type Values = [[f32; LANES]; STATES / LANES];
+
 /// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): among all paths
 /// the one of least weighted squared error. Tails are bitten: the bits of the first weights go on behind
 /// the last, so that a sequence of `n` weights takes exactly `n` times the bits of its code. The state at
@@ -20,7 +23,7 @@ const LANES: usize = 8;
 pub struct Viterbi {
     bits: u32,
     /// The value of each state, eight to a chunk.
-    values: Vec<[f32; LANES]>,
+    values: Box<Values>,
     /// For each weight the least cost of a path up to it, by the bits that the next state keeps of
     /// its last; the costs before the first weight come first.
     costs: Vec<f32>,
@@ -43,10 +46,13 @@ impl Viterbi {
 
     /// With values of one's own, for whoever trains tables.
     pub fn with_values(code: Code, value: impl Fn(usize) -> f32) -> Viterbi {
-        let chunk = |i: usize| std::array::from_fn(|lane| value(i * LANES + lane));
+        let mut values = Box::new([[0.0; LANES]; STATES / LANES]);
+        for (state, to) in values.as_flattened_mut().iter_mut().enumerate() {
+            *to = value(state);
+        }
         Viterbi {
             bits: u32::from(code.bits()),
-            values: (0..STATES / LANES).map(chunk).collect(),
+            values,
             costs: Vec::new(),
             seam: Default::default(),
         }
@@ -122,7 +128,7 @@ impl Viterbi {
         for (i, &target) in targets.iter().rev().enumerate() {
             let weight = importance.map_or(1.0, |weights| weights[targets.len() - 1 - i]);
             let (before, after) = self.costs[i * kept..(i + 2) * kept].split_at_mut(kept);
-            step(&self.values, target, weight, before, after);
+            step(&self.values, terms(target, weight), before, after);
         }
     }
 
@@ -131,7 +137,8 @@ impl Viterbi {
         let before = (targets.len() - 1 - t) * self.kept();
         let weight = importance.map_or(1.0, |weights| weights[t]);
         let value = self.values[state / LANES][state % LANES];
-        self.costs[before + (state >> self.bits)] + of_weight(targets[t], value, weight)
+        let kept = self.costs[before + (state >> self.bits)];
+        of_weight(terms(targets[t], weight), value, kept)
     }
 
     /// The cheapest state of the first weight.
@@ -169,84 +176,117 @@ impl Viterbi {
     }
 }
 
-/// The error of a weight.
+/// The error of a weight, less the square of its target, which is the same for all values: so that it is
+/// two fused operations. Fused ones give the same numbers on every processor.
 #[inline(always)]
-fn of_weight(target: f32, value: f32, weight: f32) -> f32 {
-    let d = target - value;
-    d * d * weight
+fn of_weight([weight, slope]: [f32; 2], value: f32, cost: f32) -> f32 {
+    value.mul_add(weight.mul_add(value, slope), cost)
+}
+
+/// What [`of_weight`] takes of a weight.
+fn terms(target: f32, weight: f32) -> [f32; 2] {
+    [weight, -2.0 * weight * target]
 }
 
 /// One weight: from the least costs by kept bits to those behind it.
-type Step = fn(&[[f32; LANES]], f32, f32, &[f32], &mut [f32]);
+type Step = fn(&Values, [f32; 2], &[f32], &mut [f32]);
 
 /// The version for a number of bits and this processor.
 fn step_of(bits: u32) -> Step {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         return match bits {
-            2 => wide::<2>,
-            3 => wide::<3>,
-            4 => wide::<4>,
-            _ => wide::<5>,
+            2 => wide::<2, { STATES >> 2 }>,
+            3 => wide::<3, { STATES >> 3 }>,
+            4 => wide::<4, { STATES >> 4 }>,
+            _ => wide::<5, { STATES >> 5 }>,
         };
     }
     match bits {
-        2 => step::<2>,
-        3 => step::<3>,
-        4 => step::<4>,
-        _ => step::<5>,
+        2 => step::<2, { STATES >> 2 }>,
+        3 => step::<3, { STATES >> 3 }>,
+        4 => step::<4, { STATES >> 4 }>,
+        _ => step::<5, { STATES >> 5 }>,
     }
 }
 
-/// [`step`] compiled for AVX2; same operations, same numbers.
+/// [`step`] for AVX2 with FMA; same operations, same numbers.
 #[cfg(target_arch = "x86_64")]
-fn wide<const BITS: usize>(
-    values: &[[f32; LANES]],
-    target: f32,
-    weight: f32,
+fn wide<const BITS: usize, const KEPT: usize>(
+    values: &Values,
+    terms: [f32; 2],
     before: &[f32],
     after: &mut [f32],
 ) {
-    #[target_feature(enable = "avx2")]
-    fn inner<const BITS: usize>(
-        values: &[[f32; LANES]],
-        target: f32,
-        weight: f32,
-        before: &[f32],
-        after: &mut [f32],
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2,fma")]
+    fn inner<const BITS: usize, const KEPT: usize>(
+        values: &Values,
+        [weight, slope]: [f32; 2],
+        before: &[f32; KEPT],
+        after: &mut [f32; KEPT],
     ) {
-        step::<BITS>(values, target, weight, before, after);
+        let (weight, slope) = (_mm256_set1_ps(weight), _mm256_set1_ps(slope));
+        // Of two neighbours each four times.
+        let pairs = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
+        for chunk in 0..KEPT / LANES {
+            let mut least = _mm256_set1_ps(f32::INFINITY);
+            for j in 0..1 << BITS {
+                let at = j * (KEPT / LANES) + chunk;
+                let from = (at * LANES) >> BITS;
+                // SAFETY: `at` is below STATES / LANES, so that `from` is below KEPT, and with two bits
+                // even, so that the one behind it is there, too.
+                let (value, old) = unsafe {
+                    let value = _mm256_loadu_ps(values.get_unchecked(at).as_ptr());
+                    let old = before.as_ptr().add(from);
+                    let old = match BITS {
+                        2 => _mm256_permutevar_ps(
+                            _mm256_castpd_ps(_mm256_set1_pd(old.cast::<f64>().read_unaligned())),
+                            pairs,
+                        ),
+                        _ => _mm256_set1_ps(*old),
+                    };
+                    (value, old)
+                };
+                let cost = _mm256_fmadd_ps(value, _mm256_fmadd_ps(weight, value, slope), old);
+                // Of two that cost the same the first.
+                least = _mm256_min_ps(cost, least);
+            }
+            // SAFETY: `chunk` is below KEPT / LANES.
+            unsafe { _mm256_storeu_ps(after.as_mut_ptr().add(chunk * LANES), least) };
+        }
     }
-    // SAFETY: `step_of` hands this out on processors that have AVX2 only.
-    unsafe { inner::<BITS>(values, target, weight, before, after) }
+    if let (Ok(before), Ok(after)) = (before.try_into(), after.try_into()) {
+        // SAFETY: `step_of` hands this out on processors that have AVX2 and FMA only.
+        unsafe { inner::<BITS, KEPT>(values, terms, before, after) }
+    }
 }
 
 #[inline(always)]
-fn step<const BITS: usize>(
-    values: &[[f32; LANES]],
-    target: f32,
-    weight: f32,
+fn step<const BITS: usize, const KEPT: usize>(
+    values: &Values,
+    terms: [f32; 2],
     before: &[f32],
     after: &mut [f32],
 ) {
-    let kept = STATES >> BITS;
+    let ([before], []) = before.as_chunks::<KEPT>() else {
+        return;
+    };
     let (after, _) = after.as_chunks_mut::<LANES>();
-    let before = &before[..kept];
-    let columns = &values[..STATES / LANES];
-    for (chunk, after) in after.iter_mut().enumerate() {
+    for chunk in 0..KEPT / LANES {
         let mut least = [f32::INFINITY; LANES];
         for j in 0..1 << BITS {
-            let at = j * (kept / LANES) + chunk;
-            let values = &columns[at];
+            let at = j * (KEPT / LANES) + chunk;
+            let values = &values[at];
             // A state takes over the bits that the class of the one before kept.
             let old: [f32; LANES] = if BITS >= 3 {
                 [before[(at * LANES) >> BITS]; LANES]
             } else {
-                let pair = &before[(at * LANES) >> BITS..][..LANES >> BITS];
-                std::array::from_fn(|lane| pair[lane >> BITS])
+                std::array::from_fn(|lane| before[(at * LANES + lane) >> BITS])
             };
             for lane in 0..LANES {
-                let cost = old[lane] + of_weight(target, values[lane], weight);
+                let cost = of_weight(terms, values[lane], old[lane]);
                 least[lane] = if cost < least[lane] {
                     cost
                 } else {
@@ -254,6 +294,6 @@ fn step<const BITS: usize>(
                 };
             }
         }
-        *after = least;
+        after[chunk] = least;
     }
 }

@@ -227,6 +227,9 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
         let swept = lost(&codes, Some(&feedback), 1);
         println!("{codes}: {:.3} with feedback, {:.3} swept", fed / alone, swept / alone);
         assert!(fed < 0.6 * alone, "{codes}: {fed} {alone}");
-        assert!(swept < fed, "{codes}: {swept} {fed}");
+        match codes.has(Kind::Levels) {
+            true => assert!(swept < fed, "{codes}: {swept} {fed}"),
+            false => assert_eq!(swept, fed, "{codes}"),
+        }
     }
 }

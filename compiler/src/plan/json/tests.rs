@@ -5,7 +5,7 @@ use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::request::{
-    BiasArg, DenseType, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
+    BiasArg, DenseType, CodeKinds, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
 };
 use crate::system::random::Rng;
 

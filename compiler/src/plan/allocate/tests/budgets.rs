@@ -1,7 +1,7 @@
 //! What holds of every allocator and every budget.
 
 use super::*;
-use crate::request::{DenseTypes, TreatmentRequest};
+use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 
 /// A model, what is asked, and how its source stores it.
 struct Case {

@@ -4,7 +4,7 @@ mod allocators;
 mod budgets;
 mod published;
 
-use crate::request::{DenseTypes, TreatmentRequest};
+use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::{Forward, HyperParameters, MatrixId, Slot};
 
