@@ -19,6 +19,9 @@ fn main() {
             viterbi.encode(&x, Some(&weights), &mut states);
             best = best.min(start.elapsed().as_secs_f64());
         }
-        println!("{bits} bits: {:.3} million weights a second", 1024.0 / best / 1e6);
+        println!(
+            "{bits} bits: {:.3} million weights a second",
+            1024.0 / best / 1e6
+        );
     }
 }

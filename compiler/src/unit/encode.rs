@@ -46,12 +46,12 @@ pub(super) fn dense(
 pub(super) fn bands(
     source: &ModelFile,
     unit: &UnitPlan,
-    codes: &Codes,
+    bands: &Codes,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
     let feedback = match place(source, unit) {
-        Some(place) => treatment.feedback(place, crate::codes::damping(matrix)),
+        Some(place) => treatment.feedback(place, codes::damping(matrix)),
         None => Ok(None),
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
@@ -187,7 +187,7 @@ fn encode(
 fn encode_bands(
     source: &ModelFile,
     member: &Member,
-    (codes, feedback): (&Codes, Option<&Feedback>),
+    (bands, feedback): (&Codes, Option<&Feedback>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -217,10 +217,10 @@ fn encode_bands(
             energies.add(row).map_err(refused)?;
         }
     }
-    let columns = energies.scales(codes, feedback).map_err(refused)?;
-    let mut packer = Packer::new(codes, rows);
+    let columns = energies.scales(bands, feedback).map_err(refused)?;
+    let mut packer = Packer::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(codes, &columns, feedback, codes::SWEEPS);
+    let mut coder = StripCoder::new(bands, &columns, feedback, codes::SWEEPS);
     for portion in portions() {
         decode(portion, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
@@ -232,7 +232,7 @@ fn encode_bands(
         }
     }
     let bytes = packer.finish();
-    let stored_bands = Bands::new(codes, rows, &bytes).map_err(|e| refused(e.into()))?;
+    let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
     let mut sums = [Energies::default(); 2];
     let mut stored = Vec::new();
     for portion in portions() {

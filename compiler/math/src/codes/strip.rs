@@ -135,7 +135,11 @@ impl<'a> StripCoder<'a> {
         }
         if let Some(feedback) = self.feedback {
             let mut slopes = Vec::new();
-            let sweeps = if self.codes.has(Kind::Levels) { self.sweeps } else { 0 };
+            let sweeps = if self.codes.has(Kind::Levels) {
+                self.sweeps
+            } else {
+                0
+            };
             for _ in 0..sweeps {
                 strip.slopes(feedback, &mut slopes);
                 if !self.sweep(&mut strip, feedback, &mut slopes)? {

@@ -5,7 +5,8 @@ use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::request::{
-    BiasArg, DenseType, CodeKinds, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
+    BiasArg, CodeKinds, DenseType, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection,
+    TreatmentRequest,
 };
 use crate::system::random::Rng;
 
@@ -57,6 +58,7 @@ fn parsed(text: &str) -> Result<Plan, PlanFileError> {
 fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
     let request = Request {
         method,
+        method_from: None,
         budget,
         allocation,
         slots: method.default_slots().to_vec(),
