@@ -215,7 +215,7 @@ impl Compiler {
 
     /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
     pub fn codes(mut self, codes: CodeKinds) -> Self {
-        self.wishes.codes = codes;
+        self.wishes.codes = Some(codes);
         self
     }
 

@@ -8,7 +8,7 @@ use htc_formats::DType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Shrinkage, ShrinkageArg};
+use super::{Method, Shrinkage, ShrinkageArg};
 
 /// A kind of gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -380,6 +380,16 @@ pub enum TreatmentError {
     OfFactors {
         /// What was asked for.
         option: String,
+    },
+    /// It is about codes, which the method does not choose.
+    #[error(
+        "{option}: the method {} makes factors and chooses no codes; leave it out, or take `method` quantise", method.name()
+    )]
+    OfCodes {
+        /// What was asked for.
+        option: String,
+        /// The method.
+        method: Method,
     },
     /// The gauge has nothing to shrink.
     #[error(

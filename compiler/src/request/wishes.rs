@@ -39,7 +39,7 @@ pub struct Wishes {
     /// How dense matrices are stored; as in the source by default.
     pub dense: DenseTypes,
     /// The kinds of code to choose from; all by default.
-    pub codes: CodeKinds,
+    pub codes: Option<CodeKinds>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
 }
@@ -87,7 +87,7 @@ impl Wishes {
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
-            codes: self.codes,
+            codes: self.codes.unwrap_or_default(),
             treatment: self.treatment,
         }
     }
@@ -119,9 +119,14 @@ impl Wishes {
     /// Refuses what the method has no use for.
     ///
     /// # Errors
-    /// [`TreatmentError::OfFactors`].
+    /// [`TreatmentError::OfFactors`], [`TreatmentError::OfCodes`].
     pub fn check(&self) -> Result<(), TreatmentError> {
-        match (self.method(), self.of_factors()) {
+        let method = self.method();
+        if let Some(codes) = self.codes.filter(|_| method != Method::Quantise) {
+            let option = format!("`codes` {}", codes.name());
+            return Err(TreatmentError::OfCodes { option, method });
+        }
+        match (method, self.of_factors()) {
             (Method::Quantise, Some((option, value))) => {
                 let name = option.trim_start_matches('-').replace('-', "_");
                 let option = format!("`{name}` {value}").trim_end().to_owned();

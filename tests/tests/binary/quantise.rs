@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use htc_formats::bands::{Codes, Kind};
 use htc_tests::artifact::Artifact;
 use htc_tests::material::{demo, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
@@ -86,13 +87,43 @@ fn every_matrix_has_a_type() {
     let manifest = Artifact::open(&scratch.path("small.htz")).manifest;
     let weights = manifest.tensors.iter().filter(|t| t.rows > 1);
     for tensor in weights {
-        assert!(
-            tensor.dtype.block_len() > 1,
-            "{} {}",
-            tensor.name,
-            tensor.dtype
-        );
+        let coded = tensor.dtype.block_len() > 1 || tensor.codes.is_some();
+        assert!(coded, "{} {}", tensor.name, tensor.dtype);
     }
+}
+
+#[test]
+fn each_kind_of_code_is_closer_than_the_one_before() {
+    let scratch = Scratch::new();
+    let mut before = f64::INFINITY;
+    for codes in ["gguf", "levels", "trellis"] {
+        let options = ["--file-size", "3MB", "--codes", codes];
+        compile(&scratch, "kind.htz", &options).run().ok();
+        let artifact = Artifact::open(&scratch.path("kind.htz"));
+        let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
+        let wanted = |list: &Codes| match codes {
+            "levels" => !list.has(Kind::Trellis),
+            // More bits than trellises have are levels.
+            _ => list.has(Kind::Trellis) || list.iter().all(|code| code.bits() > 5),
+        };
+        assert!(
+            weights.all(|t| t.codes.as_ref().map_or(codes == "gguf", &wanted)),
+            "{codes}"
+        );
+        let kl = divergence(&scratch.path("kind.htz"));
+        assert!(kl < 0.9 * before, "{codes}: {kl}, before {before}");
+        before = kl;
+    }
+    let factors = htc![
+        "compile",
+        demo("reference-7m-f16.gguf"),
+        "-o",
+        scratch.path("no.htz")
+    ];
+    let refused = factors.args(["--method", "gp", "--codes", "levels"]).run();
+    refused.refused(2, &["codes", "levels", "gp", "quantise"]);
+    let unknown = compile(&scratch, "no.htz", &["--codes", "fine"]).run();
+    unknown.refused(2, &["--codes", "gguf, levels, trellis or all"]);
 }
 
 #[test]

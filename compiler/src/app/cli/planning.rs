@@ -156,7 +156,7 @@ impl PlanningArgs {
                 slots: size.dense_type,
                 outside: size.embedding_type,
             },
-            codes: size.codes.unwrap_or_default(),
+            codes: size.codes,
             treatment,
         }
     }
