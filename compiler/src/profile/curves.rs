@@ -2,6 +2,7 @@
 //! the divergence is scaled up to all of them.
 
 use htc_formats::DType;
+use htc_formats::bands::BAND;
 use htc_formats::block::{BlockError, BlockFit};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
@@ -49,11 +50,20 @@ pub fn measure(
     Ok(curves)
 }
 
+/// Types that are looked at beside bands, which lose less than the others in as many bytes.
+const BESIDE_BANDS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
+
 /// Types that a matrix may have: those whose blocks fit, and which take less than the source.
-fn types(member: &Member) -> impl Iterator<Item = DType> {
+fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
-    let all = BlockFit::TYPES.iter().copied();
-    all.filter(move |dtype| dtype.row_bytes(cols).is_some() && dtype.row_bytes(cols) < before)
+    let all = match codes {
+        _ if !codes.has_blocks() => &[],
+        CodeKinds::All if cols.is_multiple_of(BAND) => &BESIDE_BANDS[..],
+        _ => BlockFit::TYPES,
+    };
+    let fits =
+        move |dtype: &DType| dtype.row_bytes(cols).is_some() && dtype.row_bytes(cols) < before;
+    all.iter().copied().filter(fits)
 }
 
 /// What a matrix loses in every type.
@@ -91,7 +101,7 @@ fn of_matrix(
         [] => sample.part(stored, moment),
         costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
     };
-    for dtype in types(member).filter(|_| codes.has_blocks()) {
+    for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
             // Numbers beyond the type: it is none for this matrix.
