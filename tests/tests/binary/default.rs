@@ -120,6 +120,10 @@ fn a_size_of_the_file_and_options_of_factors_are_refused() {
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
     let off = compile(&scratch, "off.htz", &off).run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
+    // What is too small is named as it was asked for.
+    let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
+    assert_eq!(small.code(), Some(2));
+    assert!(small.stderr.contains("--bits 2: the smallest"), "{small:?}");
     let sized = compile(&scratch, "sized.htz", &["--file-size", "1MB"]);
     let report = sized.run().json();
     assert_eq!(text(&report, "/plan/method"), "quantise");
@@ -160,7 +164,7 @@ fn a_dry_run_of_the_default_expects_a_size() {
 #[test]
 fn an_effort_goes_into_plan_and_bytes() {
     let scratch = Scratch::new();
-    let sized = ["--bits", "9", "--force"];
+    let sized = ["--file-size", "170kB", "--force"];
     let with = |name: &str, options: &[&str]| {
         let report = compile(&scratch, name, &[&sized[..], options].concat());
         let report = report.run().json();
@@ -181,7 +185,7 @@ fn an_effort_goes_into_plan_and_bytes() {
     // A plan says how its codes are chosen.
     let plan = scratch.path("plan.json");
     let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
-    let made = made.args(["--bits", "9", "--effort", "fast", "--cache"]);
+    let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);
     made.arg(scratch.path("cache")).run().ok();
     let written: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
     assert_eq!(text(&written, "/request/effort"), "fast");
