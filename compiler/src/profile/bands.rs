@@ -104,9 +104,8 @@ pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
 /// What the matrix loses in these codes, by the sample.
 fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     let sample = matrix.sample;
-    let sweeps = crate::codes::SWEEPS;
     let weight = sample.weight(&sample.values);
-    let bytes = encode_bands(codes, weight, matrix.feedback, sweeps)?;
+    let bytes = encode_bands(codes, weight, matrix.feedback, sample.sweeps)?;
     let bands = Bands::new(codes, sample.rows, &bytes)?;
     let mut stored = vec![0.0; sample.values.len()];
     for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {

@@ -9,7 +9,7 @@ use htc_formats::source::ModelFile;
 
 use super::bands;
 use super::sample::{Sample, costs};
-use crate::event::{Event, Watch};
+use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::math::FactoriseError;
 use crate::plan::{self, Curve, Form, Member, Point};
@@ -31,7 +31,7 @@ pub fn measure(
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Curve>, UnitsError> {
-    watch.tell(Event::Measuring(members.len()));
+    watch.tell(Event::Measuring(Measurement::Curves, members.len()));
     let mut curves = Vec::with_capacity(members.len());
     ordered::for_each(
         threads,
@@ -54,7 +54,7 @@ pub fn measure(
 const BESIDE_BANDS: [DType; 4] = [DType::Q4K, DType::Q5K, DType::Q6K, DType::Q8_0];
 
 /// Types that a matrix may have: those whose blocks fit, and which take less than the source.
-fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = DType> {
+pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = match codes {
         _ if !codes.has_blocks() => &[],
@@ -95,7 +95,8 @@ fn of_matrix(
         Some(gradients) => costs(gradients, matrix, place, moment)?,
         None => Vec::new(),
     };
-    let sample = Sample::of(source, tensor)?;
+    let effort = treatment.effort().work();
+    let sample = Sample::of(source, tensor, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| match &costs[..] {
         [] => sample.part(stored, moment),

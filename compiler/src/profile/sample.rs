@@ -8,10 +8,8 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use crate::calibrate::Place;
 use crate::gradient::{GradientError, Gradients};
 use crate::math::{Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::request::Work;
 use crate::unit::UnitError;
-
-/// Rows of a matrix that are coded, at most.
-const SAMPLED: usize = 2 * crate::codes::STRIP;
 
 /// Half of `Σ_i h_i e_i C e_iᵀ` over the rows `e_i` of a matrix' error is what they cost, in nats per token.
 pub(super) struct Cost {
@@ -76,12 +74,14 @@ pub(super) struct Sample {
     pub indices: Vec<usize>,
     /// Rows of the matrix for each of them.
     stand_for: f64,
+    /// Sweeps over their codes.
+    pub sweeps: usize,
 }
 
 impl Sample {
-    /// Rows at equal distances.
-    pub fn of(source: &ModelFile, tensor: &ModelTensor) -> Result<Sample, UnitError> {
-        let (rows, cols) = (tensor.rows.min(SAMPLED), tensor.cols);
+    /// Rows at equal distances, as many as the effort says.
+    pub fn of(source: &ModelFile, tensor: &ModelTensor, effort: Work) -> Result<Sample, UnitError> {
+        let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
         let bytes = source.bytes(tensor);
         let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0);
         let mut values = vec![0.0; rows * cols];
@@ -109,6 +109,7 @@ impl Sample {
             values,
             indices,
             stand_for: tensor.rows as f64 / rows.max(1) as f64,
+            sweeps: effort.sweeps,
         })
     }
 
@@ -127,10 +128,14 @@ impl Sample {
         let (mut bytes, mut stored) = (vec![0; bytes], vec![0.0; self.values.len()]);
         let weight = self.weight(&self.values);
         match feedback {
-            Some(feedback) => {
-                crate::codes::encode(dtype, weight, feedback, &mut bytes, &mut stored)
-                    .map_err(|error| UnitError::of_code(&tensor.name, error))?
-            }
+            Some(feedback) => crate::codes::encode(
+                dtype,
+                weight,
+                (feedback, self.sweeps),
+                &mut bytes,
+                &mut stored,
+            )
+            .map_err(|error| UnitError::of_code(&tensor.name, error))?,
             None => {
                 block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
                 block::decode(dtype, &bytes, &mut stored).map_err(codec)?;

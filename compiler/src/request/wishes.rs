@@ -4,7 +4,7 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes,
+    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
     FirstPositions, Floor, GaugeKind, Method, Request, SinkProtection, TextSource, TreatmentError,
     TreatmentRequest,
 };
@@ -42,6 +42,8 @@ pub struct Wishes {
     pub codes: Option<CodeKinds>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
+    /// How much work goes into it.
+    pub effort: Effort,
 }
 
 impl Wishes {
@@ -89,6 +91,7 @@ impl Wishes {
             dense: self.dense,
             codes: self.codes.unwrap_or_default(),
             treatment: self.treatment,
+            effort: self.effort,
         }
     }
 

@@ -36,6 +36,7 @@ pub(super) fn dense(
     let code = Code {
         dtype,
         feedback: feedback.map_err(|error| failed(source, unit, error))?,
+        sweeps: treatment.effort().work().sweeps,
     };
     all(source, unit, treatment, |member, moment| {
         encode(source, member, &code, moment)
@@ -56,7 +57,8 @@ pub(super) fn bands(
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        encode_bands(source, member, (bands, feedback.as_deref()), moment)
+        let feedback = (feedback.as_deref(), treatment.effort().work().sweeps);
+        encode_bands(source, member, (bands, feedback), moment)
     })
 }
 
@@ -123,6 +125,8 @@ struct Code {
     dtype: DType,
     /// How columns make up for the errors of those before them; alone without.
     feedback: Option<Arc<Feedback>>,
+    /// Sweeps over its codes, behind feedback.
+    sweeps: usize,
 }
 
 /// The bytes of a matrix in another type, and what that loses.
@@ -160,7 +164,7 @@ fn encode(
         };
         match &code.feedback {
             Some(feedback) => {
-                let coded = codes::encode(dtype, weight, feedback, to, &mut stored);
+                let coded = codes::encode(dtype, weight, (feedback, code.sweeps), to, &mut stored);
                 coded.map_err(|error| UnitError::of_code(&tensor.name, error))?;
             }
             None => {
@@ -187,7 +191,7 @@ fn encode(
 fn encode_bands(
     source: &ModelFile,
     member: &Member,
-    (bands, feedback): (&Codes, Option<&Feedback>),
+    (bands, (feedback, sweeps)): (&Codes, (Option<&Feedback>, usize)),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -220,7 +224,7 @@ fn encode_bands(
     let columns = energies.scales(bands, feedback).map_err(refused)?;
     let mut packer = Packer::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(bands, &columns, feedback, codes::SWEEPS);
+    let mut coder = StripCoder::new(bands, &columns, feedback, sweeps);
     for portion in portions() {
         decode(portion, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {

@@ -67,8 +67,8 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, FirstPositions, Floor, GaugeKind, ShrinkageArg,
-    SinkProtection,
+    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind,
+    ShrinkageArg, SinkProtection,
 };
 
 /// What `format` says.
@@ -212,6 +212,9 @@ pub struct RequestRecord {
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<ShrinkageArg>,
+    /// Absent where it is the usual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -231,6 +234,7 @@ impl From<&Request> for RequestRecord {
             sink: request.treatment.sink,
             bias: request.treatment.bias,
             shrinkage: request.treatment.shrinkage,
+            effort: Some(request.effort).filter(|effort| *effort != Effort::default()),
         }
     }
 }

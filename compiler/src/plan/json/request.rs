@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, CodeKinds, DenseTypes, TreatmentRequest};
+use crate::request::{Allocation, CodeKinds, DenseTypes, Effort, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -19,6 +19,7 @@ pub(super) struct RequestInFile {
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub treatment: TreatmentRequest,
+    pub effort: Effort,
 }
 
 impl RequestInFile {
@@ -31,6 +32,7 @@ impl RequestInFile {
             codes,
             slots,
             treatment,
+            effort,
         } = self;
         Request {
             method,
@@ -42,6 +44,7 @@ impl RequestInFile {
             dense,
             codes,
             treatment,
+            effort,
         }
     }
 }
@@ -67,6 +70,7 @@ impl Checker {
             "sink",
             "bias",
             "shrinkage",
+            "effort",
         ];
         let [
             budget,
@@ -82,6 +86,7 @@ impl Checker {
             sink,
             bias,
             shrinkage,
+            effort,
         ] = self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
@@ -134,6 +139,12 @@ impl Checker {
             let expected = "a text with auto or a number from 0 to 1";
             asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
         }
+        let mut asked_effort = Effort::default();
+        if let Some((_, node)) = effort {
+            asked_effort = self
+                .parsed(at, "request.effort", "fast, normal or high", &node)
+                .unwrap_or_default();
+        }
         (self.misfits.count == before).then_some(RequestInFile {
             budget,
             allocation,
@@ -141,6 +152,7 @@ impl Checker {
             codes: codes.unwrap_or_default(),
             slots,
             treatment: asked,
+            effort: asked_effort,
         })
     }
 

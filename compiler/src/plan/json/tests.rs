@@ -5,7 +5,7 @@ use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::request::{
-    BiasArg, CodeKinds, DenseType, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection,
+    BiasArg, CodeKinds, DenseType, DenseTypes, Effort, GaugeKind, ShrinkageArg, SinkProtection,
     TreatmentRequest,
 };
 use crate::system::random::Rng;
@@ -66,6 +66,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
         treatment: TreatmentRequest::default(),
+        effort: Effort::default(),
     };
     let evidence = Evidence {
         cache: Some(1 << 18),

@@ -52,6 +52,7 @@ impl Case {
             dense: DenseTypes::default(),
             codes: CodeKinds::default(),
             treatment: TreatmentRequest::default(),
+            effort: Default::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
             // Shapes that share no basis.
