@@ -16,6 +16,7 @@ mod compile;
 mod dry_run;
 mod eval;
 mod exempt;
+mod export;
 mod factors;
 mod forms;
 mod goal;

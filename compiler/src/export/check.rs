@@ -1,0 +1,55 @@
+//! Whether what was written is read as the artifact is.
+
+use htc_formats::model::{HyperParameters, RopePairs};
+use htc_formats::vocab::Vocabulary;
+use serde_json::Value;
+
+use super::ExportError;
+
+/// Compares the hyper-parameters of an output, whose heads are in the order `pairs`.
+pub(super) fn hyper(
+    artifact: &HyperParameters,
+    pairs: RopePairs,
+    found: &HyperParameters,
+) -> Result<(), ExportError> {
+    let mut expected = artifact.clone();
+    expected.forward.rope_pairs = pairs;
+    if expected == *found {
+        return Ok(());
+    }
+    let json = |hyper: &HyperParameters| serde_json::to_value(hyper).unwrap_or_default();
+    let (expected, found) = (json(&expected), json(found));
+    let keys = expected.as_object().into_iter().flat_map(|map| map.keys());
+    let keys = keys.chain(found.as_object().into_iter().flat_map(|map| map.keys()));
+    let entry = |of: &Value, key: &str| of.get(key).cloned().unwrap_or_default();
+    let mut keys = keys.filter(|key| entry(&expected, key) != entry(&found, key));
+    let what = keys.next().cloned().unwrap_or_default();
+    Err(ExportError::Differs {
+        expected: entry(&expected, &what).to_string(),
+        found: entry(&found, &what).to_string(),
+        what,
+    })
+}
+
+/// Compares the tokens of an output, and what they stand for.
+pub(super) fn vocabulary(expected: &Vocabulary, found: &Vocabulary) -> Result<(), ExportError> {
+    let tokens = expected.tokens.iter().zip(&expected.kinds);
+    let mut pairs = tokens.zip(found.tokens.iter().zip(&found.kinds)).enumerate();
+    if let Some((id, (expected, found))) = pairs.find(|(_, (one, other))| one != other) {
+        return Err(ExportError::Differs {
+            what: format!("token {id}"),
+            expected: format!("{expected:?}"),
+            found: format!("{found:?}"),
+        });
+    }
+    let numbers = |of: &Vocabulary| (of.tokens.len(), of.add_bos, of.add_eos, of.add_space_prefix);
+    let (expected, found) = (numbers(expected), numbers(found));
+    match expected == found {
+        true => Ok(()),
+        false => Err(ExportError::Differs {
+            what: "the vocabulary".to_owned(),
+            expected: format!("{expected:?}"),
+            found: format!("{found:?}"),
+        }),
+    }
+}
