@@ -33,7 +33,9 @@ fn by_folder(vocabulary: &Vocabulary) -> Vocabulary {
 }
 
 fn letters(model: &str) -> Vocabulary {
-    let tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab", "<sep>", "  ", "<eot>"];
+    let tokens = [
+        "<unk>", "<s>", "</s>", "a", "b", "ab", "<sep>", "  ", "<eot>",
+    ];
     let mut kinds = vec![TokenKind::Normal; tokens.len()];
     kinds[0] = TokenKind::Unknown;
     for special in [1, 2, 6, 8] {
@@ -154,14 +156,16 @@ fn a_folder_says_what_the_vocabulary_is() {
     }
     for (path, vocabulary) in real() {
         let mut found = by_folder(&vocabulary);
-        if vocabulary.model == SENTENCE_PIECE {
-            // Tokens with flags are listed beside the pieces, which gives them other scores.
-            let flagged = vocabulary.strip_after.iter();
-            for &id in flagged {
-                found.scores[id as usize] = vocabulary.scores[id as usize];
+        // Tokens with flags are listed beside the pieces, which gives them other scores and kinds.
+        for &id in &vocabulary.strip_after {
+            found.scores[id as usize] = vocabulary.scores[id as usize];
+            if vocabulary.kinds[id as usize] == TokenKind::Unknown {
+                assert_eq!(found.kinds[id as usize], TokenKind::Control);
+                found.kinds[id as usize] = TokenKind::Unknown;
             }
-        } else {
-            // No entry of GGUF says what these are, and no file of a folder.
+        }
+        if vocabulary.model == BYTE_LEVEL {
+            // No file of a folder says which tokens are never produced.
             for (found, expected) in found.kinds.iter_mut().zip(&vocabulary.kinds) {
                 if *expected == TokenKind::Unused {
                     *found = TokenKind::Unused;

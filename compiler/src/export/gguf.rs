@@ -63,7 +63,9 @@ pub(super) fn of_adapter(file: &ModelFile) -> Vec<(String, Value)> {
         ),
     ];
     let entries = entries.into_iter();
-    entries.map(|(key, value)| (key.to_owned(), value)).collect()
+    entries
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 impl<'a> GgufFile<'a> {

@@ -142,7 +142,10 @@ impl Job<'_> {
         }
         model.write(&self.producer, Some(file))?;
         let mut files = vec![written(path, lengths.0)];
-        files.extend(lora.zip(lengths.1).map(|(path, bytes)| written(path, bytes)));
+        files.extend(
+            lora.zip(lengths.1)
+                .map(|(path, bytes)| written(path, bytes)),
+        );
         Ok(self.report(Naming::Gguf, &outputs, files))
     }
 
@@ -220,7 +223,9 @@ impl Job<'_> {
     fn common_type(&self) -> Result<DType, ExportError> {
         let slots = (0..self.file.hyper.layers)
             .flat_map(|layer| Slot::ALL.map(|slot| MatrixId::Slot { layer, slot }));
-        let ids = [MatrixId::Embedding, MatrixId::Head].into_iter().chain(slots);
+        let ids = [MatrixId::Embedding, MatrixId::Head]
+            .into_iter()
+            .chain(slots);
         let matrices = ids.filter_map(|id| Matrix::find(self.file, id));
         let mut common = None;
         for matrix in matrices {
@@ -264,12 +269,7 @@ impl Job<'_> {
         self.producer.watch.tell(Event::Exporting(tensors));
     }
 
-    fn report(
-        &self,
-        naming: Naming,
-        outputs: &Outputs<'_>,
-        files: Vec<Written>,
-    ) -> ExportReport {
+    fn report(&self, naming: Naming, outputs: &Outputs<'_>, files: Vec<Written>) -> ExportReport {
         ExportReport {
             artifact: name_of(&self.options.artifact),
             format: match naming {

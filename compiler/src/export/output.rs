@@ -49,7 +49,9 @@ impl<'a> Content<'a> {
     /// The tensors of the artifact that are read for it.
     pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
         Ok(match self {
-            Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => vec![*stored],
+            Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => {
+                vec![*stored]
+            }
             Content::Matrix(matrix) => matrix.tensors()?,
             Content::Zeros => Vec::new(),
         })
@@ -64,8 +66,17 @@ impl Output<'_> {
 
     /// Whether it is a vector, which has one dimension.
     pub fn is_vector(&self) -> bool {
-        matches!(self.pieces.first().map(|piece| &piece.content), Some(Content::Vector(..)))
-            || (self.rows == 1 && matches!(self.pieces[..], [Piece { content: Content::Zeros, .. }]))
+        matches!(
+            self.pieces.first().map(|piece| &piece.content),
+            Some(Content::Vector(..))
+        ) || (self.rows == 1
+            && matches!(
+                self.pieces[..],
+                [Piece {
+                    content: Content::Zeros,
+                    ..
+                }]
+            ))
     }
 
     /// Whether its matrices are stored as in the artifact.
@@ -169,7 +180,13 @@ impl<'a> Planner<'a, '_> {
             return match role {
                 Role::Linear { slot, .. } if self.wanted.biases.contains(&slot) => {
                     let cols = self.file.hyper.slot_shape(slot).0;
-                    Ok(Some(self.of_vector(named, cols, DType::F32, Content::Zeros, None)))
+                    Ok(Some(self.of_vector(
+                        named,
+                        cols,
+                        DType::F32,
+                        Content::Zeros,
+                        None,
+                    )))
                 }
                 _ if named.required => Err(ExportError::Missing(role)),
                 _ => Ok(None),
@@ -186,7 +203,13 @@ impl<'a> Planner<'a, '_> {
         let add = if less_one { -1.0 } else { 0.0 };
         let content = Content::Vector(stored, add);
         let order = self.order(role);
-        Ok(Some(self.of_vector(named, stored.tensor.cols, dtype, content, order)))
+        Ok(Some(self.of_vector(
+            named,
+            stored.tensor.cols,
+            dtype,
+            content,
+            order,
+        )))
     }
 
     fn of_vector(

@@ -150,7 +150,9 @@ fn portions(
 ) -> impl Iterator<Item = Range<usize>> {
     let step = (entries / row.max(1)).max(1);
     let step = step.next_multiple_of(order.map_or(1, |order| order.head));
-    (0..rows).step_by(step).map(move |row| row..rows.min(row + step))
+    (0..rows)
+        .step_by(step)
+        .map(move |row| row..rows.min(row + step))
 }
 
 /// Numbers in the type of an output.

@@ -72,7 +72,10 @@ pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
             _ => add("decoded", output),
         }
     }
-    outputs.adapter.iter().for_each(|output| add("adapter", output));
+    outputs
+        .adapter
+        .iter()
+        .for_each(|output| add("adapter", output));
     sums.into_values().collect()
 }
 
@@ -87,7 +90,8 @@ pub(super) fn notes(
     let encoded = |output: &&Output| !output.is_stored() && !output.is_vector();
     let mut others: BTreeMap<&'static str, usize> = BTreeMap::new();
     for output in outputs.model.iter().filter(encoded) {
-        let zeros = matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros));
+        let zeros =
+            matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros));
         if output.dtype != asked && !zeros {
             *others.entry(output.dtype.name()).or_default() += 1;
         }
@@ -152,7 +156,11 @@ impl fmt::Display for ExportReport {
                 how => how,
             };
             let bytes = bytes_for_people(*bytes);
-            writeln!(f, "  {how:<10} {tensors:>5} matrices  {:<8} {bytes:>10}", dtype.name())?;
+            writeln!(
+                f,
+                "  {how:<10} {tensors:>5} matrices  {:<8} {bytes:>10}",
+                dtype.name()
+            )?;
         }
         for note in &self.notes {
             writeln!(f, "  note: {note}")?;

@@ -73,7 +73,10 @@ pub(super) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// The matrix in the form that it is stored in; `None` where nothing of it is there.
     pub fn find(file: &'a ModelFile, id: MatrixId) -> Option<Matrix<'a>> {
-        let has = |part| id.role(part).is_some_and(|role| file.tensor(role).is_some());
+        let has = |part| {
+            id.role(part)
+                .is_some_and(|role| file.tensor(role).is_some())
+        };
         let (rows, cols) = id.shape(&file.hyper);
         Some(Matrix {
             id,

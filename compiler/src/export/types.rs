@@ -59,7 +59,10 @@ mod tests {
             for cols in [256, 512, 288, 32, 48, 17] {
                 let found = fitting(asked, cols);
                 assert!(found.row_bytes(cols).is_some(), "{asked} {cols}");
-                assert!(bits(found) >= bits(asked) || asked == DType::F32, "{asked} {cols}");
+                assert!(
+                    bits(found) >= bits(asked) || asked == DType::F32,
+                    "{asked} {cols}"
+                );
                 assert!(found == asked || asked.row_bytes(cols).is_none());
             }
         }

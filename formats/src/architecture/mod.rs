@@ -24,7 +24,9 @@ use crate::model::{
 use crate::safetensors::SafetensorsError;
 
 pub use gguf::{gguf_metadata, gguf_rope_pairs};
-pub use hugging_face::{ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face};
+pub use hugging_face::{
+    ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face,
+};
 pub use names::{NamedTensor, StateError, tensor_names};
 pub use tables::SUPPORTED;
 

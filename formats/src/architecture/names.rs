@@ -25,7 +25,9 @@ pub enum StateError {
         found: String,
     },
     /// Something that the container has no words for.
-    #[error("{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}")]
+    #[error(
+        "{what} is {found}; of an architecture {architecture:?}, {container} can only say {expected}"
+    )]
     Inexpressible {
         /// What it is of the model.
         what: &'static str,

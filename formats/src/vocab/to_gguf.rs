@@ -40,10 +40,7 @@ impl Vocabulary {
                 true => self.scores.clone(),
                 false => self.scores_of_merges(),
             };
-            entries.push((
-                "tokenizer.ggml.scores",
-                Value::Array(Array::F32(scores)),
-            ));
+            entries.push(("tokenizer.ggml.scores", Value::Array(Array::F32(scores))));
             let prefix = Value::Bool(self.add_space_prefix);
             entries.push(("tokenizer.ggml.add_space_prefix", prefix));
         }
@@ -62,7 +59,9 @@ impl Vocabulary {
             entries.push(("tokenizer.chat_template", text(template)));
         }
         let entries = entries.into_iter();
-        entries.map(|(key, value)| (key.to_owned(), value)).collect()
+        entries
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
     }
 
     /// What the entries of GGUF have no word for, in words for people; programs that read them split some
@@ -107,7 +106,10 @@ impl Vocabulary {
         let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
         let merges = self.merges.iter();
         merges
-            .map(|&(left, right)| ids.get(format!("{}{}", of(left), of(right)).as_str()).copied())
+            .map(|&(left, right)| {
+                ids.get(format!("{}{}", of(left), of(right)).as_str())
+                    .copied()
+            })
             .collect()
     }
 
@@ -168,7 +170,10 @@ mod tests {
         let tokens = ["a", "b", "c", "bc", "ab", "abc"];
         let complete = merged(&tokens, &[(1, 2), (0, 1), (0, 3), (4, 2)]);
         assert!(complete.merges_are_scores());
-        assert_eq!(complete.scores_of_merges(), [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]);
+        assert_eq!(
+            complete.scores_of_merges(),
+            [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]
+        );
         // "ab" and "c" are not merged, as scores would.
         let partial = merged(&tokens, &[(1, 2), (0, 1), (0, 3)]);
         assert!(!partial.merges_are_scores());

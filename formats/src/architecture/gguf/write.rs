@@ -31,10 +31,7 @@ pub fn gguf_metadata(hyper: &HyperParameters) -> Result<Vec<(String, Value)>, St
             "general.architecture".to_owned(),
             Value::String(architecture.name.to_owned()),
         ),
-        (
-            "general.type".to_owned(),
-            Value::String("model".to_owned()),
-        ),
+        ("general.type".to_owned(), Value::String("model".to_owned())),
     ];
     if let Some(name) = &hyper.name {
         entries.push(("general.name".to_owned(), Value::String(name.clone())));
@@ -108,7 +105,11 @@ fn check_implied(hyper: &HyperParameters, architecture: &Architecture) -> Result
     let refuse = |what, found, expected| Err(inexpressible(architecture, what, found, expected));
     if forward.activation != traits.activation {
         let (found, expected) = (forward.activation, traits.activation);
-        return refuse("the activation", format!("{found:?}"), format!("{expected:?}"));
+        return refuse(
+            "the activation",
+            format!("{found:?}"),
+            format!("{expected:?}"),
+        );
     }
     let number = |x: Option<f32>, default: &str| x.map_or(default.to_owned(), |x| x.to_string());
     let (one, plain) = ("1", "1 / sqrt(head size)");

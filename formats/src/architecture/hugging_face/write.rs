@@ -99,7 +99,9 @@ struct State<'a> {
 
 /// A float32 with the digits that tell it from its neighbours, as a configuration would state it.
 fn short(x: f32) -> Value {
-    x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x))
+    x.to_string()
+        .parse::<f64>()
+        .map_or(Value::Null, |x| json!(x))
 }
 
 impl State<'_> {

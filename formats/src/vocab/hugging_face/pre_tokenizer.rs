@@ -163,7 +163,8 @@ pub(super) fn byte_level(
 /// A pre-tokenizer as a `tokenizer.json` has it, and whether the model ignores merges with it.
 pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
     let known = KNOWN.iter().find(|(.., known)| *known == pre);
-    let (steps, ignoring) = known.map_or((&[][..], false), |(steps, ignoring, _)| (steps, *ignoring));
+    let (steps, ignoring) =
+        known.map_or((&[][..], false), |(steps, ignoring, _)| (steps, *ignoring));
     let step = |step: &Step| match *step {
         Split(pattern) => json!({
             "type": "Split",

@@ -278,7 +278,9 @@ pub(super) fn write(vocabulary: &Vocabulary) -> Vec<u8> {
     for ((text, score), kind) in tokens.zip(&vocabulary.kinds) {
         let mut piece = Vec::new();
         match kind {
-            TokenKind::UserDefined => put_bytes(&mut piece, 1, text.replace(' ', "\u{2581}").as_bytes()),
+            TokenKind::UserDefined => {
+                put_bytes(&mut piece, 1, text.replace(' ', "\u{2581}").as_bytes())
+            }
             _ => put_bytes(&mut piece, 1, text.as_bytes()),
         }
         put_varint(&mut piece, 2 << 3 | 5);

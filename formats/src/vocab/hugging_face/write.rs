@@ -53,7 +53,10 @@ impl HuggingFaceFiles {
 
 /// The text of a token.
 fn text(vocabulary: &Vocabulary, id: u32) -> &str {
-    vocabulary.tokens.get(id as usize).map_or("", String::as_str)
+    vocabulary
+        .tokens
+        .get(id as usize)
+        .map_or("", String::as_str)
 }
 
 /// Whether an id is without a token, as [`Base::finish`](super::base::Base::finish) fills them up.
@@ -79,16 +82,16 @@ fn added(vocabulary: &Vocabulary, id: u32, token: &str, kind: TokenKind) -> Valu
         "lstrip": vocabulary.strip_before.contains(&id),
         "rstrip": vocabulary.strip_after.contains(&id),
         "normalized": false,
-        "special": kind == TokenKind::Control,
+        "special": matches!(kind, TokenKind::Control | TokenKind::Unknown),
     })
 }
 
 fn tokenizer(vocabulary: &Vocabulary) -> Value {
     let byte_level = vocabulary.model == BYTE_LEVEL;
     let all = tokens(vocabulary);
-    let beside = all.iter().filter(|(_, _, kind)| {
-        matches!(kind, TokenKind::Control | TokenKind::UserDefined)
-    });
+    let beside = all
+        .iter()
+        .filter(|(_, _, kind)| matches!(kind, TokenKind::Control | TokenKind::UserDefined));
     let beside = beside.map(|&(id, token, kind)| added(vocabulary, id, token, kind));
     let vocab: Map<String, Value> = all
         .iter()
@@ -181,7 +184,8 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
         return Value::Null;
     }
     let around = |sequence: &str, number: u32| {
-        let special = |id: u32| json!({"SpecialToken": {"id": text(vocabulary, id), "type_id": number}});
+        let special =
+            |id: u32| json!({"SpecialToken": {"id": text(vocabulary, id), "type_id": number}});
         let mut pieces: Vec<Value> = bos.map(special).into_iter().collect();
         pieces.push(json!({"Sequence": {"id": sequence, "type_id": number}}));
         pieces.extend(eos.map(special));
@@ -189,7 +193,10 @@ fn post_processor(vocabulary: &Vocabulary) -> Value {
     };
     let special = bos.iter().chain(&eos).map(|&id| {
         let token = text(vocabulary, id);
-        (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}))
+        (
+            token.to_owned(),
+            json!({"id": token, "ids": [id], "tokens": [token]}),
+        )
     });
     let special: Map<String, Value> = special.collect();
     let pair = [around("A", 0), around("B", 1)].concat();
@@ -254,8 +261,8 @@ fn config(vocabulary: &Vocabulary, context: usize, scored: bool) -> Value {
         let stripping = tokens(vocabulary).into_iter().filter(|(id, ..)| {
             vocabulary.strip_before.contains(id) || vocabulary.strip_after.contains(id)
         });
-        let stripping = stripping
-            .map(|(id, token, kind)| (id.to_string(), added(vocabulary, id, token, kind)));
+        let stripping =
+            stripping.map(|(id, token, kind)| (id.to_string(), added(vocabulary, id, token, kind)));
         let stripping: Map<String, Value> = stripping.collect();
         if !stripping.is_empty() {
             config["added_tokens_decoder"] = Value::Object(stripping);

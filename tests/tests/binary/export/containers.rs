@@ -39,7 +39,12 @@ fn a_folder_is_complete() {
                 json(&out.join("config.json")),
                 json(&fixture(name).join("config.json")),
             );
-            for key in ["architectures", "model_type", "tie_word_embeddings", "vocab_size"] {
+            for key in [
+                "architectures",
+                "model_type",
+                "tie_word_embeddings",
+                "vocab_size",
+            ] {
                 assert_eq!(found[key], stated[key], "{name}: {key}");
             }
             assert_eq!(found["torch_dtype"], "float16", "{name}");
@@ -107,10 +112,28 @@ fn biases_are_filled_up_or_refused() {
     let words = scratch.file("words.txt", htc_tests::material::words(4000));
     let cache = scratch.path("cache");
     let biased = |text: &std::path::Path, context: &str| {
-        let text = ["--calibration", text.to_str().unwrap(), "--context", context];
+        let text = [
+            "--calibration",
+            text.to_str().unwrap(),
+            "--context",
+            context,
+        ];
         let options = [
-            "--method", "gp", "--rank", "4", "--slots", "q", "--bias", "on", "--gauge", "none",
-            "--factor-type", "f32", "--force", "--cache", cache.to_str().unwrap(),
+            "--method",
+            "gp",
+            "--rank",
+            "4",
+            "--slots",
+            "q",
+            "--bias",
+            "on",
+            "--gauge",
+            "none",
+            "--factor-type",
+            "f32",
+            "--force",
+            "--cache",
+            cache.to_str().unwrap(),
         ];
         let options = text.iter().chain(&options);
         options.map(|&option| option.to_owned()).collect::<Vec<_>>()

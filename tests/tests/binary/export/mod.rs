@@ -102,8 +102,21 @@ fn every_architecture_and_form_goes_there_and_back() {
         for source in ["model.gguf", "."] {
             for (form, options) in [
                 ("dense", &["--plan", plan.to_str().unwrap()][..]),
-                ("gp", &["--method", "gp", "--rank", "4", "--slots", "q,k,v,o,gate,up,down"]),
-                ("grc", &["--method", "grc", "--rank", "4", "--slots", "q,k,v,gate,up"]),
+                (
+                    "gp",
+                    &[
+                        "--method",
+                        "gp",
+                        "--rank",
+                        "4",
+                        "--slots",
+                        "q,k,v,o,gate,up,down",
+                    ],
+                ),
+                (
+                    "grc",
+                    &["--method", "grc", "--rank", "4", "--slots", "q,k,v,gate,up"],
+                ),
             ] {
                 let options = [options, &["--factor-type", "f32", "--force"]].concat();
                 let options = match form {
@@ -201,7 +214,11 @@ fn what_is_stored_in_types_of_gguf_stays_as_it_is() {
         for tensor in expected.tensors() {
             let other = found.tensor(&tensor.name).unwrap();
             assert_eq!(other.ggml_type, tensor.ggml_type, "{}", tensor.name);
-            assert!(found.bytes(other) == expected.bytes(tensor), "{}", tensor.name);
+            assert!(
+                found.bytes(other) == expected.bytes(tensor),
+                "{}",
+                tensor.name
+            );
         }
         // A head that is the embedding stays so.
         assert_eq!(found.tensor("output.weight").is_some(), output);
@@ -256,6 +273,12 @@ fn a_width_that_does_not_fit_is_told() {
     assert!(about("q5_0", "12 ") && about("f16", "2 "), "{notes:?}");
     let said = htc!["export", &artifact, "-o", &path, "--as", "q4_k", "--force"].run();
     let said = said.ok().stderr;
-    assert!(said.contains("12 matrices have rows") && said.contains("q5_0"), "{said}");
-    assert!(said.contains("decoded") && said.contains("as stored"), "{said}");
+    assert!(
+        said.contains("12 matrices have rows") && said.contains("q5_0"),
+        "{said}"
+    );
+    assert!(
+        said.contains("decoded") && said.contains("as stored"),
+        "{said}"
+    );
 }
