@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use htc_formats::DType;
 use htc_formats::architecture::StateError;
+use htc_formats::bands::BandsError;
 use htc_formats::block::BlockError;
 use htc_formats::gguf::WriteError;
 use htc_formats::htz::HtzError;
@@ -90,6 +91,17 @@ pub enum ExportError {
     /// A type that folders cannot have.
     #[error("`as` {0}: weights in a folder are f32, f16 or bf16; give one of these")]
     NotAFloat(DType),
+    /// A type that a GGUF cannot have.
+    #[error("{0} is no type of a GGUF")]
+    NoType(DType),
+    /// A matrix in bands does not decode.
+    #[error("{role}: {error}")]
+    Bands {
+        /// The matrix.
+        role: Role,
+        /// What the decoder says.
+        error: BandsError,
+    },
     /// There is nothing for an adapter.
     #[error(
         "`lora`: no matrix of the artifact has factors that an adapter could hold; leave it out"

@@ -80,7 +80,8 @@ impl<'a> GgufFile<'a> {
                 true => vec![cols],
                 false => vec![cols, rows],
             };
-            writer.later(output.name.clone(), GgmlType::from(output.dtype), &dims);
+            let kind = GgmlType::of(output.dtype).ok_or(ExportError::NoType(output.dtype))?;
+            writer.later(output.name.clone(), kind, &dims);
         }
         Ok(writer)
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 use htc_formats::DType;
+use htc_formats::bands::Bands;
 use htc_formats::block;
 use htc_formats::model::{Form, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
@@ -40,6 +41,14 @@ impl<'a> Stored<'a> {
     /// Decodes some rows.
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         let role = self.tensor.role;
+        if let Some(codes) = &self.tensor.codes {
+            let failed = |error| ExportError::Bands { role, error };
+            let bands = Bands::new(codes, self.tensor.rows, self.bytes).map_err(failed)?;
+            for (row, out) in rows.zip(out.chunks_exact_mut(self.tensor.cols.max(1))) {
+                bands.row(row, out).map_err(failed)?;
+            }
+            return Ok(());
+        }
         let bytes = self.row_bytes(rows).ok_or(ExportError::Missing(role))?;
         let decoded = block::decode(self.tensor.dtype, bytes, out);
         decoded.map_err(ExportError::of_block(&role.to_string()))

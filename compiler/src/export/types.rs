@@ -10,6 +10,8 @@ pub(super) fn is_executed(dtype: DType) -> bool {
         | DType::I16
         | DType::I32
         | DType::I64
+        // Codes of this program's own.
+        | DType::Bands
         // Types of intermediate results only.
         | DType::Q8_1
         | DType::Q8K => false,
