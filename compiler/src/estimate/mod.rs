@@ -12,7 +12,7 @@ use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
 use crate::unit::{place, truncated};
-use crate::{make, profile};
+use crate::{gradient, make, profile, tune};
 
 /// What a compilation is expected to take and to give.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ pub(crate) struct Expected<'a> {
     pub calibration: Option<&'a Calibration>,
     /// Candidates that are made.
     pub candidates: usize,
+    /// Steps in which norms are tuned.
+    pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
     /// Bytes of the stored vocabulary.
@@ -52,6 +54,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         treatment,
         calibration,
         candidates,
+        tune,
         bytes,
         vocabulary,
     } = expected;
@@ -92,10 +95,24 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         let tokens = windows.count() * calibration.map_or(0, |found| found.context);
         2.0 * times * forward_seconds(source, tokens, threads).unwrap_or(0.0)
     });
+    let context = calibration.map_or(0, |found| found.context);
+    let (tuning, of_tuning) = match tune {
+        0 => (0.0, 0),
+        steps => {
+            let windows = held_out.map_or(0, |found| found.count() / 2);
+            let tokens = tune::forward_tokens(steps, context, windows);
+            let seconds = forward_seconds(source, tokens, threads).unwrap_or(0.0);
+            let memory = tune::memory(&source.hyper, context);
+            (
+                seconds,
+                memory + gradient::needed_memory(&source.hyper, context),
+            )
+        }
+    };
     Estimate {
         bytes,
-        peak_memory: calibrated + memory,
-        seconds: candidates as f64 * once + evaluation,
+        peak_memory: calibrated + memory.max(of_tuning),
+        seconds: candidates as f64 * once + evaluation + tuning,
     }
 }
 

@@ -114,7 +114,7 @@ impl<'a> Distillation<'a> {
     /// Numbers of the streams that go through a block together.
     fn portion(&self) -> usize {
         let width = self.made.hyper().width.max(1);
-        windows_at_a_time(self.made, self.context) * self.context * width
+        windows_at_a_time(self.made.hyper(), self.context) * self.context * width
     }
 
     /// The residual stream that tokens begin with.

@@ -104,9 +104,22 @@ pub struct Goal {
     pub limit: Limit,
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
+    /// Steps in which norms are tuned when every matrix is stored; see [`Goal::tune_steps`].
+    pub tune: Option<usize>,
 }
 
+/// Steps in which norms are tuned where nothing is asked for.
+pub const DEFAULT_TUNE_STEPS: usize = 40;
+
 impl Goal {
+    /// Steps in which norms are tuned: as asked for, else [`DEFAULT_TUNE_STEPS`] of codes and none of factors.
+    pub fn tune_steps(&self, method: Method) -> usize {
+        self.tune.unwrap_or(match method {
+            Method::Quantise => DEFAULT_TUNE_STEPS,
+            Method::PerSlot | Method::SharedBasis => 0,
+        })
+    }
+
     /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is
     /// given neither bytes nor a limit.
     #[must_use]

@@ -34,7 +34,7 @@ pub use calibration::{
     TextSource,
 };
 pub use compile::{CompileOptions, Planning};
-pub use goal::{Goal, Limit, Preset};
+pub use goal::{DEFAULT_TUNE_STEPS, Goal, Limit, Preset};
 pub use planning::{
     Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
 };

@@ -15,7 +15,7 @@ use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
 use crate::event::{Event, Watch};
 use crate::pipeline;
-use crate::request::{CompileOptions, Planning};
+use crate::request::{CompileOptions, Goal, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
@@ -26,11 +26,15 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     };
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
-        if let Some(option) = option.or(args.goal.first_given()) {
+        let tune = args.tune.filter(|steps| *steps > 0).map(|_| "--tune");
+        if let Some(option) = option.or(args.goal.first_given()).or(tune) {
             return Err(Failure::NeedsText { option });
         }
     }
-    let goal = args.goal.goal(&args.treatment);
+    let goal = Goal {
+        tune: args.tune.map(|steps| steps as usize),
+        ..args.goal.goal(&args.treatment)
+    };
     let options = CompileOptions {
         input: args.input.clone(),
         output: args.output.clone(),

@@ -48,6 +48,7 @@ impl Progress {
         match event {
             Event::Measuring(units) => steps(units, "spectra"),
             Event::Gradients(left) => steps(left, "gradients"),
+            Event::Tuning(left) => steps(left, "tuning"),
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {
                 windows,
