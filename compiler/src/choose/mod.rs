@@ -130,7 +130,7 @@ pub fn choose(
     let built = bench.build(&plan, treatment)?;
     let (built, tuning) = match (&mut best, &deciding) {
         (Some(best), Some(deciding)) if wanted.tune > 0 => {
-            bench.tuned(best, built, wanted.tune, &deciding.all)?
+            bench.tuned(best, built, wanted, &deciding.all)?
         }
         _ => (built, None),
     };

@@ -63,10 +63,10 @@ pub(crate) fn show_trials(
             found.perplexity_ratio,
             found.kl,
             interval(found.kl_interval, 5),
-            if trial.elsewhere {
-                " on the texts behind the first"
-            } else {
-                ""
+            match (trial.elsewhere, trial.tuned) {
+                (true, _) => " on the texts behind the first",
+                (false, 0) => "",
+                (false, _) => " with its norms tuned",
             },
         )?;
     }

@@ -8,6 +8,7 @@ use htc_loader::Model;
 
 use super::TrialError;
 use super::bench::{Bench, Candidate, Trial};
+use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::Built;
 use crate::measure::{Distance, Evaluation};
@@ -15,13 +16,13 @@ use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
 
 impl Bench<'_> {
-    /// Tunes the artifact of a candidate in so many steps: what comes of it where it measures better on the windows
-    /// that decide, else the artifact as it was. The candidate is its trial then.
+    /// Tunes the artifact of a candidate: what comes of it where it measures better on the windows that decide, and
+    /// holds the limit there, else the artifact as it was. The candidate is its trial then.
     pub(super) fn tuned(
         &self,
         candidate: &mut Candidate,
         built: Built,
-        steps: usize,
+        wanted: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(Built, Option<Tuning>), TrialError> {
         let Some(calibration) = self.calibration() else {
@@ -36,7 +37,7 @@ impl Bench<'_> {
             made: &made,
             calibration,
             held_out: windows,
-            steps,
+            steps: wanted.tune,
             threads: self.threads(),
         };
         let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
@@ -58,7 +59,9 @@ impl Bench<'_> {
         let better = self.with_tuned(&built, &tensors, record)?;
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
-        let gained = distance.kl < candidate.distance.kl;
+        let limit = wanted.goal.limit;
+        let holds = limit.is_none() || limit.holds(&distance);
+        let gained = holds && distance.kl < candidate.distance.kl;
         let trial = self.tried(candidate.trial, |trial| Trial {
             tuned: course.kept,
             evaluation,
@@ -112,7 +115,7 @@ impl fmt::Display for Tuning {
             ),
             (0, Some(after)) => write!(
                 f,
-                "norms stay as they were: {taken} of {asked} steps gained nothing where it is executed (KL {kl_before:.5} -> {after:.5})"
+                "norms stay as they were: {taken} of {asked} steps did not gain, or left the limit, where it is executed (KL {kl_before:.5} -> {after:.5})"
             ),
             (kept, after) => write!(
                 f,

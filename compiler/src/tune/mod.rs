@@ -273,6 +273,3 @@ pub(crate) fn forward_tokens(steps: usize, context: usize, held_out: usize) -> u
     let measured = (MEASUREMENTS + 2) * held_out.min(MOST_WINDOWS) * context;
     steps.saturating_mul(step).saturating_add(measured)
 }
-
-#[cfg(test)]
-mod tests;

@@ -35,6 +35,7 @@ mod texts;
 mod tokenize;
 mod trained;
 mod treatment;
+mod tune;
 mod usage;
 mod verify;
 
