@@ -18,11 +18,11 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
         scratch.file("model.gguf", tiny().bytes());
-        scratch.file("words.txt", words(2000));
+        scratch.file("words.txt", words(20_000));
     }
     htc!["compile", &model, "-o", scratch.path(name), "--force"]
         .args(["--method", "quantise", "--file-size", "110kB"])
-        .args(["--context", "32", "--calibration-tokens", "1024"])
+        .args(["--context", "32", "--calibration-tokens", "8192"])
         .args(["--calibration".into(), scratch.path("words.txt")])
         .args(["--cache".into(), scratch.path("cache")])
         .args(["--report", "json"])
@@ -163,7 +163,7 @@ fn steps_that_cannot_be_are_refused() {
     let gp = |options: &[&str]| {
         htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]
             .args(["--method", "gp", "--rank", "24", "--gauge", "whiten"])
-            .args(["--context", "32", "--calibration-tokens", "1024"])
+            .args(["--context", "32", "--calibration-tokens", "8192"])
             .args(["--calibration".into(), scratch.path("words.txt")])
             .args(["--cache".into(), scratch.path("cache")])
             .args(["--report", "json"])
