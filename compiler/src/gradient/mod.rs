@@ -46,9 +46,6 @@ use sums::OutputSums;
 /// Changes with the definition of what is kept: files of another version are not found.
 const VERSION: u32 = 2;
 
-/// Tokens that gradients are taken of where nothing else is asked for.
-pub const DEFAULT_TOKENS: usize = 16_384;
-
 /// What errors at the outputs of every matrix cost, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Gradients {
@@ -202,6 +199,11 @@ pub(crate) fn needed_memory(hyper: &HyperParameters, context: usize) -> u64 {
     let layer = 4 * weights.saturating_add(activations);
     let head = 8 * product(head::batch(hyper.vocabulary), hyper.vocabulary);
     layer.saturating_add(sums).max(head)
+}
+
+/// Outputs of a matrix with so many rows whose gradients are multiplied with those of one of them.
+pub(crate) fn outputs_together(rows: usize) -> usize {
+    sums::blocks(rows).first().map_or(0, |(_, side)| *side)
 }
 
 #[cfg(test)]

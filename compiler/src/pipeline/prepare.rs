@@ -14,6 +14,7 @@ use super::CompileError;
 use super::sized::{FileParts, MadeFrom, is_of_file};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
+use crate::estimate::duration::Speed;
 use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
 use crate::gradient::{self, Gradients};
@@ -70,6 +71,7 @@ impl Prepared {
             treatment,
             self.measured,
         );
+        let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
         HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
     }
 
@@ -176,6 +178,10 @@ pub(super) fn prepare(
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Prepared, CompileError> {
+    let speed = Speed::measure();
+    if let Some(stages) = estimate::stages::before(&source, options, speed) {
+        watch.tell(Event::Expected(stages.total()));
+    }
     let Planned {
         plan,
         digest,
@@ -195,13 +201,15 @@ pub(super) fn prepare(
     let limit = options.goal.limit;
     let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
-        plans: 1 + usize::from(uniform.is_some()),
+        plans: 1 + usize::from(uniform.is_some() && limit.is_none()),
         treatment: treatment_of(&plan, options.treatment)?,
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
         tune: match held_out {
-            true => options.goal.tune_steps(plan.request().method),
+            true => options
+                .goal
+                .tune_steps(plan.request().method, plan.request().effort),
             false => 0,
         },
     };
@@ -248,6 +256,7 @@ pub(super) fn prepare(
         tune: wanted.tune,
         bytes: artifact_bytes,
         vocabulary: tokenizer.entry().decoded_length,
+        speed,
     };
     let estimate = estimate::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
@@ -337,7 +346,8 @@ pub fn plan(
             let units = plan::units(&source.hyper, request, source_type)?;
             let gradients = match options.filter(|_| request.method == Method::Quantise) {
                 Some(options) => Some(clock.during(Stage::Calibrate, || {
-                    gradients(source, digest(), options, threads, watch)
+                    let tokens = request.effort.work().gradient_tokens;
+                    gradients(source, digest(), (options, tokens), threads, watch)
                 })?),
                 None => None,
             };
@@ -355,7 +365,7 @@ pub fn plan(
                     true => Some(FileParts {
                         tokenizer: tokenizer(source)?,
                         source: source.size(),
-                        tuned: goal.tune_steps(request.method) > 0,
+                        tuned: goal.tune_steps(request.method, request.effort) > 0,
                     }),
                     false => None,
                 },
@@ -417,11 +427,11 @@ pub fn calibrate(
     Ok(calibrated)
 }
 
-/// The gradients of a source on a part of the text of `options`.
+/// The gradients of a source on about so many tokens of the text of options.
 fn gradients(
     source: &ModelFile,
     digest: Digest,
-    options: &CalibrationOptions,
+    (options, tokens): (&CalibrationOptions, usize),
     threads: usize,
     watch: Watch,
 ) -> Result<Gradients, CompileError> {
@@ -429,7 +439,6 @@ fn gradients(
         path: source.path.clone(),
         error,
     })?;
-    let tokens = gradient::DEFAULT_TOKENS;
     let found = gradient::gradients(&model, digest, options, tokens, threads, watch)?;
     if found.is_new && source.digest() != digest {
         gradient::forget(options, found.key)?;

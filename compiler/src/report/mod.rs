@@ -22,7 +22,7 @@ use crate::system::show::{bytes_for_people, name_of};
 use crate::tune::Tuning;
 
 pub use calibrated::{Calibrated, HeadError, OutputError};
-pub use forecast::Forecast;
+pub use forecast::{Forecast, seconds_for_people};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 

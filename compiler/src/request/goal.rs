@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Method, Wishes};
+use super::{Effort, Method, Wishes};
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -108,14 +108,11 @@ pub struct Goal {
     pub tune: Option<usize>,
 }
 
-/// Steps in which norms are tuned where nothing is asked for.
-pub const DEFAULT_TUNE_STEPS: usize = 40;
-
 impl Goal {
-    /// Steps in which norms are tuned: as asked for, else [`DEFAULT_TUNE_STEPS`] of codes and none of factors.
-    pub fn tune_steps(&self, method: Method) -> usize {
+    /// Steps in which norms are tuned: as asked for, else by the effort beside codes and none beside factors.
+    pub fn tune_steps(&self, method: Method, effort: Effort) -> usize {
         self.tune.unwrap_or(match method {
-            Method::Quantise => DEFAULT_TUNE_STEPS,
+            Method::Quantise => effort.work().tune_steps,
             Method::PerSlot | Method::SharedBasis => 0,
         })
     }

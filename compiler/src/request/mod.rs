@@ -22,6 +22,7 @@ macro_rules! as_typed {
 
 mod calibration;
 mod compile;
+mod effort;
 mod goal;
 mod planning;
 mod shipped;
@@ -34,7 +35,8 @@ pub use calibration::{
     TextSource,
 };
 pub use compile::{CompileOptions, Planning};
-pub use goal::{DEFAULT_TUNE_STEPS, Goal, Limit, Preset};
+pub use effort::{Effort, Work};
+pub use goal::{Goal, Limit, Preset};
 pub use planning::{
     Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
 };

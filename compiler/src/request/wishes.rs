@@ -4,8 +4,9 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, FirstPositions, Floor,
-    GaugeKind, Method, Request, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
+    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, Effort, FirstPositions,
+    Floor, GaugeKind, Method, Request, SinkProtection, TextSource, TreatmentError,
+    TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -39,6 +40,8 @@ pub struct Wishes {
     pub dense: DenseTypes,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
+    /// How much work goes into it.
+    pub effort: Effort,
 }
 
 impl Wishes {
@@ -85,6 +88,7 @@ impl Wishes {
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
             treatment: self.treatment,
+            effort: self.effort,
         }
     }
 

@@ -28,6 +28,7 @@ use crate::calibrate::windows::{Mixture, Windows};
 use crate::event::{Event, Watch};
 use crate::gradient::distil::{Distillation, Norms};
 use crate::make::Artifact;
+use crate::request::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
 pub use error::TuneError;
 pub use state::Point;
@@ -266,10 +267,11 @@ pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
         .saturating_mul(position)
 }
 
-/// Forward passes of how many tokens take about as long as a tuning of so many steps, measured on so many windows.
-pub(crate) fn forward_tokens(steps: usize, context: usize, held_out: usize) -> usize {
-    // The source forwards, the artifact forwards, once more, and back.
-    let step = 4 * (POSITIONS / context.max(1)).max(1) * context;
-    let measured = (MEASUREMENTS + 2) * held_out.min(MOST_WINDOWS) * context;
-    steps.saturating_mul(step).saturating_add(measured)
+/// Positions of so many steps, and of the measurements beside them, about.
+pub(crate) fn positions(steps: usize) -> (usize, usize) {
+    let measured = match steps {
+        0 => 0,
+        _ => (MEASUREMENTS.min(steps) + 2) * MOST_WINDOWS * DEFAULT_CONTEXT,
+    };
+    (steps.saturating_mul(POSITIONS), measured)
 }

@@ -15,7 +15,7 @@ use crate::math::{
     mean_energy, weighted_energies,
 };
 use crate::plan::{Form, Plan, UnitPlan};
-use crate::request::{GaugeKind, SinkProtection, Treatment};
+use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
 /// Places whose gauges are kept: those of a layer and of the next, where several threads work.
 const KEPT: usize = 8;
@@ -118,6 +118,7 @@ pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
     planned: Option<(&'a ModelFile, &'a Plan)>,
+    effort: Effort,
     gauges: Kept<Gauge>,
     feedbacks: Kept<Feedback>,
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
@@ -138,8 +139,20 @@ impl<'a> ModelTreatment<'a> {
     pub fn of_plan(self, source: &'a ModelFile, plan: &'a Plan) -> Self {
         ModelTreatment {
             planned: Some((source, plan)),
+            effort: plan.request().effort,
             ..self
         }
+    }
+
+    /// With so much work on codes.
+    #[must_use]
+    pub fn with_effort(self, effort: Effort) -> Self {
+        ModelTreatment { effort, ..self }
+    }
+
+    /// How much work goes into codes.
+    pub fn effort(&self) -> Effort {
+        self.effort
     }
 
     /// How weights are treated.

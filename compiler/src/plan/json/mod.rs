@@ -67,7 +67,7 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, FirstPositions, Floor, GaugeKind, ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, Effort, FirstPositions, Floor, GaugeKind, ShrinkageArg, SinkProtection,
 };
 
 /// What `format` says.
@@ -208,6 +208,9 @@ pub struct RequestRecord {
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<ShrinkageArg>,
+    /// Absent where it is the usual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -226,6 +229,7 @@ impl From<&Request> for RequestRecord {
             sink: request.treatment.sink,
             bias: request.treatment.bias,
             shrinkage: request.treatment.shrinkage,
+            effort: Some(request.effort).filter(|effort| *effort != Effort::default()),
         }
     }
 }

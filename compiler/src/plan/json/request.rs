@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, DenseTypes, TreatmentRequest};
+use crate::request::{Allocation, DenseTypes, Effort, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -18,6 +18,7 @@ pub(super) struct RequestInFile {
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub treatment: TreatmentRequest,
+    pub effort: Effort,
 }
 
 impl RequestInFile {
@@ -29,6 +30,7 @@ impl RequestInFile {
             dense,
             slots,
             treatment,
+            effort,
         } = self;
         Request {
             method,
@@ -39,6 +41,7 @@ impl RequestInFile {
             factor_type,
             dense,
             treatment,
+            effort,
         }
     }
 }
@@ -63,6 +66,7 @@ impl Checker {
             "sink",
             "bias",
             "shrinkage",
+            "effort",
         ];
         let [
             budget,
@@ -77,6 +81,7 @@ impl Checker {
             sink,
             bias,
             shrinkage,
+            effort,
         ] = self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
@@ -125,12 +130,19 @@ impl Checker {
             let expected = "a text with auto or a number from 0 to 1";
             asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
         }
+        let mut asked_effort = Effort::default();
+        if let Some((_, node)) = effort {
+            asked_effort = self
+                .parsed(at, "request.effort", "fast, normal or high", &node)
+                .unwrap_or_default();
+        }
         (self.misfits.count == before).then_some(RequestInFile {
             budget,
             allocation,
             dense: types,
             slots,
             treatment: asked,
+            effort: asked_effort,
         })
     }
 
