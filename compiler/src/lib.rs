@@ -39,6 +39,7 @@
 //! | what a model looks like to a compressor | [`analyse::analyse`] |
 //! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
 //! | what the decompositions compute, and from which papers | [`math`] |
+//! | an artifact as a GGUF or as a folder for transformers | [`export::export`] |
 //! | what lies in an artifact | [`htc_formats::htz`] |
 //!
 //! # From a build script
@@ -87,10 +88,11 @@
 //! 15. `choose`: candidates, executed on text that was held out
 //! 16. `estimate`: bytes, memory and time before the work
 //! 17. `analyse`: what a model looks like to a compressor; decides nothing
-//! 18. `report`: what a compilation did, for programs and people
-//! 19. `page`: reports and analyses as a page of HTML
-//! 20. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 21. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 18. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 19. `report`: what a compilation did, for programs and people
+//! 20. `page`: reports and analyses as a page of HTML
+//! 21. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 22. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -108,6 +110,7 @@ pub mod choose;
 pub mod codes;
 pub mod estimate;
 pub mod event;
+pub mod export;
 pub mod geometry;
 pub mod gradient;
 pub mod layout;

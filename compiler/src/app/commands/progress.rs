@@ -54,6 +54,7 @@ impl Progress {
             }
             Event::Gradients(left) => steps(left, "gradients"),
             Event::Tuning(left) => steps(left, "tuning"),
+            Event::Exporting(tensors) => steps(tensors, "tensors"),
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {
                 windows,
