@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use htc_formats::bands::BandsError;
 use htc_formats::block::BlockError;
 use htc_formats::model::{MatrixId, Role};
 use htc_kernels::PoolError;
@@ -36,6 +37,14 @@ pub enum GradientError {
         tensor: String,
         /// Why.
         source: BlockError,
+    },
+    /// A matrix in bands does not decode.
+    #[error("{tensor}: {source}")]
+    Bands {
+        /// Its name.
+        tensor: String,
+        /// What the decoder says.
+        source: BandsError,
     },
     /// A number is infinite or not a number.
     #[error(

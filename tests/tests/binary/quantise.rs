@@ -28,6 +28,8 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         scratch.path("cache"),
         "--report",
         "json",
+        "--tune",
+        "0",
         "--force"
     ]
     .args(options)
@@ -237,6 +239,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 fn the_smallest_file_within_a_limit() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
+    let untuned = ["--tune", "0"];
     let report = htc![
         "compile",
         demo("reference-7m-f16.gguf"),
@@ -252,6 +255,7 @@ fn the_smallest_file_within_a_limit() {
         "json"
     ]
     .args(options)
+    .args(untuned)
     .run()
     .json();
     let bytes = size(&scratch, "limited.htz");
