@@ -118,11 +118,13 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     }
     let calibration = prepared.calibration.as_ref();
     let calibration = calibration.map(|found| calibrated(found, &chosen));
+    let foreseen = prepared.foreseen(&chosen.plan)?;
     let made = Made {
         digest: prepared.digest,
         calibration,
         chosen,
         estimate: prepared.estimate,
+        foreseen,
         clock: &clock,
         peak_memory: peak.bytes(),
     };
@@ -184,7 +186,7 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let limit = (!limit.is_none()).then(|| limit.to_string());
     let mut summary = Summary::new(source, &plan, &record, prepared.treatment.bias);
     if let Some(limit) = &limit {
-        summary.decided_by(limit, plan.request().method);
+        summary.decided_by(limit, plan.request());
     }
     Ok(Forecast {
         source: name_of(&options.input),
@@ -240,7 +242,7 @@ pub fn search(
             &planned.plan,
             planned.made_from.as_ref(),
             calibration,
-            ratio,
+            (ratio, goal.limit),
         )
     };
     watch.tell(Event::Keeping(work.kept()));

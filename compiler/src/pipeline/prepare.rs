@@ -22,6 +22,7 @@ use crate::layout;
 use crate::make::work::Work;
 use crate::plan::{self, Method, OfSource, Plan, PlanError};
 use crate::profile::{self, Measured, is_measured};
+use crate::report::Foreseen;
 use crate::request::{
     CalibrationOptions, CompileOptions, Limit, Planning, Treatment, TreatmentError,
     TreatmentRequest,
@@ -74,6 +75,14 @@ impl Prepared {
         HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
     }
 
+    /// What codes were expected to lose, where types were chosen by that.
+    pub fn foreseen(&self, plan: &Plan) -> Result<Option<Foreseen>, PlanError> {
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        let made_from = self.made_from.as_ref();
+        let found = made_from.map(|made_from| made_from.foreseen(plan, source, calibration));
+        Ok(found.transpose()?.flatten())
+    }
+
     /// The plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
@@ -82,7 +91,7 @@ impl Prepared {
             &self.plan,
             self.made_from.as_ref(),
             calibration,
-            ratio,
+            (ratio, self.wanted.goal.limit),
         )
     }
 }
@@ -111,16 +120,24 @@ pub(super) fn uniform(
     Ok(uniform.filter(|uniform| uniform.units() != plan.units()))
 }
 
-/// A plan, or that of another ratio, where it was made and not taken from a file.
+/// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
     made_from: Option<&MadeFrom>,
     calibration: Option<&Calibration>,
-    ratio: Option<f64>,
+    (ratio, limit): (Option<f64>, Limit),
 ) -> Result<Plan, PlanError> {
     match (ratio, made_from) {
-        (Some(ratio), Some(made_from)) => made_from.at_ratio(ratio, source, calibration),
+        (Some(ratio), Some(made_from)) => {
+            let mut made = made_from.at_ratio(ratio, source, calibration)?;
+            if made.request().method == Method::Quantise {
+                made.note(format!(
+                    "its size was sought as the smallest within {limit}"
+                ));
+            }
+            Ok(made)
+        }
         _ => Ok(plan.clone()),
     }
 }
@@ -233,7 +250,7 @@ pub(super) fn prepare(
                 &plan,
                 made_from.as_ref(),
                 calibration.as_ref(),
-                Some(SEARCHED_RATIO),
+                (Some(SEARCHED_RATIO), limit),
             )
             .ok()
         })

@@ -8,6 +8,7 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::layout;
 use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
+use crate::report::{Foreseen, ForeseenMatrix, PlainFile};
 use crate::request::{Limit, Treatment};
 
 /// Times that a plan is made with what the one before left over.
@@ -108,6 +109,45 @@ impl MadeFrom {
             }
         }
         Ok(best.map(|(_, plan)| plan))
+    }
+
+    /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where
+    /// types are not chosen by that.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn foreseen(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Option<Foreseen>, PlanError> {
+        let Some((file, curves)) = self.file.as_ref().zip(self.evidence.curves.as_ref()) else {
+            return Ok(None);
+        };
+        let matrices = plan::losses(plan, curves).map(|(member, form, kl)| ForeseenMatrix {
+            matrix: member.matrix,
+            form: match form {
+                Form::Kept => member.source_type.to_string(),
+                Form::Dense { weight } => weight.to_string(),
+                _ => "other codes".to_owned(),
+            },
+            kl,
+        });
+        let mut foreseen = Foreseen {
+            matrices: matrices.collect(),
+            plain: Vec::new(),
+        };
+        for &dtype in BlockFit::TYPES {
+            let (hyper, request) = (&source.hyper, self.request.clone());
+            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dtype)?;
+            if let Some((plain, kl)) = made {
+                let bytes = file.length(&plain, source, calibration)?;
+                foreseen.plain.push(PlainFile { dtype, bytes, kl });
+            }
+        }
+        foreseen.plain.sort_by_key(|of| of.bytes);
+        Ok(Some(foreseen))
     }
 
     /// The part of the source's bytes at which what is expected to be lost is well within a limit; `None` where

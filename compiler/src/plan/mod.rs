@@ -36,7 +36,7 @@ pub use check::Fault;
 pub use error::PlanError;
 pub use evidence::{Branches, Curve, Evidence, Point};
 pub use form::{Form, StoredForm};
-pub use quantise::{matrices, uniform};
+pub use quantise::{losses, matrices, uniform};
 pub use sources::{OfSource, SourceTypes};
 pub use unit::{Member, Unit, UnitPlan, place};
 
@@ -394,6 +394,11 @@ impl Plan {
     /// chosen by that.
     pub fn expected_loss(&self) -> Option<f64> {
         self.expected_loss
+    }
+
+    /// Says something more of the plan as a whole.
+    pub(crate) fn note(&mut self, said: String) {
+        self.notes.push(said);
     }
 
     /// The matrices that are decided about, in the order of execution.

@@ -47,12 +47,15 @@ pub(super) fn allocate(
     source_type: &impl SourceTypes,
 ) -> Result<(Vec<UnitPlan>, f64), PlanError> {
     let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
-    let beside = match request.budget {
-        Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_) => evidence
-            .beside
-            .ok_or_else(|| lacking("the bytes of the file beside its matrices", "give the file"))?,
-        Budget::Bytes(_) => 0,
-        budget => return Err(PlanError::NotOfFiles { budget }),
+    let (beside, budget) = match (request.budget, evidence.beside) {
+        (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
+        (Budget::Bytes(total), _) => (0, total),
+        // Bits and parts are made bytes of the file where there is one.
+        (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
+            let needs = "the bytes of the file beside its matrices";
+            return Err(lacking(needs, "give the file"));
+        }
+        (budget, _) => return Err(PlanError::NotOfFiles { budget }),
     };
     let curves = evidence.curves.as_ref().ok_or_else(|| {
         lacking(
@@ -65,21 +68,12 @@ pub(super) fn allocate(
         .iter()
         .map(|member| choices(member, curves))
         .collect();
-    let budget = match request.budget {
-        Budget::FileSize(total) => total.saturating_sub(beside),
-        Budget::Bytes(total) => total,
-        budget => return Err(PlanError::NotOfFiles { budget }),
-    };
     let Some((chosen, lost)) = best(&choices, budget) else {
         let least = choices.iter().map(|of| of.iter().map(|c| c.bytes).min());
         let least: u64 = least.flatten().sum();
-        let whole = match request.budget {
-            Budget::FileSize(_) => least + beside,
-            _ => least,
-        };
         return Err(PlanError::FileTooSmall {
             budget: request.budget,
-            smallest: whole,
+            smallest: least + beside,
         });
     };
     let units = members
@@ -110,7 +104,7 @@ pub fn uniform(
     };
     let mut lost = 0.0;
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
-        let of_member = choices(&member, curves).into_iter();
+        let of_member = forms(&member, curves).into_iter();
         let wanted = Form::Dense { weight: dtype };
         let found = of_member.into_iter().find(|choice| choice.form == wanted);
         lost += found.map_or(0.0, |choice| choice.loss);
@@ -124,12 +118,38 @@ pub fn uniform(
     if units.iter().all(|unit| unit.form == Form::Kept) {
         return Ok(None);
     }
-    let plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    let mut plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    plan.expected_loss = Some(lost);
     Ok(Some((plan, lost)))
 }
 
-/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
-fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+/// What each matrix of a plan is expected to lose, where its form was measured; kept as in the source it loses
+/// nothing.
+pub fn losses<'a>(
+    plan: &'a Plan,
+    curves: &'a [Curve],
+) -> impl Iterator<Item = (&'a Member, Form, f64)> {
+    let units = plan.units().iter();
+    let members = units.flat_map(|unit| unit.members.iter().map(move |member| (member, unit.form)));
+    members.filter_map(|(member, form)| {
+        let own = curves.iter().find(|curve| curve.matrix == member.matrix)?;
+        let loss = match form {
+            Form::Kept => 0.0,
+            form => {
+                let of = |point: &&super::Point| {
+                    Form::Dense {
+                        weight: point.dtype,
+                    } == form
+                };
+                own.points.iter().find(of)?.loss
+            }
+        };
+        Some((member, form, loss))
+    })
+}
+
+/// The forms that a matrix may have.
+fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let of = |form: Form, loss| Choice {
         form,
@@ -149,7 +169,12 @@ fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
                 point.loss.max(0.0),
             )
         });
-    let mut all: Vec<Choice> = dense.chain([of(Form::Kept, 0.0)]).collect();
+    dense.chain([of(Form::Kept, 0.0)]).collect()
+}
+
+/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
+fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+    let mut all = forms(member, curves);
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
             .partial_cmp(&(b.bytes, b.loss))

@@ -9,7 +9,7 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use crate::calibrate::Place;
 use crate::codes;
 use crate::event::{Event, Measurement, Watch};
-use crate::gradient::{GradientError, Gradients};
+use crate::gradient::Gradients;
 use crate::math::{
     FactoriseError, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
 };
@@ -128,7 +128,6 @@ fn costs(
     place: Option<Place>,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<Vec<Cost>, UnitError> {
-    let unknown = |error: GradientError| UnitError::Cost(error.to_string());
     let mut costs = Vec::with_capacity(2);
     if let (Some(place), Some(moment)) = (place, moment) {
         let of = if place == Place::Head {
@@ -137,13 +136,13 @@ fn costs(
             matrix
         };
         costs.push(Cost {
-            rows: gradients.of(of).map_err(unknown)?.diagonal,
+            rows: gradients.of(of)?.diagonal,
             order: moment.order,
             moment: moment.values.to_vec(),
         });
     }
     if matrix == MatrixId::Embedding {
-        let found = gradients.of(matrix).map_err(unknown)?;
+        let found = gradients.of(matrix)?;
         let order = found.diagonal.len();
         let mut moment = vec![0.0; order * order];
         for block in &found.blocks {
@@ -156,7 +155,7 @@ fn costs(
             }
         }
         costs.push(Cost {
-            rows: gradients.shares().map_err(unknown)?,
+            rows: gradients.shares()?,
             order,
             moment,
         });

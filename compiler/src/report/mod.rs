@@ -2,6 +2,7 @@
 
 mod calibrated;
 mod forecast;
+mod foreseen;
 mod quality;
 mod summary;
 
@@ -22,6 +23,7 @@ use crate::system::show::{bytes_for_people, name_of};
 
 pub use calibrated::{Calibrated, HeadError, OutputError};
 pub use forecast::{Forecast, seconds_for_people};
+pub use foreseen::{Foreseen, ForeseenMatrix, PlainFile};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 
@@ -55,6 +57,9 @@ pub struct Report {
     /// Candidates among which the artifact was chosen; absent where there was no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
+    /// What codes were expected to lose; absent where none were chosen by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreseen: Option<Foreseen>,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,
     /// Threads used.
@@ -108,6 +113,8 @@ pub struct Made<'a> {
     pub chosen: Chosen,
     /// What was expected.
     pub estimate: Estimate,
+    /// What codes were expected to lose.
+    pub foreseen: Option<Foreseen>,
     /// How long it took.
     pub clock: &'a StageClock,
     /// The most memory of its own that the process was seen with, bytes.
@@ -147,6 +154,7 @@ impl Report {
             calibration,
             chosen,
             estimate,
+            foreseen,
             clock,
             peak_memory,
         } = made;
@@ -156,7 +164,7 @@ impl Report {
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
         if let Some(limit) = &chosen.limit {
-            summary.decided_by(limit, chosen.plan.request().method);
+            summary.decided_by(limit, chosen.plan.request());
         }
         Report {
             source: name_of(&options.input),
@@ -173,6 +181,7 @@ impl Report {
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
+            foreseen,
             plan: record,
             threads: options.threads,
             forecast: estimate,

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::calibrate::Place;
 use crate::codes::CodeError;
+use crate::gradient::NoMatrix;
 use crate::math::{FactoriseError, SinkOutcome};
 use crate::plan::{Form, Member, UnitPlan};
 
@@ -134,8 +135,8 @@ pub enum UnitError {
         dtype: DType,
     },
     /// What errors of a matrix cost is not known.
-    #[error("{0}")]
-    Cost(String),
+    #[error(transparent)]
+    Cost(#[from] NoMatrix),
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \

@@ -8,28 +8,14 @@ use htc_tests::material::{demo, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{eval, list, number, text};
+use super::{eval, list, number, on_demo, text};
 
 /// The demo model in so many bytes, calibrated on a little text.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
-    htc![
-        "compile",
-        demo("reference-7m-f16.gguf"),
-        "-o",
-        scratch.path(name),
-        "--method",
-        "quantise",
-        "--calibration",
-        demo("alice.txt"),
-        "--calibration-tokens",
-        "8192",
-        "--cache",
-        scratch.path("cache"),
-        "--report",
-        "json",
-        "--force"
-    ]
-    .args(options)
+    let little = ["--method", "quantise", "--calibration-tokens", "8192"];
+    on_demo(scratch, name, demo("alice.txt").as_path())
+        .args(little)
+        .args(options)
 }
 
 fn size(scratch: &Scratch, name: &str) -> u64 {
