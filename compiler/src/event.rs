@@ -40,6 +40,8 @@ pub enum Event<'a> {
     /// What is finished is kept in this folder until the same compilation goes on; `None` when there is
     /// nothing to keep any more.
     Keeping(Option<&'a Path>),
+    /// So many tensors are written for another program, each told as [`Event::Done`].
+    Exporting(usize),
     /// So many steps follow.
     Planned(usize),
     /// A step is done: the layer and the slots it was about, or a tensor passed through.

@@ -38,6 +38,7 @@
 //! | what a model looks like to a compressor | [`analyse::analyse`] |
 //! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
 //! | what the decompositions compute, and from which papers | [`math`] |
+//! | an artifact as a GGUF or as a folder for transformers | [`export::export`] |
 //! | what lies in an artifact | [`htc_formats::htz`] |
 //!
 //! # From a build script
@@ -85,10 +86,11 @@
 //! 14. `choose`: candidates, executed on text that was held out
 //! 15. `estimate`: bytes, memory and time before the work
 //! 16. `analyse`: what a model looks like to a compressor; decides nothing
-//! 17. `report`: what a compilation did, for programs and people
-//! 18. `page`: reports and analyses as a page of HTML
-//! 19. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 20. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 17. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 18. `report`: what a compilation did, for programs and people
+//! 19. `page`: reports and analyses as a page of HTML
+//! 20. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 21. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -106,6 +108,7 @@ pub mod choose;
 pub mod codes;
 pub mod estimate;
 pub mod event;
+pub mod export;
 pub mod geometry;
 pub mod gradient;
 pub mod layout;

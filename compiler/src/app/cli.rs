@@ -10,6 +10,7 @@ use crate::plan::Budget;
 
 mod analysis;
 mod calibration;
+mod export;
 mod goal;
 mod planning;
 mod reporting;
@@ -18,6 +19,7 @@ mod treatment;
 
 pub use analysis::AnalyseArgs;
 pub use calibration::{CacheArgs, CalibrationArgs};
+pub use export::ExportArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
@@ -49,6 +51,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Write text
     Run(RunArgs),
+    /// Write an artifact as a GGUF for llama.cpp, or as a folder for transformers
+    Export(ExportArgs),
     /// Show what is in a model or a .htz
     Inspect(FileArgs),
     /// Recompute every digest of a .htz; exit code 0 means undamaged

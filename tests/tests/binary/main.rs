@@ -17,6 +17,7 @@ mod default;
 mod dry_run;
 mod eval;
 mod exempt;
+mod export;
 mod factors;
 mod forms;
 mod goal;
