@@ -122,14 +122,14 @@ fn curve(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         Axis::new("bytes of the file", Kind::Bytes),
         Axis::new("KL divergence, nats (logarithmic)", Kind::Log),
     );
-    let series = |name: &str, look: (Colour, Marker), line, points: Vec<Point>| {
+    let series = |name: &str, look: (Colour, Marker), points: Vec<Point>| {
         let mut points = points;
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
         Series {
             name: name.into(),
             colour: look.0,
             marker: Some(look.1),
-            line,
+            line: false,
             points,
         }
     };
@@ -137,19 +137,16 @@ fn curve(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         series(
             "one type throughout, expected",
             (Colour::Muted, Marker::Ring),
-            false,
             plain.collect(),
         ),
         series(
             "candidates, expected",
             (Colour::Thing(0), Marker::Triangle),
-            false,
             expected(report),
         ),
         series(
             "candidates, measured",
             (Colour::Thing(1), Marker::Diamond),
-            false,
             measured(report),
         ),
     ];
