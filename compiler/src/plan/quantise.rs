@@ -389,8 +389,12 @@ mod tests {
                 point(DType::F32, f64::NAN),
             ],
         };
-        let found: Vec<Form> = choices(&member, &[curve]).iter().map(|c| c.form).collect();
         let dense = |weight| Form::Dense { weight };
+        let curves = [curve];
+        let found: Vec<Form> = choices(&member, &curves).iter().map(|c| c.form).collect();
+        // A file of one type has it nevertheless.
+        let all = forms(&member, &curves);
+        assert!(all.iter().any(|c| c.form == dense(DType::Q5K)));
         assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
     }
 }

@@ -62,22 +62,30 @@ fn files_have_the_size_that_was_asked_for() {
     assert!(before < 0.001, "{before}");
 }
 
-/// Embedding and head as well. What it takes is what was forecast, within a factor of 4.
+/// Embedding and head as well. What it takes is what was forecast: all within a factor of 4, and each stage within
+/// 10, which other programs may slow down meanwhile.
 #[test]
 fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
     let scratch = Scratch::new();
     let report = compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
         .run()
         .json();
+    let within = |factor: f64, said: f64, took: f64| {
+        assert!(
+            said < factor * took && took < factor * said,
+            "{said} {took}"
+        );
+    };
+    let mut total = (0.0, 0.0);
     for stage in ["calibrate", "plan", "factorise", "measure"] {
         let said = number(&report, &format!("/forecast/stages/{stage}"));
         let took = number(&report, &format!("/seconds/{stage}"));
         eprintln!("{stage}: {said:.2} s forecast, {took:.2} s taken");
-        assert!(
-            said < 4.0 * took && took < 4.0 * said,
-            "{stage}: {said} {took}"
-        );
+        within(10.0, said, took);
+        total.0 += said;
+        total.1 += took;
     }
+    within(4.0, total.0, total.1);
     let (said, used) = (
         number(&report, "/forecast/peak_memory"),
         number(&report, "/peak_memory"),
