@@ -12,7 +12,14 @@ use super::{eval, list, number, on_demo, text};
 
 /// The demo model in so many bytes, calibrated on a little text.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
-    let little = ["--method", "quantise", "--calibration-tokens", "8192"];
+    let little = [
+        "--method",
+        "quantise",
+        "--calibration-tokens",
+        "8192",
+        "--tune",
+        "0",
+    ];
     on_demo(scratch, name, demo("alice.txt").as_path())
         .args(little)
         .args(options)
@@ -200,6 +207,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 fn the_smallest_file_within_a_limit() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
+    let untuned = ["--tune", "0"];
     let report = htc![
         "compile",
         demo("reference-7m-f16.gguf"),
@@ -215,6 +223,7 @@ fn the_smallest_file_within_a_limit() {
         "json"
     ]
     .args(options)
+    .args(untuned)
     .run()
     .json();
     let bytes = size(&scratch, "limited.htz");
