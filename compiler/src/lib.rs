@@ -74,21 +74,22 @@
 //! 3. `event`: progress and cancellation
 //! 4. `calibrate`: text through the model; statistics of what every slot reads
 //! 5. `gradient`: a backward pass; second moments of the gradients at what every matrix gives
-//! 6. `codes`: from weights and the second moment of what they read to codes, with feedback
-//! 7. `plan`: what becomes of every slot, from shapes, budget and evidence
-//! 8. `unit`: one slot or group from the source's bytes to stored tensors, with its error
-//! 9. `profile`: what an allocator looks at, measured on the model
-//! 10. `geometry`: the spectra of what is stored
-//! 11. `layout`: the artifact's tensors in their order, and its manifest
-//! 12. `make`: one artifact from one plan, from where an earlier run was interrupted
-//! 13. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 14. `choose`: candidates, executed on text that was held out
-//! 15. `estimate`: bytes, memory and time before the work
-//! 16. `analyse`: what a model looks like to a compressor; decides nothing
-//! 17. `report`: what a compilation did, for programs and people
-//! 18. `page`: reports and analyses as a page of HTML
-//! 19. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 20. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 6. `order`: in which order a model is stored; tensors and statistics in it
+//! 7. `codes`: from weights and the second moment of what they read to codes, with feedback
+//! 8. `plan`: what becomes of every slot, from shapes, budget and evidence
+//! 9. `unit`: one slot or group from the source's bytes to stored tensors, with its error
+//! 10. `profile`: what an allocator looks at, measured on the model
+//! 11. `geometry`: the spectra of what is stored
+//! 12. `layout`: the artifact's tensors in their order, and its manifest
+//! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
+//! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
+//! 15. `choose`: candidates, executed on text that was held out
+//! 16. `estimate`: bytes, memory and time before the work
+//! 17. `analyse`: what a model looks like to a compressor; decides nothing
+//! 18. `report`: what a compilation did, for programs and people
+//! 19. `page`: reports and analyses as a page of HTML
+//! 20. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 21. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -111,6 +112,7 @@ pub mod gradient;
 pub mod layout;
 pub mod make;
 pub mod measure;
+pub mod order;
 #[cfg(feature = "cli")]
 pub mod page;
 pub mod pipeline;

@@ -19,10 +19,11 @@ use crate::event::{Event, Watch};
 use crate::gradient::{self, Gradients};
 use crate::layout;
 use crate::make::work::Work;
-use crate::plan::{self, Method, OfSource, Plan, PlanError};
+use crate::order::Order;
+use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{
-    CalibrationOptions, CompileOptions, Limit, Planning, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Limit, OrderArg, Planning, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -38,6 +39,8 @@ pub(super) struct Prepared {
     pub source: ModelFile,
     pub digest: Digest,
     pub calibration: Option<Calibration>,
+    /// The order in which the plan is carried out, where it is another.
+    pub order: Option<Order>,
     pub plan: Plan,
     /// How weights are treated first; others may be tried.
     pub treatment: Treatment,
@@ -165,6 +168,7 @@ pub(super) fn prepare(
         plan,
         digest,
         calibration,
+        order,
         made_from,
     } = plan(
         &source,
@@ -190,7 +194,16 @@ pub(super) fn prepare(
     let record = calibration.as_ref();
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
-    let draft = layout::draft(&source, digest_later, &plan, record, &treatment, measured);
+    let of_order = order.as_ref().map(Order::digest);
+    let draft = layout::draft(
+        &source,
+        digest_later,
+        &plan,
+        record,
+        of_order,
+        &treatment,
+        measured,
+    );
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
@@ -239,6 +252,7 @@ pub(super) fn prepare(
         source,
         digest,
         calibration,
+        order,
         plan,
         treatment,
         wanted,
@@ -260,6 +274,8 @@ pub struct Planned {
     pub digest: Option<Digest>,
     /// The calibration, where there is one.
     pub calibration: Option<Calibration>,
+    /// The order in which it is carried out, where that is another.
+    pub order: Option<Order>,
     /// What the plan was made from; `None` where it is from a file.
     pub made_from: Option<MadeFrom>,
 }
@@ -284,8 +300,16 @@ pub fn plan(
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
     // Once: a file may be a pipe. A plan that is to be made is tried with what is known already.
     let known = match planning {
-        Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
+        Planning::File(path) => {
+            let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
+            check_order(source, plan.request().order)?;
+            Ok(plan)
+        }
         Planning::Make { request, target } => {
+            let request = &Request {
+                order: order_of(source, request, watch)?,
+                ..request.clone()
+            };
             let known = target.evidence();
             match plan::make(&source.hyper, request.clone(), &known, source_type) {
                 Ok(_) => {}
@@ -294,7 +318,7 @@ pub fn plan(
                     if is_measured(request, target, calibration.is_some()) => {}
                 Err(error) => return Err(error.into()),
             }
-            Err((request, target))
+            Err((request.clone(), target))
         }
     };
     let options = calibration;
@@ -308,9 +332,18 @@ pub fn plan(
             })?)
         }
     };
+    let asked = known
+        .as_ref()
+        .map_or_else(|(request, _)| request, Plan::request);
+    let order = match (asked.order, calibration.as_ref()) {
+        (Some(OrderArg::On), Some(found)) => Some(Order::of(&source.hyper, found, watch)?),
+        (Some(OrderArg::On), None) => return Err(PlanError::OrderWithoutText.into()),
+        _ => None,
+    };
     let (plan, made_from) = match known {
         Ok(plan) => (plan, None),
         Err((request, target)) => {
+            let request = &request;
             let units = plan::units(&source.hyper, request, source_type)?;
             let gradients = match options.filter(|_| request.method == Method::Quantise) {
                 Some(options) => Some(clock.during(Stage::Calibrate, || {
@@ -323,6 +356,7 @@ pub fn plan(
                 units: &units,
                 calibration: calibration.as_ref(),
                 gradients: gradients.as_ref(),
+                order: order.as_ref(),
             };
             let evidence = profile::measure(measured, request, target, threads, watch)?;
             let made_from = MadeFrom {
@@ -344,8 +378,42 @@ pub fn plan(
         plan,
         digest: read.into_inner(),
         calibration,
+        order,
         made_from,
     })
+}
+
+/// Whether what is asked for is carried out on a source in another order.
+fn order_of(
+    source: &ModelFile,
+    request: &Request,
+    watch: Watch,
+) -> Result<Option<OrderArg>, PlanError> {
+    if request.order.is_some() || request.method != Method::Quantise {
+        check_order(source, request.order)?;
+        return Ok(request.order);
+    }
+    match check_order(source, Some(OrderArg::On)) {
+        Ok(()) => Ok(Some(OrderArg::On)),
+        Err(_) => {
+            watch.tell(Event::Note(
+                "the source stores its numbers in blocks, so that they stay in its order",
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// Makes sure that every tensor of a source has another order where one is asked for.
+fn check_order(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
+    let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
+    match in_blocks.filter(|_| order == Some(OrderArg::On)) {
+        None => Ok(()),
+        Some(tensor) => Err(PlanError::OrderOfBlocks {
+            tensor: tensor.name.clone(),
+            dtype: tensor.dtype,
+        }),
+    }
 }
 
 /// The digest of the source.

@@ -82,6 +82,44 @@ impl fmt::Display for Budget {
     }
 }
 
+/// Whether a model is stored in another order than the source's, in which codes lose less; it computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderArg {
+    /// In the one that calibration finds.
+    On,
+    /// In the source's.
+    Off,
+}
+
+impl OrderArg {
+    /// Both.
+    pub const ALL: [OrderArg; 2] = [OrderArg::On, OrderArg::Off];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OrderArg::On => "on",
+            OrderArg::Off => "off",
+        }
+    }
+}
+
+impl FromStr for OrderArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = OrderArg::ALL.into_iter().find(|arg| arg.name() == text);
+        known.ok_or_else(|| "the order is on or off".to_owned())
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for OrderArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// The types that dense matrices are encoded in anew; without one they stay as in the source, and so
 /// does a matrix that the source stores in no more bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +145,9 @@ pub struct Request {
     pub factor_type: DType,
     /// How dense matrices are stored, where they are not to stay as in the source.
     pub dense: DenseTypes,
+    /// Whether the model is stored in another order; by default where it is in codes and the source does not store
+    /// its numbers in blocks.
+    pub order: Option<OrderArg>,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
@@ -123,7 +164,8 @@ impl fmt::Display for Request {
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
         if self.method == Method::Quantise {
-            return write!(f, "--method {method} {}", self.budget);
+            write!(f, "--method {method} {}", self.budget)?;
+            return self.fmt_order(f);
         }
         write!(
             f,
@@ -149,7 +191,16 @@ impl fmt::Display for Request {
         if self.treatment != TreatmentRequest::default() {
             write!(f, " {}", self.treatment)?;
         }
-        Ok(())
+        self.fmt_order(f)
+    }
+}
+
+impl Request {
+    fn fmt_order(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.order {
+            Some(order) => write!(f, " --order {order}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -295,7 +346,7 @@ impl fmt::Display for FirstPositions {
     }
 }
 
-as_typed!(Allocator, Floor, FirstPositions);
+as_typed!(Allocator, Floor, FirstPositions, OrderArg);
 
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

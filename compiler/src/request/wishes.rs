@@ -4,7 +4,7 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request,
+    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Request,
     TreatmentRequest,
 };
 
@@ -37,6 +37,8 @@ pub struct Wishes {
     pub factor_type: Option<DType>,
     /// How dense matrices are stored; as in the source by default.
     pub dense: DenseTypes,
+    /// Whether the model is stored in another order; see [`Request::order`].
+    pub order: Option<OrderArg>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
 }
@@ -81,6 +83,7 @@ impl Wishes {
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
+            order: self.order,
             treatment: self.treatment,
         }
     }

@@ -136,8 +136,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+    if provenance.order.is_some() {
         FORMAT_MINOR
+    } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+        5
     } else if requires_new || !plan.matrices.is_empty() {
         4
     } else if treatment.is_some() || geometry.is_some() {

@@ -301,6 +301,10 @@ pub struct Provenance {
     /// [`CalibrationRecord::gauge`], as the gauge `whiten` with its shrinkage is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
+    /// Names the order in which channels and units are stored (1.6); absent where it is that of the source. The
+    /// artifact computes the same in any, so this is for who compares its numbers with the source's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Digest>,
 }
 
 /// How weights were treated beyond the choice of ranks, for people.

@@ -8,7 +8,7 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, Request, Target,
+    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Request, Target,
     TreatmentRequest, Wishes,
 };
 
@@ -101,6 +101,10 @@ pub struct PlanningArgs {
     /// For diffplan: tokens that the uncompressed model writes per joule on the target
     #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
     pub tokens_per_joule: Option<f64>,
+    /// Whether the model is stored in another order, in which codes lose less and which computes the same
+    /// [default: on for quantise, unless the source is in blocks]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub order: Option<OrderArg>,
     /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
     #[arg(
         long,
@@ -113,7 +117,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 18] = [
+    pub(super) const IDS: [&str; 19] = [
         "method",
         "file_size",
         "bits",
@@ -128,6 +132,7 @@ impl PlanningArgs {
         "first_positions",
         "gpu",
         "tokens_per_joule",
+        "order",
         "slots",
         "factor_type",
         "dense_type",
@@ -165,6 +170,7 @@ impl PlanningArgs {
                 slots: size.dense_type,
                 outside: size.embedding_type,
             },
+            order: self.order,
             treatment,
         }
     }

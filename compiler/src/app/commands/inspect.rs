@@ -275,6 +275,9 @@ fn show_origin(manifest: &Manifest) {
                 .map_or_else(String::new, |part| format!(", shrinkage {part}"))
         );
     }
+    if let Some(order) = &p.order {
+        say!("stored in an order of its own, sha256 {order}");
+    }
     if let Some(quality) = &manifest.quality {
         show_quality(quality);
     }

@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, DenseTypes, TreatmentRequest};
+use crate::request::{Allocation, DenseTypes, OrderArg, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -17,6 +17,7 @@ pub(super) struct RequestInFile {
     pub dense: DenseTypes,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
+    pub order: Option<OrderArg>,
     pub treatment: TreatmentRequest,
 }
 
@@ -28,6 +29,7 @@ impl RequestInFile {
             allocation,
             dense,
             slots,
+            order,
             treatment,
         } = self;
         Request {
@@ -37,6 +39,7 @@ impl RequestInFile {
             slots: slots.unwrap_or_else(|| named_slots(units)),
             factor_type,
             dense,
+            order,
             treatment,
         }
     }
@@ -58,6 +61,7 @@ impl Checker {
             "dense_type",
             "embedding_type",
             "slots",
+            "order",
             "gauge",
             "sink",
             "bias",
@@ -72,6 +76,7 @@ impl Checker {
             dense,
             outside,
             slots,
+            order,
             gauge,
             sink,
             bias,
@@ -108,6 +113,8 @@ impl Checker {
             types.outside = self.factor_type(at, "request.embedding_type", &node);
         }
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
+        let order =
+            order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
@@ -129,6 +136,7 @@ impl Checker {
             allocation,
             dense: types,
             slots,
+            order,
             treatment: asked,
         })
     }
