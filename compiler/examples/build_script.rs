@@ -10,7 +10,10 @@ use htc::{CompileError, Compiler, Event};
 
 /// Compiles `model` into `artifact` and returns what a build script prints.
 pub fn build(model: &Path, artifact: &Path) -> Result<Vec<String>, CompileError> {
-    let compiler = Compiler::new(model, artifact).ratio(0.5).overwrite(true);
+    // What is found out of the model is kept beside the artifact, for the next time.
+    let compiler = Compiler::new(model, artifact)
+        .cache(artifact.with_extension("cache"))
+        .overwrite(true);
     let inputs = compiler.inputs()?;
     let mut lines: Vec<String> = inputs
         .iter()

@@ -178,19 +178,28 @@ fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
 pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
     let prepared = prepare(admit(options)?, options, &StageClock::default(), watch)?;
     let source = &prepared.source;
-    let record = layout::record(source, &prepared.plan);
+    // Where a limit decides on the size, the plan that is expected to hold it.
+    let plan = prepared.plan_at(prepared.start)?;
+    let record = layout::record(source, &plan);
+    let limit = options.goal.limit;
+    let limit = (!limit.is_none()).then(|| limit.to_string());
+    let mut summary = Summary::new(source, &plan, &record, prepared.treatment.bias);
+    if let Some(limit) = &limit {
+        summary.decided_by(limit, plan.request().method);
+    }
     Ok(Forecast {
         source: name_of(&options.input),
         artifact: name_of(&options.output),
         bytes: BeforeAfter {
             before: source.size(),
-            after: prepared.estimate.bytes,
+            after: prepared.bytes(&plan)?,
         },
+        limit,
         free_bytes: prepared.free,
         peak_memory: prepared.estimate.peak_memory,
         seconds: prepared.estimate.seconds,
         threads: options.threads,
-        summary: Summary::new(source, &prepared.plan, &record, prepared.treatment.bias),
+        summary,
     })
 }
 

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use htc::calibrate::CalibrateError;
 use htc::plan::PlanError;
 use htc::request::{
-    Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, SinkProtection,
-    TextSource,
+    Allocator, BiasArg, Budget, FirstPositions, Floor, GaugeKind, Method, Planning, Preset,
+    SinkProtection, TextSource,
 };
 use htc::{Cancel, CompileError, Compiler, Event};
 use htc_formats::model::Slot;
@@ -26,14 +26,15 @@ fn demo(name: &str) -> PathBuf {
 #[test]
 fn a_build_script_compiles_and_names_what_it_depends_on() {
     let folder = tempfile::tempdir().unwrap();
-    let (model, artifact) = (demo("reference-7m-f16.gguf"), folder.path().join("m.htz"));
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let model = fixtures.join("architectures/llama");
+    let artifact = folder.path().join("m.htz");
     let lines = build_script::build(&model, &artifact).unwrap();
-    assert_eq!(
-        lines[0],
-        format!("cargo::rerun-if-changed={}", model.display())
-    );
+    let named = |name: &str| format!("cargo::rerun-if-changed={}", model.join(name).display());
+    for name in ["config.json", "model.safetensors", "tokenizer.model"] {
+        assert!(lines.contains(&named(name)), "{name}: {lines:?}");
+    }
     let after = fs::metadata(&artifact).unwrap().len();
-    assert!(after < fs::metadata(&model).unwrap().len());
     assert!(lines.iter().any(|line| line.contains(&after.to_string())));
 }
 
@@ -43,9 +44,21 @@ fn what_is_not_said_has_the_defaults_of_the_command_line() {
     let Planning::Make { request, .. } = options.planning else {
         panic!("a plan of a file");
     };
+    assert_eq!(request.method, Method::Quantise);
+    assert_eq!(options.goal.limit, Preset::Balanced.limit());
+    let texts = options.calibration.unwrap().texts;
+    assert_eq!(texts[0].source, TextSource::Shipped);
+    assert!(!options.overwrite);
+    // What only factors have decides for them.
+    let options = Compiler::new("a.gguf", "a.htz").rank_floor(Floor::Rank(8));
+    let options = options.options();
+    let Planning::Make { request, .. } = options.planning else {
+        panic!("a plan of a file");
+    };
     assert_eq!(request.method, Method::PerSlot);
+    assert_eq!(request.method_from, Some("--rank-floor"));
     assert_eq!(request.budget, Budget::Ratio(0.9));
-    assert!(options.calibration.is_none() && !options.overwrite);
+    assert!(options.calibration.is_none() && options.goal.limit.is_none());
 }
 
 #[test]

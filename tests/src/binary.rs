@@ -44,10 +44,10 @@ pub fn path() -> PathBuf {
 }
 
 /// Where the binary keeps what it knows from one run to the next: not in the home of who tests it.
-fn state() -> PathBuf {
+fn beside(name: &str) -> OsString {
     let mut path = path();
     path.pop();
-    path.join("state-of-tests")
+    path.join(name).into()
 }
 
 /// `htc!["compile", &input, "-o", &output]`: arguments of any type that is a string or a path.
@@ -87,7 +87,10 @@ impl Htc {
             deadline: DEADLINE,
             folder: None,
             user: None,
-            variables: vec![("XDG_STATE_HOME", Some(state().into()))],
+            variables: vec![
+                ("XDG_STATE_HOME", Some(beside("state-of-tests"))),
+                ("XDG_CACHE_HOME", Some(beside("cache-of-tests"))),
+            ],
             stdout: None,
         }
     }

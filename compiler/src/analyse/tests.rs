@@ -29,7 +29,7 @@ fn demo() -> (ModelFile, Calibration) {
     let cache = tempfile::tempdir().unwrap();
     let options = CalibrationOptions {
         tokens: 2048,
-        context: 128,
+        context: Some(128),
         cache: Some(cache.path().to_owned()),
         ..CalibrationOptions::new(demo.join("alice.txt"))
     };

@@ -61,7 +61,8 @@ impl CalibrationOptions {
     /// # Errors
     /// [`CalibrateError::FewTokens`], [`CalibrateError::LongContext`].
     pub fn check(&self, hyper: &HyperParameters) -> Result<(), CalibrateError> {
-        let (tokens, context, limit) = (self.tokens, self.context, hyper.context);
+        let (tokens, limit) = (self.tokens, hyper.context);
+        let context = self.window(limit);
         if tokens < context || context == 0 {
             return Err(CalibrateError::FewTokens { tokens, context });
         }
@@ -240,12 +241,15 @@ pub fn calibrate(
         held_out_text,
     } = Read::of(model, options)?;
     texts.iter().for_each(|text| text.tell_left_out(watch));
+    let context = options.window(hyper.context);
+    if context != options.context.unwrap_or(DEFAULT_CONTEXT) {
+        watch.tell(Event::Note(&format!(
+            "windows are of {context} tokens, which the model reads at most, not of {DEFAULT_CONTEXT}"
+        )));
+    }
     let key = options.key(source, &text);
     let windows = text.windows().count();
-    let extent = Extent {
-        context: options.context,
-        windows,
-    };
+    let extent = Extent { context, windows };
     let files = Files::open(options, key, extent)?;
     let lock = files.lock(options, watch)?;
     let finished = files.finished(hyper, watch);
@@ -285,7 +289,7 @@ pub fn calibrate(
         layers,
         head,
         texts,
-        context: options.context,
+        context,
         windows: text.windows().clone(),
         found,
         is_new,
@@ -317,7 +321,8 @@ struct Read {
 impl Read {
     fn of(model: &Model, options: &CalibrationOptions) -> Result<Read, CalibrateError> {
         let tokenizer = tokenizer(model)?;
-        let (context, most) = (options.context, options.tokens / options.context);
+        let context = options.window(model.hyper().context);
+        let most = options.tokens / context;
         let windows = |source: &TextSource, text: &str, most| {
             let text = Windows::new(&tokenizer, text, context, most);
             text.map_err(|error| CalibrateError::TooShort {

@@ -115,7 +115,8 @@ pub fn gradients(
 ) -> Result<Gradients, GradientError> {
     let hyper = model.hyper();
     options.check(hyper)?;
-    let text = text_of(model, options)?.thinned(tokens / options.context);
+    let context = options.window(hyper.context);
+    let text = text_of(model, options)?.thinned(tokens / context);
     let key = key(source, &text);
     let entry = Entry::of_gradients(options, key)?;
     let lock = entry.lock(options, watch)?;
@@ -127,7 +128,7 @@ pub fn gradients(
     }
     let is_new = step != Step::Done;
     if is_new {
-        check_memory(model, options.context)?;
+        check_memory(model, context)?;
         files.make_room(step)?;
         let left = Step::Done.index(hyper.layers) - step.index(hyper.layers);
         watch.tell(Event::Gradients(left));

@@ -16,7 +16,7 @@ use crate::request::{
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
-/// defaults.
+/// defaults: the smallest artifact within the balanced preset, on the shipped text.
 ///
 /// What is finished is kept beside the artifact until it is complete, sealed with a secret in the user's
 /// state folder: the same compilation goes on with it, and with nothing that somebody else laid there.
@@ -25,7 +25,7 @@ use crate::request::{
 /// # fn main() -> Result<(), htc::CompileError> {
 /// let report = htc::Compiler::new("model.gguf", "model.htz")
 ///     .calibration("text.txt")
-///     .ratio(0.8)
+///     .file_size(120_000_000)
 ///     .run()?;
 /// println!("{} of {} bytes", report.bytes.after, report.bytes.before);
 /// # Ok(()) }
@@ -101,9 +101,9 @@ impl Compiler {
         self
     }
 
-    /// Tokens in a window of the calibration.
+    /// Tokens in a window of the calibration; by default 512, or as many as the model reads at most.
     pub fn context(mut self, tokens: usize) -> Self {
-        self.calibration.context = tokens;
+        self.calibration.context = Some(tokens);
         self
     }
 
@@ -132,7 +132,8 @@ impl Compiler {
         self
     }
 
-    /// How slots are approximated.
+    /// How matrices are approximated; without it in codes, or in factors where something is asked for that only
+    /// those have ([`Wishes::method`]).
     pub fn method(mut self, method: Method) -> Self {
         self.wishes.method = Some(method);
         self
@@ -338,27 +339,28 @@ impl Compiler {
 
     /// What is asked for, as every stage reads it.
     pub fn options(&self) -> CompileOptions {
-        let method = self.wishes.method.filter(|_| self.plan.is_none());
-        let mut calibration = self.calibration.clone();
-        let mut goal = self.goal;
-        if method == Some(Method::Quantise) {
-            goal = goal.or_balanced(Method::Quantise, self.wishes.budget);
-            if calibration.texts.is_empty() {
-                calibration.texts = CalibrationOptions::new(TextSource::Shipped).texts;
-            }
-        }
-        let calibrated = !calibration.texts.is_empty();
+        let asked = self.calibration.clone();
+        let (calibration, goal) = match &self.plan {
+            Some(_) => (
+                Some(asked).filter(|asked| !asked.texts.is_empty()),
+                self.goal,
+            ),
+            None => (
+                self.wishes.calibration(asked),
+                self.goal.or_balanced(&self.wishes),
+            ),
+        };
         CompileOptions {
             input: self.input.clone(),
             output: self.output.clone(),
             planning: match &self.plan {
                 Some(plan) => Planning::File(plan.clone()),
                 None => Planning::Make {
-                    request: self.wishes.request(calibrated),
+                    request: self.wishes.request(calibration.is_some()),
                     target: self.target,
                 },
             },
-            calibration: calibrated.then_some(calibration),
+            calibration,
             treatment: self.wishes.treatment,
             goal,
             probe_layer: self.probe_layer,
@@ -380,6 +382,7 @@ impl Compiler {
     /// # Errors
     /// [`CompileError`]; nothing is left under the output's name then.
     pub fn run_with(&self, tell: impl Fn(Event) + Sync) -> Result<Report, CompileError> {
+        self.check()?;
         compile(&self.options(), Watch::new(&tell, &self.cancel))
     }
 
@@ -388,7 +391,16 @@ impl Compiler {
     /// # Errors
     /// [`CompileError`] for whatever can be refused before the work.
     pub fn forecast(&self) -> Result<Forecast, CompileError> {
+        self.check()?;
         forecast(&self.options(), Watch::new(&|_| {}, &self.cancel))
+    }
+
+    /// Refuses wishes that do not go together; a plan of a file has decided.
+    fn check(&self) -> Result<(), CompileError> {
+        match self.plan {
+            Some(_) => Ok(()),
+            None => Ok(self.wishes.check()?),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::htz::{Digest, HtzWriter, Section};
+use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
 use htc_formats::source::{Container, ModelFile};
 use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
@@ -61,6 +61,21 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// Bytes of the artifact of a plan.
+    pub fn bytes(&self, plan: &Plan) -> Result<u64, HtzError> {
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        let (treatment, digest_later) = (&self.treatment, Digest::default());
+        let draft = layout::draft(
+            source,
+            digest_later,
+            plan,
+            calibration,
+            treatment,
+            self.measured,
+        );
+        HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
+    }
+
     /// The plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());

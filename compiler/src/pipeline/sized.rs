@@ -52,7 +52,8 @@ impl MadeFrom {
         self.plan_of(self.request.clone(), source, calibration)
     }
 
-    /// The plan of another ratio: of parameters, or of the source's bytes where files are sized.
+    /// The plan of another ratio: of parameters, or where files are sized of the source's bytes, or those of the
+    /// artifact that leaves everything as it is, whichever are more.
     pub(super) fn at_ratio(
         &self,
         ratio: f64,
@@ -60,7 +61,13 @@ impl MadeFrom {
         calibration: Option<&Calibration>,
     ) -> Result<Plan, PlanError> {
         let mut request = self.request.clone();
-        request.budget = Budget::Ratio(ratio);
+        request.budget = match &self.file {
+            Some(file) => {
+                let whole = file.whole(&request, source, calibration)?;
+                Budget::FileSize((ratio * whole as f64) as u64)
+            }
+            None => Budget::Ratio(ratio),
+        };
         self.plan_of(request, source, calibration)
     }
 
@@ -131,15 +138,26 @@ impl MadeFrom {
         let Some(file) = &self.file else {
             return plan::make(hyper, request, &self.evidence, OfSource(source));
         };
-        request.budget = of_file(request.budget, source, file.source);
+        let length = |plan: &Plan| file.length(plan, source, calibration);
+        let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
+        request.budget = match of_file(request.budget, source, file.source) {
+            // Nothing less than the source was asked for, which an artifact of few weights may be larger than.
+            Budget::FileSize(total) if total == file.source => {
+                Budget::FileSize(file.whole(&request, source, calibration)?)
+            }
+            budget => budget,
+        };
+        // All as in the source says what else there is; names and alignment differ a little from plan to plan.
+        let kept = kept(source, &request)?;
+        let whole = length(&kept)?;
         let Budget::FileSize(total) = request.budget else {
             return plan::make(hyper, request, &self.evidence, OfSource(source));
         };
-        let length = |plan: &Plan| file.length(plan, source, calibration);
-        let matrices = |plan: &Plan| -> u64 { plan.units().iter().map(|u| u.bytes_after()).sum() };
-        // All as in the source says what else there is; names and alignment differ a little from plan to plan.
-        let kept = kept(source, &request)?;
-        let mut beside = length(&kept)? - matrices(&kept);
+        if whole <= total {
+            // Nothing loses less.
+            return Ok(kept);
+        }
+        let mut beside = whole - matrices(&kept);
         let mut best: Option<(u64, Plan)> = None;
         for _ in 0..TURNS {
             let mut evidence = self.evidence.clone();
@@ -170,6 +188,21 @@ impl MadeFrom {
 }
 
 impl FileParts {
+    /// Bytes of the source, or of the artifact that leaves everything as it is and says what of it was asked for,
+    /// whichever are more.
+    fn whole(
+        &self,
+        request: &Request,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<u64, PlanError> {
+        let mut request = request.clone();
+        // Of as many digits as there can be.
+        request.budget = Budget::FileSize(u64::MAX);
+        let kept = kept(source, &request)?;
+        Ok(self.length(&kept, source, calibration)?.max(self.source))
+    }
+
     /// Bytes of the file of a plan.
     fn length(
         &self,

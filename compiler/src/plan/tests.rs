@@ -36,6 +36,7 @@ fn make(
 fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
     Request {
         method,
+        method_from: None,
         budget,
         allocation: Allocation::default(),
         slots: method.default_slots().to_vec(),

@@ -17,8 +17,12 @@ pub struct Forecast {
     pub source: String,
     /// Name of the artifact, without its folder.
     pub artifact: String,
-    /// Bytes of the source, and those that the artifact will have: exactly.
+    /// Bytes of the source, and those that the artifact will have: exactly, unless a limit decides.
     pub bytes: BeforeAfter,
+    /// What the artifact is to hold, as it is typed, where that decides on its bytes by measuring: those given
+    /// are what the limit is expected to allow. Absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     /// Bytes free where the artifact will be; absent where the system does not say.
     pub free_bytes: Option<u64>,
     /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
@@ -41,13 +45,16 @@ impl fmt::Display for Forecast {
             escaped(&self.source),
             escaped(&self.artifact)
         )?;
+        let exactly = match &self.limit {
+            Some(limit) => format!("about; measuring decides, by {limit}"),
+            None => format!("{} exactly", self.bytes.after),
+        };
         writeln!(
             f,
-            "  bytes       {:>12} -> {:>12}  ({:.1} %; {} exactly)",
+            "  bytes       {:>12} -> {:>12}  ({:.1} %; {exactly})",
             bytes_for_people(self.bytes.before),
             bytes_for_people(self.bytes.after),
             100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
-            self.bytes.after,
         )?;
         self.summary.fmt(f)?;
         let free = match self.free_bytes {

@@ -155,6 +155,9 @@ impl Report {
         let record = chosen.built.record;
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
+        if let Some(limit) = &chosen.limit {
+            summary.decided_by(limit, chosen.plan.request().method);
+        }
         Report {
             source: name_of(&options.input),
             source_sha256: digest,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
-use crate::plan::{Budget, Plan, Request, UnitPlan};
+use crate::plan::{Budget, Method, Plan, Request, UnitPlan};
 use crate::system::show::bytes_for_people;
 use crate::unit::stored_tensors;
 
@@ -179,6 +179,15 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// States the limit that decided on the size where one was asked for: of the file that it came to no size was.
+    pub(crate) fn decided_by(&mut self, limit: &str, method: Method) {
+        if method == Method::Quantise {
+            self.asked = format!("--method {} {limit}", method.name());
+        }
+    }
+}
+
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -211,9 +220,21 @@ fn summarise(plan: &PlanRecord, slot: Slot) -> SlotSummary {
 
 /// What is to be said of the whole, then of slots.
 fn all_notes(plan: &Plan, record: &PlanRecord, ratio: f64) -> Vec<String> {
-    let mut said = plan.notes().to_vec();
+    let Request {
+        method,
+        method_from,
+        budget,
+        ..
+    } = *plan.request();
+    let of_method = method_from.map(|option| {
+        let method = method.name();
+        format!(
+            "{option} is of ranks and factors, so that the method is {method}; without such options it is quantise"
+        )
+    });
+    let mut said: Vec<String> = of_method.into_iter().collect();
+    said.extend_from_slice(plan.notes());
     said.extend(notes(record));
-    let Request { budget, .. } = *plan.request();
     if let Budget::Ratio(asked) = budget
         && ratio > asked
     {

@@ -76,8 +76,9 @@ pub struct CalibrationOptions {
     pub texts: Vec<CalibrationText>,
     /// Tokens of each text at most.
     pub tokens: usize,
-    /// Tokens of a window.
-    pub context: usize,
+    /// Tokens of a window; without it [`DEFAULT_CONTEXT`], or as many as the model reads at once where those
+    /// are fewer.
+    pub context: Option<usize>,
     /// Folder of the cache; `None` for the user's.
     pub cache: Option<PathBuf>,
     /// Whether statistics that another user wrote into the cache are taken.
@@ -107,12 +108,17 @@ impl CalibrationOptions {
                 weight: 1.0,
             }],
             tokens: DEFAULT_TOKENS,
-            context: DEFAULT_CONTEXT,
+            context: None,
             cache: None,
             trust_cache: false,
             lock_timeout: DEFAULT_LOCK_TIMEOUT,
             held_out: None,
         }
+    }
+
+    /// Tokens of a window for a model that reads so many at once.
+    pub fn window(&self, most: usize) -> usize {
+        self.context.unwrap_or(DEFAULT_CONTEXT.min(most))
     }
 
     /// The files that are read.

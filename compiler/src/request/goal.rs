@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Budget, Method};
+use super::{Method, Wishes};
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -110,9 +110,9 @@ impl Goal {
     /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is
     /// given neither bytes nor a limit.
     #[must_use]
-    pub fn or_balanced(self, method: Method, budget: Option<Budget>) -> Goal {
-        let silent = self.limit.is_none() && budget.is_none();
-        match method {
+    pub fn or_balanced(self, wishes: &Wishes) -> Goal {
+        let silent = self.limit.is_none() && wishes.budget.is_none();
+        match wishes.method() {
             Method::Quantise if silent => Goal {
                 limit: Preset::default().limit(),
                 ..self

@@ -135,6 +135,8 @@ pub struct DenseTypes {
 pub struct Request {
     /// How slots are approximated.
     pub method: Method,
+    /// The option that decided for the method, as it is typed, where none was asked for.
+    pub method_from: Option<&'static str>,
     /// How much may be kept.
     pub budget: Budget,
     /// How the budget is shared out, and within which bounds.

@@ -373,9 +373,9 @@ pub enum TreatmentError {
         /// What can be asked for without.
         other: &'static str,
     },
-    /// It is about factors, and the method makes none.
+    /// It is about factors, or about what the method decides itself.
     #[error(
-        "{option}: the method quantise makes no factors that it could treat; leave it out, or take `method` gp or grc"
+        "{option}: the method quantise decides on slots and types itself and makes no factors; leave it out, or take `method` gp or grc"
     )]
     OfFactors {
         /// What was asked for.

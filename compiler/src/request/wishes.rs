@@ -4,8 +4,8 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Request,
-    TreatmentRequest,
+    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, FirstPositions, Floor,
+    GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -18,10 +18,10 @@ pub const DEFAULT_FACTOR_TYPE: DType = DType::Q8_0;
 /// calibration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wishes {
-    /// How slots are approximated; [`Method::PerSlot`] by default.
+    /// How slots are approximated; see [`Wishes::method`].
     pub method: Option<Method>,
     /// How much may be kept; a ratio of [`DEFAULT_RATIO`] by default, with [`Allocator::DiffPlan`] what
-    /// energy decides.
+    /// energy decides, with [`Method::Quantise`] what the limit allows.
     pub budget: Option<Budget>,
     /// How the budget is shared out; see [`Wishes::allocator`].
     pub allocator: Option<Allocator>,
@@ -67,12 +67,15 @@ impl Wishes {
         slots.sort();
         slots.dedup();
         let allocator = self.allocator(calibrated);
-        let default = match allocator {
-            Allocator::DiffPlan => Budget::Energy,
+        let default = match (method, allocator) {
+            // A limit decides.
+            (Method::Quantise, _) => Budget::Ratio(1.0),
+            (_, Allocator::DiffPlan) => Budget::Energy,
             _ => Budget::Ratio(DEFAULT_RATIO),
         };
         Request {
             method,
+            method_from: self.deciding(),
             budget: self.budget.unwrap_or(default),
             allocation: Allocation {
                 allocator,
@@ -88,8 +91,99 @@ impl Wishes {
         }
     }
 
-    fn method(&self) -> Method {
-        self.method.unwrap_or(Method::PerSlot)
+    /// The method asked for. Without one it is [`Method::Quantise`], unless something is asked for that only
+    /// factors have: then it is [`Method::PerSlot`]. A size of the whole file is nothing that factors have.
+    pub fn method(&self) -> Method {
+        let default = match self.deciding() {
+            Some(_) => Method::PerSlot,
+            None => Method::Quantise,
+        };
+        self.method.unwrap_or(default)
+    }
+
+    /// What decides for [`Method::PerSlot`] where no method is asked for, as it is typed.
+    pub fn deciding(&self) -> Option<&'static str> {
+        let of_factors = match self.budget {
+            Some(Budget::FileSize(_) | Budget::Bits(_)) => None,
+            Some(Budget::Rank(_) | Budget::FullRank) => Some("--rank"),
+            Some(Budget::Ratio(_)) => Some("--ratio"),
+            Some(Budget::Parameters(_)) => Some("--parameters"),
+            Some(Budget::Bytes(_)) => Some("--bytes"),
+            Some(Budget::MeanRank(_)) => Some("--mean-rank"),
+            Some(Budget::Energy) | None => self.of_factors().map(|(option, _)| option),
+        };
+        of_factors.filter(|_| self.method.is_none())
+    }
+
+    /// Refuses what the method has no use for.
+    ///
+    /// # Errors
+    /// [`TreatmentError::OfFactors`].
+    pub fn check(&self) -> Result<(), TreatmentError> {
+        match (self.method(), self.of_factors()) {
+            (Method::Quantise, Some((option, value))) => {
+                let name = option.trim_start_matches('-').replace('-', "_");
+                let option = format!("`{name}` {value}").trim_end().to_owned();
+                Err(TreatmentError::OfFactors { option })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first wish that is of factors or of single slots, as it is typed, and what it asks for.
+    fn of_factors(&self) -> Option<(&'static str, String)> {
+        fn said(wish: Option<impl ToString>) -> Option<String> {
+            wish.map(|wish| wish.to_string())
+        }
+        let slots: Vec<&str> = self.slots.iter().map(|slot| slot.name()).collect();
+        let first = self.first_positions;
+        let TreatmentRequest {
+            gauge,
+            sink,
+            bias,
+            shrinkage,
+        } = self.treatment;
+        let wishes = [
+            ("--allocator", said(self.allocator)),
+            ("--rank-floor", said(self.floor)),
+            ("--rank-cap", said(self.cap)),
+            (
+                "--first-positions",
+                said((first != FirstPositions::default()).then_some(first)),
+            ),
+            (
+                "--slots",
+                said((!slots.is_empty()).then(|| slots.join(","))),
+            ),
+            ("--factor-type", said(self.factor_type)),
+            ("--dense-type", said(self.dense.slots)),
+            ("--embedding-type", said(self.dense.outside)),
+            // What is off is so without factors, too.
+            (
+                "--gauge",
+                said(gauge.filter(|gauge| *gauge != GaugeKind::None)),
+            ),
+            (
+                "--sink",
+                said(sink.filter(|sink| *sink != SinkProtection::Off)),
+            ),
+            ("--bias", said(bias.filter(|bias| *bias == BiasArg::On))),
+            ("--shrinkage", said(shrinkage)),
+        ];
+        let mut asked = wishes.into_iter();
+        asked.find_map(|(option, value)| Some((option, value?)))
+    }
+
+    /// What to calibrate on: the shipped text where there is none, and the method needs one.
+    pub fn calibration(&self, asked: CalibrationOptions) -> Option<CalibrationOptions> {
+        match (asked.texts.is_empty(), self.method()) {
+            (false, _) => Some(asked),
+            (true, Method::Quantise) => Some(CalibrationOptions {
+                texts: CalibrationOptions::new(TextSource::Shipped).texts,
+                ..asked
+            }),
+            (true, Method::PerSlot | Method::SharedBasis) => None,
+        }
     }
 }
 
@@ -99,12 +193,15 @@ mod tests {
 
     #[test]
     fn defaults_depend_on_the_method_and_the_calibration() {
-        let plain = Wishes::default().request(false);
-        assert_eq!(plain.method, Method::PerSlot);
+        let of_factors = Wishes {
+            method: Some(Method::PerSlot),
+            ..Wishes::default()
+        };
+        let plain = of_factors.request(false);
         assert_eq!(plain.budget, Budget::Ratio(DEFAULT_RATIO));
         assert_eq!(plain.allocation, Allocation::default());
         assert_eq!(plain.slots, Slot::ALL);
-        let calibrated = Wishes::default().request(true);
+        let calibrated = of_factors.request(true);
         assert_eq!(calibrated.allocation.allocator, Allocator::Whitened);
         let shared = Wishes {
             method: Some(Method::SharedBasis),
@@ -117,6 +214,62 @@ mod tests {
             ..shared
         };
         assert_eq!(fixed.allocator(true), Allocator::Uniform);
+    }
+
+    #[test]
+    fn the_method_follows_from_what_is_asked_for() {
+        let none = Wishes::default();
+        assert_eq!((none.method(), none.deciding()), (Method::Quantise, None));
+        let budget = |budget| Wishes {
+            budget: Some(budget),
+            ..Wishes::default()
+        };
+        for sized in [Budget::FileSize(1000), Budget::Bits(3.5)] {
+            assert_eq!(budget(sized).method(), Method::Quantise);
+        }
+        let floor = Wishes {
+            floor: Some(Floor::Rank(4)),
+            ..Wishes::default()
+        };
+        let gauge = |kind| Wishes {
+            treatment: TreatmentRequest {
+                gauge: Some(kind),
+                ..TreatmentRequest::default()
+            },
+            ..Wishes::default()
+        };
+        for (wishes, option) in [
+            (budget(Budget::Ratio(0.5)), "--ratio"),
+            (budget(Budget::FullRank), "--rank"),
+            (budget(Budget::Bytes(5)), "--bytes"),
+            (floor.clone(), "--rank-floor"),
+            (gauge(GaugeKind::Whiten), "--gauge"),
+        ] {
+            assert_eq!(wishes.deciding(), Some(option));
+            let request = wishes.request(false);
+            let decided = (request.method, request.method_from);
+            assert_eq!(decided, (Method::PerSlot, Some(option)));
+            assert_eq!(wishes.check(), Ok(()));
+            // Asked for, nothing decides for it.
+            let asked = Wishes {
+                method: Some(Method::SharedBasis),
+                ..wishes
+            };
+            assert_eq!(
+                (asked.method(), asked.deciding()),
+                (Method::SharedBasis, None)
+            );
+        }
+        // Off is what it is without factors.
+        assert_eq!(gauge(GaugeKind::None).method(), Method::Quantise);
+        // A size of the file and a floor of ranks.
+        let both = Wishes {
+            budget: Some(Budget::Bits(3.0)),
+            ..floor
+        };
+        assert_eq!(both.method(), Method::Quantise);
+        let refused = both.check().unwrap_err().to_string();
+        assert!(refused.starts_with("`rank_floor` 4: "), "{refused}");
     }
 
     #[test]

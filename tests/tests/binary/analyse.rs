@@ -295,7 +295,7 @@ fn what_cannot_be_analysed_is_refused() {
     htc!["analyse", scratch.path("absent.gguf")]
         .run()
         .refused(1, &["absent.gguf"]);
-    let (artifact, _) = super::compile(&scratch, &model, "model.htz", &[]);
+    let (artifact, _) = super::compile(&scratch, &model, "model.htz", &["--rank", "8"]);
     htc!["analyse", artifact]
         .run()
         .refused(1, &["model.htz", "an artifact already"]);

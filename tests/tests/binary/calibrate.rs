@@ -294,6 +294,7 @@ fn what_cannot_be_calibrated_on_is_refused() {
         &["--context", "64"],
     ] {
         let run = htc!["compile", &model, "-o", &output].args(options);
+        let run = run.args(["--method", "gp"]);
         run.run().refused(2, &["--calibration"]);
     }
     run(&text, &["--gauge", "best"])

@@ -50,11 +50,12 @@ fn every_method_with_every_factor_type() {
 }
 
 #[test]
-fn without_options_the_demo_model_gets_smaller_and_stays_a_model() {
+fn factors_make_the_demo_model_smaller_and_it_stays_a_model() {
     let scratch = Scratch::new();
     let model = demo("reference-7m-f16.gguf");
     let artifact = scratch.path("small.htz");
-    let outcome = htc!["compile", &model, "-o", &artifact].run().ok();
+    let outcome = htc!["compile", &model, "-o", &artifact, "--method", "gp"];
+    let outcome = outcome.run().ok();
     assert!(outcome.stdout.is_empty(), "stdout is for programs");
     let summary = outcome.stderr.to_lowercase();
     for word in ["bytes", "parameters", "error", " s on "] {

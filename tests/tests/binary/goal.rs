@@ -276,7 +276,7 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
             "--calibration",
             &short
         ]
-        .args(["--context", "128", "--cache"])
+        .args(["--method", "gp", "--context", "128", "--cache"])
         .arg(scratch.path("cache"))
     };
     run()
@@ -322,6 +322,8 @@ fn limits_that_nothing_can_hold_or_measure_are_refused() {
         demo(MODEL),
         "-o",
         scratch.path("x"),
+        "--method",
+        "gp",
         "--max-kl",
         "1"
     ];

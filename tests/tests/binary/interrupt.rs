@@ -49,7 +49,9 @@ fn wait_for_a_tensor(target: &Scratch) {
 fn undisturbed(model: &Path) -> Vec<u8> {
     let scratch = Scratch::new();
     let output = scratch.path("out.htz");
-    htc!["compile", model, "-o", &output].run().ok();
+    htc!["compile", "--method", "gp", model, "-o", &output]
+        .run()
+        .ok();
     fs::read(output).unwrap()
 }
 
@@ -57,7 +59,18 @@ fn interrupted_by(signal: &str) {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
-    let command = || htc!["compile", &model, "-o", &output, "--threads", "2"];
+    let command = || {
+        htc![
+            "compile",
+            "--method",
+            "gp",
+            &model,
+            "-o",
+            &output,
+            "--threads",
+            "2"
+        ]
+    };
     let mut child = command().spawn();
     wait_for_a_tensor(&target);
     assert!(
@@ -99,7 +112,18 @@ fn after_sigkill_at_any_moment_the_same_command_goes_on() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
-    let command = |threads: &str| htc!["compile", &model, "-o", &output, "--threads", threads];
+    let command = |threads: &str| {
+        htc![
+            "compile",
+            "--method",
+            "gp",
+            &model,
+            "-o",
+            &output,
+            "--threads",
+            threads
+        ]
+    };
     let journal = || journal_in(&target);
     let mut kills = 0;
     for more in [1, 9, 30] {
@@ -130,7 +154,8 @@ fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
     let (source, target) = (Scratch::new(), Scratch::new());
     let model = source.file("model.gguf", TinyModel::large().bytes());
     let output = target.path("out.htz");
-    let command = |options: &[&str]| htc!["compile", &model, "-o", &output].args(options);
+    let command =
+        |options: &[&str]| htc!["compile", "--method", "gp", &model, "-o", &output].args(options);
     let mut child = command(&[]).spawn();
     wait_for_a_file(target.folder());
     let partial = || {
@@ -161,6 +186,8 @@ fn only_what_is_sound_and_of_the_same_command_is_gone_on_with() {
     let other = Scratch::new();
     htc![
         "compile",
+        "--method",
+        "gp",
         &model,
         "-o",
         other.path("out.htz"),
@@ -195,7 +222,18 @@ fn a_second_compilation_of_the_same_artifact_is_refused_at_once() {
     let text = source.file("text.txt", "the cat sat on the hat ".repeat(200));
     let cache = source.path("cache");
     let output = target.path("out.htz");
-    let command = || htc!["compile", &model, "-o", &output, "--threads", "1"];
+    let command = || {
+        htc![
+            "compile",
+            "--method",
+            "gp",
+            &model,
+            "-o",
+            &output,
+            "--threads",
+            "1"
+        ]
+    };
     let mut first = command().spawn();
     wait_for_a_tensor(&target);
     let calibrated = [
@@ -227,6 +265,8 @@ fn an_interrupted_replacement_leaves_the_old_artifact() {
     let output = target.file("out.htz", "old");
     let mut child = htc![
         "compile",
+        "--method",
+        "gp",
         &model,
         "-o",
         &output,

@@ -13,6 +13,7 @@ mod budgets;
 mod calibrate;
 mod chat;
 mod compile;
+mod default;
 mod dry_run;
 mod eval;
 mod exempt;

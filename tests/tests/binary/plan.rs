@@ -463,7 +463,8 @@ fn plans_go_where_they_are_asked_for() {
     let nowhere = plan(&model, &[options]).args(["-o", "/no/such/folder/plan.json"]);
     nowhere.run().refused(1, &["/no/such/folder"]);
     let of_artifact = scratch.path("out.htz");
-    htc!["compile", &model, "-o", &of_artifact].run().ok();
+    let artifact = htc!["compile", &model, "-o", &of_artifact];
+    artifact.args(["--rank", "8"]).run().ok();
     plan(&of_artifact, &[])
         .run()
         .refused(1, &["out.htz", "artifact already"]);

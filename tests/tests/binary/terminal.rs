@@ -37,6 +37,8 @@ fn compiling_shows_its_progress_slot_by_slot() {
         model.as_path(),
         "-o".as_ref(),
         output.as_path(),
+        "--method".as_ref(),
+        "gp".as_ref(),
     ];
     let Some((shown, code)) = on_terminal(&arguments) else {
         return;

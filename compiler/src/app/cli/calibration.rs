@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{SharingArgs, heading};
-use crate::request::{
-    CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_TOKENS, Method, TextSource,
-};
+use crate::request::{CalibrationOptions, CalibrationText, DEFAULT_TOKENS, TextSource, Wishes};
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
@@ -15,13 +13,13 @@ use crate::request::{
 pub struct CalibrationArgs {
     /// Text to calibrate on (UTF-8): what the model is to be good at; `shipped` is the program's own mix of
     /// kinds and languages. May be given several times; with =WEIGHT behind it each token of the text counts so
-    /// many times
+    /// many times [default for quantise: shipped]
     #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
     pub calibration: Vec<CalibrationText>,
     /// Tokens of each text at most [default: 65536]
     #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
     pub calibration_tokens: Option<u32>,
-    /// Tokens in a window of the calibration [default: 512]
+    /// Tokens in a window of the calibration [default: 512, or what the model reads at most]
     #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub context: Option<u32>,
     /// Text to measure on (UTF-8), 64 windows at most; of its windows the first, third and so on decide, those
@@ -33,15 +31,15 @@ pub struct CalibrationArgs {
 impl CalibrationArgs {
     /// What to calibrate on.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        (!self.calibration.is_empty()).then(|| self.with(self.calibration.clone(), cache))
+        Some(self.all(cache)).filter(|options| !options.texts.is_empty())
     }
 
-    fn with(&self, texts: Vec<CalibrationText>, cache: &CacheArgs) -> CalibrationOptions {
-        let number = |given: Option<u32>, default| given.map_or(default, |given| given as usize);
+    fn all(&self, cache: &CacheArgs) -> CalibrationOptions {
+        let number = |given: u32| given as usize;
         CalibrationOptions {
-            texts,
-            tokens: number(self.calibration_tokens, DEFAULT_TOKENS),
-            context: number(self.context, DEFAULT_CONTEXT),
+            texts: self.calibration.clone(),
+            tokens: self.calibration_tokens.map_or(DEFAULT_TOKENS, number),
+            context: self.context.map(number),
             cache: cache.cache.clone(),
             trust_cache: cache.sharing.trust_cache,
             lock_timeout: cache.sharing.lock_timeout(),
@@ -49,16 +47,10 @@ impl CalibrationArgs {
         }
     }
 
-    /// What to calibrate on for a method: the text that ships with the program where a method that needs one is
-    /// given none.
-    pub fn options_of(&self, method: Method, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        self.options(cache).or_else(|| match method {
-            Method::Quantise => {
-                let shipped = CalibrationOptions::new(TextSource::Shipped);
-                Some(self.with(shipped.texts, cache))
-            }
-            Method::PerSlot | Method::SharedBasis => None,
-        })
+    /// What to calibrate on for what is asked for: the text that ships with the program where a method that
+    /// needs one is given none.
+    pub fn options_of(&self, wishes: &Wishes, cache: &CacheArgs) -> Option<CalibrationOptions> {
+        wishes.calibration(self.all(cache))
     }
 
     /// An option that was given and says something of a calibration.

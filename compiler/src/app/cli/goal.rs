@@ -25,7 +25,7 @@ const BUDGETS: [&str; 7] = [
 #[command(next_help_heading = heading::SMALL)]
 pub struct GoalArgs {
     /// Find the smallest artifact within a named limit: near-lossless, a KL divergence of 0.001 nats; balanced,
-    /// 1 % of perplexity; small, 5 % [default with --method quantise: balanced]
+    /// 1 % of perplexity; small, 5 % [default for quantise: balanced]
     #[arg(long, value_name = "NAME", value_parser = Preset::from_str, conflicts_with_all = BUDGETS, conflicts_with_all = ["max_perplexity_increase", "max_kl"])]
     pub preset: Option<Preset>,
     /// Find the smallest artifact whose perplexity is at most PERCENT above the source's

@@ -8,7 +8,7 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Request, Target,
+    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Target,
     TreatmentRequest, Wishes,
 };
 
@@ -22,8 +22,8 @@ pub struct SizeArgs {
     /// Bits of the whole artifact for each of the model's parameters, met from below
     #[arg(long, hide_short_help = true, value_name = "B", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = ["ratio", "rank", "parameters", "bytes", "mean_rank"])]
     pub bits: Option<f64>,
-    /// Parameters after over before on the selected slots, met from below [default: 0.9; with diffplan what
-    /// energy decides]
+    /// Parameters after over before on the selected slots, met from below [default for gp and grc: 0.9; with
+    /// diffplan what energy decides]; with quantise bytes of the artifact over those of the source
     #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
     pub ratio: Option<f64>,
     /// Rank of every selected slot; `full` keeps every component, whatever the size
@@ -45,8 +45,9 @@ pub struct SizeArgs {
     #[arg(long, hide_short_help = true, value_name = "R", value_parser = parse_positive, allow_negative_numbers = true)]
     pub mean_rank: Option<f64>,
     /// How factors are stored: f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, q3_k or q2_k
-    #[arg(long, hide_short_help = true, value_name = "T", default_value = "q8_0", value_parser = parse_factor_type)]
-    pub factor_type: DType,
+    /// [default: q8_0]
+    #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
+    pub factor_type: Option<DType>,
     /// Encode slots that stay dense in this type, where it takes less than the source
     #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
     pub dense_type: Option<DType>,
@@ -73,8 +74,9 @@ impl SizeArgs {
 #[command(next_help_heading = heading::METHOD)]
 pub struct PlanningArgs {
     /// quantise: every matrix in the type that loses least for the file's bytes; gp: every slot alone, W = B A;
-    /// grc: slots that read the same input share a basis
-    #[arg(long, value_enum, default_value = "gp", hide_possible_values = true)]
+    /// grc: slots that read the same input share a basis; auto: quantise, or gp where an option is given that
+    /// only factors have, such as --ratio or --rank
+    #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     pub method: MethodArg,
     /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
     /// waterfill for grc; else uniform]
@@ -139,33 +141,17 @@ impl PlanningArgs {
         "embedding_type",
     ];
 
-    /// The allocator asked for, or the default.
-    pub fn allocator(&self, size: &SizeArgs, calibrated: bool) -> Allocator {
-        self.wishes(size, TreatmentRequest::default())
-            .allocator(calibrated)
-    }
-
-    /// What is asked for, with a calibration or without; `treatment` is what the other options ask
-    /// for.
-    pub fn request(
-        &self,
-        size: &SizeArgs,
-        calibrated: bool,
-        treatment: TreatmentRequest,
-    ) -> Request {
-        self.wishes(size, treatment).request(calibrated)
-    }
-
-    fn wishes(&self, size: &SizeArgs, treatment: TreatmentRequest) -> Wishes {
+    /// What is asked for; `treatment` is what the other options ask for.
+    pub fn wishes(&self, size: &SizeArgs, treatment: TreatmentRequest) -> Wishes {
         Wishes {
-            method: Some(self.method.into()),
+            method: self.method.into(),
             budget: size.budget(),
             allocator: self.allocator,
             floor: self.rank_floor,
             cap: self.rank_cap,
             first_positions: self.first_positions.unwrap_or_default(),
             slots: self.slots.clone(),
-            factor_type: Some(size.factor_type),
+            factor_type: size.factor_type,
             dense: DenseTypes {
                 slots: size.dense_type,
                 outside: size.embedding_type,
@@ -173,11 +159,6 @@ impl PlanningArgs {
             order: self.order,
             treatment,
         }
-    }
-
-    /// The method asked for.
-    pub fn method(&self) -> Method {
-        self.method.into()
     }
 
     /// What is said of the machine that the artifact is for.
@@ -217,6 +198,8 @@ impl PlanningArgs {
 /// [`Method`] as it is typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum MethodArg {
+    /// What the other options are of.
+    Auto,
     /// Every slot alone.
     Gp,
     /// Shared basis.
@@ -225,12 +208,13 @@ pub enum MethodArg {
     Quantise,
 }
 
-impl From<MethodArg> for Method {
-    fn from(arg: MethodArg) -> Method {
+impl From<MethodArg> for Option<Method> {
+    fn from(arg: MethodArg) -> Option<Method> {
         match arg {
-            MethodArg::Gp => Method::PerSlot,
-            MethodArg::Grc => Method::SharedBasis,
-            MethodArg::Quantise => Method::Quantise,
+            MethodArg::Auto => None,
+            MethodArg::Gp => Some(Method::PerSlot),
+            MethodArg::Grc => Some(Method::SharedBasis),
+            MethodArg::Quantise => Some(Method::Quantise),
         }
     }
 }

@@ -19,10 +19,11 @@ use crate::request::{CompileOptions, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
-    let method = args.planning.method();
+    let asked = args.treatment.asked();
+    let wishes = args.planning.wishes(&args.size, asked);
     let calibration = match args.plan {
         Some(_) => args.calibration.options(&args.cache),
-        None => args.calibration.options_of(method, &args.cache),
+        None => args.calibration.options_of(&wishes, &args.cache),
     };
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
@@ -36,18 +37,13 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         output: args.output.clone(),
         planning: match &args.plan {
             Some(path) => Planning::File(path.clone()),
-            None => planning(
-                &args.size,
-                &args.planning,
-                calibration.is_some(),
-                args.treatment.asked(),
-            )?,
+            None => planning(&args.planning, &wishes, calibration.is_some())?,
         },
         calibration,
-        treatment: args.treatment.asked(),
+        treatment: asked,
         goal: match args.plan {
             Some(_) => goal,
-            None => goal.or_balanced(method, args.size.budget()),
+            None => goal.or_balanced(&wishes),
         },
         probe_layer: args.probe_layer,
         threads: args.threads.count(),

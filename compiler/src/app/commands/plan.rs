@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 
 use super::progress::Progress;
 use super::{Failure, ignore_closed_pipe, interrupted};
-use crate::app::cli::{PlanArgs, PlanningArgs, SizeArgs};
+use crate::app::cli::{PlanArgs, PlanningArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::Output;
 use crate::calibrate;
@@ -20,22 +20,22 @@ use crate::pipeline::{self, CompileError};
 use crate::plan::{Method, Plan, json};
 use crate::profile::reads_activations;
 use crate::report::{Quality, Summary};
-use crate::request::{CalibrationOptions, Goal, Planning, TreatmentRequest};
+use crate::request::{CalibrationOptions, Goal, Planning, Wishes};
 use crate::system::clock::StageClock;
 use crate::system::disk;
 use crate::system::show::name_of;
 
 pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let asked = args.treatment.asked();
-    let method = args.planning.method();
-    let calibration = args.calibration.options_of(method, &args.cache);
+    let wishes = args.planning.wishes(&args.size, asked);
+    let calibration = args.calibration.options_of(&wishes, &args.cache);
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
         if let Some(option) = option.or(args.goal.first_given()) {
             return Err(Failure::NeedsText { option });
         }
     }
-    let planning = planning(&args.size, &args.planning, calibration.is_some(), asked)?;
+    let planning = planning(&args.planning, &wishes, calibration.is_some())?;
     let source = pipeline::open(&args.input)?;
     let output = args
         .output
@@ -50,7 +50,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
     let watch = Watch::new(&tell, interrupt.cancel());
     let failed = |error| interrupted(error, &interrupt);
     let goal = args.goal.goal(&args.treatment);
-    let goal = goal.or_balanced(method, args.size.budget());
+    let goal = goal.or_balanced(&wishes);
     let calibration = calibration.filter(|_| looks_at_text(&planning, goal));
     let threads = args.threads.count();
     let planned = pipeline::plan(
@@ -137,19 +137,19 @@ fn scratch_name(input: &Path) -> String {
 
 /// Where the plan comes from when the options say it.
 pub(super) fn planning(
-    size: &SizeArgs,
     args: &PlanningArgs,
+    wishes: &Wishes,
     calibrated: bool,
-    treatment: TreatmentRequest,
 ) -> Result<Planning, Failure> {
+    wishes.check().map_err(CompileError::from)?;
     match args.unread() {
         Some((option, reader)) => Err(Failure::Unread {
             option,
             reader,
-            chosen: args.allocator(size, calibrated),
+            chosen: wishes.allocator(calibrated),
         }),
         None => Ok(Planning::Make {
-            request: args.request(size, calibrated, treatment),
+            request: wishes.request(calibrated),
             target: args.target(),
         }),
     }

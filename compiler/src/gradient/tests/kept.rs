@@ -31,7 +31,7 @@ fn options(cache: &Path) -> CalibrationOptions {
         source: TextSource::File(demo("time_machine.txt")),
         weight: 3.0,
     });
-    options.context = 24;
+    options.context = Some(24);
     options.tokens = 24 * 9;
     options.cache = Some(cache.to_owned());
     options
@@ -276,7 +276,7 @@ fn errors_cost_what_the_moments_say() {
     const CONTEXT: usize = 128;
     let (path, cache) = (demo("reference-7m-f16.gguf"), tempfile::tempdir().unwrap());
     let mut options = CalibrationOptions::new(demo("alice.txt"));
-    options.context = CONTEXT;
+    options.context = Some(CONTEXT);
     options.tokens = 16 * CONTEXT;
     options.cache = Some(cache.path().to_owned());
     let model = std::sync::Arc::new(Model::open(&path).unwrap());

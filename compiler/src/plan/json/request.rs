@@ -34,6 +34,7 @@ impl RequestInFile {
         } = self;
         Request {
             method,
+            method_from: None,
             budget: budget.unwrap_or(Budget::FullRank),
             allocation,
             slots: slots.unwrap_or_else(|| named_slots(units)),

@@ -57,6 +57,7 @@ fn parsed(text: &str) -> Result<Plan, PlanFileError> {
 fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
     let request = Request {
         method,
+        method_from: None,
         budget,
         allocation,
         slots: method.default_slots().to_vec(),

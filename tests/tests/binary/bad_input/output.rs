@@ -120,7 +120,7 @@ fn on_a_small_disk(more: Option<&str>) {
         .arg(&disk)
         .arg(&disk)
         .arg(binary::path())
-        .arg("compile")
+        .args(["compile", "--method", "gp"])
         .arg(&model)
         .arg("-o")
         .arg(&output)
@@ -176,7 +176,7 @@ fn failing_with_force_keeps_the_old_output() {
         &["bad.gguf"],
     );
     let good = model(&scratch);
-    let run = htc!["compile", &good, "-o", &output, "--force"];
+    let run = htc!["compile", &good, "-o", &output, "--force", "--rank", "16"];
     run.file_blocks(40).run().refused(1, &["out.htz"]);
     assert_eq!(fs::read(&output).unwrap(), b"precious");
 }

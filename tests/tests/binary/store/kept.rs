@@ -69,7 +69,11 @@ fn a_file_that_was_edited_meanwhile() {
     let template = folder.join("chat_template.jinja");
     fs::write(&template, "{{ messages[0].content }} old").unwrap();
     let output = scratch.path("out.htz");
-    let compile = || htc!["compile", &folder, "-o", &output, "--rank", "4"];
+    let compile = || {
+        htc![
+            "compile", "--method", "gp", &folder, "-o", &output, "--rank", "4"
+        ]
+    };
     fail_halfway(compile);
     fs::write(&template, "{{ messages[0].content }} new").unwrap();
     compile().run().ok();
@@ -79,9 +83,11 @@ fn a_file_that_was_edited_meanwhile() {
     assert!(fs::read(&output).unwrap() == resumed);
     let again = scratch.path("again.htz");
     fs::write(&template, "{{ messages[0].content }} old").unwrap();
-    htc!["compile", &folder, "-o", &again, "--rank", "4"]
-        .run()
-        .ok();
+    htc![
+        "compile", "--method", "gp", &folder, "-o", &again, "--rank", "4"
+    ]
+    .run()
+    .ok();
     assert!(fs::read(&again).unwrap() != resumed);
 }
 
@@ -91,7 +97,17 @@ fn a_source_that_is_written_to_meanwhile() {
     let scratch = Scratch::new();
     let model = scratch.file("model.gguf", TinyModel::large().bytes());
     let output = scratch.path("out.htz");
-    let mut child = htc!["compile", &model, "-o", &output, "--threads", "2"].spawn();
+    let mut child = htc![
+        "compile",
+        "--method",
+        "gp",
+        &model,
+        "-o",
+        &output,
+        "--threads",
+        "2"
+    ]
+    .spawn();
     let begun = Instant::now();
     let journal = || -> u64 {
         let entries = fs::read_dir(scratch.path(WORK)).into_iter().flatten();
@@ -132,7 +148,17 @@ fn work_that_nobody_goes_on_with_is_swept() {
             .unwrap();
     }
     let other = subject.scratch.path("other.htz");
-    let outcome = htc!["compile", &subject.model, "-o", &other, "--rank", "8"].run();
+    let outcome = htc![
+        "compile",
+        "--method",
+        "gp",
+        &subject.model,
+        "-o",
+        &other,
+        "--rank",
+        "8"
+    ]
+    .run();
     let said = outcome.ok().stderr;
     assert!(
         said.contains("note") && said.contains(WORK) && said.contains("30 days"),

@@ -35,6 +35,7 @@ impl Case {
         };
         let mut request = Request {
             method,
+            method_from: None,
             budget: Budget::FullRank,
             allocation: Allocation {
                 first_positions: Default::default(),

@@ -44,6 +44,7 @@ fn eight_billion() -> HyperParameters {
 fn request(allocator: Allocator, budget: Budget) -> Request {
     Request {
         method: Method::PerSlot,
+        method_from: None,
         budget,
         allocation: Allocation {
             first_positions: Default::default(),
