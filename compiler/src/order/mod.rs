@@ -4,9 +4,9 @@
 //! network, nor the channels that a head reads of its values. So each of these may be stored in any order, as long as
 //! everything that writes them and everything that reads them agree. Codes with feedback gain by one: a column
 //! can make up for the errors of those before it, so the columns that matter most come first, and neighbours that
-//! share a scale matter alike.
+//! share a scale or a number of bits matter alike.
 //!
-//! [`Order::of`] finds the order in what calibration saw. It is folded into what is stored: [`Ordered`] gives the tensors
+//! [`Order::of`] finds the order in the weights and in what calibration saw. It is folded into what is stored: [`Ordered`] gives the tensors
 //! of a source as they are stored, [`Order::inputs`] and [`Order::outputs`] the order of statistics of
 //! what a matrix reads and gives. Nothing is left of it when the model is executed. Queries and keys stay as
 //! they are: the rotary embedding tells their channels from each other.
@@ -19,6 +19,7 @@ use htc_formats::model::{MatrixId, Part, Role, Site, Slot};
 
 use crate::calibrate::{Moment, Place};
 
+pub use find::FindError;
 pub use ordered::{OrderError, Ordered};
 
 /// Where a model's channels and units are stored. Of every list, the entry at a place is the place that what is stored

@@ -70,6 +70,7 @@ impl Prepared {
             digest_later,
             plan,
             calibration,
+            self.order.as_ref().map(Order::digest),
             treatment,
             self.measured,
         );
@@ -209,13 +210,12 @@ pub(super) fn prepare(
     let record = calibration.as_ref();
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
-    let of_order = order.as_ref().map(Order::digest);
     let draft = layout::draft(
         &source,
         digest_later,
         &plan,
         record,
-        of_order,
+        order.as_ref().map(Order::digest),
         &treatment,
         measured,
     );
@@ -351,7 +351,10 @@ pub fn plan(
         .as_ref()
         .map_or_else(|(request, _)| request, Plan::request);
     let order = match (asked.order, calibration.as_ref()) {
-        (Some(OrderArg::On), Some(found)) => Some(Order::of(&source.hyper, found, watch)?),
+        (Some(OrderArg::On), Some(found)) => {
+            let order = Order::of(source, found, threads, watch);
+            Some(order.map_err(|error| CompileError::of_order(source, error))?)
+        }
         (Some(OrderArg::On), None) => return Err(PlanError::OrderWithoutText.into()),
         _ => None,
     };

@@ -5,7 +5,8 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, FirstPositions, Floor,
-    GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
+    GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError,
+    TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
