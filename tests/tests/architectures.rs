@@ -178,7 +178,7 @@ fn half_rank_is_an_artifact_that_runs() {
 
 /// A plan that decides about nothing but the order; weights are float16 or float32, and stay so.
 const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
-    "request": {"order": "ORDER"}, "units": []}"#;
+    "request": {"order": "ORDER"}, "units": [{"layer": 0, "slots": ["q"], "form": "dense"}]}"#;
 
 /// In another order, as it is and at full rank: the same logits, from other bytes.
 #[test]
