@@ -13,8 +13,10 @@ use crate::request::Treatment;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// So many units are measured for the plan, or layers for their gauges, each told as [`Event::Done`].
-    Measuring(usize),
+    /// So many steps of a measurement follow, each told as [`Event::Done`].
+    Measuring(Measurement, usize),
+    /// The whole work is expected to take so many seconds.
+    Expected(f64),
     /// A backward pass has so many steps left, each told as [`Event::Done`].
     Gradients(usize),
     /// The source is being read for its digest.
@@ -58,6 +60,38 @@ pub enum Event<'a> {
         /// Windows.
         all: usize,
     },
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Measurement {
+    /// The spectra of units, for an allocator.
+    Spectra,
+    /// What each matrix would lose in each type.
+    Curves,
+    /// The intrinsic dimensions of the residual stream behind each layer.
+    Depth,
+    /// Coordinates of each layer in which its weights truncate best.
+    Gauges,
+    /// What inputs contribute, by which they are put in order.
+    Order,
+    /// Whatever an analysis looks at.
+    Analysis,
+}
+
+impl Measurement {
+    /// What a progress display calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measurement::Spectra => "spectra",
+            Measurement::Curves => "losses by type",
+            Measurement::Depth => "dimensions",
+            Measurement::Gauges => "gauges",
+            Measurement::Order => "order",
+            Measurement::Analysis => "analysis",
+        }
+    }
 }
 
 /// Asks for an end of the work, from any thread and as often as one likes; clones ask for the same.

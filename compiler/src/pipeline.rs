@@ -29,7 +29,7 @@ use htc_formats::source::ModelFile;
 use crate::analyse;
 use crate::calibrate::Calibration;
 use crate::choose::{self, ChoiceRequest, Chosen, Plans};
-use crate::event::{Event, Watch};
+use crate::event::{Event, Measurement, Watch};
 use crate::layout;
 use crate::make::Inputs;
 use crate::make::work::Work;
@@ -157,7 +157,7 @@ fn depth_sink(
     let Some(calibration) = &prepared.calibration else {
         return Ok(DepthSinkRecord::guess(layers));
     };
-    watch.tell(Event::Measuring(layers));
+    watch.tell(Event::Measuring(Measurement::Depth, layers));
     let found = analyse::depth_sink(&prepared.source, calibration, threads, watch)?;
     let measured = found.layer.map(|layer| DepthSinkRecord {
         layer,
@@ -198,6 +198,7 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
         free_bytes: prepared.free,
         peak_memory: prepared.estimate.peak_memory,
         seconds: prepared.estimate.seconds,
+        stages: prepared.estimate.stages,
         threads: options.threads,
         summary,
     })

@@ -35,7 +35,7 @@ use thiserror::Error;
 pub use record::Analysis;
 
 use crate::calibrate::Calibration;
-use crate::event::{Cancelled, Event, Watch};
+use crate::event::{Cancelled, Event, Measurement, Watch};
 use crate::math::FactoriseError;
 use crate::plan::phases::ProfileError;
 use crate::system::ordered;
@@ -95,7 +95,7 @@ pub fn analyse(subject: Subject, threads: usize, watch: Watch) -> Result<Analysi
     let units = spectra::units(source);
     let layers = source.hyper.layers;
     let steps = units.len() + calibration.map_or(0, |_| 2 * layers);
-    watch.tell(Event::Measuring(steps));
+    watch.tell(Event::Measuring(Measurement::Analysis, steps));
     let mut phases = None;
     let mut depth = None;
     let mut streams = None;

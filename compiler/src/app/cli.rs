@@ -123,8 +123,9 @@ pub struct CompileArgs {
     pub threads: ThreadArgs,
     /// Show the plan, the bytes and the memory that it will take, and write no artifact
     ///
-    /// A calibration is made and kept.
-    #[arg(long, help_heading = heading::CAREFUL, conflicts_with_all = GoalArgs::LIMITS)]
+    /// A calibration is made and kept. Where a limit decides, with quantise alone, the bytes are those that it is
+    /// expected to allow.
+    #[arg(long, help_heading = heading::CAREFUL)]
     pub dry_run: bool,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]

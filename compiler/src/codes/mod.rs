@@ -18,9 +18,6 @@ pub const DAMPING: f64 = 0.02;
 /// The same of a matrix that is embedding and head: as an embedding all of its columns count alike.
 pub const DAMPING_WHERE_TIED: f64 = 0.3;
 
-/// Sweeps of coordinate descent over the codes.
-pub const SWEEPS: usize = 2;
-
 /// Rows that are coded together. Whoever codes the same rows in the same strips gets the same codes.
 pub const STRIP: usize = 64;
 
@@ -69,7 +66,7 @@ impl BlockCode for Ggml {
     }
 }
 
-/// Codes rows of whole blocks with feedback, strip by strip: `bytes` become those of the rows in a type,
+/// Codes rows of whole blocks with feedback and sweeps, strip by strip: `bytes` become those of the rows in a type,
 /// and `stored` the numbers that a decoder makes of them.
 ///
 /// # Errors
@@ -77,7 +74,7 @@ impl BlockCode for Ggml {
 pub fn encode(
     dtype: DType,
     rows: Weight<'_>,
-    feedback: &Feedback,
+    (feedback, sweeps): (&Feedback, usize),
     bytes: &mut [u8],
     stored: &mut [f32],
 ) -> Result<(), CodeError> {
@@ -100,7 +97,7 @@ pub fn encode(
             cols,
             values,
         };
-        let coded = feedback.code(strip, &Ggml(dtype), SWEEPS)?;
+        let coded = feedback.code(strip, &Ggml(dtype), sweeps)?;
         let blocks = bytes.chunks_mut(dtype.block_bytes());
         let codes = coded.codes.chunks(block);
         for ((fit, codes), bytes) in coded.scales.iter().zip(codes).zip(blocks) {
@@ -145,7 +142,7 @@ mod tests {
             assert!(has_feedback(dtype) && block::writable().contains(&dtype));
             let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
             let mut stored = vec![0.0; values.len()];
-            encode(dtype, weight, &feedback, &mut bytes, &mut stored).unwrap();
+            encode(dtype, weight, (&feedback, 2), &mut bytes, &mut stored).unwrap();
             let mut decoded = vec![0.0; values.len()];
             block::decode(dtype, &bytes, &mut decoded).unwrap();
             assert_eq!(decoded, stored, "{dtype}");
@@ -176,7 +173,7 @@ mod tests {
         let found = encode(
             DType::Q4_0,
             weight(&[0.5; 256]),
-            &feedback,
+            (&feedback, 2),
             &mut bytes,
             &mut stored,
         );
@@ -187,7 +184,7 @@ mod tests {
         let found = encode(
             DType::Q4_0,
             weight(&huge),
-            &feedback,
+            (&feedback, 2),
             &mut bytes,
             &mut stored,
         );

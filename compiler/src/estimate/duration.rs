@@ -8,6 +8,7 @@ use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Matrix;
 use htc_kernels::cpu::{Cpu, Scratch};
 
+use super::stages;
 use crate::math::{Path, Weight, low_rank, low_rank_error};
 use crate::plan::{Form, UnitPlan};
 
@@ -15,8 +16,8 @@ use crate::plan::{Form, UnitPlan};
 /// small enough for a fraction of a second.
 const ORDER: usize = 384;
 
-/// Multiplications in matrix products that take as long as encoding a number, of the types that search
-/// for their scales, and measuring the error.
+/// Multiplications in matrix products that take as long as encoding a number without feedback, of the types that
+/// search for their scales, and measuring the error.
 const ENCODING: f64 = 2000.0;
 
 /// What a unit takes.
@@ -60,6 +61,11 @@ impl Speed {
         })
     }
 
+    /// Seconds for so many multiplications in matrix products on one thread.
+    pub fn products(self, count: f64) -> f64 {
+        count / self.0.products
+    }
+
     /// Seconds for units on so many threads, each with second moments of its inputs or without.
     pub fn seconds<'a>(
         self,
@@ -97,6 +103,12 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     let order = match unit.form {
         Form::Kept => return Work::default(),
         Form::Dense { .. } => {
+            if let Some(products) = stages::coded(unit).filter(|_| calibrated) {
+                return Work {
+                    products,
+                    cubes: 0.0,
+                };
+            }
             let moments = if calibrated {
                 2.0 * rows * cols * cols
             } else {
@@ -121,9 +133,17 @@ fn work(unit: &UnitPlan, calibrated: bool) -> Work {
     }
 }
 
-/// Seconds for a forward pass of so many tokens through all blocks to their logits: the time of one product with a
-/// weight of the model, by their sizes. `None` where the model has no such weight.
-pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Option<f64> {
+/// The part of a forward pass that products with weights take, beside attention, norms, and reading what comes out.
+const PRODUCTS: f64 = 0.6;
+
+/// Seconds for a forward pass of so many tokens through all blocks, and where they are asked for to their logits: the
+/// time of one product with a weight of the model, by their sizes. `None` where the model has no such weight.
+pub fn forward_seconds(
+    source: &ModelFile,
+    tokens: usize,
+    threads: usize,
+    logits: bool,
+) -> Option<f64> {
     const ROWS: usize = 128;
     let weights = || {
         source.tensors.iter().filter(|tensor| {
@@ -132,7 +152,10 @@ pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Opt
         })
     };
     let size = |tensor: &ModelTensor| (tensor.rows * tensor.cols) as f64;
-    let logits = (source.hyper.vocabulary * source.hyper.width) as f64;
+    let logits = match logits {
+        true => (source.hyper.vocabulary * source.hyper.width) as f64,
+        false => 0.0,
+    };
     let all = weights().map(size).sum::<f64>() + logits;
     let largest = weights().max_by(|a, b| size(a).total_cmp(&size(b)))?;
     let w = Matrix::new(
@@ -152,7 +175,8 @@ pub fn forward_seconds(source: &ModelFile, tokens: usize, threads: usize) -> Opt
         cpu.matmul(w, ROWS, &x, &mut y, &mut scratch).ok()?;
         best = best.min(begun.elapsed().as_secs_f64());
     }
-    Some(best * (tokens as f64 / ROWS as f64) * all / size(largest))
+    let products = best * (tokens as f64 / ROWS as f64) * all / size(largest);
+    Some(products / PRODUCTS)
 }
 
 #[cfg(test)]

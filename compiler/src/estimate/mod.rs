@@ -1,6 +1,7 @@
 //! What a compilation will take, before any of its work.
 
 pub mod duration;
+pub(crate) mod stages;
 
 use htc_formats::model::HyperParameters;
 use htc_formats::source::ModelFile;
@@ -8,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
 use crate::estimate::duration::{Speed, forward_seconds};
+pub use crate::estimate::stages::StageSeconds;
+use crate::estimate::stages::Workload;
+use crate::gradient;
 use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
@@ -21,8 +25,11 @@ pub struct Estimate {
     pub bytes: u64,
     /// Bytes of memory beside the mapped source, at most.
     pub peak_memory: u64,
-    /// Seconds that factorising, sealing and measuring take.
+    /// Seconds that it takes, of its stages those that are estimated.
     pub seconds: f64,
+    /// Seconds of the stages, what the cache has counted as if it had not.
+    #[serde(default)]
+    pub stages: StageSeconds,
 }
 
 /// What is estimated.
@@ -42,6 +49,8 @@ pub(crate) struct Expected<'a> {
     pub bytes: u64,
     /// Bytes of the stored vocabulary.
     pub vocabulary: u64,
+    /// What this machine does in a second.
+    pub speed: Speed,
 }
 
 /// Estimates what a compilation takes, from shapes and ranks and the speed of this machine.
@@ -54,6 +63,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         candidates,
         bytes,
         vocabulary,
+        speed,
     } = expected;
     let threads = options.threads;
     let jobs = layout::jobs(source, plan, treatment.bias);
@@ -67,6 +77,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
+    let back = match (made_with_gradients(options), calibration) {
+        (true, Some(found)) => gradient::needed_memory(&source.hyper, found.context),
+        _ => 0,
+    };
+    let spectra = spectra.max(back);
     let stages_before = match treatment.gauge {
         GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
         _ => spectra,
@@ -86,16 +101,45 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         let reads = place(source, unit).is_some();
         (unit, reads && calibration.is_some())
     });
-    let once = Speed::measure().seconds(units, threads);
-    let evaluation = held_out.map_or(0.0, |windows| {
-        // The source and the candidate.
-        let tokens = windows.count() * calibration.map_or(0, |found| found.context);
-        2.0 * times * forward_seconds(source, tokens, threads).unwrap_or(0.0)
-    });
+    let quantises = made_with_gradients(options);
+    let effort = plan.request().effort.work();
+    let work = Workload {
+        source,
+        tokens: calibration.map_or(0, Calibration::tokens),
+        back: match quantises {
+            true => effort
+                .gradient_tokens
+                .min(calibration.map_or(0, Calibration::tokens)),
+            false => 0,
+        },
+        threads,
+    };
+    let stages = StageSeconds {
+        calibrate: stages::calibration(work, speed),
+        plan: match quantises {
+            true => stages::curves(source, effort, speed, threads),
+            false => 0.0,
+        },
+        factorise: candidates as f64 * speed.seconds(units, threads),
+        measure: held_out.map_or(0.0, |windows| {
+            // The source and the candidate.
+            let tokens = windows.count() * calibration.map_or(0, |found| found.context);
+            2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
+        }),
+    };
     Estimate {
         bytes,
         peak_memory: calibrated + memory,
-        seconds: candidates as f64 * once + evaluation,
+        seconds: stages.total(),
+        stages,
+    }
+}
+
+/// Whether a plan is made from gradients.
+fn made_with_gradients(options: &CompileOptions) -> bool {
+    match &options.planning {
+        Planning::Make { request, .. } => request.method == Method::Quantise,
+        Planning::File(_) => false,
     }
 }
 

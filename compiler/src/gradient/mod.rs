@@ -45,9 +45,6 @@ use sums::OutputSums;
 /// Changes with the definition of what is kept: files of another version are not found.
 const VERSION: u32 = 2;
 
-/// Tokens that gradients are taken of where nothing else is asked for.
-pub const DEFAULT_TOKENS: usize = 16_384;
-
 /// What errors at the outputs of every matrix cost, layer by layer in the cache.
 #[derive(Debug)]
 pub struct Gradients {
@@ -171,7 +168,7 @@ fn key(source: Digest, text: &Mixture) -> Digest {
 
 /// Refuses what does not fit the machine before any of it is taken.
 fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
-    let needed = needed_memory(model, context);
+    let needed = needed_memory(model.hyper(), context);
     match memory::available() {
         Some(available) if available < needed => Err(GradientError::NoMemory {
             path: model.file().path.clone(),
@@ -183,8 +180,7 @@ fn check_memory(model: &Model, context: usize) -> Result<(), GradientError> {
 }
 
 /// Bytes of the weights, the activations and the sums of a layer, or of the head where that takes more.
-fn needed_memory(model: &Model, context: usize) -> u64 {
-    let hyper = model.hyper();
+pub(crate) fn needed_memory(hyper: &HyperParameters, context: usize) -> u64 {
     let shapes = Slot::ALL.map(|slot| hyper.slot_shape(slot));
     let product = |a: usize, b: usize| (a as u64).saturating_mul(b as u64);
     let weights: u64 = shapes
@@ -195,13 +191,18 @@ fn needed_memory(model: &Model, context: usize) -> u64 {
     let heads = hyper.heads * hyper.head_size;
     // What slots give and its gradients; heads cut out of it, and attention, both ways; streams and norms.
     let row = 2 * outputs + 8 * heads + 2 * hyper.ffn + 10 * hyper.width;
-    let positions = windows_at_a_time(model, context) * context;
+    let positions = windows_at_a_time(hyper, context) * context;
     let activations = product(positions, row);
     let sums = shapes.map(|(rows, _)| OutputSums::bytes(rows));
     let sums = sums.into_iter().fold(0, u64::saturating_add);
     let layer = 4 * weights.saturating_add(activations);
     let head = 8 * product(head::batch(hyper.vocabulary), hyper.vocabulary);
     layer.saturating_add(sums).max(head)
+}
+
+/// Outputs of a matrix with so many rows whose gradients are multiplied with those of one of them.
+pub(crate) fn outputs_together(rows: usize) -> usize {
+    sums::blocks(rows).first().map_or(0, |(_, side)| *side)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use htc_formats::map::MappedFile;
-use htc_formats::model::{MatrixId, Role, Slot};
+use htc_formats::model::{HyperParameters, MatrixId, Role, Slot};
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -30,8 +30,7 @@ const POSITIONS: usize = 2048;
 const ACTIVATIONS: usize = 1 << 24;
 
 /// Windows that go through a block at a time.
-pub(super) fn windows_at_a_time(model: &Model, context: usize) -> usize {
-    let hyper = model.hyper();
+pub(super) fn windows_at_a_time(hyper: &HyperParameters, context: usize) -> usize {
     let heads = hyper.heads * hyper.head_size;
     let widest = hyper.width.max(hyper.ffn).max(heads).max(1);
     let positions = POSITIONS.min(ACTIVATIONS / widest);
@@ -75,7 +74,7 @@ impl<'a> Pass<'a> {
         watch: Watch<'a>,
     ) -> Self {
         let windows = text.windows();
-        let most = windows_at_a_time(model, windows.context());
+        let most = windows_at_a_time(model.hyper(), windows.context());
         let mut groups: Vec<Group> = Vec::new();
         for window in 0..windows.count() {
             let factor = text.reweighed_at(window);

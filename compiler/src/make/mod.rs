@@ -16,7 +16,7 @@ use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::Calibration;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Measurement, Watch};
 use crate::geometry::probe;
 use crate::layout::{self, Job};
 use crate::math::BACKEND;
@@ -97,10 +97,10 @@ impl Inputs<'_> {
 
     /// A digest of everything that the bytes of the artifact of a plan depend on.
     pub fn key(&self, plan: &Plan, treatment: Treatment) -> Digest {
-        self.key_of(&self.draft(plan, treatment), treatment)
+        self.key_of(&self.draft(plan, treatment), treatment, plan)
     }
 
-    fn key_of(&self, draft: &Manifest, treatment: Treatment) -> Digest {
+    fn key_of(&self, draft: &Manifest, treatment: Treatment, plan: &Plan) -> Digest {
         // Every field is named: one that is added must be thought of here.
         let Inputs {
             source,
@@ -136,6 +136,7 @@ impl Inputs<'_> {
             format!("{key} {text} {tokens} {context}")
         });
         let container = source.container;
+        let effort = plan.request().effort;
         // Plan, hyper-parameters and provenance are in the manifest, and the vocabulary with its chat
         // template is in the section of the tokenizer.
         let manifest = serde_json::to_string(draft).unwrap_or_default();
@@ -143,7 +144,7 @@ impl Inputs<'_> {
         let named = format!(
             "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
              source {digest} {container:?}\ncalibration {calibration:?}\ndepth sink {depth_sink:?}\n\
-             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage}\n{section}\n{manifest}",
+             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
         );
@@ -164,7 +165,7 @@ impl Inputs<'_> {
         let source = self.source;
         let jobs = layout::jobs(source, plan, treatment.bias);
         let draft = self.draft(plan, treatment);
-        let key = self.key_of(&draft, treatment);
+        let key = self.key_of(&draft, treatment, plan);
         let artifact = work.artifact(key);
         let (mut left, mut journal) = artifact.journal::<Found>(watch)?;
         let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
@@ -368,7 +369,7 @@ fn search_axioms(
     let layers: Vec<usize> = (0..source.hyper.layers)
         .filter(|&layer| wanted(layer))
         .collect();
-    watch.tell(Event::Measuring(layers.len()));
+    watch.tell(Event::Measuring(Measurement::Gauges, layers.len()));
     ordered::for_each(
         threads,
         layers.len(),

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{OfLayer, Order};
 use crate::calibrate::{Calibration, Place};
-use crate::event::{Cancelled, Event, Watch};
+use crate::event::{Cancelled, Event, Measurement, Watch};
 use crate::system::ordered;
 
 /// Rows that are decoded at a time.
@@ -63,7 +63,7 @@ impl Order {
         let hyper = &source.hyper;
         let mut stream = vec![0.0; hyper.width];
         let mut layers = Vec::with_capacity(hyper.layers);
-        watch.tell(Event::Measuring(hyper.layers));
+        watch.tell(Event::Measuring(Measurement::Order, hyper.layers));
         ordered::for_each(
             threads,
             hyper.layers,

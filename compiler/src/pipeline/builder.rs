@@ -11,8 +11,8 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    FirstPositions, Floor, GaugeKind, Goal, Method, OrderArg, Planning, Preset, ShrinkageArg,
-    SinkProtection, Target, TextSource, Wishes,
+    Effort, FirstPositions, Floor, GaugeKind, Goal, Method, OrderArg, Planning, Preset,
+    ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -52,6 +52,8 @@ pub struct Compiler {
     target: Target,
     /// Without a text there is none.
     calibration: CalibrationOptions,
+    /// Of each text, where that is not left to the effort.
+    tokens: Option<usize>,
     goal: Goal,
     probe_layer: Option<usize>,
     threads: Option<usize>,
@@ -72,6 +74,7 @@ impl Compiler {
                 texts: Vec::new(),
                 ..CalibrationOptions::new(PathBuf::new())
             },
+            tokens: None,
             goal: Goal::default(),
             probe_layer: None,
             threads: None,
@@ -97,7 +100,7 @@ impl Compiler {
 
     /// Tokens of each calibration text at most.
     pub fn calibration_tokens(mut self, tokens: usize) -> Self {
-        self.calibration.tokens = tokens;
+        self.tokens = Some(tokens);
         self
     }
 
@@ -280,6 +283,12 @@ impl Compiler {
         self.budget(Budget::Bits(bits))
     }
 
+    /// How much work goes into how close the artifact is.
+    pub fn effort(mut self, effort: Effort) -> Self {
+        self.wishes.effort = effort;
+        self
+    }
+
     /// Finds the smallest artifact whose KL divergence from the source is at most so many nats.
     pub fn max_kl(mut self, nats: f64) -> Self {
         self.goal.limit.kl = Some(nats);
@@ -339,7 +348,11 @@ impl Compiler {
 
     /// What is asked for, as every stage reads it.
     pub fn options(&self) -> CompileOptions {
-        let asked = self.calibration.clone();
+        let by_effort = self.wishes.effort.work().calibration_tokens;
+        let asked = CalibrationOptions {
+            tokens: self.tokens.unwrap_or(by_effort),
+            ..self.calibration.clone()
+        };
         let (calibration, goal) = match &self.plan {
             Some(_) => (
                 Some(asked).filter(|asked| !asked.texts.is_empty()),

@@ -14,6 +14,7 @@ use super::CompileError;
 use super::sized::{FileParts, MadeFrom, is_of_file};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
+use crate::estimate::duration::Speed;
 use crate::estimate::{self, Estimate, Expected};
 use crate::event::{Event, Watch};
 use crate::gradient::{self, Gradients};
@@ -180,6 +181,10 @@ pub(super) fn prepare(
     clock: &StageClock,
     watch: Watch,
 ) -> Result<Prepared, CompileError> {
+    let speed = Speed::measure();
+    if let Some(stages) = estimate::stages::before(&source, options, speed) {
+        watch.tell(Event::Expected(stages.total()));
+    }
     let Planned {
         plan,
         digest,
@@ -199,7 +204,7 @@ pub(super) fn prepare(
     let limit = options.goal.limit;
     let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
-        plans: 1 + usize::from(uniform.is_some()),
+        plans: 1 + usize::from(uniform.is_some() && limit.is_none()),
         treatment: treatment_of(&plan, options.treatment)?,
         goal: options.goal,
         calibrated: calibration.is_some(),
@@ -254,6 +259,7 @@ pub(super) fn prepare(
         candidates,
         bytes: artifact_bytes,
         vocabulary: tokenizer.entry().decoded_length,
+        speed,
     };
     let estimate = estimate::estimate(options, expected);
     if let Some(available) = memory::available().filter(|found| *found < estimate.peak_memory) {
@@ -365,7 +371,8 @@ pub fn plan(
             let units = plan::units(&source.hyper, request, source_type)?;
             let gradients = match options.filter(|_| request.method == Method::Quantise) {
                 Some(options) => Some(clock.during(Stage::Calibrate, || {
-                    gradients(source, digest(), options, threads, watch)
+                    let tokens = request.effort.work().gradient_tokens;
+                    gradients(source, digest(), (options, tokens), threads, watch)
                 })?),
                 None => None,
             };
@@ -479,11 +486,11 @@ pub fn calibrate(
     Ok(calibrated)
 }
 
-/// The gradients of a source on a part of the text of `options`.
+/// The gradients of a source on about so many tokens of the text of options.
 fn gradients(
     source: &ModelFile,
     digest: Digest,
-    options: &CalibrationOptions,
+    (options, tokens): (&CalibrationOptions, usize),
     threads: usize,
     watch: Watch,
 ) -> Result<Gradients, CompileError> {
@@ -491,7 +498,6 @@ fn gradients(
         path: source.path.clone(),
         error,
     })?;
-    let tokens = gradient::DEFAULT_TOKENS;
     let found = gradient::gradients(&model, digest, options, tokens, threads, watch)?;
     if found.is_new && source.digest() != digest {
         gradient::forget(options, found.key)?;

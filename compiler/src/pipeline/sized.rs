@@ -49,7 +49,15 @@ impl MadeFrom {
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> Result<Plan, PlanError> {
-        self.plan_of(self.request.clone(), source, calibration)
+        let made = self.plan_of(self.request.clone(), source, calibration);
+        made.map_err(|error| match error {
+            // Called as it was asked for.
+            PlanError::FileTooSmall { smallest, .. } => PlanError::FileTooSmall {
+                budget: self.request.budget,
+                smallest,
+            },
+            error => error,
+        })
     }
 
     /// The plan of another ratio: of parameters, or where files are sized of the source's bytes, or those of the

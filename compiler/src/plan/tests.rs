@@ -2,7 +2,7 @@ mod types;
 
 use super::kind::kinds;
 use super::*;
-use crate::request::{DenseTypes, TreatmentRequest};
+use crate::request::{DenseTypes, Effort, TreatmentRequest};
 use htc_formats::model::StoredTensor;
 
 fn hyper(width: usize, heads: usize, kv_heads: usize, ffn: usize) -> HyperParameters {
@@ -44,6 +44,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         dense: DenseTypes::default(),
         order: None,
         treatment: TreatmentRequest::default(),
+        effort: Effort::default(),
     }
 }
 

@@ -8,18 +8,16 @@ use htc_formats::source::ModelTensor;
 
 use crate::calibrate::Place;
 use crate::codes;
-use crate::event::{Event, Watch};
+use crate::event::{Event, Measurement, Watch};
 use crate::gradient::{GradientError, Gradients};
 use crate::math::{
     FactoriseError, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
 };
 use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::plan::{self, Curve, Member, Point};
+use crate::request::Work;
 use crate::system::ordered;
 use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
-
-/// Rows of a matrix that are coded, at most.
-const SAMPLED: usize = 2 * codes::STRIP;
 
 /// The curves of matrices, in their order. They do not depend on the number of threads; a matrix for each
 /// is in work at a time. Without gradients each loses the part that it loses of its own outputs' energy.
@@ -34,7 +32,7 @@ pub fn measure(
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Curve>, UnitsError> {
-    watch.tell(Event::Measuring(members.len()));
+    watch.tell(Event::Measuring(Measurement::Curves, members.len()));
     let mut curves = Vec::with_capacity(members.len());
     ordered::for_each(
         threads,
@@ -54,7 +52,7 @@ pub fn measure(
 }
 
 /// Types that a matrix may have: those whose blocks fit, and which take less than the source.
-fn types(member: &Member) -> impl Iterator<Item = DType> {
+pub(crate) fn types(member: &Member) -> impl Iterator<Item = DType> {
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = BlockFit::TYPES.iter().copied();
     all.filter(move |dtype| dtype.row_bytes(cols).is_some() && dtype.row_bytes(cols) < before)
@@ -88,7 +86,8 @@ fn of_matrix(
         Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
         None => Vec::new(),
     };
-    let sample = Sample::of(source, tensor)?;
+    let effort = treatment.effort().work();
+    let sample = Sample::of(source, tensor, effort)?;
     let mut points = Vec::new();
     for dtype in types(member) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
@@ -183,12 +182,14 @@ struct Sample {
     indices: Vec<usize>,
     /// Rows of the matrix for each of them.
     stand_for: f64,
+    /// Sweeps over their codes.
+    sweeps: usize,
 }
 
 impl Sample {
-    /// Rows at equal distances.
-    fn of(source: &Ordered<'_>, tensor: &ModelTensor) -> Result<Sample, UnitError> {
-        let (rows, cols) = (tensor.rows.min(SAMPLED), tensor.cols);
+    /// Rows at equal distances, as many as the effort says.
+    fn of(source: &Ordered<'_>, tensor: &ModelTensor, effort: Work) -> Result<Sample, UnitError> {
+        let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
         let mut values = vec![0.0; rows * cols];
         let mut indices = Vec::with_capacity(rows);
         for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
@@ -215,6 +216,7 @@ impl Sample {
             values,
             indices,
             stand_for: tensor.rows as f64 / rows.max(1) as f64,
+            sweeps: effort.sweeps,
         })
     }
 
@@ -233,8 +235,14 @@ impl Sample {
         let (mut bytes, mut stored) = (vec![0; bytes], vec![0.0; self.values.len()]);
         let weight = self.weight(&self.values);
         match feedback {
-            Some(feedback) => codes::encode(dtype, weight, feedback, &mut bytes, &mut stored)
-                .map_err(|error| UnitError::of_code(&tensor.name, error))?,
+            Some(feedback) => codes::encode(
+                dtype,
+                weight,
+                (feedback, self.sweeps),
+                &mut bytes,
+                &mut stored,
+            )
+            .map_err(|error| UnitError::of_code(&tensor.name, error))?,
             None => {
                 block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
                 block::decode(dtype, &bytes, &mut stored).map_err(codec)?;

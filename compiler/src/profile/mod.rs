@@ -5,7 +5,7 @@ pub mod curves;
 use htc_formats::source::ModelFile;
 
 use crate::calibrate::{Calibration, StoredLayer};
-use crate::event::{Event, Watch};
+use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::order::{Order, Ordered};
 use crate::plan::allocate::Allocator;
@@ -61,6 +61,7 @@ pub fn measure(
     if request.method == Method::Quantise {
         let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
         let treatment = treatment.in_order(measured.order);
+        let treatment = treatment.with_effort(request.effort);
         let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
         let curves = curves::measure(
             &measured.ordered(),
@@ -165,7 +166,7 @@ fn spectra(
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
     let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
-    watch.tell(Event::Measuring(units.len()));
+    watch.tell(Event::Measuring(Measurement::Spectra, units.len()));
     let mut spectra = Vec::with_capacity(units.len());
     ordered::for_each(
         threads,

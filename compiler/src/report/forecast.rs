@@ -7,6 +7,7 @@ use htc_formats::escape::escaped;
 use serde::Serialize;
 
 use super::{BeforeAfter, Summary};
+use crate::estimate::StageSeconds;
 use crate::system::show::bytes_for_people;
 
 /// What a compilation will take.
@@ -27,9 +28,11 @@ pub struct Forecast {
     pub free_bytes: Option<u64>,
     /// Bytes of memory beside the mapped source, at most: an estimate from above, from shapes and ranks alone.
     pub peak_memory: u64,
-    /// Seconds that factorising, sealing and measuring will take: an estimate from the shapes and the
-    /// speed of this machine.
+    /// Seconds that it will take: an estimate from the shapes and the speed of this machine.
     pub seconds: f64,
+    /// Seconds of its stages. What the cache has is counted as if it had not: a dry run leaves calibration and
+    /// gradients there.
+    pub stages: StageSeconds,
     /// Threads that were counted with.
     pub threads: usize,
     /// What was asked for and what it comes to.
@@ -66,10 +69,28 @@ impl fmt::Display for Forecast {
             "\n  disk        {}, {free}",
             bytes_for_people(self.bytes.after)
         )?;
+        let StageSeconds {
+            calibrate,
+            plan,
+            factorise,
+            measure,
+        } = self.stages;
+        let stages = [
+            ("calibration", calibrate),
+            ("losses by type", plan),
+            ("making the artifact", factorise),
+            ("measuring", measure),
+        ];
+        let stages: Vec<String> = stages
+            .into_iter()
+            .filter(|(_, seconds)| *seconds > 0.0)
+            .map(|(name, seconds)| format!("{name} {}", seconds_for_people(seconds)))
+            .collect();
         writeln!(
             f,
-            "  time        about {}, calibration and spectra aside",
-            seconds_for_people(self.seconds)
+            "  time        about {}: {}",
+            seconds_for_people(self.seconds),
+            stages.join(", ")
         )?;
         write!(
             f,
@@ -82,7 +103,7 @@ impl fmt::Display for Forecast {
 }
 
 /// `3 s`, `4 min`, `2.5 h`.
-fn seconds_for_people(seconds: f64) -> String {
+pub fn seconds_for_people(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
         s if s < 90.0 => format!("{s:.0} s"),

@@ -21,7 +21,7 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
 
 pub use calibrated::{Calibrated, HeadError, OutputError};
-pub use forecast::Forecast;
+pub use forecast::{Forecast, seconds_for_people};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 

@@ -22,6 +22,7 @@ macro_rules! as_typed {
 
 mod calibration;
 mod compile;
+mod effort;
 mod goal;
 mod planning;
 mod shipped;
@@ -34,6 +35,7 @@ pub use calibration::{
     TextSource,
 };
 pub use compile::{CompileOptions, Planning};
+pub use effort::{Effort, Work};
 pub use goal::{Goal, Limit, Preset};
 pub use planning::{
     Allocation, Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Request,

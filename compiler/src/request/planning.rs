@@ -6,7 +6,7 @@ use std::str::FromStr;
 use htc_formats::DType;
 use htc_formats::model::{InputGroup, Slot};
 
-use super::TreatmentRequest;
+use super::{Effort, TreatmentRequest};
 
 /// How slots are approximated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +153,8 @@ pub struct Request {
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
+    /// How much work goes into it.
+    pub effort: Effort,
 }
 
 /// As it is typed, without the slots.
@@ -165,8 +167,12 @@ impl fmt::Display for Request {
             first_positions,
         } = self.allocation;
         let (method, factor_type) = (self.method.name(), self.factor_type);
+        let effort = match self.effort == Effort::default() {
+            true => String::new(),
+            false => format!(" --effort {}", self.effort),
+        };
         if self.method == Method::Quantise {
-            write!(f, "--method {method} {}", self.budget)?;
+            write!(f, "--method {method} {}{effort}", self.budget)?;
             return self.fmt_order(f);
         }
         write!(
@@ -193,6 +199,7 @@ impl fmt::Display for Request {
         if self.treatment != TreatmentRequest::default() {
             write!(f, " {}", self.treatment)?;
         }
+        f.write_str(&effort)?;
         self.fmt_order(f)
     }
 }

@@ -4,8 +4,8 @@ use htc_formats::DType;
 use htc_formats::model::Slot;
 
 use super::{
-    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, FirstPositions, Floor,
-    GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError,
+    Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, Effort, FirstPositions,
+    Floor, GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError,
     TreatmentRequest,
 };
 
@@ -42,6 +42,8 @@ pub struct Wishes {
     pub order: Option<OrderArg>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
+    /// How much work goes into it.
+    pub effort: Effort,
 }
 
 impl Wishes {
@@ -89,6 +91,7 @@ impl Wishes {
             dense: self.dense,
             order: self.order,
             treatment: self.treatment,
+            effort: self.effort,
         }
     }
 

@@ -41,6 +41,7 @@ pub(super) fn dense(
     let code = Code {
         dtype,
         feedback: feedback.map_err(failed)?,
+        sweeps: treatment.effort().work().sweeps,
     };
     // Its bias is not corrected, so that the mean counts.
     let inputs = inputs.flatten();
@@ -85,6 +86,8 @@ struct Code {
     dtype: DType,
     /// How columns make up for the errors of those before them; alone without.
     feedback: Option<Arc<Feedback>>,
+    /// Sweeps over its codes, behind feedback.
+    sweeps: usize,
 }
 
 /// The bytes of a matrix in another type, and what that loses.
@@ -121,7 +124,7 @@ fn encode(
         };
         match &code.feedback {
             Some(feedback) => {
-                let coded = codes::encode(dtype, weight, feedback, to, &mut stored);
+                let coded = codes::encode(dtype, weight, (feedback, code.sweeps), to, &mut stored);
                 coded.map_err(|error| UnitError::of_code(&tensor.name, error))?;
             }
             None => {

@@ -15,7 +15,7 @@ use crate::math::{
 };
 use crate::order::{Order, Ordered, reordered, reordered_moment};
 use crate::plan::{Form, Plan, UnitPlan};
-use crate::request::{GaugeKind, SinkProtection, Treatment};
+use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
 /// Places whose gauges are kept: those of a layer and of the next, where several threads work.
 const KEPT: usize = 8;
@@ -119,6 +119,7 @@ pub struct ModelTreatment<'a> {
     calibration: Option<&'a Calibration>,
     order: Option<&'a Order>,
     planned: Option<(Ordered<'a>, &'a Plan)>,
+    effort: Effort,
     gauges: Kept<Gauge>,
     feedbacks: Kept<Feedback>,
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
@@ -146,6 +147,7 @@ impl<'a> ModelTreatment<'a> {
         ModelTreatment {
             order: source.order(),
             planned: Some((source, plan)),
+            effort: plan.request().effort,
             ..self
         }
     }
@@ -157,6 +159,17 @@ impl<'a> ModelTreatment<'a> {
             None => moment,
             Some(order) => reordered_moment(&moment, order.inputs(place)),
         }
+    }
+
+    /// With so much work on codes.
+    #[must_use]
+    pub fn with_effort(self, effort: Effort) -> Self {
+        ModelTreatment { effort, ..self }
+    }
+
+    /// How much work goes into codes.
+    pub fn effort(&self) -> Effort {
+        self.effort
     }
 
     /// How weights are treated.

@@ -120,6 +120,10 @@ fn a_size_of_the_file_and_options_of_factors_are_refused() {
     let off = ["--gauge", "none", "--bias", "off", "--sink", "off"];
     let off = compile(&scratch, "off.htz", &off).run().json();
     assert_eq!(text(&off, "/plan/method"), "quantise");
+    // What is too small is named as it was asked for.
+    let small = compile(&scratch, "small.htz", &["--bits", "2"]).run();
+    assert_eq!(small.code(), Some(2));
+    assert!(small.stderr.contains("--bits 2: the smallest"), "{small:?}");
     let sized = compile(&scratch, "sized.htz", &["--file-size", "1MB"]);
     let report = sized.run().json();
     assert_eq!(text(&report, "/plan/method"), "quantise");
@@ -133,8 +137,67 @@ fn a_dry_run_of_the_default_expects_a_size() {
     let run = || compile(&scratch, "out.htz", &["--dry-run"]);
     let forecast = run().run().json();
     assert_eq!(text(&forecast, "/limit"), "--max-perplexity-increase 1");
+    for stage in ["calibrate", "plan", "factorise", "measure"] {
+        assert!(number(&forecast, &format!("/stages/{stage}")) > 0.0);
+    }
+    let limit = run().args(["--preset", "small"]).run().json();
+    assert!(number(&limit, "/bytes/after") <= number(&forecast, "/bytes/after"));
+    let ranks = run().args([
+        "--max-kl",
+        "0.1",
+        "--slots",
+        "q",
+        "--calibration",
+        "shipped",
+    ]);
+    ranks
+        .run()
+        .refused(2, &["--max-kl", "--dry-run", "--method quantise"]);
     assert!(number(&forecast, "/bytes/after") > 0.0);
     let said = run().run().ok().stderr;
     assert!(said.contains("measuring decides"), "{said}");
     assert!(!scratch.path("out.htz").exists());
+}
+
+/// An effort is a part of what is asked for: it says how many tokens are read and how codes are chosen, and a plan
+/// passes it on.
+#[test]
+fn an_effort_goes_into_plan_and_bytes() {
+    let scratch = Scratch::new();
+    let sized = ["--file-size", "170kB", "--force"];
+    let with = |name: &str, options: &[&str]| {
+        let report = compile(&scratch, name, &[&sized[..], options].concat());
+        let report = report.run().json();
+        (fs::read(scratch.path(name)).unwrap(), report)
+    };
+    let (normal, report) = with("normal.htz", &[]);
+    assert_eq!(number(&report, "/calibration/tokens"), 65_536.0);
+    assert!(report.pointer("/request/effort").is_none());
+    let (fast, report) = with("fast.htz", &["--effort", "fast"]);
+    assert_eq!(number(&report, "/calibration/tokens"), 16_384.0);
+    assert_eq!(text(&report, "/request/effort"), "fast");
+    assert!(fast != normal);
+    // Tokens that are asked for go before those of the effort; sweeps are left.
+    let tokens = ["--calibration-tokens", "65536", "--effort", "fast"];
+    let (asked, report) = with("asked.htz", &tokens);
+    assert_eq!(number(&report, "/calibration/tokens"), 65_536.0);
+    assert!(asked != normal && asked != fast);
+    // A plan says how its codes are chosen.
+    let plan = scratch.path("plan.json");
+    let made = htc!["plan", scratch.path("model.gguf"), "-o", &plan];
+    let made = made.args(["--file-size", "170kB", "--effort", "fast", "--cache"]);
+    made.arg(scratch.path("cache")).run().ok();
+    let written: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
+    assert_eq!(text(&written, "/request/effort"), "fast");
+    let planned = compile(&scratch, "planned.htz", &["--calibration", "shipped"]);
+    let planned = planned.arg("--plan").arg(&plan);
+    let report = planned.args(["--calibration-tokens", "16384"]).run().json();
+    assert_eq!(text(&report, "/request/effort"), "fast");
+    let both = compile(&scratch, "both.htz", &["--effort", "high"]);
+    both.arg("--plan")
+        .arg(&plan)
+        .run()
+        .refused(2, &["--plan", "--effort"]);
+    let wrong = compile(&scratch, "wrong.htz", &["--effort", "most"]).run();
+    wrong.refused(2, &["--effort", "fast, normal or high"]);
 }

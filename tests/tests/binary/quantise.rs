@@ -76,13 +76,28 @@ fn files_have_the_size_that_was_asked_for() {
     assert!(before < 0.001, "{before}");
 }
 
-/// Embedding and head as well.
+/// Embedding and head as well. What it takes is what was forecast, within a factor of 4.
 #[test]
-fn every_matrix_has_a_type() {
+fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
     let scratch = Scratch::new();
-    compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
+    let report = compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
         .run()
-        .ok();
+        .json();
+    for stage in ["calibrate", "plan", "factorise", "measure"] {
+        let said = number(&report, &format!("/forecast/stages/{stage}"));
+        let took = number(&report, &format!("/seconds/{stage}"));
+        eprintln!("{stage}: {said:.2} s forecast, {took:.2} s taken");
+        assert!(
+            said < 4.0 * took && took < 4.0 * said,
+            "{stage}: {said} {took}"
+        );
+    }
+    let (said, used) = (
+        number(&report, "/forecast/peak_memory"),
+        number(&report, "/peak_memory"),
+    );
+    eprintln!("memory: {said} forecast, {used} used");
+    assert!(used <= said && said < 6.0 * used, "{said} {used}");
     let manifest = Artifact::open(&scratch.path("small.htz")).manifest;
     let weights = manifest.tensors.iter().filter(|t| t.rows > 1);
     for tensor in weights {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::{SharingArgs, heading};
-use crate::request::{CalibrationOptions, CalibrationText, DEFAULT_TOKENS, TextSource, Wishes};
+use crate::request::{CalibrationOptions, CalibrationText, Effort, TextSource, Wishes};
 
 /// What is calibrated on, and what follows from it.
 #[derive(Clone, Debug, Args)]
@@ -16,7 +16,7 @@ pub struct CalibrationArgs {
     /// many times [default for quantise: shipped]
     #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
     pub calibration: Vec<CalibrationText>,
-    /// Tokens of each text at most [default: 65536]
+    /// Tokens of each text at most [default: 65536; with --effort fast 16384, with high 262144]
     #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
     pub calibration_tokens: Option<u32>,
     /// Tokens in a window of the calibration [default: 512, or what the model reads at most]
@@ -31,14 +31,16 @@ pub struct CalibrationArgs {
 impl CalibrationArgs {
     /// What to calibrate on.
     pub fn options(&self, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        Some(self.all(cache)).filter(|options| !options.texts.is_empty())
+        Some(self.all(cache, Effort::default())).filter(|options| !options.texts.is_empty())
     }
 
-    fn all(&self, cache: &CacheArgs) -> CalibrationOptions {
+    fn all(&self, cache: &CacheArgs, effort: Effort) -> CalibrationOptions {
         let number = |given: u32| given as usize;
         CalibrationOptions {
             texts: self.calibration.clone(),
-            tokens: self.calibration_tokens.map_or(DEFAULT_TOKENS, number),
+            tokens: self
+                .calibration_tokens
+                .map_or(effort.work().calibration_tokens, number),
             context: self.context.map(number),
             cache: cache.cache.clone(),
             trust_cache: cache.sharing.trust_cache,
@@ -50,7 +52,7 @@ impl CalibrationArgs {
     /// What to calibrate on for what is asked for: the text that ships with the program where a method that
     /// needs one is given none.
     pub fn options_of(&self, wishes: &Wishes, cache: &CacheArgs) -> Option<CalibrationOptions> {
-        wishes.calibration(self.all(cache))
+        wishes.calibration(self.all(cache, wishes.effort))
     }
 
     /// An option that was given and says something of a calibration.

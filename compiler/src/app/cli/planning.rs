@@ -1,5 +1,7 @@
 //! The options that decide what becomes of every slot, shared by `htc plan` and `htc compile`.
 
+use std::str::FromStr as _;
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use htc_formats::model::Slot;
@@ -8,7 +10,7 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseTypes, FirstPositions, Floor, Method, OrderArg, Target,
+    Allocator, Budget, DenseTypes, Effort, FirstPositions, Floor, Method, OrderArg, Target,
     TreatmentRequest, Wishes,
 };
 
@@ -22,8 +24,10 @@ pub struct SizeArgs {
     /// Bits of the whole artifact for each of the model's parameters, met from below
     #[arg(long, hide_short_help = true, value_name = "B", value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = ["ratio", "rank", "parameters", "bytes", "mean_rank"])]
     pub bits: Option<f64>,
-    /// Parameters after over before on the selected slots, met from below [default for gp and grc: 0.9; with
-    /// diffplan what energy decides]; with quantise bytes of the artifact over those of the source
+    /// Parameters after over before on the selected slots, met from below [default for gp and grc: 0.9]
+    ///
+    /// With diffplan energy decides where it is not given; with quantise it is of bytes, the artifact's over the
+    /// source's.
     #[arg(long, value_name = "R", value_parser = parse_ratio, allow_negative_numbers = true, conflicts_with_all = ["parameters", "bytes", "mean_rank"])]
     pub ratio: Option<f64>,
     /// Rank of every selected slot; `full` keeps every component, whatever the size
@@ -74,8 +78,9 @@ impl SizeArgs {
 #[command(next_help_heading = heading::METHOD)]
 pub struct PlanningArgs {
     /// quantise: every matrix in the type that loses least for the file's bytes; gp: every slot alone, W = B A;
-    /// grc: slots that read the same input share a basis; auto: quantise, or gp where an option is given that
-    /// only factors have, such as --ratio or --rank
+    /// grc: slots that read the same input share a basis
+    ///
+    /// auto is quantise, or gp where an option is given that only factors have, such as --ratio, --rank or --slots.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     pub method: MethodArg,
     /// How the budget is shared out [default: with --calibration and without --rank whitened for gp,
@@ -115,11 +120,15 @@ pub struct PlanningArgs {
         value_delimiter = ','
     )]
     pub slots: Vec<Slot>,
+    /// How much work goes into how close it is, where matrices are coded: tokens, sweeps over the codes, rows that
+    /// the plan is made from; fast and high take about half and five times the time of normal
+    #[arg(long, hide_short_help = true, value_name = "fast|normal|high", default_value = "normal", value_parser = Effort::from_str)]
+    pub effort: Effort,
 }
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 19] = [
+    pub(super) const IDS: [&str; 20] = [
         "method",
         "file_size",
         "bits",
@@ -136,6 +145,7 @@ impl PlanningArgs {
         "tokens_per_joule",
         "order",
         "slots",
+        "effort",
         "factor_type",
         "dense_type",
         "embedding_type",
@@ -158,6 +168,7 @@ impl PlanningArgs {
             },
             order: self.order,
             treatment,
+            effort: self.effort,
         }
     }
 

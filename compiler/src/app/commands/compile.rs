@@ -15,7 +15,7 @@ use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
 use crate::event::{Event, Watch};
 use crate::pipeline;
-use crate::request::{CompileOptions, Planning};
+use crate::request::{CompileOptions, Method, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
@@ -32,6 +32,12 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         }
     }
     let goal = args.goal.goal(&args.treatment);
+    if let Some(option) = args.goal.first_given()
+        && args.dry_run
+        && wishes.method() != Method::Quantise
+    {
+        return Err(Failure::DrySearch { option });
+    }
     let options = CompileOptions {
         input: args.input.clone(),
         output: args.output.clone(),

@@ -150,6 +150,10 @@ pub enum Failure {
         reader: &'static str,
         chosen: Allocator,
     },
+    #[error(
+        "{option}: how much rank holds it is found by measuring, which --dry-run does not; leave one of them out, or take --method quantise"
+    )]
+    DrySearch { option: &'static str },
     #[error("{}: exists already; give another -o, or replace it with --force", .0.display())]
     PlanExists(PathBuf),
     #[error(transparent)]
@@ -193,6 +197,7 @@ impl Failure {
             | Failure::NoPrompt
             | Failure::PageOverInput(_)
             | Failure::NeedsText { .. }
+            | Failure::DrySearch { .. }
             | Failure::Unread { .. }
             | Failure::NoSuchLayer { .. }
             | Failure::Chat {

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::bounded;
 use crate::event::Event;
+use crate::report::seconds_for_people;
 
 /// Draws nothing where standard error is no terminal.
 pub(super) struct Progress {
@@ -46,7 +47,11 @@ impl Progress {
             )));
         };
         match event {
-            Event::Measuring(units) => steps(units, "spectra"),
+            Event::Measuring(what, all) => steps(all, what.name()),
+            // Shown where there is a bar to wait at.
+            Event::Expected(seconds) => {
+                bar.println(format!("about {}", seconds_for_people(seconds)));
+            }
             Event::Gradients(left) => steps(left, "gradients"),
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {

@@ -68,7 +68,8 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, FirstPositions, Floor, GaugeKind, OrderArg, ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, Effort, FirstPositions, Floor, GaugeKind, OrderArg, ShrinkageArg,
+    SinkProtection,
 };
 
 /// What `format` says.
@@ -212,6 +213,9 @@ pub struct RequestRecord {
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrinkage: Option<ShrinkageArg>,
+    /// Absent where it is the usual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
 }
 
 impl From<&Request> for RequestRecord {
@@ -231,6 +235,7 @@ impl From<&Request> for RequestRecord {
             sink: request.treatment.sink,
             bias: request.treatment.bias,
             shrinkage: request.treatment.shrinkage,
+            effort: Some(request.effort).filter(|effort| *effort != Effort::default()),
         }
     }
 }

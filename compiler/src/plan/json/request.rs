@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, DenseTypes, OrderArg, TreatmentRequest};
+use crate::request::{Allocation, DenseTypes, Effort, OrderArg, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -19,6 +19,7 @@ pub(super) struct RequestInFile {
     pub slots: Option<Vec<Slot>>,
     pub order: Option<OrderArg>,
     pub treatment: TreatmentRequest,
+    pub effort: Effort,
 }
 
 impl RequestInFile {
@@ -31,6 +32,7 @@ impl RequestInFile {
             slots,
             order,
             treatment,
+            effort,
         } = self;
         Request {
             method,
@@ -42,6 +44,7 @@ impl RequestInFile {
             dense,
             order,
             treatment,
+            effort,
         }
     }
 }
@@ -67,6 +70,7 @@ impl Checker {
             "sink",
             "bias",
             "shrinkage",
+            "effort",
         ];
         let [
             budget,
@@ -82,6 +86,7 @@ impl Checker {
             sink,
             bias,
             shrinkage,
+            effort,
         ] = self.keys(entries, |_| at.line, at.place, known);
         let before = self.misfits.count;
         let mut allocation = Allocation::default();
@@ -132,6 +137,12 @@ impl Checker {
             let expected = "a text with auto or a number from 0 to 1";
             asked.shrinkage = self.parsed(at, "request.shrinkage", expected, &node);
         }
+        let mut asked_effort = Effort::default();
+        if let Some((_, node)) = effort {
+            asked_effort = self
+                .parsed(at, "request.effort", "fast, normal or high", &node)
+                .unwrap_or_default();
+        }
         (self.misfits.count == before).then_some(RequestInFile {
             budget,
             allocation,
@@ -139,6 +150,7 @@ impl Checker {
             slots,
             order,
             treatment: asked,
+            effort: asked_effort,
         })
     }
 

@@ -5,7 +5,7 @@ use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
 use crate::plan::{Evidence, Method, Request, make};
 use crate::request::{
-    BiasArg, DenseTypes, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
+    BiasArg, DenseTypes, Effort, GaugeKind, ShrinkageArg, SinkProtection, TreatmentRequest,
 };
 use crate::system::random::Rng;
 
@@ -65,6 +65,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         dense: DenseTypes::default(),
         order: None,
         treatment: TreatmentRequest::default(),
+        effort: Effort::default(),
     };
     let evidence = Evidence {
         cache: Some(1 << 18),

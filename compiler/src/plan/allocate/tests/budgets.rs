@@ -52,6 +52,7 @@ impl Case {
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
             dense: DenseTypes::default(),
             treatment: TreatmentRequest::default(),
+            effort: Default::default(),
         };
         let Ok(units) = units(&hyper, &request, |_, _| source) else {
             // Shapes that share no basis.

@@ -56,6 +56,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         dense: DenseTypes::default(),
         order: None,
         treatment: TreatmentRequest::default(),
+        effort: Default::default(),
     }
 }
 

@@ -1,0 +1,258 @@
+//! How long the stages of a compilation take, from shapes alone: for whoever wants to know before the first of them.
+//!
+//! Each stage is counted in multiplications, and those by what a short trial of the same code does in a second on
+//! this machine ([`Speed`]). What a stage has beside its products is in constants, which are ratios of times that were
+//! measured on an AMD EPYC (AVX2) with one thread, by `the_constants_are_those_of_this_code` and by the stages of
+//! compilations of the demo model.
+
+use htc_formats::block::BlockFit;
+use htc_formats::model::{MatrixId, Slot};
+use htc_formats::source::ModelFile;
+use serde::{Deserialize, Serialize};
+
+use super::duration::{Speed, forward_seconds};
+use crate::gradient;
+use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
+use crate::profile::curves;
+use crate::request::{CompileOptions, Planning, Work};
+
+/// Seconds of the stages of a compilation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageSeconds {
+    /// Letting text flow through the model, and with the method quantise back again.
+    pub calibrate: f64,
+    /// Measuring what each matrix would lose in each type; spectra, which other methods look at, are not
+    /// estimated.
+    pub plan: f64,
+    /// Factorising or coding, and writing, all candidates.
+    pub factorise: f64,
+    /// Executing candidates on held-out text.
+    pub measure: f64,
+}
+
+impl StageSeconds {
+    /// All of them.
+    pub fn total(self) -> f64 {
+        self.calibrate + self.plan + self.factorise + self.measure
+    }
+}
+
+/// What is known of a compilation before any of its work.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload<'a> {
+    /// The model.
+    pub source: &'a ModelFile,
+    /// Tokens that it is calibrated on; 0 without a calibration.
+    pub tokens: usize,
+    /// Of those, how many go back as well; 0 where none do.
+    pub back: usize,
+    /// Threads that work.
+    pub threads: usize,
+}
+
+/// Parts of a thread's products in a second that sums of second moments make.
+const MOMENTS: f64 = 1.0;
+
+/// Passes through all blocks that a gradient takes: forwards, forwards again and back.
+const PASSES: f64 = 3.0;
+
+/// Seconds that calibration and, where there are any, gradients take.
+pub fn calibration(work: Workload, speed: Speed) -> f64 {
+    let Workload {
+        source,
+        tokens,
+        back,
+        threads,
+        ..
+    } = work;
+    let hyper = &source.hyper;
+    let heads = hyper.heads * hyper.head_size;
+    let square = |n: usize| (n as f64).powi(2);
+    // The lower triangles of what attention, O, gate and down read.
+    let sites = 2.0 * square(hyper.width) + square(heads) + square(hyper.ffn);
+    let moments = 0.5 * hyper.layers as f64 * sites * tokens as f64;
+    let forward = forward_seconds(source, tokens, threads, false).unwrap_or(0.0);
+    let members = plan::matrices(hyper, &OfSource(source));
+    let weights: f64 = members.iter().map(slot_weights).sum();
+    let outputs: f64 = members.iter().map(gradient_sums).sum();
+    let logits = (hyper.vocabulary * hyper.width) as f64;
+    let gradients = back as f64 * (PASSES * weights + 2.0 * logits + 0.5 * outputs);
+    forward + speed.products(moments / MOMENTS + gradients) / threads.max(1) as f64
+}
+
+/// Weights of a slot; of the embedding and of the head none.
+fn slot_weights(member: &Member) -> f64 {
+    match member.matrix {
+        MatrixId::Slot { .. } => (member.rows * member.cols) as f64,
+        _ => 0.0,
+    }
+}
+
+/// Entries of the second moment of the gradients at a slot's outputs.
+fn gradient_sums(member: &Member) -> f64 {
+    match member.matrix {
+        MatrixId::Slot { .. } => (member.rows * gradient::outputs_together(member.rows)) as f64,
+        _ => 0.0,
+    }
+}
+
+/// Seconds that the curves of all matrices take.
+pub fn curves(source: &ModelFile, effort: Work, speed: Speed, threads: usize) -> f64 {
+    let of_member = |member: Member| {
+        let rows = member.rows.min(effort.sampled_rows) as f64;
+        let types = curves::types(&member).count() as f64;
+        let cols = member.cols as f64;
+        // The error of the outputs in each type, and the moment's factor.
+        let errors = 2.0 * rows * cols * cols;
+        types * (rows * cols * coding(member.cols) + errors) + factor(&member)
+    };
+    let members = plan::matrices(&source.hyper, &OfSource(source));
+    let products: f64 = members.into_iter().map(of_member).sum();
+    speed.products(products) / threads.max(1) as f64
+}
+
+/// Multiplications that take as long as searching the scales of a number, trying its codes, and writing them: the
+/// mean over all types.
+const SEARCH: f64 = 450.0;
+
+/// For each column of a matrix the multiplications that feedback and sweeps take with every number.
+const FEEDBACK: f64 = 3.6;
+
+/// Multiplications for each number of a matrix that is coded with feedback.
+fn coding(cols: usize) -> f64 {
+    SEARCH + FEEDBACK * cols as f64
+}
+
+/// Multiplications for the factor of the second moment, where a matrix is the first that needs it.
+fn factor(member: &Member) -> f64 {
+    let first = match member.matrix {
+        MatrixId::Slot { slot, .. } => {
+            matches!(slot, Slot::Q | Slot::O | Slot::Gate | Slot::Down)
+        }
+        MatrixId::Embedding | MatrixId::Head => true,
+    };
+    if first {
+        (member.cols as f64).powi(3)
+    } else {
+        0.0
+    }
+}
+
+/// Multiplications for a unit that is coded with feedback; `None` for any other.
+pub fn coded(unit: &UnitPlan) -> Option<f64> {
+    let Form::Dense { weight } = unit.form else {
+        return None;
+    };
+    let types = BlockFit::TYPES;
+    types
+        .contains(&weight)
+        .then(|| unit.members.iter().map(coded_member).sum())
+}
+
+/// The same of one matrix, and what its error takes.
+fn coded_member(member: &Member) -> f64 {
+    let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
+    numbers * (coding(member.cols) + 2.0 * cols) + factor(member)
+}
+
+/// Candidates for the file of a limit, mostly.
+const SEARCHED: f64 = 7.0;
+
+/// What is expected of a compilation with the method quantise before any of its work; `None` of others, and of
+/// plans that are read.
+pub(crate) fn before(
+    source: &ModelFile,
+    options: &CompileOptions,
+    speed: Speed,
+) -> Option<StageSeconds> {
+    let effort = match &options.planning {
+        Planning::Make { request, .. } if request.method == Method::Quantise => {
+            request.effort.work()
+        }
+        _ => return None,
+    };
+    let asked = options.calibration.as_ref()?;
+    let threads = options.threads;
+    let tokens = asked.tokens * asked.texts.len();
+    let work = Workload {
+        source,
+        tokens,
+        back: tokens.min(effort.gradient_tokens),
+        threads,
+    };
+    let members = plan::matrices(&source.hyper, &OfSource(source));
+    let once = speed.products(members.iter().map(coded_member).sum()) / threads.max(1) as f64;
+    // With the best of one type, or what a search tries.
+    let candidates = match options.goal.limit.is_none() {
+        true => 2.0,
+        false => SEARCHED,
+    };
+    // A quarter of the text is held out, of which half decides.
+    let held_out = (candidates + 1.0) * 0.5 * tokens as f64 / 3.0;
+    let measure = forward_seconds(source, held_out as usize, threads, true);
+    Some(StageSeconds {
+        calibrate: calibration(work, speed),
+        plan: curves(source, effort, speed, threads),
+        factorise: candidates * once,
+        measure: 2.0 * measure.unwrap_or(0.0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::codes;
+    use crate::math::random::Rng;
+    use crate::math::{Feedback, SecondMoment, Weight};
+
+    /// Coding a strip takes as long as it is said to, within a factor of 4 on any processor, and under any load.
+    #[test]
+    fn the_constants_are_those_of_this_code() {
+        let speed = Speed::measure();
+        let mut rng = Rng(5);
+        for cols in [256, 1024] {
+            let rows = codes::STRIP;
+            let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
+            let weight = Weight {
+                rows,
+                cols,
+                values: &values,
+            };
+            let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
+            let lower: Vec<f64> = (0..cols * cols)
+                .map(|at| entry(at / cols, at % cols))
+                .collect();
+            let moment = SecondMoment {
+                order: cols,
+                values: &lower,
+            };
+            let feedback = Feedback::new(moment, codes::DAMPING).unwrap();
+            let mut stored = vec![0.0; values.len()];
+            let mut all = 0.0;
+            for &dtype in BlockFit::TYPES {
+                let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
+                let mut best = f64::INFINITY;
+                for _ in 0..2 {
+                    let begun = Instant::now();
+                    codes::encode(dtype, weight, (&feedback, 2), &mut bytes, &mut stored).unwrap();
+                    best = best.min(begun.elapsed().as_secs_f64());
+                }
+                let each = best / (rows * cols) as f64 / speed.products(1.0);
+                println!(
+                    "{dtype}, {cols} columns: {each:.0} multiplications, {:.0} ns",
+                    1e9 * best / (rows * cols) as f64
+                );
+                all += each;
+            }
+            let mean = all / BlockFit::TYPES.len() as f64;
+            let said = coding(cols);
+            println!("{cols} columns: {mean:.0} found, {said:.0} said");
+            assert!(
+                mean < 4.0 * said && said < 4.0 * mean,
+                "{cols}: {mean} {said}"
+            );
+        }
+    }
+}
