@@ -17,6 +17,7 @@
 mod builder;
 pub mod clean;
 mod error;
+mod order;
 mod prepare;
 mod sized;
 

@@ -11,6 +11,7 @@ use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
 
 use super::CompileError;
+use super::order;
 use super::sized::{FileParts, MadeFrom, is_of_file};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
@@ -24,7 +25,7 @@ use crate::order::Order;
 use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{
-    CalibrationOptions, CompileOptions, Limit, OrderArg, Planning, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -323,23 +324,16 @@ pub fn plan(
     let known = match planning {
         Planning::File(path) => {
             let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
-            check_order(source, plan.request().order)?;
+            order::check(source, plan.request().order)?;
             Ok(plan)
         }
         Planning::Make { request, target } => {
-            let request = &Request {
-                order: order_of(source, request, watch)?,
+            let request = Request {
+                order: order::asked(source, request, watch)?,
                 ..request.clone()
             };
-            let known = target.evidence();
-            match plan::make(&source.hyper, request.clone(), &known, source_type) {
-                Ok(_) => {}
-                // What is missing is about to be measured.
-                Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
-                    if is_measured(request, target, calibration.is_some()) => {}
-                Err(error) => return Err(error.into()),
-            }
-            Err((request.clone(), target))
+            attempt(source, &request, target, calibration.is_some())?;
+            Err((request, target))
         }
     };
     let options = calibration;
@@ -355,15 +349,8 @@ pub fn plan(
     };
     let asked = known
         .as_ref()
-        .map_or_else(|(request, _)| request, Plan::request);
-    let order = match (asked.order, calibration.as_ref()) {
-        (Some(OrderArg::On), Some(found)) => {
-            let order = Order::of(source, found, threads, watch);
-            Some(order.map_err(|error| CompileError::of_order(source, error))?)
-        }
-        (Some(OrderArg::On), None) => return Err(PlanError::OrderWithoutText.into()),
-        _ => None,
-    };
+        .map_or_else(|(asked, _)| asked, Plan::request);
+    let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
     let (plan, made_from) = match known {
         Ok(plan) => (plan, None),
         Err((request, target)) => {
@@ -387,13 +374,7 @@ pub fn plan(
             let made_from = MadeFrom {
                 request: request.clone(),
                 evidence,
-                file: match is_of_file(request) {
-                    true => Some(FileParts {
-                        tokenizer: tokenizer(source)?,
-                        source: source.size(),
-                    }),
-                    false => None,
-                },
+                file: file_parts(source, request)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
             (plan, Some(made_from))
@@ -408,36 +389,33 @@ pub fn plan(
     })
 }
 
-/// Whether what is asked for is carried out on a source in another order.
-fn order_of(
-    source: &ModelFile,
-    request: &Request,
-    watch: Watch,
-) -> Result<Option<OrderArg>, PlanError> {
-    if request.order.is_some() || request.method != Method::Quantise {
-        check_order(source, request.order)?;
-        return Ok(request.order);
-    }
-    match check_order(source, Some(OrderArg::On)) {
-        Ok(()) => Ok(Some(OrderArg::On)),
-        Err(_) => {
-            watch.tell(Event::Note(
-                "the source stores its numbers in blocks, so that they stay in its order",
-            ));
-            Ok(None)
-        }
-    }
+/// What a file holds beside its plan, where its size is asked for.
+fn file_parts(source: &ModelFile, request: &Request) -> Result<Option<FileParts>, CompileError> {
+    let parts = is_of_file(request).then(|| {
+        Ok(FileParts {
+            tokenizer: tokenizer(source)?,
+            source: source.size(),
+        })
+    });
+    parts.transpose()
 }
 
-/// Makes sure that every tensor of a source has another order where one is asked for.
-fn check_order(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
-    let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
-    match in_blocks.filter(|_| order == Some(OrderArg::On)) {
-        None => Ok(()),
-        Some(tensor) => Err(PlanError::OrderOfBlocks {
-            tensor: tensor.name.clone(),
-            dtype: tensor.dtype,
-        }),
+/// Tries a request with what is known already: what is missing may be about to be measured.
+fn attempt(
+    source: &ModelFile,
+    request: &Request,
+    target: &Target,
+    calibrated: bool,
+) -> Result<(), PlanError> {
+    let known = target.evidence();
+    match plan::make(&source.hyper, request.clone(), &known, OfSource(source)) {
+        Ok(_) => Ok(()),
+        Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
+            if is_measured(request, target, calibrated) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
