@@ -19,6 +19,8 @@ pub enum Event<'a> {
     Expected(f64),
     /// A backward pass has so many steps left, each told as [`Event::Done`].
     Gradients(usize),
+    /// A tuning has so many steps left at most, each told as [`Event::Done`].
+    Tuning(usize),
     /// The source is being read for its digest.
     Digest,
     /// So many windows go through so many layers and then to the head, of which passes the first `found` are in
@@ -40,6 +42,8 @@ pub enum Event<'a> {
     /// What is finished is kept in this folder until the same compilation goes on; `None` when there is
     /// nothing to keep any more.
     Keeping(Option<&'a Path>),
+    /// So many tensors are written for another program, each told as [`Event::Done`].
+    Exporting(usize),
     /// So many steps follow.
     Planned(usize),
     /// A step is done: the layer and the slots it was about, or a tensor passed through.

@@ -23,7 +23,8 @@
 //!    finished survives an interruption: [`mod@make`].
 //! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
 //!    limit, are executed on text that was held out, and the best is kept: [`choose`].
-//! 6. The [`Report`] says what was done and what it cost.
+//! 6. The norms of what was chosen are tuned on the source's logits, where that measures better: [`tune`].
+//! 7. The [`Report`] says what was done and what it cost.
 //!
 //! The same input with the same options gives the same bytes, on any number of threads.
 //!
@@ -38,6 +39,7 @@
 //! | what a model looks like to a compressor | [`analyse::analyse`] |
 //! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
 //! | what the decompositions compute, and from which papers | [`math`] |
+//! | an artifact as a GGUF or as a folder for transformers | [`export::export`] |
 //! | what lies in an artifact | [`htc_formats::htz`] |
 //!
 //! # From a build script
@@ -83,13 +85,15 @@
 //! 12. `layout`: the artifact's tensors in their order, and its manifest
 //! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
 //! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 15. `choose`: candidates, executed on text that was held out
-//! 16. `estimate`: bytes, memory and time before the work
-//! 17. `analyse`: what a model looks like to a compressor; decides nothing
-//! 18. `report`: what a compilation did, for programs and people
-//! 19. `page`: reports and analyses as a page of HTML
-//! 20. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 21. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 15. `tune`: norms by gradient descent on the source's logits, when every matrix is stored
+//! 16. `choose`: candidates, executed on text that was held out
+//! 17. `estimate`: bytes, memory and time before the work
+//! 18. `analyse`: what a model looks like to a compressor; decides nothing
+//! 19. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 20. `report`: what a compilation did, for programs and people
+//! 21. `page`: reports and analyses as a page of HTML
+//! 22. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 23. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -107,6 +111,7 @@ pub mod choose;
 pub mod codes;
 pub mod estimate;
 pub mod event;
+pub mod export;
 pub mod geometry;
 pub mod gradient;
 pub mod layout;
@@ -121,6 +126,7 @@ pub mod profile;
 pub mod report;
 pub mod request;
 pub mod system;
+pub mod tune;
 pub mod unit;
 
 pub use htc_math as math;

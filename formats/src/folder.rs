@@ -130,7 +130,7 @@ impl Folder {
             path: path.clone(),
             error,
         };
-        match sys::make(&self.handle, &path, name) {
+        match sys::make(&self.handle, name, true) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(io(error)),
             _ => {}
         }
@@ -228,14 +228,36 @@ impl Folder {
         })
     }
 
+    /// Makes a folder that goes away with the files in it when it is dropped, for everybody to read less
+    /// what the umask takes away, under a random name that nobody has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn temporary_folder(&self) -> io::Result<TemporaryFolder<'_>> {
+        for _ in 0..ATTEMPTS {
+            let name = random_name()?;
+            match sys::make(&self.handle, &name, false) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                made => made?,
+            }
+            let folder = self.existing(&name, false);
+            return Ok(TemporaryFolder {
+                folder: folder.map_err(FolderError::into_io)?,
+                parent: self,
+                name,
+                stays: false,
+            });
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
     /// As [`temporary`](Folder::temporary), but it stays.
     ///
     /// # Errors
     /// What the system says.
     pub fn unfinished(&self, mode: u32) -> io::Result<(OsString, File)> {
         for _ in 0..ATTEMPTS {
-            let random = getrandom::u64().map_err(io::Error::other)?;
-            let name = OsString::from(format!(".htc-{random:016x}{UNFINISHED}"));
+            let name = random_name()?;
             match sys::file(&self.handle, &self.path, &name, sys::Use::New(mode)) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 file => return Ok((name, file?)),
@@ -336,6 +358,70 @@ impl Folder {
             }
             done => done,
         }
+    }
+}
+
+/// A name for what is not complete.
+fn random_name() -> io::Result<OsString> {
+    let random = getrandom::u64().map_err(io::Error::other)?;
+    Ok(OsString::from(format!(".htc-{random:016x}{UNFINISHED}")))
+}
+
+/// A folder that goes away with the files in it when it is dropped before it has its name.
+#[derive(Debug)]
+pub struct TemporaryFolder<'a> {
+    parent: &'a Folder,
+    name: OsString,
+    folder: Folder,
+    stays: bool,
+}
+
+impl TemporaryFolder<'_> {
+    /// The folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Gives it its name beside where it is. Another folder of that name is replaced only where it is to
+    /// be, with the files in it.
+    ///
+    /// # Errors
+    /// What the system says; the other folder is as it was then, and this one goes away.
+    pub fn persist(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
+        let parent = self.parent;
+        let taken = replace && parent.find(name).is_ok();
+        // An empty folder gives way to the one that is replaced, and goes away with what was in it.
+        let aside = match taken {
+            true => Some(parent.temporary_folder()?),
+            false => None,
+        };
+        if let Some(aside) = &aside {
+            parent.rename(name, parent, &aside.name, true)?;
+        }
+        if let Err(error) = parent.rename(&self.name, parent, name, false) {
+            if let Some(aside) = &aside {
+                // Where that fails, too, it is kept under the name of something unfinished.
+                let _ = parent.rename(&aside.name, parent, name, false);
+            }
+            return Err(error);
+        }
+        self.stays = true;
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryFolder<'_> {
+    fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
+        // Another folder may have taken its place. What cannot be removed has a name that says what it is.
+        if let Ok(folder) = self.parent.existing(&self.name, true) {
+            for name in folder.names().unwrap_or_default() {
+                let _ = folder.remove(&name);
+            }
+        }
+        let _ = self.parent.remove_folder(&self.name);
     }
 }
 

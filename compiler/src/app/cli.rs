@@ -10,6 +10,7 @@ use crate::plan::Budget;
 
 mod analysis;
 mod calibration;
+mod export;
 mod goal;
 mod planning;
 mod reporting;
@@ -18,6 +19,7 @@ mod treatment;
 
 pub use analysis::AnalyseArgs;
 pub use calibration::{CacheArgs, CalibrationArgs};
+pub use export::ExportArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
@@ -49,6 +51,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Write text
     Run(RunArgs),
+    /// Write an artifact as a GGUF for llama.cpp, or as a folder for transformers
+    Export(ExportArgs),
     /// Show what is in a model or a .htz
     Inspect(FileArgs),
     /// Recompute every digest of a .htz; exit code 0 means undamaged
@@ -127,6 +131,10 @@ pub struct CompileArgs {
     /// expected to allow.
     #[arg(long, help_heading = heading::CAREFUL)]
     pub dry_run: bool,
+    /// Tune the norms in so many steps when every matrix is stored, on the source's logits, as long as that gains
+    /// on held-out text; 0 leaves them [default: for quantise 40, with --effort fast 0, with high 120; else 0]
+    #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub tune: Option<u32>,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]
     #[arg(

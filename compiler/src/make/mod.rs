@@ -3,6 +3,7 @@
 mod error;
 mod journal;
 mod treatment;
+mod tuned;
 pub mod work;
 
 use std::borrow::Cow;
@@ -56,6 +57,8 @@ pub struct Inputs<'a> {
     /// Whether the quality of the one that is chosen will be measured and written into it, for which all
     /// have room.
     pub measured: bool,
+    /// Whether the one that is chosen will be tuned, which all have room to say.
+    pub tuned: bool,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -86,6 +89,7 @@ impl Inputs<'_> {
             &treatment,
             self.measured,
         );
+        draft = layout::reserve_tuning(draft, self.tuned);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
         }
@@ -111,6 +115,7 @@ impl Inputs<'_> {
             // In the manifest.
             order: _,
             measured: _,
+            tuned: _,
             threads: _,
         } = self;
         let Treatment {

@@ -94,6 +94,14 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
             if let Some((bytes, modified)) = unfinished(&folder, &name) {
                 done(path.join(&name), bytes, modified, &|| folder.remove(&name));
             }
+            if let Some(inside) = unfinished_folder(&folder, &name) {
+                let (bytes, modified) = inside.size();
+                done(path.join(&name), bytes, modified, &|| {
+                    let names = inside.names()?;
+                    names.iter().try_for_each(|file| inside.remove(file))?;
+                    folder.remove_folder(&name)
+                });
+            }
         }
     }
     for path in cache {
@@ -110,10 +118,23 @@ pub fn clean(request: &Clean, mut tell: impl FnMut(&Leftover)) -> Result<(), Cle
     Ok(())
 }
 
+/// Whether a name is one of what is not complete.
+fn is_unfinished(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    bytes.starts_with(b".htc-") && bytes.ends_with(UNFINISHED.as_bytes())
+}
+
+/// A folder of ours that a program which ended left unfinished.
+fn unfinished_folder(folder: &Folder, name: &OsStr) -> Option<Folder> {
+    let inside = folder.existing(name, false);
+    let inside = is_unfinished(name).then_some(inside)?.ok()?;
+    let (_, modified) = inside.size();
+    is_older(modified, UNFINISHED_AGE).then_some(inside)
+}
+
 /// Bytes and age of a file of ours that a program which ended left unfinished.
 fn unfinished(folder: &Folder, name: &OsStr) -> Option<(u64, Option<SystemTime>)> {
-    let bytes = name.as_encoded_bytes();
-    if !bytes.starts_with(b".htc-") || !bytes.ends_with(UNFINISHED.as_bytes()) {
+    if !is_unfinished(name) {
         return None;
     }
     let found = folder.read(name).ok()?.metadata().ok()?;

@@ -19,6 +19,7 @@ use crate::order::FindError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
 use crate::request::TreatmentError;
+use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
 
@@ -191,7 +192,10 @@ impl From<TrialError> for CompileError {
             TrialError::Plan(error) => error.into(),
             TrialError::Treatment(error) => error.into(),
             TrialError::Note(error) => error.into(),
-            TrialError::Cancelled(error) => error.into(),
+            TrialError::Cancelled(error)
+            | TrialError::Tune(
+                TuneError::Cancelled(error) | TuneError::Gradient(GradientError::Cancelled(error)),
+            ) => error.into(),
             TrialError::Evaluate(EvaluateError::Cancelled(error)) => error.into(),
             error => CompileError::Trial(error),
         }

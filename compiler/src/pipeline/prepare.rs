@@ -25,7 +25,7 @@ use crate::order::Order;
 use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{
-    CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Goal, Limit, Planning, Target, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -76,6 +76,7 @@ impl Prepared {
             treatment,
             self.measured,
         );
+        let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
         HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
     }
 
@@ -196,6 +197,7 @@ pub(super) fn prepare(
         &source,
         &options.planning,
         options.calibration.as_ref(),
+        options.goal,
         options.threads,
         clock,
         watch,
@@ -210,6 +212,12 @@ pub(super) fn prepare(
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
+        tune: match held_out {
+            true => options
+                .goal
+                .tune_steps(plan.request().method, plan.request().effort),
+            false => 0,
+        },
     };
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
@@ -225,12 +233,13 @@ pub(super) fn prepare(
         &treatment,
         measured,
     );
+    let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
     // that is replaced stays until the new one is complete.
     let candidates = wanted.candidates();
-    let at_a_time = candidates.min(2) as u64;
+    let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2) as u64;
     let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
@@ -258,6 +267,7 @@ pub(super) fn prepare(
         treatment,
         calibration: calibration.as_ref(),
         candidates,
+        tune: wanted.tune,
         bytes: artifact_bytes,
         vocabulary: tokenizer.entry().decoded_length,
         speed,
@@ -312,6 +322,7 @@ pub fn plan(
     source: &ModelFile,
     planning: &Planning,
     calibration: Option<&CalibrationOptions>,
+    goal: Goal,
     threads: usize,
     clock: &StageClock,
     watch: Watch,
@@ -374,7 +385,7 @@ pub fn plan(
             let made_from = MadeFrom {
                 request: request.clone(),
                 evidence,
-                file: file_parts(source, request)?,
+                file: file_parts(source, request, goal)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
             (plan, Some(made_from))
@@ -390,11 +401,16 @@ pub fn plan(
 }
 
 /// What a file holds beside its plan, where its size is asked for.
-fn file_parts(source: &ModelFile, request: &Request) -> Result<Option<FileParts>, CompileError> {
+fn file_parts(
+    source: &ModelFile,
+    request: &Request,
+    goal: Goal,
+) -> Result<Option<FileParts>, CompileError> {
     let parts = is_of_file(request).then(|| {
         Ok(FileParts {
             tokenizer: tokenizer(source)?,
             source: source.size(),
+            tuned: goal.tune_steps(request.method, request.effort) > 0,
         })
     });
     parts.transpose()

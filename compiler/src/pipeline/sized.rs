@@ -37,6 +37,8 @@ pub(super) struct FileParts {
     pub tokenizer: Section,
     /// The source's bytes.
     pub source: u64,
+    /// Whether norms may be tuned, which needs room to be said.
+    pub tuned: bool,
 }
 
 impl MadeFrom {
@@ -231,6 +233,7 @@ impl FileParts {
             &treatment,
             measured,
         );
+        let draft = layout::reserve_tuning(draft, measured && self.tuned);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }

@@ -1,6 +1,10 @@
 //! Hyper-parameters and tensors as GGUF states them.
 
+mod write;
+
 use std::collections::HashMap;
+
+pub use write::{gguf_metadata, gguf_rope_pairs};
 
 use super::{Architecture, BindError, Found, Sliding, check_layers};
 use crate::gguf::{Array, Contents, FromValue, GgufError, TensorInfo, Value};

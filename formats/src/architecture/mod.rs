@@ -7,6 +7,7 @@
 
 mod gguf;
 mod hugging_face;
+mod names;
 mod tables;
 
 use std::collections::HashSet;
@@ -17,10 +18,16 @@ use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
 use crate::limits;
-use crate::model::{Activation, BlockRole, HyperError, HyperParameters, Role, RopePairs};
+use crate::model::{
+    Activation, BlockRole, HyperError, HyperParameters, Part, Role, RopePairs, Slot,
+};
 use crate::safetensors::SafetensorsError;
 
-pub use hugging_face::{ConfigError, WeightFile, bind_hugging_face};
+pub use gguf::{gguf_metadata, gguf_rope_pairs};
+pub use hugging_face::{
+    ConfigError, ConfigFacts, HuggingFaceConfig, WeightFile, bind_hugging_face,
+};
+pub use names::{NamedTensor, StateError, tensor_names};
 pub use tables::SUPPORTED;
 
 /// An architecture that this project executes.
@@ -221,8 +228,10 @@ pub(crate) struct Found {
 
 /// How a container names tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub enum Naming {
+    /// As llama.cpp does.
     Gguf,
+    /// As the classes of transformers do.
     HuggingFace,
 }
 
@@ -433,6 +442,22 @@ impl Architecture {
                 count: 1 + rest.count(),
             }),
         }
+    }
+
+    /// The slots whose bias every model has.
+    fn always_biased(&self) -> Vec<Slot> {
+        let required = self.expected(1, Naming::Gguf);
+        let required = required.filter(|(_, _, rule)| rule.required);
+        let roles = required.flat_map(|(_, layer, rule)| {
+            let roles = rule.holds.iter();
+            roles.map(move |(role, _)| role(layer))
+        });
+        roles
+            .filter_map(|role| match role {
+                Role::Linear { slot, part, .. } if part == Part::Bias => Some(slot),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Names of all tensors of a model of `layers` blocks, with the roles they play.

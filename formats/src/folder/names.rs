@@ -25,7 +25,7 @@ pub(super) fn open(path: &Path) -> io::Result<Handle> {
     }
 }
 
-pub(super) fn make(at: &Handle, _: &Path, name: &OsStr) -> io::Result<()> {
+pub(super) fn make(at: &Handle, name: &OsStr, _: bool) -> io::Result<()> {
     fs::create_dir(at.join(name))
 }
 

@@ -35,8 +35,12 @@ pub(super) fn open(path: &Path) -> io::Result<Handle> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-pub(super) fn make(at: &Handle, _: &Path, name: &OsStr) -> io::Result<()> {
-    Ok(rustix::fs::mkdirat(at, name, Mode::RWXU)?)
+pub(super) fn make(at: &Handle, name: &OsStr, private: bool) -> io::Result<()> {
+    let mode = match private {
+        true => Mode::RWXU,
+        false => Mode::RWXU | Mode::RWXG | Mode::RWXO,
+    };
+    Ok(rustix::fs::mkdirat(at, name, mode)?)
 }
 
 pub(super) fn enter(at: &Handle, path: &Path, name: &OsStr) -> Result<Handle, FolderError> {

@@ -8,7 +8,8 @@ use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use crate::limits;
 use crate::wire;
 
-/// What a file is to hold. Data are borrowed, so that tensors can be written from a mapping.
+/// What a file is to hold. Data are borrowed, so that tensors can be written from a mapping, or come when
+/// the file is written, so that one tensor is in memory at a time.
 ///
 /// Tensors are laid out in the order they were added. Nothing is checked until the file is
 /// written.
@@ -24,7 +25,53 @@ struct Tensor<'a> {
     name: String,
     ggml_type: GgmlType,
     dims: Vec<u64>,
-    data: &'a [u8],
+    /// `None` where they come when the file is written.
+    data: Option<&'a [u8]>,
+}
+
+impl Tensor<'_> {
+    /// Bytes that type and shape give.
+    fn length(&self) -> Result<u64, WriteError> {
+        let dims = &self.dims;
+        let bytes = dims
+            .split_first()
+            .filter(|_| dims.len() <= limits::MAX_DIMENSIONS as usize && !dims.contains(&0))
+            .and_then(|(&cols, rest)| {
+                let rows = rest.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))?;
+                self.ggml_type.matrix_bytes(rows, cols)
+            });
+        bytes.ok_or_else(|| WriteError::Shape {
+            tensor: self.name.clone(),
+            ggml_type: self.ggml_type,
+            dims: dims.clone(),
+        })
+    }
+
+    fn wrong_length(&self, expected: u64, found: u64) -> WriteError {
+        WriteError::Length {
+            tensor: self.name.clone(),
+            expected,
+            found,
+        }
+    }
+}
+
+/// Counts what goes through.
+struct Counting<'a, W> {
+    to: &'a mut W,
+    written: u64,
+}
+
+impl<W: Write> Write for Counting<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// Why a file was not written.
@@ -124,9 +171,38 @@ impl<'a> Writer<'a> {
             name: name.into(),
             ggml_type,
             dims: dims.to_vec(),
-            data,
+            data: Some(data),
         });
         self
+    }
+
+    /// Adds a tensor whose bytes come when the file is written by [`write_with`](Writer::write_with).
+    pub fn later(
+        &mut self,
+        name: impl Into<String>,
+        ggml_type: GgmlType,
+        dims: &[u64],
+    ) -> &mut Self {
+        self.tensors.push(Tensor {
+            name: name.into(),
+            ggml_type,
+            dims: dims.to_vec(),
+            data: None,
+        });
+        self
+    }
+
+    /// Bytes of the file.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`] when what was added is no valid file.
+    pub fn file_length(&self) -> Result<u64, WriteError> {
+        let mut end = self.head()?.len() as u64;
+        for tensor in &self.tensors {
+            end = end.next_multiple_of(self.alignment) + tensor.length()?;
+        }
+        Ok(end.next_multiple_of(self.alignment))
     }
 
     /// The file as bytes.
@@ -145,22 +221,54 @@ impl<'a> Writer<'a> {
     /// # Errors
     ///
     /// [`WriteError`] when what was added is no valid file, found before the first byte is
-    /// written, or when `out` fails.
+    /// written, or when `out` fails; [`WriteError::Length`] for a tensor whose bytes were to come.
     pub fn write_to(&self, out: &mut impl Write) -> Result<(), WriteError> {
-        let head = self.head()?;
-        out.write_all(&head)?;
-        let mut written = head.len() as u64;
-        for tensor in &self.tensors {
-            self.pad(out, &mut written)?;
-            out.write_all(tensor.data)?;
-            written += tensor.data.len() as u64;
-        }
-        // The end is aligned too, as other writers leave it.
-        self.pad(out, &mut written)?;
-        Ok(())
+        self.write_with(out, |_, _| Ok(()))
     }
 
-    fn pad(&self, out: &mut impl Write, written: &mut u64) -> Result<(), WriteError> {
+    /// Writes the file, asking `fill` for the bytes of every tensor that was added with
+    /// [`later`](Writer::later), by its place among all tensors.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_to`](Writer::write_to), [`WriteError::Length`] where `fill` writes more or
+    /// less than the tensor has, and those of `fill`.
+    pub fn write_with<E: From<WriteError>>(
+        &self,
+        out: &mut impl Write,
+        mut fill: impl FnMut(usize, &mut dyn Write) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let head = self.head()?;
+        let io = |error| E::from(WriteError::Io(error));
+        out.write_all(&head).map_err(io)?;
+        let mut written = head.len() as u64;
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            self.pad(out, &mut written).map_err(io)?;
+            let length = match tensor.data {
+                Some(data) => {
+                    out.write_all(data).map_err(io)?;
+                    data.len() as u64
+                }
+                None => {
+                    let mut counting = Counting {
+                        to: out,
+                        written: 0,
+                    };
+                    fill(index, &mut counting)?;
+                    let (expected, found) = (tensor.length()?, counting.written);
+                    if found != expected {
+                        return Err(tensor.wrong_length(expected, found).into());
+                    }
+                    found
+                }
+            };
+            written += length;
+        }
+        // The end is aligned too, as other writers leave it.
+        self.pad(out, &mut written).map_err(io)
+    }
+
+    fn pad(&self, out: &mut impl Write, written: &mut u64) -> io::Result<()> {
         let padding = written.next_multiple_of(self.alignment) - *written;
         io::copy(&mut io::Read::take(io::repeat(0), padding), out)?;
         *written += padding;
@@ -211,7 +319,7 @@ impl<'a> Writer<'a> {
         let mut offset = 0u64;
         for tensor in &self.tensors {
             put_row(&mut out, tensor, offset)?;
-            offset = (offset + tensor.data.len() as u64).next_multiple_of(self.alignment);
+            offset = (offset + tensor.length()?).next_multiple_of(self.alignment);
         }
         Ok(out)
     }
@@ -302,25 +410,10 @@ fn put_row(out: &mut Vec<u8>, tensor: &Tensor<'_>, offset: u64) -> Result<(), Wr
     let (name, dims) = (&tensor.name, &tensor.dims);
     let limit = limits::MAX_TENSOR_NAME_BYTES;
     bounded(name, "bytes of the name", name.len() as u64, limit)?;
-    let expected = dims
-        .split_first()
-        .filter(|_| dims.len() <= limits::MAX_DIMENSIONS as usize && !dims.contains(&0))
-        .and_then(|(&cols, rest)| {
-            let rows = rest.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))?;
-            tensor.ggml_type.matrix_bytes(rows, cols)
-        })
-        .ok_or_else(|| WriteError::Shape {
-            tensor: name.clone(),
-            ggml_type: tensor.ggml_type,
-            dims: dims.clone(),
-        })?;
-    let found = tensor.data.len() as u64;
+    let expected = tensor.length()?;
+    let found = tensor.data.map_or(expected, |data| data.len() as u64);
     if found != expected {
-        return Err(WriteError::Length {
-            tensor: name.clone(),
-            expected,
-            found,
-        });
+        return Err(tensor.wrong_length(expected, found));
     }
     put_text(out, name);
     // Lossless: bounded by `MAX_DIMENSIONS`.

@@ -7,7 +7,7 @@ use crate::gguf::{Contents, GgufError};
 
 /// Keys of tokens that end a generated text, beside EOS: the end of a turn or of a message, and
 /// what ends the middle part of an infilling prompt.
-const END_KEYS: [&str; 5] = [
+pub(super) const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
     "tokenizer.ggml.fim_pad_token_id",

@@ -3,6 +3,7 @@
 mod from_gguf;
 mod hugging_face;
 mod pre;
+mod to_gguf;
 
 use serde::{Deserialize, Serialize};
 

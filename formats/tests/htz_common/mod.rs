@@ -274,6 +274,7 @@ pub fn model(
             calibration: None,
             treatment: None,
             order: None,
+            tuning: None,
         },
         geometry: None,
         quality: None,

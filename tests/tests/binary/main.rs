@@ -17,6 +17,7 @@ mod default;
 mod dry_run;
 mod eval;
 mod exempt;
+mod export;
 mod factors;
 mod forms;
 mod goal;
@@ -35,6 +36,7 @@ mod texts;
 mod tokenize;
 mod trained;
 mod treatment;
+mod tune;
 mod usage;
 mod verify;
 

@@ -2,8 +2,8 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 9] = [
-    "compile", "plan", "analyse", "eval", "run", "inspect", "verify", "tokenize", "clean",
+const COMMANDS: [&str; 10] = [
+    "compile", "plan", "analyse", "eval", "run", "export", "inspect", "verify", "tokenize", "clean",
 ];
 
 /// What decides about a plan.
@@ -48,6 +48,10 @@ fn every_command_explains_its_options() {
         (
             "run",
             "-p --prompt --prompt-file --chat --system -n --temp --top-k --top-p --seed --kv-type --threads",
+        ),
+        (
+            "export",
+            "--output -o --to-safetensors --as --lora --threads --force --json",
         ),
         ("inspect", "--json"),
         ("verify", "--json"),

@@ -278,6 +278,14 @@ fn show_origin(manifest: &Manifest) {
     if let Some(order) = &p.order {
         say!("stored in an order of its own, sha256 {order}");
     }
+    if let Some(t) = &manifest.provenance.tuning {
+        say!(
+            "norms tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
+            t.steps,
+            t.kl_before,
+            t.kl_after
+        );
+    }
     if let Some(quality) = &manifest.quality {
         show_quality(quality);
     }

@@ -7,6 +7,7 @@ mod analyse;
 mod clean;
 mod compile;
 mod eval;
+mod export;
 mod inspect;
 mod plan;
 mod progress;
@@ -36,6 +37,7 @@ use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
 use crate::calibrate::CalibrateError;
+use crate::export::ExportError;
 use crate::geometry::probe::ProbeError;
 use crate::measure::EvaluateError;
 use crate::page::PageError;
@@ -170,6 +172,8 @@ pub enum Failure {
     Write { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Clean(#[from] CleanError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
     #[error("standard output: {0}")]
     Output(io::Error),
 }
@@ -196,6 +200,9 @@ impl Failure {
             )
             | Failure::NoPrompt
             | Failure::PageOverInput(_)
+            | Failure::Export(
+                ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
+            )
             | Failure::NeedsText { .. }
             | Failure::DrySearch { .. }
             | Failure::Unread { .. }
@@ -236,6 +243,7 @@ impl Failure {
             | Failure::Tokenizer { .. }
             | Failure::Damaged { .. }
             | Failure::Page(_)
+            | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
             | Failure::Compile(
                 CompileError::Source(_)
                 | CompileError::Vocabulary { .. }
@@ -256,7 +264,8 @@ impl Failure {
     fn option(&self) -> Option<&'static str> {
         match self {
             Failure::Kept { error, .. } => error.option(),
-            Failure::Compile(CompileError::Seal(HtzError::Exists { .. })) => Some("--force"),
+            Failure::Compile(CompileError::Seal(HtzError::Exists { .. }))
+            | Failure::Export(ExportError::Htz(HtzError::Exists { .. })) => Some("--force"),
             Failure::Evaluate {
                 error:
                     EvaluateError::Exec(ExecError::KvRange { .. })
@@ -284,6 +293,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Eval(args) => eval::execute(&args),
         Command::Report(args) => report::execute(&args),
         Command::Run(args) => run::execute(&args),
+        Command::Export(args) => export::execute(&args),
         Command::Clean(args) => clean::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Verify(args) => verify::execute(&args),

@@ -9,6 +9,7 @@ mod config;
 mod model_types;
 mod rope;
 mod tensors;
+mod write;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 pub use config::ConfigError;
 pub use tensors::WeightFile;
+pub use write::{ConfigFacts, HuggingFaceConfig};
 
 use super::{Architecture, BindError, ModelTensor, Place, Sliding, check_layers};
 use crate::dtype::DType;

@@ -199,12 +199,17 @@ const EXPERT_KEYS: [&str; 4] = [
     "moe_num_experts",
 ];
 
+/// The type of a name.
+pub(super) fn named(name: &str) -> Option<&'static ModelType> {
+    MODEL_TYPES.iter().find(|model| model.name == name)
+}
+
 /// The type of a model and its architecture.
 pub(super) fn of(
     config: &Object<'_>,
 ) -> Result<(&'static ModelType, &'static Architecture), ConfigError> {
     let found: &str = config.required("model_type")?;
-    let model = MODEL_TYPES.iter().find(|model| model.name == found);
+    let model = named(found);
     let architecture = SUPPORTED.iter().find(|a| a.model_types.contains(&found));
     if let (Some(model), Some(architecture)) = (model, architecture) {
         return Ok((model, architecture));

@@ -72,6 +72,32 @@ pub(super) struct Llama3 {
 }
 
 impl Llama3 {
+    /// The scaling that gives these factors, number for number, if it is one with the usual waves, 1 to 4,
+    /// and a power of two as the original context, as all published models have it.
+    pub fn of_factors(factors: &[f32], theta: f32, dimensions: usize) -> Option<Llama3> {
+        let factor = factors.iter().copied().fold(1.0, f32::max);
+        let scalings = (4..=20).map(|power| Llama3 {
+            key: String::new(),
+            factor: f64::from(factor),
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: f64::from(1u32 << power),
+        });
+        let mut scalings = scalings.filter(|scaling| scaling.factors(theta, dimensions) == factors);
+        scalings.next()
+    }
+
+    /// What a configuration says of it.
+    pub fn json(&self) -> Value {
+        serde_json::json!({
+            "rope_type": "llama3",
+            "factor": self.factor,
+            "low_freq_factor": self.low_freq_factor,
+            "high_freq_factor": self.high_freq_factor,
+            "original_max_position_embeddings": self.original_context as u64,
+        })
+    }
+
     /// What the frequencies of `dimensions` rotated dimensions are divided by.
     pub fn factors(&self, theta: f32, dimensions: usize) -> Vec<f32> {
         let frequencies = (0..dimensions / 2).map(|i| {
@@ -337,14 +363,22 @@ fn attention_factor(
     if let Some(factor) = stated.optional("attention_factor")? {
         return Ok(factor);
     }
-    let original = original as f64;
     let factor = match stated.optional::<f64>("factor")? {
         Some(factor) => factor,
-        None => context as f64 / original,
+        None => context as f64 / original as f64,
     };
-    if factor <= 1.0 {
-        return Ok(1.0);
-    }
     // What is no number is refused with the other hyper-parameters.
-    Ok((1.0 + factor.ln() / original.ln()).sqrt() as f32)
+    Ok(suggested(factor, original))
+}
+
+/// The factor of rotated queries and keys where a configuration states none.
+pub(super) fn suggested_factor(context: usize, original: usize) -> f32 {
+    suggested(context as f64 / original as f64, original)
+}
+
+fn suggested(factor: f64, original: usize) -> f32 {
+    match factor <= 1.0 {
+        true => 1.0,
+        false => (1.0 + factor.ln() / (original as f64).ln()).sqrt() as f32,
+    }
 }

@@ -13,6 +13,7 @@ mod json;
 mod pre_tokenizer;
 mod sentence_piece;
 mod special;
+mod write;
 
 use std::io::Read as _;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Which pre-tokenizer the `pre_tokenizer` of a `tokenizer.json` is.
 
+use serde_json::{Value, json};
+
 use super::json::{Component, Nothing, Part, Pattern};
 use super::{TOKENIZER_JSON, unsupported};
 use crate::vocab::{PreTokenizer, VocabularyError};
@@ -156,6 +158,34 @@ pub(super) fn byte_level(
             ))
         }
     }
+}
+
+/// A pre-tokenizer as a `tokenizer.json` has it, and whether the model ignores merges with it.
+pub(super) fn json(pre: PreTokenizer) -> (Value, bool) {
+    let known = KNOWN.iter().find(|(.., known)| *known == pre);
+    let (steps, ignoring) =
+        known.map_or((&[][..], false), |(steps, ignoring, _)| (steps, *ignoring));
+    let step = |step: &Step| match *step {
+        Split(pattern) => json!({
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Isolated",
+            "invert": false,
+        }),
+        Digits(individual) => json!({"type": "Digits", "individual_digits": individual}),
+        ByteLevel(regex) => json!({
+            "type": "ByteLevel",
+            "add_prefix_space": false,
+            "trim_offsets": true,
+            "use_regex": regex,
+        }),
+    };
+    let mut steps: Vec<Value> = steps.iter().map(step).collect();
+    let component = match steps.len() {
+        1 => steps.swap_remove(0),
+        _ => json!({"type": "Sequence", "pretokenizers": steps}),
+    };
+    (component, ignoring)
 }
 
 /// Whether one of the steps writes bytes as characters.

@@ -269,3 +269,80 @@ fn check(specification: &Specification) -> Result<(), VocabularyError> {
     }
     Ok(())
 }
+
+/// The bytes of a `tokenizer.model` with these tokens, which have scores; [`parse`] reads the same
+/// vocabulary out of them.
+pub(super) fn write(vocabulary: &Vocabulary) -> Vec<u8> {
+    let mut out = Vec::new();
+    let tokens = vocabulary.tokens.iter().zip(&vocabulary.scores);
+    for ((text, score), kind) in tokens.zip(&vocabulary.kinds) {
+        let mut piece = Vec::new();
+        match kind {
+            TokenKind::UserDefined => {
+                put_bytes(&mut piece, 1, text.replace(' ', "\u{2581}").as_bytes())
+            }
+            _ => put_bytes(&mut piece, 1, text.as_bytes()),
+        }
+        put_varint(&mut piece, 2 << 3 | 5);
+        piece.extend_from_slice(&score.to_bits().to_le_bytes());
+        put_number(&mut piece, 3, u64::from(u8::from(*kind)));
+        put_bytes(&mut out, 1, &piece);
+    }
+    const BPE: u64 = 2;
+    // A missing token is -1, a negative number of 64 bits.
+    let id = |id: Option<u32>| id.map_or(u64::MAX, u64::from);
+    let has_bytes = vocabulary.kinds.contains(&TokenKind::Byte);
+    let mut trainer = Vec::new();
+    for (field, value) in [
+        (3, BPE),
+        (4, vocabulary.tokens.len() as u64),
+        (35, u64::from(has_bytes)),
+        (40, id(vocabulary.unknown)),
+        (41, id(vocabulary.bos)),
+        (42, id(vocabulary.eos)),
+        (43, id(None)),
+    ] {
+        put_number(&mut trainer, field, value);
+    }
+    for (field, id) in [
+        (45, vocabulary.unknown),
+        (46, vocabulary.bos),
+        (47, vocabulary.eos),
+    ] {
+        let text = id.and_then(|id| vocabulary.tokens.get(id as usize));
+        if let Some(text) = text {
+            put_bytes(&mut trainer, field, text.as_bytes());
+        }
+    }
+    put_bytes(&mut out, 2, &trainer);
+    let mut normalizer = Vec::new();
+    put_bytes(&mut normalizer, 1, b"identity");
+    for (field, value) in [
+        (3, vocabulary.add_space_prefix),
+        (4, vocabulary.collapse_spaces),
+        (5, true),
+    ] {
+        put_number(&mut normalizer, field, u64::from(value));
+    }
+    put_bytes(&mut out, 3, &normalizer);
+    out
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn put_number(out: &mut Vec<u8>, field: u64, value: u64) {
+    put_varint(out, field << 3);
+    put_varint(out, value);
+}
+
+fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
+    put_varint(out, field << 3 | 2);
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}

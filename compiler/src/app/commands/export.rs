@@ -1,0 +1,26 @@
+//! `htc export`.
+
+use super::progress::Progress;
+use super::{Failure, print_json};
+use crate::app::cli::ExportArgs;
+use crate::app::interrupt::Interrupt;
+use crate::event::{Event, Watch};
+use crate::export::{self, ExportError};
+
+pub(super) fn execute(args: &ExportArgs) -> Result<(), Failure> {
+    let interrupt = Interrupt::install();
+    let progress = Progress::new(interrupt.clone());
+    let tell = |event: Event| progress.show(event);
+    let watch = Watch::new(&tell, interrupt.cancel());
+    let report = export::export(&args.options(), watch);
+    progress.clear();
+    let report = report.map_err(|error| match error {
+        ExportError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
+        error => error.into(),
+    })?;
+    if args.json {
+        return print_json(&report);
+    }
+    say!("{report}");
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! An artifact as a folder that transformers loads: a configuration, a tokenizer, and safetensors.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use htc_formats::DType;
+use htc_formats::architecture::HuggingFaceConfig;
+use htc_formats::folder::{Folder, TemporaryFolder};
+use htc_formats::model::RopePairs;
+use htc_formats::safetensors::{CONFIG, INDEX};
+use htc_formats::source::ModelFile;
+use htc_formats::vocab::HuggingFaceFiles;
+use safetensors::tensor::{Dtype, View, serialize_to_file};
+use serde_json::{Map, Value, json};
+
+use super::output::Output;
+use super::produce::Producer;
+use super::{ExportError, check};
+use crate::event::Event;
+use crate::system::disk;
+
+/// Bytes of the weights in a file, unless a single tensor has more.
+const SHARD: u64 = 4 << 30;
+
+/// A folder that is to be written.
+pub(super) struct ModelFolder<'a> {
+    pub path: &'a Path,
+    pub overwrite: bool,
+    pub config: &'a HuggingFaceConfig,
+    pub outputs: &'a [Output<'a>],
+}
+
+/// Whether a folder may be written to a place: there is none, or an empty one, or one of an earlier export
+/// that is to be replaced.
+///
+/// # Errors
+/// Those that say why not.
+pub(super) fn check_destination(path: &Path, overwrite: bool) -> Result<(), ExportError> {
+    let failed = |source| ExportError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let (parent, name) = Folder::of(path).map_err(failed)?;
+    match parent.find(&name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Found now rather than after the work.
+            return parent.temporary_folder().map(|_| ()).map_err(failed);
+        }
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.is_folder => return Err(ExportError::NotAFolder(path.to_owned())),
+        Ok(_) => {}
+    }
+    let names = Folder::open(path).and_then(|folder| folder.names());
+    let names = names.map_err(failed)?;
+    match names.iter().find(|name| !is_of_export(name)) {
+        _ if names.is_empty() => Ok(()),
+        _ if !overwrite => Err(ExportError::FolderExists(path.to_owned())),
+        None => Ok(()),
+        Some(other) => Err(ExportError::FolderForeign {
+            path: path.to_owned(),
+            other: other.to_string_lossy().into_owned(),
+        }),
+    }
+}
+
+/// Whether a file is one that an export writes.
+fn is_of_export(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let weights = name.starts_with("model") && name.ends_with(".safetensors");
+    weights || name == INDEX || HuggingFaceFiles::NAMES.contains(&&*name)
+}
+
+impl ModelFolder<'_> {
+    /// Bytes of the weights.
+    pub fn length(&self) -> u64 {
+        self.outputs.iter().map(Output::bytes).sum()
+    }
+
+    /// Writes the folder beside its place, opens it again, and gives it its name.
+    pub fn write(&self, producer: &Producer<'_>, model: &ModelFile) -> Result<(), ExportError> {
+        let failed = |source| ExportError::Write {
+            path: self.path.to_owned(),
+            source,
+        };
+        let vocabulary = model.vocabulary.as_ref().ok();
+        let context = model.hyper.context;
+        let files = vocabulary.map(|known| HuggingFaceFiles::of_vocabulary(known, context));
+        producer.watch.check()?;
+        let (parent, name) = Folder::of(self.path).map_err(failed)?;
+        let fresh = parent.temporary_folder().map_err(failed)?;
+        let put = |name: &str, bytes: &[u8]| {
+            let to = OsStr::new(name);
+            disk::write_in(fresh.folder(), to, false, |to| to.write_all(bytes)).map_err(failed)
+        };
+        put(CONFIG, pretty(&self.config.json).as_bytes())?;
+        for (name, bytes) in files.iter().flat_map(HuggingFaceFiles::named) {
+            put(name, bytes)?;
+        }
+        let index = self.weights(&fresh, producer)?;
+        if let Some(index) = index {
+            put(INDEX, pretty(&index).as_bytes())?;
+        }
+        producer.watch.tell(Event::Sealing);
+        fresh.folder().sync().map_err(failed)?;
+        reopen(fresh.folder().path(), model)?;
+        producer.watch.check()?;
+        if !self.overwrite {
+            // An empty folder gives way; one that holds something by now stays, and the name is taken.
+            let _ = parent.remove_folder(&name);
+        }
+        fresh.persist(&name, self.overwrite).map_err(failed)?;
+        // The files are on the disk; their folder's name follows when the system sees fit.
+        Ok(())
+    }
+
+    /// Writes the weights into one file or several, and gives the index of several.
+    fn weights(
+        &self,
+        fresh: &TemporaryFolder<'_>,
+        producer: &Producer<'_>,
+    ) -> Result<Option<Map<String, Value>>, ExportError> {
+        let shards = self.shards();
+        let all = shards.len();
+        let mut places = Map::new();
+        for (index, outputs) in shards.into_iter().enumerate() {
+            let name = match all {
+                1 => "model.safetensors".to_owned(),
+                _ => format!("model-{:05}-of-{all:05}.safetensors", index + 1),
+            };
+            for output in &outputs {
+                places.insert(output.name.clone(), json!(name));
+            }
+            self.file(&fresh.folder().path().join(&name), &outputs, producer)?;
+        }
+        let mut entries = Map::new();
+        entries.insert("metadata".into(), json!({"total_size": self.length()}));
+        entries.insert("weight_map".into(), Value::Object(places));
+        Ok((all > 1).then_some(entries))
+    }
+
+    /// The tensors of each file.
+    fn shards(&self) -> Vec<Vec<&Output<'_>>> {
+        let mut shards = vec![Vec::new()];
+        let mut bytes = 0;
+        for output in self.outputs {
+            if bytes > 0 && bytes + output.bytes() > SHARD {
+                shards.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += output.bytes();
+            if let Some(shard) = shards.last_mut() {
+                shard.push(output);
+            }
+        }
+        shards
+    }
+
+    fn file(
+        &self,
+        path: &Path,
+        outputs: &[&Output<'_>],
+        producer: &Producer<'_>,
+    ) -> Result<(), ExportError> {
+        let failure = RefCell::new(None);
+        let tensors = outputs.iter().map(|output| {
+            let tensor = Lazy {
+                output,
+                shape: match output.is_vector() {
+                    true => vec![output.cols],
+                    false => vec![output.rows, output.cols],
+                },
+                producer,
+                failure: &failure,
+            };
+            (output.name.as_str(), tensor)
+        });
+        let metadata = std::iter::once(("format".to_owned(), "pt".to_owned())).collect();
+        let written = serialize_to_file(tensors, Some(metadata), path);
+        if let Some(error) = failure.into_inner() {
+            return Err(error);
+        }
+        written.map_err(|error| ExportError::Safetensors {
+            path: self.path.to_owned(),
+            problem: error.to_string(),
+        })?;
+        let finish = || -> io::Result<()> {
+            // The library makes files for their owner alone.
+            let mode = fs::metadata(path.with_file_name(CONFIG))?.permissions();
+            fs::set_permissions(path, mode)?;
+            File::open(path)?.sync_all()
+        };
+        finish().map_err(|source| ExportError::Write {
+            path: self.path.to_owned(),
+            source,
+        })
+    }
+}
+
+fn pretty(map: &Map<String, Value>) -> String {
+    format!("{:#}\n", Value::Object(map.clone()))
+}
+
+/// Reads what was written as whoever opens it does, and compares it with the artifact.
+fn reopen(path: &Path, model: &ModelFile) -> Result<(), ExportError> {
+    let opened = ModelFile::open_folder(path);
+    let opened = opened.map_err(|error| ExportError::Reopened(error.to_string()))?;
+    let mut found = opened.hyper;
+    // Neither is in a configuration: the name, and factors that only LongRoPE can state.
+    found.name.clone_from(&model.hyper.name);
+    if model.hyper.forward.long_rope.is_none() {
+        found.forward.long_rope = None;
+    }
+    check::hyper(&model.hyper, RopePairs::Halves, &found)?;
+    match (&model.vocabulary, &opened.vocabulary) {
+        (Ok(expected), Ok(found)) => check::vocabulary(expected, found),
+        (Ok(_), Err(error)) => Err(ExportError::Reopened(error.to_string())),
+        (Err(_), _) => Ok(()),
+    }
+}
+
+/// A tensor that is made when it is written.
+struct Lazy<'a> {
+    output: &'a Output<'a>,
+    shape: Vec<usize>,
+    producer: &'a Producer<'a>,
+    /// Why one was not made: the library has no way to be told.
+    failure: &'a RefCell<Option<ExportError>>,
+}
+
+impl View for Lazy<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.output.dtype {
+            DType::F16 => Dtype::F16,
+            DType::BF16 => Dtype::BF16,
+            _ => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        if self.failure.borrow().is_some() {
+            return Cow::Borrowed(&[]);
+        }
+        let mut bytes = Vec::with_capacity(self.data_len());
+        let made = self.producer.tensor(self.output, &mut |portion| {
+            bytes.extend_from_slice(portion);
+            Ok(())
+        });
+        match made {
+            Ok(()) => Cow::Owned(bytes),
+            Err(error) => {
+                *self.failure.borrow_mut() = Some(error);
+                Cow::Borrowed(&[])
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        self.output.bytes() as usize
+    }
+}

@@ -1,0 +1,188 @@
+//! An artifact as GGUF, and its factors as an adapter beside it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use htc_formats::architecture;
+use htc_formats::folder::Folder;
+use htc_formats::gguf::{Contents, GgmlType, Value, WriteError, Writer};
+use htc_formats::map::MappedFile;
+use htc_formats::source::ModelFile;
+use htc_formats::vocab::Vocabulary;
+
+use super::output::Output;
+use super::produce::Producer;
+use super::{ExportError, check};
+use crate::event::Event;
+use crate::system::disk;
+
+/// Version of the block formats, which llama.cpp wants to know of quantised files.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// Bytes after which what is written is forced to the disk, so that the end does not take long.
+const FORCED: u64 = 64 << 20;
+
+/// A GGUF that is to be written.
+pub(super) struct GgufFile<'a> {
+    pub path: &'a Path,
+    pub overwrite: bool,
+    pub metadata: Vec<(String, Value)>,
+    pub outputs: &'a [Output<'a>],
+}
+
+/// The entries of a model.
+pub(super) fn of_model(file: &ModelFile) -> Result<Vec<(String, Value)>, ExportError> {
+    let mut entries = architecture::gguf_metadata(&file.hyper)?;
+    entries.push((
+        "general.quantization_version".to_owned(),
+        Value::U32(QUANTIZATION_VERSION),
+    ));
+    match &file.vocabulary {
+        Ok(vocabulary) => entries.extend(vocabulary.to_gguf()),
+        Err(_) => entries.push((
+            "tokenizer.ggml.model".to_owned(),
+            Value::String("no_vocab".to_owned()),
+        )),
+    }
+    Ok(entries)
+}
+
+/// The entries of an adapter.
+pub(super) fn of_adapter(file: &ModelFile) -> Vec<(String, Value)> {
+    let text = |text: &str| Value::String(text.to_owned());
+    let entries = [
+        ("general.architecture", text(&file.hyper.architecture)),
+        ("general.type", text("adapter")),
+        ("adapter.type", text("lora")),
+        // No alpha: the products count as they are, whatever their rank.
+        ("adapter.lora.alpha", Value::F32(0.0)),
+        (
+            "general.quantization_version",
+            Value::U32(QUANTIZATION_VERSION),
+        ),
+    ];
+    let entries = entries.into_iter();
+    entries
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+impl<'a> GgufFile<'a> {
+    fn writer(&self) -> Result<Writer<'a>, ExportError> {
+        let mut writer = Writer::new();
+        for (key, value) in &self.metadata {
+            writer.metadata(key.clone(), value.clone());
+        }
+        for output in self.outputs {
+            let (rows, cols) = (output.rows as u64, output.cols as u64);
+            let dims = match output.is_vector() {
+                true => vec![cols],
+                false => vec![cols, rows],
+            };
+            writer.later(output.name.clone(), GgmlType::from(output.dtype), &dims);
+        }
+        Ok(writer)
+    }
+
+    /// Bytes of the file.
+    pub fn length(&self) -> Result<u64, ExportError> {
+        Ok(self.writer()?.file_length()?)
+    }
+
+    /// Writes the file beside its place, opens it again, and gives it its name.
+    pub fn write(
+        &self,
+        producer: &Producer<'_>,
+        model: Option<&ModelFile>,
+    ) -> Result<(), ExportError> {
+        let failed = |source| self.failed(source);
+        let (folder, name) = Folder::of(self.path).map_err(failed)?;
+        let temporary = folder.temporary(folder.mode(&name)).map_err(failed)?;
+        self.fill(temporary.file().map_err(failed)?, producer, model)?;
+        producer.watch.check()?;
+        temporary.persist(&name, self.overwrite).map_err(failed)?;
+        if let Err(error) = folder.sync() {
+            let place = disk::folder_of(self.path).display();
+            let said = format!(
+                "{place}: cannot be forced to the disk ({error}); the file is complete, but its name may be lost if the machine fails now"
+            );
+            producer.watch.tell(Event::Warning(&said));
+        }
+        Ok(())
+    }
+
+    /// Writes everything into a file, forces it to the disk and reads it again.
+    fn fill(
+        &self,
+        file: &File,
+        producer: &Producer<'_>,
+        model: Option<&ModelFile>,
+    ) -> Result<(), ExportError> {
+        let failed = |source| self.failed(source);
+        let mut to = BufWriter::with_capacity(1 << 20, Forcing { file, since: 0 });
+        let written = self.writer()?.write_with(&mut to, |index, to| {
+            producer.tensor(&self.outputs[index], &mut |bytes| {
+                to.write_all(bytes).map_err(failed)
+            })
+        });
+        written.map_err(|error| match error {
+            ExportError::Gguf(WriteError::Io(source)) => failed(source),
+            error => error,
+        })?;
+        to.flush().map_err(failed)?;
+        producer.watch.tell(Event::Sealing);
+        file.sync_all().map_err(failed)?;
+        let Some(model) = model else {
+            return Ok(());
+        };
+        let map = MappedFile::of_file(self.path.to_owned(), file);
+        let map = map.map_err(|error| failed(error.into_io()))?;
+        reopen(&map, model)
+    }
+
+    fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Write {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Reads what was written as whoever opens it does, and compares it with the artifact.
+fn reopen(bytes: &[u8], model: &ModelFile) -> Result<(), ExportError> {
+    let unreadable = |error: &dyn std::fmt::Display| ExportError::Reopened(error.to_string());
+    let contents = Contents::parse(bytes).map_err(|error| unreadable(&error))?;
+    let bound = architecture::bind(&contents).map_err(|error| unreadable(&error))?;
+    let pairs = architecture::gguf_rope_pairs(&model.hyper.architecture)?;
+    check::hyper(&model.hyper, pairs, &bound.0)?;
+    match &model.vocabulary {
+        Ok(expected) => {
+            let found = Vocabulary::from_gguf(&contents).map_err(|error| unreadable(&error))?;
+            check::vocabulary(expected, &found)
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Forces what goes through to the disk every so many bytes.
+struct Forcing<'a> {
+    file: &'a File,
+    since: u64,
+}
+
+impl Write for Forcing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.since += written as u64;
+        if self.since >= FORCED {
+            self.since = 0;
+            self.file.sync_data()?;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

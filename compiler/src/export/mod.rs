@@ -1,0 +1,292 @@
+//! An artifact as a file of other programs: a GGUF for llama.cpp, a folder for transformers.
+//!
+//! Matrices that are stored in a type that the container has stay as they are, block for block; all other
+//! forms are decoded, row by row, and encoded in the type that was asked for. The products of factors are
+//! made in float64 and rounded once. Where heads rotate in another order in the container, rows of queries
+//! and keys move. What the container cannot say is refused or told, never left out silently, and what was
+//! written is read again and compared before it takes its name. One tensor is in memory at a time.
+
+mod check;
+mod error;
+mod folder;
+mod gguf;
+mod order;
+mod output;
+mod produce;
+mod report;
+mod rows;
+mod types;
+
+use std::path::{Path, PathBuf};
+
+use htc_formats::DType;
+use htc_formats::architecture::{ConfigFacts, HuggingFaceConfig, Naming, gguf_rope_pairs};
+use htc_formats::htz::{Htz, HtzWriter};
+use htc_formats::model::{MatrixId, Part, Role, RopePairs, Slot};
+use htc_formats::source::ModelFile;
+
+pub use error::ExportError;
+pub use report::{ExportReport, Sum, Written};
+
+use self::folder::ModelFolder;
+use self::gguf::GgufFile;
+use self::output::{Outputs, Wanted};
+use self::produce::Producer;
+use self::rows::{Matrix, Stored};
+use crate::event::{Event, Watch};
+use crate::system::disk;
+use crate::system::show::name_of;
+
+/// The type that matrices are encoded in where none is asked for.
+pub const DEFAULT_TYPE: DType = DType::F16;
+
+/// What to export, and to where.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// The artifact.
+    pub artifact: PathBuf,
+    /// What is written.
+    pub target: ExportTarget,
+    /// The type of matrices that are decoded.
+    pub dtype: DType,
+    /// Threads that encode.
+    pub threads: usize,
+    /// Replace what exists.
+    pub overwrite: bool,
+}
+
+/// What an artifact becomes.
+#[derive(Clone, Debug)]
+pub enum ExportTarget {
+    /// A GGUF.
+    Gguf {
+        /// The model.
+        path: PathBuf,
+        /// The factors of matrices, as an adapter; else their products are in the model.
+        lora: Option<PathBuf>,
+    },
+    /// A folder with safetensors.
+    Safetensors {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// Writes an artifact as another container.
+///
+/// # Errors
+/// [`ExportError`]; nothing is left then.
+pub fn export(options: &ExportOptions, watch: Watch) -> Result<ExportReport, ExportError> {
+    let artifact = Htz::open(&options.artifact)?;
+    let file = ModelFile::from_htz(&artifact)?;
+    let job = Job {
+        options,
+        file: &file,
+        producer: Producer {
+            artifact: &artifact,
+            threads: options.threads,
+            watch,
+        },
+    };
+    match &options.target {
+        ExportTarget::Gguf { path, lora } => job.gguf(path, lora.as_deref()),
+        ExportTarget::Safetensors { path } => job.safetensors(path),
+    }
+}
+
+/// An export on its way.
+struct Job<'a> {
+    options: &'a ExportOptions,
+    file: &'a ModelFile,
+    producer: Producer<'a>,
+}
+
+impl Job<'_> {
+    fn gguf(&self, path: &Path, lora: Option<&Path>) -> Result<ExportReport, ExportError> {
+        let (file, options) = (self.file, self.options);
+        let mut paths = std::iter::once(path).chain(lora);
+        paths.try_for_each(|path| self.check_file(path))?;
+        if lora.is_some_and(|lora| disk::same_place(lora, path)) {
+            return Err(ExportError::SameFile(path.to_owned()));
+        }
+        let wanted = Wanted {
+            naming: Naming::Gguf,
+            container: "GGUF",
+            pairs: gguf_rope_pairs(&file.hyper.architecture)?,
+            norms_less_one: false,
+            biases: Vec::new(),
+            dtype: options.dtype,
+            lora: lora.is_some(),
+        };
+        let outputs = output::outputs(file, &wanted)?;
+        if lora.is_some() && outputs.adapter.is_empty() {
+            return Err(ExportError::NoFactors);
+        }
+        let of = |path, metadata, outputs| GgufFile {
+            path,
+            overwrite: options.overwrite,
+            metadata,
+            outputs,
+        };
+        let model = of(path, gguf::of_model(file)?, &outputs.model);
+        let adapter = lora.map(|lora| of(lora, gguf::of_adapter(file), &outputs.adapter));
+        let lengths = (
+            model.length()?,
+            adapter.as_ref().map(GgufFile::length).transpose()?,
+        );
+        self.check_room(path, lengths.0 + lengths.1.unwrap_or(0))?;
+        self.begin(&outputs);
+        // The adapter first: a model without it may be none.
+        if let Some(adapter) = &adapter {
+            adapter.write(&self.producer, None)?;
+        }
+        model.write(&self.producer, Some(file))?;
+        let mut files = vec![written(path, lengths.0)];
+        files.extend(
+            lora.zip(lengths.1)
+                .map(|(path, bytes)| written(path, bytes)),
+        );
+        Ok(self.report(Naming::Gguf, &outputs, files))
+    }
+
+    fn safetensors(&self, path: &Path) -> Result<ExportReport, ExportError> {
+        let (file, options) = (self.file, self.options);
+        let floats = [DType::F32, DType::F16, DType::BF16];
+        if !floats.contains(&options.dtype) {
+            return Err(ExportError::NotAFloat(options.dtype));
+        }
+        if disk::same_place(&options.artifact, path) {
+            return Err(ExportError::SameFile(path.to_owned()));
+        }
+        folder::check_destination(path, options.overwrite)?;
+        let config = self.config()?;
+        let wanted = Wanted {
+            naming: Naming::HuggingFace,
+            container: "a folder",
+            pairs: RopePairs::Halves,
+            norms_less_one: config.norms_less_one,
+            biases: config.biases.clone(),
+            dtype: options.dtype,
+            lora: false,
+        };
+        let outputs = output::outputs(file, &wanted)?;
+        let folder = ModelFolder {
+            path,
+            overwrite: options.overwrite,
+            config: &config,
+            outputs: &outputs.model,
+        };
+        self.check_room(path, folder.length())?;
+        self.begin(&outputs);
+        folder.write(&self.producer, file)?;
+        let files = vec![written(path, folder.length())];
+        Ok(self.report(Naming::HuggingFace, &outputs, files))
+    }
+
+    /// The configuration of a folder.
+    fn config(&self) -> Result<HuggingFaceConfig, ExportError> {
+        let file = self.file;
+        let mut hyper = file.hyper.clone();
+        hyper.forward.rope_pairs = RopePairs::Halves;
+        let factors = |role| -> Result<Option<Vec<f32>>, ExportError> {
+            let Some(stored) = Stored::find(file, role) else {
+                return Ok(None);
+            };
+            self.producer.verify(stored)?;
+            let mut values = vec![0.0; stored.tensor.cols];
+            stored.decode(0..1, &mut values)?;
+            Ok(Some(values))
+        };
+        let short = factors(Role::RopeFactors)?;
+        let long = factors(Role::LongRopeFactors)?;
+        let has_bias = |slot: &Slot| {
+            let mut layers = 0..hyper.layers;
+            let part = Part::Bias;
+            let slot = *slot;
+            layers.any(|layer| file.tensor(Role::Linear { layer, slot, part }).is_some())
+        };
+        let biases: Vec<Slot> = Slot::ALL.into_iter().filter(has_bias).collect();
+        let vocabulary = file.vocabulary.as_ref().ok();
+        let facts = ConfigFacts {
+            tied: Matrix::find(file, MatrixId::Head).is_none(),
+            biases: &biases,
+            dtype: self.common_type()?,
+            rope_factors: short.as_deref(),
+            long_rope_factors: long.as_deref(),
+            bos: vocabulary.and_then(|vocabulary| vocabulary.bos),
+            eos: vocabulary.and_then(|vocabulary| vocabulary.eos),
+        };
+        Ok(HuggingFaceConfig::new(&hyper, &facts)?)
+    }
+
+    /// The type that all matrices of a folder have; f32 where they have several.
+    fn common_type(&self) -> Result<DType, ExportError> {
+        let slots = (0..self.file.hyper.layers)
+            .flat_map(|layer| Slot::ALL.map(|slot| MatrixId::Slot { layer, slot }));
+        let ids = [MatrixId::Embedding, MatrixId::Head]
+            .into_iter()
+            .chain(slots);
+        let matrices = ids.filter_map(|id| Matrix::find(self.file, id));
+        let mut common = None;
+        for matrix in matrices {
+            let dtype = match matrix.stored_type()? {
+                Some(dtype @ (DType::F32 | DType::F16 | DType::BF16)) => dtype,
+                _ => self.options.dtype,
+            };
+            match common {
+                Some(other) if other != dtype => return Ok(DType::F32),
+                _ => common = Some(dtype),
+            }
+        }
+        Ok(common.unwrap_or(DType::F32))
+    }
+
+    /// Refuses a place that cannot be written to, before the work is done.
+    fn check_file(&self, path: &Path) -> Result<(), ExportError> {
+        if disk::same_place(&self.options.artifact, path) {
+            return Err(ExportError::SameFile(path.to_owned()));
+        }
+        HtzWriter::check_destination(path, self.options.overwrite)?;
+        disk::check(path).map_err(|source| ExportError::Write {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn check_room(&self, path: &Path, needed: u64) -> Result<(), ExportError> {
+        match disk::free(disk::folder_of(path)) {
+            Some(free) if needed > free => Err(ExportError::NoSpace {
+                path: path.to_owned(),
+                needed,
+                free,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&self, outputs: &Outputs<'_>) {
+        let tensors = outputs.model.len() + outputs.adapter.len();
+        self.producer.watch.tell(Event::Exporting(tensors));
+    }
+
+    fn report(&self, naming: Naming, outputs: &Outputs<'_>, files: Vec<Written>) -> ExportReport {
+        ExportReport {
+            artifact: name_of(&self.options.artifact),
+            format: match naming {
+                Naming::Gguf => "gguf",
+                Naming::HuggingFace => "safetensors",
+            },
+            architecture: self.file.hyper.architecture.clone(),
+            files,
+            matrices: report::sums(outputs),
+            notes: report::notes(self.file, outputs, naming, self.options.dtype),
+        }
+    }
+}
+
+fn written(path: &Path, bytes: u64) -> Written {
+    Written {
+        name: name_of(path),
+        bytes,
+    }
+}

@@ -1,0 +1,85 @@
+//! The order of the dimensions of query and key heads.
+//!
+//! GGUF files of Llama have rotated pairs side by side, everybody else in halves. An artifact keeps the
+//! order of its source; where the output has the other one, the rows of what makes queries and keys move.
+
+use htc_formats::model::{HyperParameters, Role, RopePairs, Slot};
+
+/// Where each row of an output comes from, head by head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadOrder {
+    /// Rows of a head.
+    pub head: usize,
+    /// Leading rows of a head that are rotated.
+    rotated: usize,
+    from: RopePairs,
+    to: RopePairs,
+}
+
+impl HeadOrder {
+    /// The order of the rows, or of the entries of a vector, of a role; `None` where they stay.
+    pub fn of(role: Role, hyper: &HyperParameters, to: RopePairs) -> Option<HeadOrder> {
+        let rotates = match role {
+            Role::Linear { slot, .. } => matches!(slot, Slot::Q | Slot::K),
+            Role::QueryNorm { .. } | Role::KeyNorm { .. } => true,
+            _ => false,
+        };
+        let from = hyper.forward.rope_pairs;
+        (rotates && from != to).then_some(HeadOrder {
+            head: hyper.head_size,
+            rotated: hyper.rope_dimensions,
+            from,
+            to,
+        })
+    }
+
+    /// The row that stands at `row` of the output.
+    pub fn source(&self, row: usize) -> usize {
+        let (first, place) = (row - row % self.head, row % self.head);
+        if place >= self.rotated {
+            return row;
+        }
+        let half = self.rotated / 2;
+        let (pair, second) = match self.to {
+            RopePairs::Adjacent => (place / 2, place % 2),
+            RopePairs::Halves => (place % half, place / half),
+        };
+        first
+            + match self.from {
+                RopePairs::Adjacent => 2 * pair + second,
+                RopePairs::Halves => pair + second * half,
+            }
+    }
+
+    /// Puts rows of `size` entries, which begin with a head, into the order of the output.
+    pub fn apply<T: Copy>(&self, rows: &mut [T], size: usize) {
+        let stored = rows.to_vec();
+        for (row, out) in rows.chunks_exact_mut(size).enumerate() {
+            let from = self.source(row) * size;
+            out.copy_from_slice(&stored[from..from + size]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_pairs_and_back() {
+        let to = |from, to| HeadOrder {
+            head: 6,
+            rotated: 4,
+            from,
+            to,
+        };
+        let (halves, adjacent) = (RopePairs::Halves, RopePairs::Adjacent);
+        let mut rows: Vec<usize> = (0..24).collect();
+        to(halves, adjacent).apply(&mut rows, 2);
+        // As llama.cpp's converter puts them: the first of each half, then the second.
+        assert_eq!(rows[..12], [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(rows[12..14], [12, 13]);
+        to(adjacent, halves).apply(&mut rows, 2);
+        assert_eq!(rows, (0..24).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,379 @@
+//! What is written: the tensors of an output, and what each is made of.
+
+use htc_formats::DType;
+use htc_formats::architecture::{NamedTensor, Naming, tensor_names};
+use htc_formats::model::{Form, MatrixId, Part, Role, RopePairs, Slot};
+use htc_formats::source::ModelFile;
+
+use super::ExportError;
+use super::order::HeadOrder;
+use super::rows::{Matrix, Rows, Stored};
+use super::types;
+
+/// A tensor of an output.
+#[derive(Debug)]
+pub(super) struct Output<'a> {
+    pub name: String,
+    pub rows: usize,
+    pub cols: usize,
+    pub dtype: DType,
+    /// One under the other.
+    pub pieces: Vec<Piece<'a>>,
+}
+
+/// Rows of a tensor of an output.
+#[derive(Debug)]
+pub(super) struct Piece<'a> {
+    pub rows: usize,
+    pub content: Content<'a>,
+    /// How its rows, or the entries of a vector, move.
+    pub order: Option<HeadOrder>,
+}
+
+/// Where rows come from.
+#[derive(Debug)]
+pub(super) enum Content<'a> {
+    /// Bytes as they are stored, of the output's type.
+    Stored(Stored<'a>),
+    /// Numbers of a matrix in any form, encoded anew.
+    Matrix(Matrix<'a>),
+    /// Numbers of a tensor, encoded anew.
+    Numbers(Stored<'a>),
+    /// Numbers of a vector, to each of which a number is added.
+    Vector(Stored<'a>, f32),
+    /// Nothing but zeros.
+    Zeros,
+}
+
+impl<'a> Content<'a> {
+    /// The tensors of the artifact that are read for it.
+    pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
+        Ok(match self {
+            Content::Stored(stored) | Content::Numbers(stored) | Content::Vector(stored, _) => {
+                vec![*stored]
+            }
+            Content::Matrix(matrix) => matrix.tensors()?,
+            Content::Zeros => Vec::new(),
+        })
+    }
+}
+
+impl Output<'_> {
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        self.dtype.matrix_bytes(self.rows, self.cols).unwrap_or(0) as u64
+    }
+
+    /// Whether it is a vector, which has one dimension.
+    pub fn is_vector(&self) -> bool {
+        matches!(
+            self.pieces.first().map(|piece| &piece.content),
+            Some(Content::Vector(..))
+        ) || (self.rows == 1
+            && matches!(
+                self.pieces[..],
+                [Piece {
+                    content: Content::Zeros,
+                    ..
+                }]
+            ))
+    }
+
+    /// Whether its matrices are stored as in the artifact.
+    pub fn is_stored(&self) -> bool {
+        let stored = |piece: &Piece| matches!(piece.content, Content::Stored(_));
+        self.pieces.iter().all(stored)
+    }
+}
+
+/// What a container wants.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub naming: Naming,
+    /// The container in messages.
+    pub container: &'static str,
+    /// The order of the rows of queries and keys.
+    pub pairs: RopePairs,
+    /// Whether norms are stored less one.
+    pub norms_less_one: bool,
+    /// Slots with a bias in every layer, of zeros where the model has none.
+    pub biases: Vec<Slot>,
+    /// The type that is encoded to.
+    pub dtype: DType,
+    /// Whether factors go into an adapter.
+    pub lora: bool,
+}
+
+/// All that is written.
+#[derive(Debug, Default)]
+pub(super) struct Outputs<'a> {
+    /// The model, in the order of execution.
+    pub model: Vec<Output<'a>>,
+    /// The pairs `A`, `B` of an adapter.
+    pub adapter: Vec<Output<'a>>,
+}
+
+/// The tensors of an output.
+pub(super) fn outputs<'a>(
+    file: &'a ModelFile,
+    wanted: &Wanted,
+) -> Result<Outputs<'a>, ExportError> {
+    let hyper = &file.hyper;
+    let names = tensor_names(&hyper.architecture, hyper.layers, wanted.naming)?;
+    check_places(file, wanted, &names)?;
+    let planner = Planner { file, wanted };
+    let mut outputs = Outputs::default();
+    for named in &names {
+        let Some(&role) = named.roles.first() else {
+            continue;
+        };
+        match MatrixId::of(role) {
+            Some((_, Part::Weight)) => planner.matrix(named, &mut outputs)?,
+            _ => outputs.model.extend(planner.vector(named, role)?),
+        }
+    }
+    Ok(outputs)
+}
+
+/// Refuses tensors that the container has no name for.
+fn check_places(
+    file: &ModelFile,
+    wanted: &Wanted,
+    names: &[NamedTensor],
+) -> Result<(), ExportError> {
+    let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
+    for tensor in &file.tensors {
+        let place = match tensor.role {
+            Role::Basis { .. } => continue,
+            // Numbers of the configuration.
+            Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {
+                continue;
+            }
+            role => match MatrixId::of(role) {
+                Some((matrix, part)) if part != Part::Bias => matrix.weight(),
+                _ => role,
+            },
+        };
+        if !named(place) {
+            return Err(ExportError::NoPlace {
+                role: tensor.role,
+                container: wanted.container,
+                architecture: file.hyper.architecture.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+struct Planner<'a, 'b> {
+    file: &'a ModelFile,
+    wanted: &'b Wanted,
+}
+
+impl<'a> Planner<'a, '_> {
+    fn order(&self, role: Role) -> Option<HeadOrder> {
+        HeadOrder::of(role, &self.file.hyper, self.wanted.pairs)
+    }
+
+    fn vector(&self, named: &NamedTensor, role: Role) -> Result<Option<Output<'a>>, ExportError> {
+        let Some(stored) = Stored::find(self.file, role) else {
+            return match role {
+                Role::Linear { slot, .. } if self.wanted.biases.contains(&slot) => {
+                    let cols = self.file.hyper.slot_shape(slot).0;
+                    Ok(Some(self.of_vector(
+                        named,
+                        cols,
+                        DType::F32,
+                        Content::Zeros,
+                        None,
+                    )))
+                }
+                _ if named.required => Err(ExportError::Missing(role)),
+                _ => Ok(None),
+            };
+        };
+        let bias = matches!(role, Role::Linear { .. });
+        let rope = matches!(role, Role::RopeFactors | Role::LongRopeFactors);
+        let less_one = self.wanted.norms_less_one && !bias && !rope;
+        let dtype = match (self.wanted.naming, stored.tensor.dtype) {
+            (Naming::HuggingFace, dtype @ (DType::F16 | DType::BF16)) if !less_one => dtype,
+            // llama.cpp adds and multiplies vectors of float32 only.
+            _ => DType::F32,
+        };
+        let add = if less_one { -1.0 } else { 0.0 };
+        let content = Content::Vector(stored, add);
+        let order = self.order(role);
+        Ok(Some(self.of_vector(
+            named,
+            stored.tensor.cols,
+            dtype,
+            content,
+            order,
+        )))
+    }
+
+    fn of_vector(
+        &self,
+        named: &NamedTensor,
+        cols: usize,
+        dtype: DType,
+        content: Content<'a>,
+        order: Option<HeadOrder>,
+    ) -> Output<'a> {
+        let piece = Piece {
+            rows: 1,
+            content,
+            order,
+        };
+        Output {
+            name: named.name.clone(),
+            rows: 1,
+            cols,
+            dtype,
+            pieces: vec![piece],
+        }
+    }
+
+    /// A matrix, or several in one tensor.
+    fn matrix(&self, named: &NamedTensor, outputs: &mut Outputs<'a>) -> Result<(), ExportError> {
+        let mut matrices = Vec::with_capacity(named.roles.len());
+        for &role in &named.roles {
+            let id = MatrixId::of(role).map(|(id, _)| id);
+            match id.and_then(|id| Matrix::find(self.file, id)) {
+                Some(matrix) => matrices.push(matrix),
+                // A head that is the embedding.
+                None if !named.required => return Ok(()),
+                None => return Err(ExportError::Missing(role)),
+            }
+        }
+        let cols = matrices.first().map_or(0, |matrix| matrix.cols);
+        let rows = matrices.iter().map(|matrix| matrix.rows).sum();
+        if let ([matrix], true) = (&matrices[..], self.wanted.lora)
+            && let Some(base) = self.base(matrix)?
+        {
+            self.adapter(named, matrix, outputs)?;
+            outputs.model.push(Output {
+                name: named.name.clone(),
+                rows,
+                cols,
+                dtype: base.0,
+                pieces: vec![base.1],
+            });
+            return Ok(());
+        }
+        let stored = self.common_type(&matrices)?;
+        let dtype = stored.unwrap_or_else(|| types::fitting(self.wanted.dtype, cols));
+        let mut pieces = Vec::with_capacity(matrices.len());
+        for matrix in matrices {
+            pieces.push(Piece {
+                rows: matrix.rows,
+                order: self.order(matrix.id.weight()),
+                content: match stored {
+                    Some(_) => Content::Stored(matrix.part(Part::Weight)?),
+                    None => Content::Matrix(matrix),
+                },
+            });
+        }
+        outputs.model.push(Output {
+            name: named.name.clone(),
+            rows,
+            cols,
+            dtype,
+            pieces,
+        });
+        Ok(())
+    }
+
+    /// The type that all matrices of a tensor are stored in, where they may stay so.
+    fn common_type(&self, matrices: &[Matrix<'a>]) -> Result<Option<DType>, ExportError> {
+        let mut common = None;
+        for matrix in matrices {
+            let stays = |dtype: &DType| match self.wanted.naming {
+                Naming::Gguf => types::is_executed(*dtype),
+                Naming::HuggingFace => matches!(dtype, DType::F32 | DType::F16 | DType::BF16),
+            };
+            let stored = matrix.stored_type()?.filter(stays);
+            match (stored, common) {
+                (None, _) => return Ok(None),
+                (Some(dtype), Some(other)) if dtype != other => return Ok(None),
+                _ => common = stored,
+            }
+        }
+        Ok(common)
+    }
+
+    /// What stands in the model for a matrix whose factors go into an adapter; `None` where they
+    /// cannot.
+    fn base(&self, matrix: &Matrix<'a>) -> Result<Option<(DType, Piece<'a>)>, ExportError> {
+        let (dtype, content) = match matrix.form {
+            Form::Dense => return Ok(None),
+            Form::LowRank | Form::SharedBasis => (types::of_zeros(matrix.cols), Content::Zeros),
+            Form::Residual => {
+                let base = matrix.part(Part::Weight)?;
+                match types::is_executed(base.tensor.dtype) {
+                    true => (base.tensor.dtype, Content::Stored(base)),
+                    false => (
+                        types::fitting(self.wanted.dtype, matrix.cols),
+                        Content::Numbers(base),
+                    ),
+                }
+            }
+        };
+        let order = self.order(matrix.id.weight());
+        let rows = matrix.rows;
+        Ok(Some((
+            dtype,
+            Piece {
+                rows,
+                content,
+                order,
+            },
+        )))
+    }
+
+    /// The factors of a matrix, as they are stored.
+    fn adapter(
+        &self,
+        named: &NamedTensor,
+        matrix: &Matrix<'a>,
+        outputs: &mut Outputs<'a>,
+    ) -> Result<(), ExportError> {
+        let Some((b, a)) = matrix.factors()? else {
+            return Ok(());
+        };
+        let order = self.order(matrix.id.weight());
+        for (suffix, factor, order) in [("lora_a", a, None), ("lora_b", b, order)] {
+            let (rows, cols) = (factor.tensor.rows, factor.tensor.cols);
+            let (dtype, content) = match types::is_executed(factor.tensor.dtype) {
+                true => (factor.tensor.dtype, Content::Stored(factor)),
+                false => (
+                    types::fitting(self.wanted.dtype, cols),
+                    Content::Numbers(factor),
+                ),
+            };
+            outputs.adapter.push(Output {
+                name: format!("{}.{suffix}", named.name),
+                rows,
+                cols,
+                dtype,
+                pieces: vec![Piece {
+                    rows,
+                    content,
+                    order,
+                }],
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Content<'a> {
+    /// What gives its numbers, where they are encoded anew.
+    pub fn rows(&self) -> Result<Option<Rows<'a>>, ExportError> {
+        Ok(match self {
+            Content::Matrix(matrix) => Some(matrix.rows()?),
+            Content::Numbers(stored) => Some(Rows::of_tensor(*stored)),
+            Content::Stored(_) | Content::Vector(..) | Content::Zeros => None,
+        })
+    }
+}

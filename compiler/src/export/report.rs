@@ -1,0 +1,170 @@
+//! What an export did, for programs and people.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use htc_formats::DType;
+use htc_formats::architecture::Naming;
+use htc_formats::source::ModelFile;
+use serde::Serialize;
+
+use super::output::{Content, Output, Outputs};
+use crate::system::show::bytes_for_people;
+
+/// What an export did.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExportReport {
+    /// The artifact's name, without its folder.
+    pub artifact: String,
+    /// `gguf` or `safetensors`.
+    pub format: &'static str,
+    /// The model's architecture.
+    pub architecture: String,
+    /// What was written, without folders.
+    pub files: Vec<Written>,
+    /// The matrices by what became of them and by type; vectors are not counted.
+    pub matrices: Vec<Sum>,
+    /// What is to be known of the output.
+    pub notes: Vec<String>,
+}
+
+/// A file or folder that was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct Written {
+    /// Its name.
+    pub name: String,
+    /// Its bytes; of a folder those of the weights.
+    pub bytes: u64,
+}
+
+/// Matrices of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sum {
+    /// `stored` as in the artifact, `decoded` and encoded anew, `zeros` in the place of factors, or a
+    /// factor of the `adapter`.
+    pub how: &'static str,
+    /// The type in the output.
+    pub dtype: DType,
+    /// How many tensors.
+    pub tensors: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The matrices of an output by kind.
+pub(super) fn sums(outputs: &Outputs<'_>) -> Vec<Sum> {
+    let mut sums: BTreeMap<(&'static str, &'static str), Sum> = BTreeMap::new();
+    let mut add = |how, output: &Output<'_>| {
+        let sum = sums.entry((how, output.dtype.name())).or_insert(Sum {
+            how,
+            dtype: output.dtype,
+            tensors: 0,
+            bytes: 0,
+        });
+        sum.tensors += 1;
+        sum.bytes += output.bytes();
+    };
+    for output in outputs.model.iter().filter(|output| !output.is_vector()) {
+        let zeros = |content: &Content| matches!(content, Content::Zeros);
+        match output.pieces.first() {
+            Some(piece) if zeros(&piece.content) => add("zeros", output),
+            _ if output.is_stored() => add("stored", output),
+            _ => add("decoded", output),
+        }
+    }
+    outputs
+        .adapter
+        .iter()
+        .for_each(|output| add("adapter", output));
+    sums.into_values().collect()
+}
+
+/// What is to be known of an output.
+pub(super) fn notes(
+    file: &ModelFile,
+    outputs: &Outputs<'_>,
+    naming: Naming,
+    asked: DType,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    let encoded = |output: &&Output| !output.is_stored() && !output.is_vector();
+    let mut others: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for output in outputs.model.iter().filter(encoded) {
+        let zeros =
+            matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros));
+        if output.dtype != asked && !zeros {
+            *others.entry(output.dtype.name()).or_default() += 1;
+        }
+    }
+    for (dtype, count) in others {
+        notes.push(format!(
+            "{count} matrices have rows that are no whole number of blocks of {asked}, and are {dtype}"
+        ));
+    }
+    let zeros = outputs.model.iter().filter(encoded).filter(|output| {
+        matches!(output.pieces[..], [ref piece] if matches!(piece.content, Content::Zeros))
+    });
+    match zeros.count() {
+        0 => {}
+        count => notes.push(format!(
+            "{count} matrices are zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER"
+        )),
+    }
+    if let Err(error) = &file.vocabulary {
+        notes.push(format!("there is no tokenizer in it: {error}"));
+    }
+    if naming == Naming::Gguf {
+        notes.extend(of_gguf(file));
+    }
+    notes
+}
+
+/// What programs that read GGUF do otherwise.
+fn of_gguf(file: &ModelFile) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Ok(vocabulary) = &file.vocabulary {
+        let lost = vocabulary.lost_in_gguf();
+        notes.extend(lost.iter().map(|what| format!("GGUF cannot say {what}")));
+    }
+    let hyper = &file.hyper;
+    // The only ones for which it reads the entry and goes by it.
+    let windowed = ["gemma2", "gemma3"].contains(&hyper.architecture.as_str());
+    if let (Some(window), false) = (&hyper.forward.sliding_window, windowed) {
+        notes.push(format!(
+            "llama.cpp does not apply the sliding window of {} positions to {}: it computes something else in longer contexts",
+            window.positions, hyper.architecture
+        ));
+    }
+    notes
+}
+
+impl fmt::Display for ExportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = self.files.iter();
+        let files = files.map(|file| format!("{} ({})", file.name, bytes_for_people(file.bytes)));
+        let files: Vec<String> = files.collect();
+        writeln!(f, "{} -> {}", self.artifact, files.join(" and "))?;
+        for sum in &self.matrices {
+            let Sum {
+                how,
+                dtype,
+                tensors,
+                bytes,
+            } = sum;
+            let how = match *how {
+                "stored" => "as stored",
+                how => how,
+            };
+            let bytes = bytes_for_people(*bytes);
+            writeln!(
+                f,
+                "  {how:<10} {tensors:>5} matrices  {:<8} {bytes:>10}",
+                dtype.name()
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
+        }
+        write!(f, "  read again, and found to be the same model")
+    }
+}

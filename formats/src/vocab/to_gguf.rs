@@ -1,0 +1,185 @@
+//! A vocabulary as GGUF metadata: the reader from the other side.
+
+use std::collections::{HashMap, HashSet};
+
+use super::from_gguf::END_KEYS;
+use super::{BYTE_LEVEL, PreTokenizer, Vocabulary};
+use crate::gguf::{Array, Value};
+
+impl Vocabulary {
+    /// The entries that state the vocabulary, as llama.cpp's converter names them.
+    pub fn to_gguf(&self) -> Vec<(String, Value)> {
+        let byte_level = self.model == BYTE_LEVEL;
+        let text = |text: &str| Value::String(text.to_owned());
+        let kinds = self.kinds.iter().map(|&kind| i32::from(u8::from(kind)));
+        let mut entries = vec![
+            ("tokenizer.ggml.model", text(&self.model)),
+            (
+                "tokenizer.ggml.pre",
+                text(self.pre.map_or("default", PreTokenizer::name)),
+            ),
+            (
+                "tokenizer.ggml.tokens",
+                Value::Array(Array::String(self.tokens.clone())),
+            ),
+            (
+                "tokenizer.ggml.token_type",
+                Value::Array(Array::I32(kinds.collect())),
+            ),
+        ];
+        if byte_level {
+            let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
+            let merges = self.merges.iter();
+            let merges = merges.map(|&(left, right)| format!("{} {}", of(left), of(right)));
+            entries.push((
+                "tokenizer.ggml.merges",
+                Value::Array(Array::String(merges.collect())),
+            ));
+        } else {
+            let scores = match self.merges.is_empty() {
+                true => self.scores.clone(),
+                false => self.scores_of_merges(),
+            };
+            entries.push(("tokenizer.ggml.scores", Value::Array(Array::F32(scores))));
+            let prefix = Value::Bool(self.add_space_prefix);
+            entries.push(("tokenizer.ggml.add_space_prefix", prefix));
+        }
+        for (key, id) in [
+            ("tokenizer.ggml.bos_token_id", self.bos),
+            ("tokenizer.ggml.eos_token_id", self.eos),
+            ("tokenizer.ggml.unknown_token_id", self.unknown),
+        ] {
+            entries.extend(id.map(|id| (key, Value::U32(id))));
+        }
+        entries.push(("tokenizer.ggml.add_bos_token", Value::Bool(self.add_bos)));
+        entries.push(("tokenizer.ggml.add_eos_token", Value::Bool(self.add_eos)));
+        let ends = END_KEYS.into_iter().zip(&self.end_of_generation);
+        entries.extend(ends.map(|(key, id)| (key, Value::U32(*id))));
+        if let Some(template) = &self.chat_template {
+            entries.push(("tokenizer.chat_template", text(template)));
+        }
+        let entries = entries.into_iter();
+        entries
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
+    }
+
+    /// What the entries of GGUF have no word for, in words for people; programs that read them split some
+    /// texts otherwise.
+    pub fn lost_in_gguf(&self) -> Vec<&'static str> {
+        let byte_level = self.model == BYTE_LEVEL;
+        let default = |id: Option<u32>| id.is_none() && !byte_level && self.tokens.len() > 2;
+        [
+            (
+                self.collapse_spaces,
+                "that runs of spaces are one space to the vocabulary",
+            ),
+            (
+                self.space_prefix_once,
+                "that a text which begins with a space gets no other one before it",
+            ),
+            (
+                !self.strip_before.is_empty() || !self.strip_after.is_empty(),
+                "which special tokens take the whitespace beside them away (llama.cpp knows Phi 3 by its name)",
+            ),
+            (
+                self.end_of_generation.len() > END_KEYS.len(),
+                "all tokens that end a generated text",
+            ),
+            (
+                default(self.bos) || default(self.eos) || default(self.unknown),
+                "that there is no such token, where BOS, EOS or the unknown token is missing",
+            ),
+            (
+                !byte_level && !self.merges.is_empty() && !self.merges_are_scores(),
+                "the merges, which no scores of tokens stand for",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(lost, what)| lost.then_some(what))
+        .collect()
+    }
+
+    /// The token that each merge makes; `None` where there is none of its text.
+    fn made_by_merges(&self) -> Vec<Option<u32>> {
+        let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
+        let of = |id: u32| self.tokens.get(id as usize).map_or("", String::as_str);
+        let merges = self.merges.iter();
+        merges
+            .map(|&(left, right)| {
+                ids.get(format!("{}{}", of(left), of(right)).as_str())
+                    .copied()
+            })
+            .collect()
+    }
+
+    /// Scores by which merging goes as by the merges, where [`merges_are_scores`](Self::merges_are_scores):
+    /// the earlier a merge makes a token, the higher it is.
+    fn scores_of_merges(&self) -> Vec<f32> {
+        let mut scores = vec![-(self.merges.len() as f32); self.tokens.len()];
+        for (rank, token) in self.made_by_merges().into_iter().enumerate().rev() {
+            if let Some(score) = token.and_then(|token| scores.get_mut(token as usize)) {
+                *score = -(rank as f32);
+            }
+        }
+        scores
+    }
+
+    /// Whether the merges are those of tokens with scores: whatever two tokens make a third that merges
+    /// make is a merge, and merges that make the same token follow each other.
+    fn merges_are_scores(&self) -> bool {
+        let made = self.made_by_merges();
+        let mut runs = made.clone();
+        runs.dedup();
+        let distinct: HashSet<u32> = made.iter().copied().flatten().collect();
+        if runs.len() != distinct.len() {
+            return false;
+        }
+        let ids: HashMap<&str, u32> = self.tokens.iter().map(String::as_str).zip(0..).collect();
+        let merges: HashSet<(u32, u32)> = self.merges.iter().copied().collect();
+        distinct.iter().all(|&token| {
+            let text = self.tokens.get(token as usize).map_or("", String::as_str);
+            text.char_indices().skip(1).all(|(at, _)| {
+                let (left, right) = text.split_at(at);
+                match (ids.get(left), ids.get(right)) {
+                    (Some(&left), Some(&right)) => merges.contains(&(left, right)),
+                    _ => true,
+                }
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocab::{SENTENCE_PIECE, TokenKind};
+
+    fn merged(tokens: &[&str], merges: &[(u32, u32)]) -> Vocabulary {
+        Vocabulary {
+            model: SENTENCE_PIECE.to_owned(),
+            tokens: tokens.iter().map(|&token| token.to_owned()).collect(),
+            kinds: vec![TokenKind::Normal; tokens.len()],
+            merges: merges.to_vec(),
+            ..Vocabulary::default()
+        }
+    }
+
+    #[test]
+    fn merges_become_scores_where_they_are_scores() {
+        let tokens = ["a", "b", "c", "bc", "ab", "abc"];
+        let complete = merged(&tokens, &[(1, 2), (0, 1), (0, 3), (4, 2)]);
+        assert!(complete.merges_are_scores());
+        assert_eq!(
+            complete.scores_of_merges(),
+            [-4.0, -4.0, -4.0, 0.0, -1.0, -2.0]
+        );
+        // "ab" and "c" are not merged, as scores would.
+        let partial = merged(&tokens, &[(1, 2), (0, 1), (0, 3)]);
+        assert!(!partial.merges_are_scores());
+        assert_eq!(partial.lost_in_gguf().len(), 2);
+        // "abc" is made before "ab" by one merge and behind it by another.
+        let torn = merged(&tokens, &[(1, 2), (0, 3), (0, 1), (4, 2)]);
+        assert!(!torn.merges_are_scores());
+    }
+}

@@ -1,0 +1,186 @@
+//! Vocabularies that are written and read again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "all of this file is test code"
+)]
+
+use std::path::{Path, PathBuf};
+
+use htc_formats::gguf::{Contents, Gguf, Writer};
+use htc_formats::vocab::{
+    BYTE_LEVEL, HuggingFaceFiles, PreTokenizer, SENTENCE_PIECE, TokenKind, Vocabulary,
+};
+
+fn by_gguf(vocabulary: &Vocabulary) -> Vocabulary {
+    let mut writer = Writer::new();
+    for (key, value) in vocabulary.to_gguf() {
+        writer.metadata(key, value);
+    }
+    let bytes = writer.to_bytes().unwrap();
+    Vocabulary::from_gguf(&Contents::parse(&bytes).unwrap()).unwrap()
+}
+
+fn by_folder(vocabulary: &Vocabulary) -> Vocabulary {
+    let config = format!("{{\"vocab_size\": {}}}", vocabulary.tokens.len());
+    let files = HuggingFaceFiles {
+        config: Some(config.into_bytes()),
+        ..HuggingFaceFiles::of_vocabulary(vocabulary, 64)
+    };
+    files.vocabulary().unwrap()
+}
+
+fn letters(model: &str) -> Vocabulary {
+    let tokens = [
+        "<unk>", "<s>", "</s>", "a", "b", "ab", "<sep>", "  ", "<eot>",
+    ];
+    let mut kinds = vec![TokenKind::Normal; tokens.len()];
+    kinds[0] = TokenKind::Unknown;
+    for special in [1, 2, 6, 8] {
+        kinds[special] = TokenKind::Control;
+    }
+    kinds[7] = TokenKind::UserDefined;
+    Vocabulary {
+        model: model.to_owned(),
+        tokens: tokens.map(str::to_owned).to_vec(),
+        kinds,
+        bos: Some(1),
+        eos: Some(2),
+        unknown: Some(0),
+        add_bos: true,
+        end_of_generation: vec![8],
+        chat_template: Some("{{ messages }}".to_owned()),
+        ..Vocabulary::default()
+    }
+}
+
+/// Every pre-tokenizer, and every way to treat spaces.
+fn made() -> Vec<Vocabulary> {
+    let mut all = Vec::new();
+    for name in [
+        "gpt-2",
+        "starcoder",
+        "llama-bpe",
+        "dbrx",
+        "qwen2",
+        "deepseek-llm",
+        "deepseek-coder",
+        "deepseek-v3",
+        "gpt-4o",
+        "tekken",
+    ] {
+        let mut vocabulary = letters(BYTE_LEVEL);
+        vocabulary.kinds[0] = TokenKind::Control;
+        vocabulary.pre = PreTokenizer::from_name(name);
+        assert!(vocabulary.pre.is_some(), "{name}");
+        vocabulary.merges = vec![(3, 4)];
+        vocabulary.strip_after = vec![6];
+        vocabulary.strip_before = vec![8];
+        all.push(vocabulary);
+    }
+    for (prefix, collapse, add_eos) in [(true, false, false), (false, true, true)] {
+        let mut vocabulary = letters(SENTENCE_PIECE);
+        vocabulary.scores = vec![0.0, 0.0, 0.0, -1.0, -2.0, -0.5, 0.0, 0.0, 0.0];
+        vocabulary.add_space_prefix = prefix;
+        vocabulary.collapse_spaces = collapse;
+        vocabulary.add_eos = add_eos;
+        all.push(vocabulary);
+    }
+    for (prefix, once) in [(true, true), (true, false), (false, false)] {
+        let mut vocabulary = letters(SENTENCE_PIECE);
+        vocabulary.merges = vec![(3, 4)];
+        vocabulary.add_space_prefix = prefix;
+        vocabulary.space_prefix_once = once;
+        all.push(vocabulary);
+    }
+    all
+}
+
+fn real() -> Vec<(PathBuf, Vocabulary)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = vec![root.join("../assets/demo/reference-7m-f16.gguf")];
+    let shared = match std::env::var_os("HTC_SHARED") {
+        Some(folder) => PathBuf::from(folder),
+        None => root.join("../../shared"),
+    };
+    for name in ["gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2"] {
+        let path = shared.join(format!("models/gguf-vocab/ggml-vocab-{name}.gguf"));
+        match path.exists() {
+            true => paths.push(path),
+            false => eprintln!("skipped: {} is not there", path.display()),
+        }
+    }
+    let read = |path: PathBuf| {
+        let gguf = Gguf::open(&path).unwrap();
+        let vocabulary = Vocabulary::from_gguf(&gguf).unwrap();
+        (path, vocabulary)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+#[test]
+fn gguf_says_what_the_vocabulary_is() {
+    for vocabulary in made() {
+        let mut expected = vocabulary.clone();
+        if !vocabulary.lost_in_gguf().is_empty() {
+            // What the entries have no word for.
+            expected.strip_before.clear();
+            expected.strip_after.clear();
+            expected.collapse_spaces = false;
+            expected.space_prefix_once = false;
+        }
+        if vocabulary.model == SENTENCE_PIECE && !vocabulary.merges.is_empty() {
+            expected.merges.clear();
+            expected.scores = vec![-1.0, -1.0, -1.0, -1.0, -1.0, 0.0, -1.0, -1.0, -1.0];
+        }
+        assert_eq!(by_gguf(&vocabulary), expected);
+    }
+    for (path, mut vocabulary) in real() {
+        // Known by the name of the model, which is none of the vocabulary's entries.
+        vocabulary.strip_after.clear();
+        assert!(by_gguf(&vocabulary) == vocabulary, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_folder_says_what_the_vocabulary_is() {
+    for vocabulary in made() {
+        let mut found = by_folder(&vocabulary);
+        if !vocabulary.strip_before.is_empty() || !vocabulary.strip_after.is_empty() {
+            // Tokens that are listed beside the pieces have the scores of such.
+            found.scores.clone_from(&vocabulary.scores);
+        }
+        assert_eq!(found, vocabulary);
+    }
+    for (path, vocabulary) in real() {
+        let mut found = by_folder(&vocabulary);
+        // Tokens with flags are listed beside the pieces, which gives them other scores and kinds.
+        for &id in &vocabulary.strip_after {
+            found.scores[id as usize] = vocabulary.scores[id as usize];
+            if vocabulary.kinds[id as usize] == TokenKind::Unknown {
+                assert_eq!(found.kinds[id as usize], TokenKind::Control);
+                found.kinds[id as usize] = TokenKind::Unknown;
+            }
+        }
+        if vocabulary.model == BYTE_LEVEL {
+            // No file of a folder says which tokens are never produced.
+            for (found, expected) in found.kinds.iter_mut().zip(&vocabulary.kinds) {
+                if *expected == TokenKind::Unused {
+                    *found = TokenKind::Unused;
+                }
+            }
+        }
+        let differs = found.kinds.iter().zip(&vocabulary.kinds);
+        let differs = differs.enumerate().find(|(_, (one, other))| one != other);
+        assert_eq!(differs, None, "{}", path.display());
+        let parts = |of: &Vocabulary| {
+            let ends = (of.bos, of.eos, of.unknown, of.end_of_generation.clone());
+            let flags = (of.add_bos, of.add_eos, of.add_space_prefix, of.pre);
+            (ends, flags, of.strip_after.clone(), of.merges.len())
+        };
+        assert_eq!(parts(&found), parts(&vocabulary), "{}", path.display());
+        assert!(found == vocabulary, "{}", path.display());
+    }
+}

@@ -1,0 +1,167 @@
+//! What the containers say beside the weights.
+
+use std::fs;
+
+use htc_formats::gguf::{Gguf, Value};
+use htc_tests::{Scratch, TinyModel, htc};
+use serde_json::Value as Json;
+
+use super::{ARCHITECTURES, as_it_is, compile, fixture, to_folder, to_gguf};
+
+fn json(path: &std::path::Path) -> Json {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A folder has what transformers looks for, and a text has the same tokens by it.
+#[test]
+fn a_folder_is_complete() {
+    let scratch = Scratch::new();
+    let written = scratch.file("text.txt", "the white rabbit  ran\n\nand the cat sat ");
+    for name in ARCHITECTURES {
+        for source in ["model.gguf", "."] {
+            let artifact = as_it_is(&scratch, &fixture(name).join(source), "model.htz");
+            let out = to_folder(&scratch, &artifact, "out", &["--force"]);
+            let mut names: Vec<String> = fs::read_dir(&out)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            let expected = [
+                "config.json",
+                "generation_config.json",
+                "model.safetensors",
+                "tokenizer.json",
+                "tokenizer.model",
+                "tokenizer_config.json",
+            ];
+            assert_eq!(names, expected);
+            let (found, stated) = (
+                json(&out.join("config.json")),
+                json(&fixture(name).join("config.json")),
+            );
+            for key in [
+                "architectures",
+                "model_type",
+                "tie_word_embeddings",
+                "vocab_size",
+            ] {
+                assert_eq!(found[key], stated[key], "{name}: {key}");
+            }
+            assert_eq!(found["torch_dtype"], "float16", "{name}");
+            let tokens = |model: &std::path::Path| {
+                let run = htc!["tokenize", model, "--text", &written, "--json"];
+                run.run().json()["tokens"].clone()
+            };
+            assert_eq!(tokens(&out), tokens(&artifact), "{name} {source}");
+        }
+    }
+}
+
+/// Scalings of the rotary embedding come back as the ones that they were.
+#[test]
+fn scalings_are_stated_as_published() {
+    let scratch = Scratch::new();
+    for (name, kind) in [
+        ("llama3-rope", "llama3"),
+        ("llama-linear-rope", "linear"),
+        ("phi3", "longrope"),
+    ] {
+        let artifact = as_it_is(&scratch, &fixture(name).join("model.gguf"), "model.htz");
+        let out = to_folder(&scratch, &artifact, "out", &["--force"]);
+        let scaling = &json(&out.join("config.json"))["rope_scaling"];
+        let found = scaling.get("rope_type").or(scaling.get("type"));
+        assert_eq!(found.unwrap(), kind);
+        if name == "llama3-rope" {
+            assert_eq!(scaling["factor"], 8.0);
+            assert_eq!(scaling["original_max_position_embeddings"], 32);
+        }
+    }
+}
+
+/// Templates, ends of turns and flags are in both containers.
+#[test]
+fn the_tokenizer_is_complete() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel::default()
+        .with(
+            "tokenizer.chat_template",
+            Value::String("{{ messages[0].content }}".to_owned()),
+        )
+        .with("tokenizer.ggml.eot_token_id", Value::U32(298))
+        .with("tokenizer.ggml.add_bos_token", Value::Bool(false));
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let (path, _) = to_gguf(&scratch, &artifact, "out.gguf", &[]);
+    let (found, expected) = (Gguf::open(&path).unwrap(), Gguf::open(&model).unwrap());
+    for (key, value) in expected.metadata() {
+        assert_eq!(found.get(key), Some(value), "{key}");
+    }
+    let out = to_folder(&scratch, &artifact, "out", &[]);
+    let config = json(&out.join("tokenizer_config.json"));
+    assert_eq!(config["chat_template"], "{{ messages[0].content }}");
+    assert_eq!(config["add_bos_token"], false);
+    let generation = json(&out.join("generation_config.json"));
+    assert_eq!(generation["eos_token_id"], serde_json::json!([2, 298]));
+}
+
+/// A correction by biases needs a model that has such: in a folder of Llama all of a kind, which are zero
+/// where none is stored.
+#[test]
+fn biases_are_filled_up_or_refused() {
+    let scratch = Scratch::new();
+    let words = scratch.file("words.txt", htc_tests::material::words(4000));
+    let cache = scratch.path("cache");
+    let biased = |text: &std::path::Path, context: &str| {
+        let text = [
+            "--calibration",
+            text.to_str().unwrap(),
+            "--context",
+            context,
+        ];
+        let options = [
+            "--method",
+            "gp",
+            "--rank",
+            "4",
+            "--slots",
+            "q",
+            "--bias",
+            "on",
+            "--gauge",
+            "none",
+            "--factor-type",
+            "f32",
+            "--force",
+            "--cache",
+            cache.to_str().unwrap(),
+        ];
+        let options = text.iter().chain(&options);
+        options.map(|&option| option.to_owned()).collect::<Vec<_>>()
+    };
+    let compiled = |model: &std::path::Path, options: &[String]| {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        compile(&scratch, model, "model.htz", &options).0
+    };
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let artifact = compiled(&model, &biased(&words, "64"));
+    let out = to_folder(&scratch, &artifact, "out", &["--as", "f32"]);
+    assert_eq!(json(&out.join("config.json"))["attention_bias"], true);
+    let (gguf, _) = to_gguf(&scratch, &artifact, "out.gguf", &["--as", "f32"]);
+    let tokens: Vec<u32> = (3..43).collect();
+    for exported in [&out, &gguf] {
+        let difference = super::difference(exported, &artifact, &tokens);
+        assert!(difference < 1e-4, "{difference:.2e}");
+    }
+    // Gemma has none.
+    let gemma = fixture("gemma2").join("model.gguf");
+    let text = scratch.file("text.txt", "the white rabbit ran away ".repeat(200));
+    let artifact = compiled(&gemma, &biased(&text, "32"));
+    let target = scratch.path("gemma.gguf");
+    htc!["export", &artifact, "-o", &target]
+        .run()
+        .refused(1, &["layers.0.q.bias", "gemma2", "--bias off"]);
+    let target = scratch.path("gemma");
+    htc!["export", &artifact, "--to-safetensors", &target]
+        .run()
+        .refused(1, &["bias", "gemma2"]);
+}

@@ -1,0 +1,284 @@
+//! `htc export`: artifacts as files of other programs, and what is read out of those.
+
+mod adapter;
+mod containers;
+mod refused;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use htc_formats::gguf::Gguf;
+use htc_formats::source::ModelFile;
+use htc_loader::Model;
+use htc_tests::logits::{at_positions, largest_difference};
+use htc_tests::material::words;
+use htc_tests::npy::Array;
+use htc_tests::{Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{compile, eval, list, number, text};
+
+/// The models of every architecture, of which each is a folder and a GGUF.
+const ARCHITECTURES: [&str; 9] = [
+    "llama",
+    "llama-linear-rope",
+    "llama3-rope",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+];
+
+fn fixture(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("fixtures/architectures").join(name)
+}
+
+/// A plan that leaves everything as it is in the source.
+const AS_IT_IS: &str = r#"{
+  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32",
+  "units": [{"layer": 0, "slots": ["v"], "form": "dense"}]
+}"#;
+
+/// An artifact that holds the source's tensors byte for byte.
+fn as_it_is(scratch: &Scratch, model: &Path, name: &str) -> PathBuf {
+    let plan = scratch.file("as-it-is.json", AS_IT_IS);
+    let options = ["--plan", plan.to_str().unwrap(), "--force"];
+    compile(scratch, model, name, &options).0
+}
+
+/// Exports an artifact, and gives what is said of it as JSON.
+#[track_caller]
+fn export(artifact: &Path, options: &[&str]) -> Value {
+    let run = htc!["export", artifact, "--json"].args(options);
+    run.run().json()
+}
+
+#[track_caller]
+fn to_gguf(scratch: &Scratch, artifact: &Path, name: &str, options: &[&str]) -> (PathBuf, Value) {
+    let path = scratch.path(name);
+    let all = [&["-o", path.to_str().unwrap()], options].concat();
+    let report = export(artifact, &all);
+    (path, report)
+}
+
+#[track_caller]
+fn to_folder(scratch: &Scratch, artifact: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let path = scratch.path(name);
+    let all = [&["--to-safetensors", path.to_str().unwrap()], options].concat();
+    export(artifact, &all);
+    path
+}
+
+/// Logits at some positions.
+fn logits(model: &Path, tokens: &[u32], positions: &[usize]) -> [Vec<f32>; 2] {
+    at_positions(&Arc::new(Model::open(model).unwrap()), tokens, positions, 2)
+}
+
+/// The largest difference of the logits of two models in standard deviations.
+fn difference(model: &Path, other: &Path, tokens: &[u32]) -> f64 {
+    let positions: Vec<usize> = (0..tokens.len()).step_by(5).collect();
+    let (found, expected) = (
+        logits(model, tokens, &positions),
+        logits(other, tokens, &positions),
+    );
+    let pairs = found.iter().zip(&expected);
+    pairs
+        .map(|(found, expected)| largest_difference(found, expected))
+        .fold(0.0, f64::max)
+}
+
+/// Every architecture, from both containers and into both, in every form: the same logits.
+#[test]
+fn every_architecture_and_form_goes_there_and_back() {
+    let scratch = Scratch::new();
+    let plan = scratch.file("as-it-is.json", AS_IT_IS);
+    for name in ARCHITECTURES {
+        let folder = fixture(name);
+        let tokens = Array::read(&folder.join("tokens.npy")).tokens();
+        for source in ["model.gguf", "."] {
+            for (form, options) in [
+                ("dense", &["--plan", plan.to_str().unwrap()][..]),
+                (
+                    "gp",
+                    &[
+                        "--method",
+                        "gp",
+                        "--rank",
+                        "4",
+                        "--slots",
+                        "q,k,v,o,gate,up,down",
+                    ],
+                ),
+                (
+                    "grc",
+                    &["--method", "grc", "--rank", "4", "--slots", "q,k,v,gate,up"],
+                ),
+            ] {
+                let options = [options, &["--factor-type", "f32", "--force"]].concat();
+                let options = match form {
+                    "dense" => options[..2].iter().chain(&["--force"]).copied().collect(),
+                    _ => options,
+                };
+                let model = folder.join(source);
+                let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
+                let as_f32 = ["--as", "f32", "--force"];
+                let (gguf, _) = to_gguf(&scratch, &artifact, "out.gguf", &as_f32);
+                let out = to_folder(&scratch, &artifact, "out", &as_f32);
+                for exported in [&gguf, &out] {
+                    let difference = difference(exported, &artifact, &tokens);
+                    let what = format!("{name} {source} {form} {}", exported.display());
+                    assert!(difference < 1e-4, "{what}: {difference:.2e}");
+                }
+            }
+        }
+    }
+}
+
+/// Another program wrote the fixtures' GGUF and folders: what is exported from one is the other.
+#[test]
+fn an_export_is_what_the_converter_makes() {
+    let scratch = Scratch::new();
+    for name in ARCHITECTURES {
+        let folder = fixture(name);
+        let artifact = as_it_is(&scratch, &folder, "folder.htz");
+        let (path, _) = to_gguf(&scratch, &artifact, "out.gguf", &["--force"]);
+        let (found, expected) = (
+            Gguf::open(&path).unwrap(),
+            Gguf::open(folder.join("model.gguf")).unwrap(),
+        );
+        for tensor in expected.tensors() {
+            let other = found.tensor(&tensor.name);
+            let other = other.unwrap_or_else(|| panic!("{name}: no {}", tensor.name));
+            assert_eq!(
+                (other.ggml_type, &other.dims),
+                (tensor.ggml_type, &tensor.dims),
+                "{name}: {}",
+                tensor.name
+            );
+            let same = found.bytes(other) == expected.bytes(tensor);
+            assert!(same, "{name}: {} has other bytes", tensor.name);
+        }
+        assert_eq!(found.tensors().len(), expected.tensors().len(), "{name}");
+        // All that the converter says of it, but for its name.
+        for (key, value) in expected.metadata() {
+            let said = key == "general.name" || found.get(key) == Some(value);
+            assert!(said, "{name}: {key} is {:?}", found.get(key));
+        }
+
+        let artifact = as_it_is(&scratch, &folder.join("model.gguf"), "gguf.htz");
+        let out = to_folder(&scratch, &artifact, "out", &["--force"]);
+        let (found, expected) = (
+            ModelFile::open(&out).unwrap(),
+            ModelFile::open(&folder).unwrap(),
+        );
+        for tensor in &expected.tensors {
+            let other = found.tensor(tensor.role).unwrap();
+            let same = numbers(&found, other) == numbers(&expected, tensor);
+            assert!(same, "{name}: {} has other numbers", tensor.role);
+        }
+        assert_eq!(found.tensors.len(), expected.tensors.len(), "{name}");
+        assert_eq!(found.hyper, expected.hyper, "{name}");
+    }
+}
+
+fn numbers(file: &ModelFile, tensor: &htc_formats::source::ModelTensor) -> Vec<f32> {
+    let mut values = vec![0.0; tensor.rows * tensor.cols];
+    htc_formats::block::decode(tensor.dtype, file.bytes(tensor), &mut values).unwrap();
+    values
+}
+
+/// Matrices that GGUF can hold stay block for block, vocabulary and template with them.
+#[test]
+fn what_is_stored_in_types_of_gguf_stays_as_it_is() {
+    let scratch = Scratch::new();
+    for (dtype, output) in [
+        (htc_formats::DType::Q8_0, false),
+        (htc_formats::DType::Q4_0, true),
+        (htc_formats::DType::BF16, true),
+    ] {
+        let tiny = TinyModel {
+            dtype,
+            output,
+            ffn: 192,
+            ..TinyModel::default()
+        };
+        let source = scratch.file("model.gguf", tiny.bytes());
+        let artifact = as_it_is(&scratch, &source, "model.htz");
+        let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--force"]);
+        let (found, expected) = (Gguf::open(&path).unwrap(), Gguf::open(&source).unwrap());
+        assert_eq!(found.tensors().len(), expected.tensors().len());
+        for tensor in expected.tensors() {
+            let other = found.tensor(&tensor.name).unwrap();
+            assert_eq!(other.ggml_type, tensor.ggml_type, "{}", tensor.name);
+            assert!(
+                found.bytes(other) == expected.bytes(tensor),
+                "{}",
+                tensor.name
+            );
+        }
+        // A head that is the embedding stays so.
+        assert_eq!(found.tensor("output.weight").is_some(), output);
+        let vocabulary = |gguf: &Gguf| htc_formats::vocab::Vocabulary::from_gguf(gguf).unwrap();
+        assert!(vocabulary(&found) == vocabulary(&expected));
+        let sums = list(&report, "/matrices");
+        assert_eq!(sums.len(), 1, "{report}");
+        assert_eq!(text(&sums[0], "/how"), "stored");
+        assert_eq!(text(&sums[0], "/dtype"), dtype.name());
+        let words = scratch.file("words.txt", words(3000));
+        let options = ["--context", "64", "--reference", artifact.to_str().unwrap()];
+        let measured = eval(&path, &words, &options).run().json();
+        assert_eq!(number(&measured, "/kl"), 0.0, "{measured}");
+    }
+}
+
+/// The bytes do not depend on the number of threads, and nothing is left beside the output.
+#[test]
+fn the_same_artifact_gives_the_same_bytes() {
+    let (source, scratch) = (Scratch::new(), Scratch::new());
+    let model = source.file("model.gguf", TinyModel::default().bytes());
+    let (artifact, _) = compile(&source, &model, "model.htz", &["--rank", "8"]);
+    let mut outputs = Vec::new();
+    for threads in ["1", "2", "5"] {
+        let options = ["--as", "q4_0", "--threads", threads];
+        let (path, _) = to_gguf(&scratch, &artifact, &format!("{threads}.gguf"), &options);
+        outputs.push(fs::read(path).unwrap());
+    }
+    assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]));
+    scratch.holds_only(&["1.gguf", "2.gguf", "5.gguf"]);
+}
+
+/// A row that is no whole number of blocks gets the nearest type that fits, and it is said.
+#[test]
+fn a_width_that_does_not_fit_is_told() {
+    let scratch = Scratch::new();
+    // 64 wide, and 172 in the feed-forward network.
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let options = ["--rank", "8", "--slots", "q,k,v,o,gate,up,down"];
+    let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
+    let (path, report) = to_gguf(&scratch, &artifact, "out.gguf", &["--as", "q4_k"]);
+    let gguf = Gguf::open(&path).unwrap();
+    let dtype = |name: &str| gguf.tensor(name).unwrap().ggml_type.name();
+    assert_eq!(dtype("blk.0.attn_q.weight"), "Q5_0");
+    assert_eq!(dtype("blk.1.ffn_down.weight"), "F16");
+    let notes = list(&report, "/notes");
+    let notes: Vec<&str> = notes.iter().map(|note| note.as_str().unwrap()).collect();
+    let about = |dtype: &str, count: &str| {
+        let mut notes = notes.iter();
+        notes.any(|n| n.starts_with(count) && n.contains("q4_k") && n.ends_with(dtype))
+    };
+    assert!(about("q5_0", "12 ") && about("f16", "2 "), "{notes:?}");
+    let said = htc!["export", &artifact, "-o", &path, "--as", "q4_k", "--force"].run();
+    let said = said.ok().stderr;
+    assert!(
+        said.contains("12 matrices have rows") && said.contains("q5_0"),
+        "{said}"
+    );
+    assert!(
+        said.contains("decoded") && said.contains("as stored"),
+        "{said}"
+    );
+}

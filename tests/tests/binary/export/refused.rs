@@ -1,0 +1,185 @@
+//! What is not exported, and what is left then: nothing.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use htc_tests::binary::wait;
+use htc_tests::{Scratch, TinyModel, htc};
+
+use super::{as_it_is, compile};
+
+#[test]
+fn bad_command_lines_are_wrong_usage() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let before = scratch.names();
+    let (out, folder) = (scratch.path("out.gguf"), scratch.path("out"));
+    htc!["export", &artifact]
+        .run()
+        .refused(2, &["--output", "--to-safetensors"]);
+    htc!["export", &artifact, "-o", &out, "--to-safetensors", &folder]
+        .run()
+        .refused(2, &["cannot be used with"]);
+    htc!["export", &artifact, "-o", &out, "--as", "iq3_s"]
+        .run()
+        .refused(2, &["iq3_s", "q4_k", "bf16"]);
+    htc![
+        "export",
+        &artifact,
+        "--to-safetensors",
+        &folder,
+        "--as",
+        "q8_0"
+    ]
+    .run()
+    .refused(2, &["--as", "q8_0", "f16"]);
+    htc!["export", &artifact, "-o", &artifact, "--force"]
+        .run()
+        .refused(2, &["model.htz", "artifact that is read"]);
+    htc!["export", &artifact, "--to-safetensors", &artifact]
+        .run()
+        .refused(2, &["artifact that is read"]);
+    htc!["export", &artifact, "-o", &out, "--lora", &out]
+        .run()
+        .refused(2, &["out.gguf"]);
+    htc![
+        "export",
+        &artifact,
+        "-o",
+        &out,
+        "--lora",
+        scratch.path("lora.gguf")
+    ]
+    .run()
+    .refused(2, &["--lora", "factors"]);
+    assert_eq!(scratch.names(), before);
+}
+
+#[test]
+fn what_exists_is_kept_without_force() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let out = scratch.file("out.gguf", "mine");
+    htc!["export", &artifact, "-o", &out]
+        .run()
+        .refused(1, &["out.gguf", "exists", "--force"]);
+    assert_eq!(fs::read(&out).unwrap(), b"mine");
+    htc!["export", &artifact, "-o", &out, "--force"].run().ok();
+    assert!(fs::read(&out).unwrap().starts_with(b"GGUF"));
+
+    let folder = scratch.path("out");
+    fs::create_dir(&folder).unwrap();
+    htc!["export", &artifact, "--to-safetensors", &folder]
+        .run()
+        .ok();
+    let again = || htc!["export", &artifact, "--to-safetensors", &folder];
+    again().run().refused(1, &["out", "not empty", "--force"]);
+    again().arg("--force").run().ok();
+    // Another file is nobody's to remove.
+    fs::write(folder.join("thesis.txt"), "mine").unwrap();
+    again().arg("--force").run().refused(1, &["thesis.txt"]);
+    assert_eq!(fs::read(folder.join("thesis.txt")).unwrap(), b"mine");
+    let file = scratch.file("file", "mine");
+    htc!["export", &artifact, "--to-safetensors", &file, "--force"]
+        .run()
+        .refused(1, &["no folder"]);
+    let mut names = scratch.names();
+    names.retain(|name| name.starts_with('.'));
+    assert!(names.is_empty(), "{names:?}");
+}
+
+#[test]
+fn damage_and_other_files_are_refused() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let artifact = as_it_is(&scratch, &model, "model.htz");
+    let (out, folder) = (scratch.path("out.gguf"), scratch.path("out"));
+    htc!["export", &model, "-o", &out]
+        .run()
+        .refused(1, &["model.gguf"]);
+    htc!["export", scratch.path("none.htz"), "-o", &out]
+        .run()
+        .refused(1, &["none.htz"]);
+    let nowhere = scratch.path("no/such/out.gguf");
+    htc!["export", &artifact, "-o", &nowhere]
+        .run()
+        .refused(1, &["no/such"]);
+    let nowhere = scratch.path("no/such/out");
+    htc!["export", &artifact, "--to-safetensors", &nowhere]
+        .run()
+        .refused(1, &["no/such"]);
+    let opened = htc_tests::artifact::Artifact::open(&artifact);
+    let mut bytes = opened.bytes.clone();
+    bytes[opened.place("layers.1.up.weight").start + 9] ^= 4;
+    let damaged = scratch.file("damaged.htz", bytes);
+    let before = scratch.names();
+    let words = ["damaged.htz", "layers.1.up.weight"];
+    htc!["export", &damaged, "-o", &out]
+        .run()
+        .refused(1, &words);
+    htc!["export", &damaged, "--to-safetensors", &folder]
+        .run()
+        .refused(1, &words);
+    assert_eq!(scratch.names(), before);
+}
+
+/// A number beyond float16 is told, and with it what to ask for.
+#[test]
+fn what_is_beyond_a_type_is_refused() {
+    let scratch = Scratch::new();
+    let mut tensors = TinyModel::default().tensors();
+    for tensor in &mut tensors {
+        if tensor.name == "blk.0.attn_v.weight" {
+            tensor.values[5] = 1e6;
+        }
+    }
+    let model = scratch.file("model.gguf", TinyModel::default().bytes_of(&tensors));
+    let options = ["--rank", "full", "--slots", "v", "--factor-type", "f32"];
+    let (artifact, _) = compile(&scratch, &model, "model.htz", &options);
+    let out = scratch.path("out.gguf");
+    htc!["export", &artifact, "-o", &out]
+        .run()
+        .refused(1, &["attn_v", "f16", "--as", "bf16"]);
+    htc!["export", &artifact, "-o", &out, "--as", "bf16"]
+        .run()
+        .ok();
+}
+
+/// Ctrl-C in the middle leaves nothing, neither of a file nor of a folder.
+#[test]
+fn an_interrupted_export_leaves_nothing() {
+    let (source, target) = (Scratch::new(), Scratch::new());
+    let tiny = TinyModel {
+        layers: 2,
+        ..TinyModel::large()
+    };
+    let model = source.file("model.gguf", tiny.bytes());
+    let options = ["--rank", "full", "--slots", "q,k,v,o,gate,up,down"];
+    let (artifact, _) = compile(&source, &model, "model.htz", &options);
+    let file = target.path("out.gguf");
+    let folder = target.path("out");
+    for command in [
+        htc!["export", &artifact, "-o", &file, "--as", "q2_k"],
+        htc!["export", &artifact, "--to-safetensors", &folder],
+    ] {
+        let mut child = command.arg("--threads").arg("1").spawn();
+        let started = Instant::now();
+        while target.names().is_empty() {
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "nothing was begun"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+        let kill = std::process::Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let status = wait(&mut child, Duration::from_secs(10), "interrupted htc");
+        assert_eq!(status.code(), Some(130), "{status}");
+        target.holds_only(&[]);
+    }
+}
