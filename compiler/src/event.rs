@@ -19,6 +19,8 @@ pub enum Event<'a> {
     Expected(f64),
     /// A backward pass has so many steps left, each told as [`Event::Done`].
     Gradients(usize),
+    /// A tuning has so many steps left at most, each told as [`Event::Done`].
+    Tuning(usize),
     /// The source is being read for its digest.
     Digest,
     /// So many windows go through so many layers and then to the head, of which passes the first `found` are in

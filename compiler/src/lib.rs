@@ -23,7 +23,8 @@
 //!    finished survives an interruption: [`mod@make`].
 //! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
 //!    limit, are executed on text that was held out, and the best is kept: [`choose`].
-//! 6. The [`Report`] says what was done and what it cost.
+//! 6. The norms of what was chosen are tuned on the source's logits, where that measures better: [`tune`].
+//! 7. The [`Report`] says what was done and what it cost.
 //!
 //! The same input with the same options gives the same bytes, on any number of threads.
 //!
@@ -83,14 +84,15 @@
 //! 11. `layout`: the artifact's tensors in their order, and its manifest
 //! 12. `make`: one artifact from one plan, from where an earlier run was interrupted
 //! 13. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 14. `choose`: candidates, executed on text that was held out
-//! 15. `estimate`: bytes, memory and time before the work
-//! 16. `analyse`: what a model looks like to a compressor; decides nothing
-//! 17. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 18. `report`: what a compilation did, for programs and people
-//! 19. `page`: reports and analyses as a page of HTML
-//! 20. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 21. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 14. `tune`: norms by gradient descent on the source's logits, when every matrix is stored
+//! 15. `choose`: candidates, executed on text that was held out
+//! 16. `estimate`: bytes, memory and time before the work
+//! 17. `analyse`: what a model looks like to a compressor; decides nothing
+//! 18. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 19. `report`: what a compilation did, for programs and people
+//! 20. `page`: reports and analyses as a page of HTML
+//! 21. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 22. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -122,6 +124,7 @@ pub mod profile;
 pub mod report;
 pub mod request;
 pub mod system;
+pub mod tune;
 pub mod unit;
 
 pub use htc_math as math;

@@ -8,7 +8,8 @@
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
 //!    folder from which an interrupted compilation goes on.
 //! 5. **Choose.** What has no closed form, such as the gauge, is decided by executing the
-//!    candidates on text that was held out. The chosen artifact takes its name.
+//!    candidates on text that was held out. The norms of the one that is chosen are tuned, where that
+//!    measures better, and it takes its name.
 //!
 //! Each stage takes what the stage before returned. At most one layer's results are in memory;
 //! the order of the arithmetic inside a unit does not depend on the number of threads, so the
@@ -85,6 +86,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             depth_sink,
             tokenizer: &prepared.tokenizer,
             measured: prepared.measured,
+            tuned: prepared.wanted.tune > 0,
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
@@ -223,6 +225,7 @@ pub fn search(
         goal,
         calibrated: calibration.is_some(),
         held_out: calibration.is_some_and(|found| found.held_out.is_some()),
+        tune: 0,
     };
     let inputs = Inputs {
         source,
@@ -231,6 +234,7 @@ pub fn search(
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
         measured: wanted.measures(calibration),
+        tuned: false,
         threads,
     };
     let work = Work::open(scratch, watch)?;

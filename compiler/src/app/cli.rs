@@ -131,6 +131,10 @@ pub struct CompileArgs {
     /// expected to allow.
     #[arg(long, help_heading = heading::CAREFUL)]
     pub dry_run: bool,
+    /// Tune the norms in so many steps when every matrix is stored, on the source's logits, as long as that gains
+    /// on held-out text; 0 leaves them [default: for quantise 40, with --effort fast 0, with high 120; else 0]
+    #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub tune: Option<u32>,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]
     #[arg(

@@ -1,10 +1,12 @@
 //! Where candidates are made and measured, each once.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::htz::{Digest, HtzError, QualityRecord};
+use htc_formats::htz::{Digest, HtzError, QualityRecord, TuningRecord};
+use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
@@ -16,7 +18,7 @@ use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
 use crate::make::work::Work;
-use crate::make::{AxiomSearch, Built, Inputs};
+use crate::make::{Artifact, AxiomSearch, Built, Inputs};
 use crate::measure::{self, Distance, Evaluation};
 use crate::plan::{Method, Plan};
 use crate::request::{Shrinkage, Treatment};
@@ -51,10 +53,17 @@ pub struct Trial {
     /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<(f64, f64)>,
+    /// Steps in which its norms were tuned; absent where they are the source's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tuned: usize,
     /// Whether it is the artifact.
     pub chosen: bool,
     /// What was measured on it.
     pub evaluation: Evaluation,
+}
+
+fn is_zero(steps: &usize) -> bool {
+    *steps == 0
 }
 
 /// A candidate that was measured.
@@ -142,6 +151,7 @@ impl<'a> Bench<'a> {
                     uniform: plan.uniform_type(),
                     ratio,
                     bytes: built.bytes,
+                    tuned: 0,
                     chosen: false,
                     evaluation,
                 };
@@ -158,6 +168,55 @@ impl<'a> Bench<'a> {
             distance,
             bytes,
         })
+    }
+
+    /// What was calibrated on.
+    pub(super) fn calibration(&self) -> Option<&'a Calibration> {
+        self.inputs.calibration
+    }
+
+    /// The source.
+    pub(super) fn source(&self) -> &Model {
+        &self.model
+    }
+
+    /// Threads that work.
+    pub(super) fn threads(&self) -> usize {
+        self.inputs.threads
+    }
+
+    /// Who is told.
+    pub(super) fn watch(&self) -> Watch<'a> {
+        self.watch
+    }
+
+    /// The artifact of a key.
+    pub(super) fn artifact(&self, key: Digest) -> Artifact<'a> {
+        self.work.artifact(key)
+    }
+
+    /// Charges what `work` takes to a stage.
+    pub(super) fn during<T>(&self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        self.clock.during(stage, work)
+    }
+
+    /// Makes the artifact that is as another, with other numbers in its norms.
+    pub(super) fn with_tuned(
+        &self,
+        built: &Built,
+        tensors: &BTreeMap<Role, Vec<u8>>,
+        record: TuningRecord,
+    ) -> Result<Built, TrialError> {
+        let (work, watch) = (self.work, self.watch);
+        Ok(self
+            .inputs
+            .with_tuned(built, tensors, record, work, watch)?)
+    }
+
+    /// The index of a trial that comes of another.
+    pub(super) fn tried(&self, from: usize, of: impl FnOnce(Trial) -> Trial) -> usize {
+        let found = self.trials.borrow().get(from).cloned();
+        found.map_or(from, |trial| self.noted(of(trial)))
     }
 
     /// Digest of the text that is measured on.

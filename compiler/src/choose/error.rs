@@ -12,6 +12,7 @@ use crate::measure::{Distance, EvaluateError};
 use crate::plan::PlanError;
 use crate::request::{GaugeKind, Limit, TreatmentError};
 use crate::system::show::interval;
+use crate::tune::TuneError;
 
 /// Why no candidate is chosen.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,9 @@ pub enum TrialError {
     /// A candidate cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
+    /// Norms cannot be tuned.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
     /// What was measured cannot be noted down.
     #[error(transparent)]
     Note(#[from] HtzError),

@@ -17,6 +17,7 @@ mod quality;
 mod request;
 mod show;
 mod treatments;
+mod tuning;
 
 use std::fmt;
 
@@ -29,6 +30,7 @@ use crate::plan::{Plan, PlanError};
 use crate::profile::reads_activations;
 use crate::request::Treatment;
 use crate::system::clock::StageClock;
+use crate::tune::Tuning;
 pub use bench::Trial;
 use bench::{Bench, Candidate};
 pub use error::TrialError;
@@ -54,6 +56,8 @@ pub struct Chosen {
     pub choosing: usize,
     /// All candidates, in the order in which they were measured; empty where there was no choice.
     pub trials: Vec<Trial>,
+    /// How its norms were tuned; `None` where that was not asked for.
+    pub tuning: Option<Tuning>,
     /// What was to be reached, as it is typed; `None` where there was no limit.
     pub limit: Option<String>,
     /// What is to be said of the choice.
@@ -100,9 +104,11 @@ pub fn choose(
         if !wanted.goal.limit.is_none() {
             return Err(too_few(wanted, 0));
         }
-        if wanted.tries_shrinkages() {
+        let alone = wanted.tries_shrinkages().then_some("`shrinkage` auto");
+        let asked = wanted.goal.tune.filter(|steps| *steps > 0);
+        if let Some(what) = alone.or(asked.map(|_| "`tune`")) {
             return Err(TrialError::FewHeldOut {
-                what: "`shrinkage` auto".into(),
+                what: what.into(),
                 found: 0,
                 needed: 2,
             });
@@ -113,7 +119,7 @@ pub fn choose(
     let elsewhere = held_out.choosing_elsewhere();
     let deciding = held_out.choosing().filter(|_| wanted.decides());
     let deciding = deciding.map(|all| Deciding { all, elsewhere });
-    let best = match &deciding {
+    let mut best = match &deciding {
         Some(deciding) => Some(decide(&bench, plans, wanted, deciding, held_out)?),
         None => None,
     };
@@ -122,6 +128,12 @@ pub fn choose(
         None => (planner(None)?, wanted.treatment.resolve(wanted.calibrated)?),
     };
     let built = bench.build(&plan, treatment)?;
+    let (built, tuning) = match (&mut best, &deciding) {
+        (Some(best), Some(deciding)) if wanted.tune > 0 => {
+            bench.tuned(best, built, wanted, &deciding.all)?
+        }
+        _ => (built, None),
+    };
     let choosing = deciding.map_or(0, |deciding| deciding.all.count());
     let limit = wanted.goal.limit;
     let mut notes = Vec::new();
@@ -162,6 +174,7 @@ pub fn choose(
         quality: quality.map(|(quality, _)| quality),
         choosing,
         trials,
+        tuning,
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,
     })
@@ -247,6 +260,7 @@ fn unmeasured(
         quality: None,
         choosing: 0,
         trials: Vec::new(),
+        tuning: None,
         limit: None,
         notes,
     })

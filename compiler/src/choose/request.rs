@@ -22,6 +22,8 @@ pub struct ChoiceRequest {
     pub calibrated: bool,
     /// Whether there is text to measure on.
     pub held_out: bool,
+    /// Steps that norms are tuned in; 0 for none.
+    pub tune: usize,
 }
 
 impl ChoiceRequest {
@@ -47,7 +49,7 @@ impl ChoiceRequest {
 
     /// Whether held-out text is to decide anything.
     pub fn decides(&self) -> bool {
-        self.candidates() > 1
+        self.candidates() > 1 || (self.held_out && self.tune > 0)
     }
 
     /// The held-out windows that the quality of what is chosen is measured on: those that decide nothing.

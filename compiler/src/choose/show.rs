@@ -40,9 +40,10 @@ pub(crate) fn show_trials(
                 f,
                 "    {} {:<18}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}",
                 if trial.chosen { "*" } else { " " },
-                match trial.uniform {
-                    Some(dtype) => format!("{dtype} throughout"),
-                    None => "a type for each".to_owned(),
+                match (trial.tuned, trial.uniform) {
+                    (0, Some(dtype)) => format!("{dtype} throughout"),
+                    (0, None) => "a type for each".to_owned(),
+                    (steps, _) => format!("the same, {steps} steps"),
                 },
                 bytes_for_people(trial.bytes),
                 found.perplexity_ratio,
@@ -62,10 +63,10 @@ pub(crate) fn show_trials(
             found.perplexity_ratio,
             found.kl,
             interval(found.kl_interval, 5),
-            if trial.elsewhere {
-                " on the texts behind the first"
-            } else {
-                ""
+            match (trial.elsewhere, trial.tuned) {
+                (true, _) => " on the texts behind the first",
+                (false, 0) => "",
+                (false, _) => " with its norms tuned",
             },
         )?;
     }

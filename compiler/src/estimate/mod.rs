@@ -16,7 +16,7 @@ use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
 use crate::unit::{place, truncated};
-use crate::{make, profile};
+use crate::{make, profile, tune};
 
 /// What a compilation is expected to take and to give.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub(crate) struct Expected<'a> {
     pub calibration: Option<&'a Calibration>,
     /// Candidates that are made.
     pub candidates: usize,
+    /// Steps in which norms are tuned.
+    pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,
     /// Bytes of the stored vocabulary.
@@ -61,6 +63,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         treatment,
         calibration,
         candidates,
+        tune,
         bytes,
         vocabulary,
         speed,
@@ -126,10 +129,18 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
+        tune: stages::tuning(source, tune, speed, threads),
+    };
+    let tuning = match (tune, calibration) {
+        (0, _) | (_, None) => 0,
+        (_, Some(found)) => {
+            let (hyper, context) = (&source.hyper, found.context);
+            gradient::needed_memory(hyper, context) + tune::memory(hyper, context)
+        }
     };
     Estimate {
         bytes,
-        peak_memory: calibrated + memory,
+        peak_memory: calibrated + memory.max(tuning),
         seconds: stages.total(),
         stages,
     }

@@ -11,10 +11,10 @@ use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
-use crate::gradient;
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
 use crate::profile::curves;
 use crate::request::{CompileOptions, Planning, Work};
+use crate::{gradient, tune};
 
 /// Seconds of the stages of a compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,12 +28,15 @@ pub struct StageSeconds {
     pub factorise: f64,
     /// Executing candidates on held-out text.
     pub measure: f64,
+    /// Tuning norms.
+    #[serde(default)]
+    pub tune: f64,
 }
 
 impl StageSeconds {
     /// All of them.
     pub fn total(self) -> f64 {
-        self.calibrate + self.plan + self.factorise + self.measure
+        self.calibrate + self.plan + self.factorise + self.measure + self.tune
     }
 }
 
@@ -155,6 +158,19 @@ fn coded_member(member: &Member) -> f64 {
     numbers * (coding(member.cols) + 2.0 * cols) + factor(member)
 }
 
+/// Seconds that a tuning of so many steps takes.
+pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) -> f64 {
+    let hyper = &source.hyper;
+    let members = plan::matrices(hyper, &OfSource(source));
+    let weights: f64 = members.iter().map(slot_weights).sum();
+    let logits = (hyper.vocabulary * hyper.width) as f64;
+    let (stepped, measured) = tune::positions(steps);
+    // Of a step the source's pass beside the artifact's gradient; of a measurement half of the logits, of both.
+    let step = (1.0 + PASSES) * weights + 3.0 * logits;
+    let products = stepped as f64 * step + measured as f64 * (weights + logits);
+    speed.products(products) / threads.max(1) as f64
+}
+
 /// Candidates for the file of a limit, mostly.
 const SEARCHED: f64 = 7.0;
 
@@ -165,9 +181,10 @@ pub(crate) fn before(
     options: &CompileOptions,
     speed: Speed,
 ) -> Option<StageSeconds> {
-    let effort = match &options.planning {
+    let (effort, steps) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
-            request.effort.work()
+            let steps = options.goal.tune_steps(request.method, request.effort);
+            (request.effort.work(), steps)
         }
         _ => return None,
     };
@@ -195,6 +212,7 @@ pub(crate) fn before(
         plan: curves(source, effort, speed, threads),
         factorise: candidates * once,
         measure: 2.0 * measure.unwrap_or(0.0),
+        tune: tuning(source, steps, speed, threads),
     })
 }
 

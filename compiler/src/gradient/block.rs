@@ -1,12 +1,12 @@
 //! One block of the transformer, forwards with what the way back needs, and back.
 
 use faer::Accum;
-use htc_formats::model::{Activation, Site, Slot};
+use htc_formats::model::{Activation, Role, Site, Slot};
 use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
 
 use super::attention::{Attend, Qkv};
-use super::elementwise::{activate, activate_back, rms_norm, rms_norm_back};
+use super::elementwise::{activate, activate_back, norm_weight_back, rms_norm, rms_norm_back};
 use super::heads::{Heads, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, linear, linear_back, room};
 
@@ -80,15 +80,48 @@ pub(super) struct Work<T> {
     input: Vec<T>,
     attended: Vec<T>,
     heads: [Vec<T>; 3],
+    /// Sums of the gradients with respect to the weights of the block's norms, by [`Norm`], where they are wanted:
+    /// what comes back adds to them. One that the block has not stays empty.
+    pub norms: Option<[Vec<f64>; 6]>,
     /// With respect to the residual stream in front of the block.
     pub stream: Vec<T>,
 }
 
-/// Which of [`Saved::inverses`].
-const ATTENTION: usize = 0;
-const FFN: usize = 1;
-const BEHIND_O: usize = 2;
-const BEHIND_DOWN: usize = 3;
+/// The norms of a block; the first four are of the width of the residual stream, and have their places in
+/// [`Saved::inverses`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Norm {
+    Attention,
+    Ffn,
+    BehindO,
+    BehindDown,
+    Query,
+    Key,
+}
+
+impl Norm {
+    /// All of them.
+    pub const ALL: [Norm; 6] = [
+        Norm::Attention,
+        Norm::Ffn,
+        Norm::BehindO,
+        Norm::BehindDown,
+        Norm::Query,
+        Norm::Key,
+    ];
+
+    /// What it is called in a layer.
+    pub fn role(self, layer: usize) -> Role {
+        match self {
+            Norm::Attention => Role::AttentionNorm { layer },
+            Norm::Ffn => Role::FfnNorm { layer },
+            Norm::BehindO => Role::PostAttentionNorm { layer },
+            Norm::BehindDown => Role::PostFfnNorm { layer },
+            Norm::Query => Role::QueryNorm { layer },
+            Norm::Key => Role::KeyNorm { layer },
+        }
+    }
+}
 
 impl<T: Number> Block<T> {
     fn slot(&self, slot: Slot) -> &Matrix<T> {
@@ -130,7 +163,7 @@ impl<T: Number> Block<T> {
     /// [`Saved::out`].
     pub fn forward(&self, pool: &Pool, x: &[T], saved: &mut Saved<T>) {
         let n = x.len() / self.width.max(1);
-        let inverse = &mut saved.inverses[ATTENTION];
+        let inverse = &mut saved.inverses[Norm::Attention as usize];
         let normed = room(&mut saved.inputs[Site::Attention as usize], x.len());
         let inverse = room(inverse, n);
         rms_norm(pool, x, &self.attention_norm, self.epsilon, normed, inverse);
@@ -153,7 +186,7 @@ impl<T: Number> Block<T> {
         middle.copy_from_slice(x);
         self.branch(pool, Slot::O, saved);
         let normed = room(&mut saved.inputs[Site::Ffn as usize], x.len());
-        let inverse = room(&mut saved.inverses[FFN], n);
+        let inverse = room(&mut saved.inverses[Norm::Ffn as usize], n);
         let middle = &saved.middle;
         rms_norm(pool, middle, &self.ffn_norm, self.epsilon, normed, inverse);
         self.project(pool, Slot::Gate, saved);
@@ -181,13 +214,42 @@ impl<T: Number> Block<T> {
         }
     }
 
-    /// The norm behind a slot that writes to the residual stream, and which of [`Saved::inverses`] is its.
-    fn behind(&self, slot: Slot) -> Option<(&Weight<T>, usize)> {
-        let (norm, index) = match slot {
-            Slot::O => (&self.post_attention_norm, BEHIND_O),
-            _ => (&self.post_ffn_norm, BEHIND_DOWN),
+    /// The norm behind a slot that writes to the residual stream, and which it is.
+    fn behind(&self, slot: Slot) -> Option<(&Weight<T>, Norm)> {
+        let norm = match slot {
+            Slot::O => Norm::BehindO,
+            _ => Norm::BehindDown,
         };
-        norm.as_ref().map(|norm| (norm, index))
+        self.norm(norm).map(|weight| (weight, norm))
+    }
+
+    /// The weight of a norm, where the block has it.
+    pub fn norm(&self, norm: Norm) -> Option<&Weight<T>> {
+        match norm {
+            Norm::Attention => Some(&self.attention_norm),
+            Norm::Ffn => Some(&self.ffn_norm),
+            Norm::BehindO => self.post_attention_norm.as_ref(),
+            Norm::BehindDown => self.post_ffn_norm.as_ref(),
+            Norm::Query => self.query_norm.as_ref(),
+            Norm::Key => self.key_norm.as_ref(),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn norm_mut(&mut self, norm: Norm) -> Option<&mut Weight<T>> {
+        match norm {
+            Norm::Attention => Some(&mut self.attention_norm),
+            Norm::Ffn => Some(&mut self.ffn_norm),
+            Norm::BehindO => self.post_attention_norm.as_mut(),
+            Norm::BehindDown => self.post_ffn_norm.as_mut(),
+            Norm::Query => self.query_norm.as_mut(),
+            Norm::Key => self.key_norm.as_mut(),
+        }
+    }
+
+    /// Sums of no gradient, for [`Work::norms`].
+    pub fn no_norms(&self) -> [Vec<f64>; 6] {
+        Norm::ALL.map(|norm| vec![0.0; self.norm(norm).map_or(0, Vec::len)])
     }
 
     /// Adds O or down, behind its norm, to the stream: the one in the middle, or the one behind the block.
@@ -197,9 +259,10 @@ impl<T: Number> Block<T> {
         let mut normed = Vec::new();
         let added = match self.behind(slot) {
             None => y,
-            Some((weight, index)) => {
+            Some((weight, norm)) => {
                 normed.resize(y.len(), T::default());
-                let inverse = room(&mut saved.inverses[index], y.len() / self.width.max(1));
+                let inverse = &mut saved.inverses[norm as usize];
+                let inverse = room(inverse, y.len() / self.width.max(1));
                 rms_norm(pool, y, weight, self.epsilon, &mut normed, inverse);
                 &normed
             }
@@ -241,8 +304,13 @@ impl<T: Number> Block<T> {
         }
         let stream = room(&mut work.stream, numbers);
         stream.copy_from_slice(&work.middle);
-        let (weight, inverse) = (&self.attention_norm, &saved.inverses[ATTENTION]);
+        let (weight, inverse) = (
+            &self.attention_norm,
+            &saved.inverses[Norm::Attention as usize],
+        );
         rms_norm_back(pool, x, weight, inverse, &work.input, stream);
+        let of = [x, inverse, &work.input];
+        add_weight(pool, Norm::Attention, of, &mut work.norms);
         for slot in Slot::ALL {
             see(slot, &work.slots[slot as usize]);
         }
@@ -253,10 +321,14 @@ impl<T: Number> Block<T> {
         let to = room(&mut work.slots[slot as usize], d.len());
         match self.behind(slot) {
             None => to.copy_from_slice(d),
-            Some((weight, index)) => {
+            Some((weight, norm)) => {
                 to.fill(T::default());
-                let y = &saved.outputs[slot as usize];
-                rms_norm_back(pool, y, weight, &saved.inverses[index], d, to);
+                let (y, inverse) = (
+                    &saved.outputs[slot as usize],
+                    &saved.inverses[norm as usize],
+                );
+                rms_norm_back(pool, y, weight, inverse, d, to);
+                add_weight(pool, norm, [y, inverse, d], &mut work.norms);
             }
         }
     }
@@ -285,8 +357,9 @@ impl<T: Number> Block<T> {
             Accum::Replace,
         );
         linear_back(pool, self.slot(Slot::Up), d_up, d_normed, Accum::Add);
-        let (x, inverse) = (&saved.middle, &saved.inverses[FFN]);
+        let (x, inverse) = (&saved.middle, &saved.inverses[Norm::Ffn as usize]);
         rms_norm_back(pool, x, &self.ffn_norm, inverse, d_normed, &mut work.middle);
+        add_weight(pool, Norm::Ffn, [x, inverse, d_normed], &mut work.norms);
     }
 
     /// From O to queries, keys and values.
@@ -315,7 +388,26 @@ impl<T: Number> Block<T> {
             let from = [&y[..], &saved.of_heads[index], &work.heads[index]];
             let dy = room(&mut work.slots[*slot as usize], y.len());
             heads.merge_back(pool, from, dy);
+            if let (Some(_), Some(sums)) = (heads.norm, &mut work.norms) {
+                let norm = match slot {
+                    Slot::Q => Norm::Query,
+                    _ => Norm::Key,
+                };
+                heads.weight_back(pool, from, &mut sums[norm as usize]);
+            }
         }
+    }
+}
+
+/// Adds the gradient with respect to the weight of a norm of the stream, where it is wanted.
+fn add_weight<T: Number>(
+    pool: &Pool,
+    norm: Norm,
+    [x, inverse, dy]: [&[T]; 3],
+    norms: &mut Option<[Vec<f64>; 6]>,
+) {
+    if let Some(sums) = norms {
+        norm_weight_back(pool, x, inverse, dy, &mut sums[norm as usize]);
     }
 }
 

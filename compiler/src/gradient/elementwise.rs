@@ -1,5 +1,7 @@
 //! Norms and activations, forwards and back.
 
+use std::ops::Range;
+
 use htc_formats::model::Activation;
 use htc_kernels::Pool;
 
@@ -65,6 +67,51 @@ pub(super) fn norm_row_back<T: Number>(x: &[T], weight: &[T], r: T, dy: &[T], dx
     let along = T::nearest(along);
     for (((dx, &x), &w), &dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
         *dx += r * w * dy - along * x;
+    }
+}
+
+/// The gradient with respect to the weight of [`rms_norm`], `Σ dy ∘ x r` over the rows, is added to `sums [n]`.
+pub(super) fn norm_weight_back<T: Number>(
+    pool: &Pool,
+    x: &[T],
+    inverse: &[T],
+    dy: &[T],
+    sums: &mut [f64],
+) {
+    let width = sums.len().max(1);
+    add_in_order(pool, inverse.len(), sums, |rows, part| {
+        for row in rows {
+            let at = row * width..(row + 1) * width;
+            norm_weight_row_back(&x[at.clone()], inverse[row], &dy[at], part);
+        }
+    });
+}
+
+/// One row of [`norm_weight_back`].
+pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mut [f64]) {
+    for ((sum, &x), &dy) in sums.iter_mut().zip(x).zip(dy) {
+        *sum += (x * r * dy).into();
+    }
+}
+
+/// Adds what `f` adds for the rows of every task to `sums`, task by task, so that no sum depends on the number of
+/// threads.
+pub(super) fn add_in_order(
+    pool: &Pool,
+    rows: usize,
+    sums: &mut [f64],
+    f: impl Fn(Range<usize>, &mut [f64]) + Sync,
+) {
+    let mut parts = vec![0.0; rows.div_ceil(TASK_ROWS) * sums.len()];
+    let width = sums.len().max(1);
+    pool.chunks_mut(&mut parts, width, |task, part| {
+        let first = task * TASK_ROWS;
+        f(first..rows.min(first + TASK_ROWS), part);
+    });
+    for part in parts.chunks_exact(width) {
+        sums.iter_mut()
+            .zip(part)
+            .for_each(|(sum, part)| *sum += part);
     }
 }
 

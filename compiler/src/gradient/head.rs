@@ -7,7 +7,7 @@ use faer::{Accum, MatMut, MatRef};
 use htc_kernels::Pool;
 
 use super::attention::capped;
-use super::elementwise::{rms_norm, rms_norm_back};
+use super::elementwise::{norm_weight_back, rms_norm, rms_norm_back};
 use super::number::{Number, TASK_ROWS, largest, product, room, sum_of};
 
 /// Rows of the vocabulary that are numbers at a time.
@@ -67,6 +67,9 @@ pub(super) struct HeadWork<T> {
     panel: Vec<T>,
     /// Which rows are in it.
     held: Range<usize>,
+    /// Sums of the gradients with respect to the weight of the norm, where they are wanted: what comes back adds to
+    /// them.
+    pub norm: Option<Vec<f64>>,
 }
 
 /// Rows of the stream that are taken at a time.
@@ -133,7 +136,7 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
         work: &mut HeadWork<T>,
         (diagonal, dx): (&mut [f64], &mut [T]),
     ) -> Result<(), R::Error> {
-        let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
+        let vocabulary = self.vocabulary;
         self.logits(pool, x, work)?;
         let mut parts: Vec<_> = work
             .logits
@@ -153,6 +156,53 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
             let all = diagonal.iter_mut().zip(part);
             all.for_each(|(sum, part)| *sum += part);
         }
+        self.through(pool, x, work, dx)
+    }
+
+    /// The Kullback–Leibler divergence from what `teacher`, a head with its rows of the stream, thinks of the next
+    /// tokens to what this one thinks for `x [n, width]`: its sum over the rows, nats. Where `dx [n, width]` is given,
+    /// the gradient of the sum with respect to `x` is put there. `other` is the teacher's memory.
+    pub fn divergence<S: Rows<T, Error = R::Error>>(
+        &self,
+        pool: &Pool,
+        x: &[T],
+        teacher: (&Head<T, S>, &[T]),
+        [work, other]: [&mut HeadWork<T>; 2],
+        dx: Option<&mut [T]>,
+    ) -> Result<f64, R::Error> {
+        let (vocabulary, cap, of_teacher) = (self.vocabulary, self.cap, teacher.0.cap);
+        self.logits(pool, x, work)?;
+        let expected = &*teacher.0.logits(pool, teacher.1, other)?;
+        let mut parts: Vec<_> = work
+            .logits
+            .chunks_mut(TASK_ROWS * vocabulary)
+            .map(|logits| (logits, 0.0))
+            .collect();
+        pool.chunks_mut(&mut parts, 1, |task, parts| {
+            let mut weights = [Vec::new(), Vec::new()];
+            for (logits, sum) in parts {
+                let expected = expected[task * TASK_ROWS * vocabulary..].chunks_exact(vocabulary);
+                for (logits, expected) in logits.chunks_exact_mut(vocabulary).zip(expected) {
+                    *sum += diverge(logits, expected, [cap, of_teacher], &mut weights);
+                }
+            }
+        });
+        let sum = parts.into_iter().map(|(_, sum)| sum).sum();
+        match dx {
+            Some(dx) => self.through(pool, x, work, dx).map(|()| sum),
+            None => Ok(sum),
+        }
+    }
+
+    /// From the gradient with respect to the logits of `x`, which is in their place, to that with respect to `x`.
+    fn through(
+        &self,
+        pool: &Pool,
+        x: &[T],
+        work: &mut HeadWork<T>,
+        dx: &mut [T],
+    ) -> Result<(), R::Error> {
+        let (width, vocabulary) = (self.norm.len().max(1), self.vocabulary);
         room(&mut work.d_normed, x.len()).fill(T::default());
         for first in (0..vocabulary).step_by(PANEL) {
             let rows = first..vocabulary.min(first + PANEL);
@@ -169,9 +219,48 @@ impl<T: Number, R: Rows<T>> Head<'_, T, R> {
             });
         }
         dx.fill(T::default());
-        rms_norm_back(pool, x, self.norm, &work.inverse, &work.d_normed, dx);
+        let (inverse, d_normed) = (&work.inverse, &work.d_normed);
+        rms_norm_back(pool, x, self.norm, inverse, d_normed, dx);
+        if let Some(sums) = &mut work.norm {
+            norm_weight_back(pool, x, inverse, d_normed, sums);
+        }
         Ok(())
     }
+}
+
+/// Logits of a row become the gradient of the divergence from what is expected, which is given. `weights` is working
+/// memory.
+fn diverge<T: Number>(
+    logits: &mut [T],
+    expected: &[T],
+    caps: [Option<f32>; 2],
+    weights: &mut [Vec<T>; 2],
+) -> f64 {
+    let mut log_sums = [0.0; 2];
+    let rows = [&*logits, expected];
+    for (((weights, row), cap), log_sum) in
+        weights.iter_mut().zip(rows).zip(caps).zip(&mut log_sums)
+    {
+        weights.clear();
+        weights.extend(row.iter().map(|&logit| capped(logit, cap)[0]));
+        let max = largest(weights);
+        weights.iter_mut().for_each(|w| *w = (*w - max).exp());
+        let sum = sum_of(weights, weights, |weight, _| weight);
+        *log_sum = Into::<f64>::into(max) + sum.ln();
+        let inverse = T::nearest(1.0 / sum);
+        weights.iter_mut().for_each(|w| *w *= inverse);
+    }
+    let [found, of_teacher] = weights;
+    let difference = log_sums[0] - log_sums[1];
+    let mut divergence = 0.0;
+    let rows = logits.iter_mut().zip(expected);
+    for ((logit, &expected), (&q, &p)) in rows.zip(found.iter().zip(&*of_teacher)) {
+        let ([log_q, slope], [log_p, _]) = (capped(*logit, caps[0]), capped(expected, caps[1]));
+        let [log_q, log_p, p_wide]: [f64; 3] = [log_q.into(), log_p.into(), p.into()];
+        divergence += p_wide * (log_p - log_q + difference);
+        *logit = (q - p) * slope;
+    }
+    divergence
 }
 
 /// Logits become the gradient of what the token that `draw` chooses costs. `weights` is working memory.

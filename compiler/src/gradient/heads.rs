@@ -3,7 +3,7 @@
 use htc_formats::model::RopePairs;
 use htc_kernels::Pool;
 
-use super::elementwise::{norm_row, norm_row_back};
+use super::elementwise::{add_in_order, norm_row, norm_row_back, norm_weight_row_back};
 use super::number::{Number, TASK_ROWS};
 
 /// Cosines and sines `[context, pairs]`, times the factor of what is rotated.
@@ -117,6 +117,26 @@ impl<T: Number> Heads<'_, T> {
                     }
                     None => dy.copy_from_slice(&turned),
                 }
+            }
+        });
+    }
+
+    /// The gradient with respect to the weight of the norm is added to `sums [size]`, of the same arguments as
+    /// [`merge_back`](Self::merge_back).
+    pub fn weight_back(&self, pool: &Pool, [y, inverse, d_out]: [&[T]; 3], sums: &mut [f64]) {
+        let (size, context) = (self.size.max(1), self.context.max(1));
+        let rows = y.len() / (self.count * size).max(1);
+        add_in_order(pool, rows, sums, |rows, sums| {
+            let mut turned = vec![T::default(); size];
+            for (row, head) in rows.flat_map(|row| (0..self.count).map(move |head| (row, head))) {
+                let (window, position) = (row / context, row % context);
+                let at = (window * self.count + head) * context + position;
+                turned.copy_from_slice(&d_out[at * size..][..size]);
+                if let Some(rotation) = self.rotation {
+                    rotation.turn(position, &mut turned, true);
+                }
+                let y = &y[(row * self.count + head) * size..][..size];
+                norm_weight_row_back(y, inverse[at], &turned, sums);
             }
         });
     }

@@ -13,6 +13,7 @@
 
 mod attention;
 mod block;
+pub(crate) mod distil;
 mod elementwise;
 mod error;
 mod files;

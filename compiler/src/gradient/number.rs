@@ -148,7 +148,8 @@ pub(super) struct Matrix<T> {
 }
 
 impl<T: Number> Matrix<T> {
-    fn view(&self) -> MatRef<'_, T> {
+    /// It as products take it.
+    pub fn view(&self) -> MatRef<'_, T> {
         MatRef::from_row_major_slice(&self.values, self.rows, self.cols)
     }
 }

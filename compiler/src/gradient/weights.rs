@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use faer::{Accum, MatMut, MatRef};
 use htc_formats::block;
-use htc_formats::model::{MatrixId, Part, Role, Slot};
+use htc_formats::model::{Form, MatrixId, Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
 use htc_kernels::Pool;
 use htc_loader::Model;
@@ -12,7 +13,7 @@ use super::GradientError;
 use super::block::Block;
 use super::head::Rows;
 use super::heads::Rotation;
-use super::number::{Matrix, Number};
+use super::number::{Matrix, Number, TASK_ROWS, product};
 
 /// A tensor where it lies in the source.
 #[derive(Clone, Copy)]
@@ -62,6 +63,104 @@ impl<T: Number> Rows<T> for Stored<'_> {
     }
 }
 
+/// The matrix of the head of a model, rows decoded where they are asked for, in whatever form it is stored.
+pub(super) enum AnyHead<'a, T> {
+    /// As it is, its own or the embedding.
+    Dense(Stored<'a>),
+    /// `W = B A`, or with a base `W₀ + B A`; `A` as numbers.
+    Factors {
+        base: Option<Stored<'a>>,
+        a: Matrix<T>,
+        b: Stored<'a>,
+    },
+}
+
+impl<'a, T: Number> AnyHead<'a, T> {
+    /// Those of a model.
+    pub fn of(file: &'a ModelFile, pool: &Pool) -> Result<Self, GradientError> {
+        let part = |part| MatrixId::Head.role(part);
+        let has = |of| part(of).is_some_and(|role| file.tensor(role).is_some());
+        let stored = |of| match part(of) {
+            Some(role) => Stored::new(file, role),
+            None => Err(GradientError::Missing(Role::Output)),
+        };
+        let factors = |base, a, b| -> Result<Self, GradientError> {
+            let (a, b) = (stored(a)?.matrix(pool)?, stored(b)?);
+            Ok(AnyHead::Factors { base, a, b })
+        };
+        match Form::of(has) {
+            Some(Form::LowRank) => factors(None, Part::A, Part::B),
+            Some(Form::Residual) => {
+                let base = Some(stored(Part::Weight)?);
+                factors(base, Part::ResidualA, Part::ResidualB)
+            }
+            _ => Stored::head(file).map(AnyHead::Dense),
+        }
+    }
+}
+
+impl<T: Number> Rows<T> for AnyHead<'_, T> {
+    type Error = GradientError;
+
+    fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
+        let (base, a, b) = match self {
+            AnyHead::Dense(matrix) => return matrix.rows(rows, out),
+            AnyHead::Factors { base, a, b } => (base, a, b),
+        };
+        let count = rows.len();
+        let mut left = vec![T::default(); count * a.rows];
+        b.rows(rows.clone(), &mut left)?;
+        let accumulate = match base {
+            Some(base) => {
+                base.rows(rows, out)?;
+                Accum::Add
+            }
+            None => Accum::Replace,
+        };
+        let left = MatRef::from_row_major_slice(&left, count, a.rows);
+        let to = MatMut::from_row_major_slice_mut(out, count, a.cols);
+        product(to, accumulate, left, a.view(), T::from(1.0));
+        Ok(())
+    }
+}
+
+/// The matrix of a slot as numbers, in whatever form it is stored.
+fn slot_matrix<T: Number>(
+    file: &ModelFile,
+    layer: usize,
+    slot: Slot,
+    pool: &Pool,
+) -> Result<Matrix<T>, GradientError> {
+    let role = |part| Role::Linear { layer, slot, part };
+    let matrix = |role| Stored::new(file, role)?.matrix(pool);
+    let (base, b, a) = match Form::of(|part| file.tensor(role(part)).is_some()) {
+        Some(Form::LowRank) => (None, Part::B, role(Part::A)),
+        Some(Form::Residual) => {
+            let base = matrix(role(Part::Weight))?;
+            (Some(base), Part::ResidualB, role(Part::ResidualA))
+        }
+        Some(Form::SharedBasis) => {
+            let group = slot.group();
+            let group = group.ok_or(GradientError::Missing(role(Part::Weight)))?;
+            (None, Part::Projected, Role::Basis { layer, group })
+        }
+        Some(Form::Dense) | None => return matrix(role(Part::Weight)),
+    };
+    let (a, b): (Matrix<T>, Matrix<T>) = (matrix(a)?, matrix(role(b))?);
+    let (rows, cols) = (b.rows, a.cols);
+    let (mut values, accumulate) = match base {
+        Some(base) => (base.values, Accum::Add),
+        None => (vec![T::default(); rows * cols], Accum::Replace),
+    };
+    pool.chunks_mut(&mut values, TASK_ROWS * cols, |task, to| {
+        let count = to.len() / cols.max(1);
+        let b = b.view().subrows(task * TASK_ROWS, count);
+        let to = MatMut::from_row_major_slice_mut(to, count, cols);
+        product(to, accumulate, b, a.view(), T::from(1.0));
+    });
+    Ok(Matrix { rows, cols, values })
+}
+
 /// A vector of the model; `None` where it has none of that role.
 pub(super) fn vector<T: Number>(
     file: &ModelFile,
@@ -89,12 +188,12 @@ pub(super) fn block<T: Number>(
     pool: &Pool,
 ) -> Result<Block<T>, GradientError> {
     let (file, hyper) = (model.file(), model.hyper());
-    let role = |slot, part| Role::Linear { layer, slot, part };
     let mut slots = Vec::new();
     let mut biases = Vec::new();
     for slot in Slot::ALL {
-        slots.push(Stored::new(file, role(slot, Part::Weight))?.matrix(pool)?);
-        biases.push(vector(file, role(slot, Part::Bias))?);
+        slots.push(slot_matrix(file, layer, slot, pool)?);
+        let part = Part::Bias;
+        biases.push(vector(file, Role::Linear { layer, slot, part })?);
     }
     let (frequencies, factor) = model.rotation(layer, context);
     Ok(Block {

@@ -5,7 +5,7 @@ use htc_formats::DType;
 use htc_formats::htz::{
     AllocationRecord, BasisRecord, Budget as BudgetRecord, CalibrationRecord, DepthSinkRecord,
     Digest, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, SlotRecord, TensorEntry,
-    TreatmentRecord,
+    TreatmentRecord, TuningRecord,
 };
 use htc_formats::model::{MatrixId, Part, Role, Slot, StoredTensor};
 use htc_formats::source::{Container, ModelFile, ModelTensor};
@@ -149,9 +149,16 @@ pub fn draft(
             linear_algebra: BACKEND.into(),
             calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
             treatment: treatment_record(treatment),
+            tuning: None,
         },
         quality: measured.then(QualityRecord::draft),
     }
+}
+
+/// Leaves room for what a tuning says in the artifact where one may follow.
+pub fn reserve_tuning(mut draft: Manifest, tuned: bool) -> Manifest {
+    draft.provenance.tuning = tuned.then(TuningRecord::draft);
+    draft
 }
 
 /// What the artifact says of its calibration.

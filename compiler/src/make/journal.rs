@@ -221,6 +221,34 @@ impl<'a> Artifact<'a> {
             .map_err(|source| failure("write", &self.path(&name), source))
     }
 
+    /// Bytes that a stage keeps of its work on it under a name, as they were sealed; `None` where there are none, or
+    /// more than `most`.
+    pub fn state(&self, name: &str, most: usize) -> Option<Vec<u8>> {
+        let file = self
+            .folder()
+            .read(&self.name(&format!("{name}.state")))
+            .ok()?;
+        let mut bytes = Vec::new();
+        // The seal, a space, and one byte more than there may be.
+        let most = most as u64 + 2 * 32 + 2;
+        file.take(most).read_to_end(&mut bytes).ok()?;
+        let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
+        let (_, said) = sealed(self.work.secret(), &about, &bytes)?;
+        Some(said.to_vec())
+    }
+
+    /// Keeps bytes of a stage's work on it under a name, in the place of those before.
+    ///
+    /// # Errors
+    /// [`HtzError::Io`].
+    pub fn keep_state(&self, name: &str, bytes: &[u8]) -> Result<(), HtzError> {
+        let file = self.name(&format!("{name}.state"));
+        let about: [&[u8]; 3] = [b"htc state 1\n", &self.key.0, name.as_bytes()];
+        let (_, line) = seal(self.work.secret(), &about, bytes);
+        disk::write_in(self.folder(), &file, true, |to| to.write_all(&line))
+            .map_err(|source| failure("write", &self.path(&file), source))
+    }
+
     /// What a note is about.
     fn noted<'b>(&'b self, windows: &'b Digest) -> [&'b [u8]; 3] {
         [b"htc note 1\n", &self.key.0, &windows.0]

@@ -3,6 +3,7 @@
 mod error;
 mod journal;
 mod treatment;
+mod tuned;
 pub mod work;
 
 use std::borrow::Cow;
@@ -53,6 +54,8 @@ pub struct Inputs<'a> {
     /// Whether the quality of the one that is chosen will be measured and written into it, for which all
     /// have room.
     pub measured: bool,
+    /// Whether the one that is chosen will be tuned, which all have room to say.
+    pub tuned: bool,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -82,6 +85,7 @@ impl Inputs<'_> {
             &treatment,
             self.measured,
         );
+        draft = layout::reserve_tuning(draft, self.tuned);
         if let Some(geometry) = &mut draft.geometry {
             geometry.depth_sink = self.depth_sink;
         }
@@ -106,6 +110,7 @@ impl Inputs<'_> {
             tokenizer,
             // In the manifest.
             measured: _,
+            tuned: _,
             threads: _,
         } = self;
         let Treatment {

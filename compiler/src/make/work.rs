@@ -275,7 +275,11 @@ fn is_work(name: &OsStr) -> bool {
 /// Whether a file of a work folder says what is finished.
 fn is_finished(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
-    extension.is_some_and(|of| of == "journal" || of == "htz" || of == "json")
+    extension.is_some_and(|of| {
+        ["journal", "htz", "json", "state"]
+            .iter()
+            .any(|own| of == *own)
+    })
 }
 
 fn is_of_work(name: &OsStr) -> bool {

@@ -294,6 +294,13 @@ impl Compiler {
         self
     }
 
+    /// Tunes norms in so many steps when every matrix is stored, as long as that gains on held-out text; by default
+    /// where matrices become codes.
+    pub fn tune(mut self, steps: usize) -> Self {
+        self.goal.tune = Some(steps);
+        self
+    }
+
     /// Takes the plan from a file instead of making one.
     pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
         self.plan = Some(file.into());

@@ -18,6 +18,7 @@ use crate::measure::EvaluateError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
 use crate::request::TreatmentError;
+use crate::tune::TuneError;
 use crate::unit::UnitError;
 use crate::unit::UnitsError;
 
@@ -176,7 +177,10 @@ impl From<TrialError> for CompileError {
             TrialError::Plan(error) => error.into(),
             TrialError::Treatment(error) => error.into(),
             TrialError::Note(error) => error.into(),
-            TrialError::Cancelled(error) => error.into(),
+            TrialError::Cancelled(error)
+            | TrialError::Tune(
+                TuneError::Cancelled(error) | TuneError::Gradient(GradientError::Cancelled(error)),
+            ) => error.into(),
             TrialError::Evaluate(EvaluateError::Cancelled(error)) => error.into(),
             error => CompileError::Trial(error),
         }

@@ -23,7 +23,7 @@ use crate::make::work::Work;
 use crate::plan::{self, Method, OfSource, Plan, PlanError};
 use crate::profile::{self, Measured, is_measured};
 use crate::request::{
-    CalibrationOptions, CompileOptions, Limit, Planning, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Goal, Limit, Planning, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -71,6 +71,7 @@ impl Prepared {
             treatment,
             self.measured,
         );
+        let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
         HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
     }
 
@@ -190,6 +191,7 @@ pub(super) fn prepare(
         &source,
         &options.planning,
         options.calibration.as_ref(),
+        options.goal,
         options.threads,
         clock,
         watch,
@@ -204,6 +206,12 @@ pub(super) fn prepare(
         goal: options.goal,
         calibrated: calibration.is_some(),
         held_out,
+        tune: match held_out {
+            true => options
+                .goal
+                .tune_steps(plan.request().method, plan.request().effort),
+            false => 0,
+        },
     };
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     treatment.check(&plan)?;
@@ -211,12 +219,13 @@ pub(super) fn prepare(
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
     let draft = layout::draft(&source, digest_later, &plan, record, &treatment, measured);
+    let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
     // The best candidate so far and the next; what an earlier run left is there already. An artifact
     // that is replaced stays until the new one is complete.
     let candidates = wanted.candidates();
-    let at_a_time = candidates.min(2) as u64;
+    let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2) as u64;
     let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
@@ -244,6 +253,7 @@ pub(super) fn prepare(
         treatment,
         calibration: calibration.as_ref(),
         candidates,
+        tune: wanted.tune,
         bytes: artifact_bytes,
         vocabulary: tokenizer.entry().decoded_length,
         speed,
@@ -295,6 +305,7 @@ pub fn plan(
     source: &ModelFile,
     planning: &Planning,
     calibration: Option<&CalibrationOptions>,
+    goal: Goal,
     threads: usize,
     clock: &StageClock,
     watch: Watch,
@@ -354,6 +365,7 @@ pub fn plan(
                     true => Some(FileParts {
                         tokenizer: tokenizer(source)?,
                         source: source.size(),
+                        tuned: goal.tune_steps(request.method, request.effort) > 0,
                     }),
                     false => None,
                 },

@@ -37,6 +37,8 @@ pub(super) struct FileParts {
     pub tokenizer: Section,
     /// The source's bytes.
     pub source: u64,
+    /// Whether norms may be tuned, which needs room to be said.
+    pub tuned: bool,
 }
 
 impl MadeFrom {
@@ -222,6 +224,7 @@ impl FileParts {
         let digest = Digest::default();
         let measured = calibration.is_some_and(|found| found.held_out.is_some());
         let draft = layout::draft(source, digest, plan, calibration, &treatment, measured);
+        let draft = layout::reserve_tuning(draft, measured && self.tuned);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }

@@ -74,12 +74,14 @@ impl fmt::Display for Forecast {
             plan,
             factorise,
             measure,
+            tune,
         } = self.stages;
         let stages = [
             ("calibration", calibrate),
             ("losses by type", plan),
             ("making the artifact", factorise),
             ("measuring", measure),
+            ("tuning", tune),
         ];
         let stages: Vec<String> = stages
             .into_iter()

@@ -19,6 +19,7 @@ use crate::make::TreatmentReport;
 use crate::request::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
+use crate::tune::Tuning;
 
 pub use calibrated::{Calibrated, HeadError, OutputError};
 pub use forecast::{Forecast, seconds_for_people};
@@ -55,6 +56,9 @@ pub struct Report {
     /// Candidates among which the artifact was chosen; absent where there was no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
+    /// How its norms were tuned; absent where that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Tuning>,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,
     /// Threads used.
@@ -91,6 +95,9 @@ pub struct Seconds {
     /// Executing candidates on held-out text.
     #[serde(default)]
     pub measure: f64,
+    /// Tuning what was chosen.
+    #[serde(default)]
+    pub tune: f64,
     /// Forcing the artifact to the disk.
     pub seal: f64,
     /// Everything.
@@ -124,16 +131,18 @@ impl Seconds {
             Stage::Calibrate,
             Stage::Factorise,
             Stage::Measure,
+            Stage::Tune,
             Stage::Seal,
         ]
         .map(spent);
-        let [plan, read, calibrate, factorise, measure, seal] = all.map(seconds);
+        let [plan, read, calibrate, factorise, measure, tune, seal] = all.map(seconds);
         Seconds {
             plan,
             read,
             calibrate,
             factorise,
             measure,
+            tune,
             seal,
             total: seconds(all.iter().sum()),
         }
@@ -173,6 +182,7 @@ impl Report {
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
+            tuning: chosen.tuning,
             plan: record,
             threads: options.threads,
             forecast: estimate,
@@ -202,10 +212,14 @@ impl fmt::Display for Report {
             percent(self.bytes.after, self.bytes.before),
         )?;
         self.summary.fmt(f)?;
-        let (mut calibrate, mut measure) = (String::new(), String::new());
+        let [mut calibrate, mut measure, mut tune] = [const { String::new() }; 3];
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
             choose::show_trials(f, &self.trials, self.limit.as_deref())?;
+            if let Some(tuning) = &self.tuning {
+                writeln!(f, "  tuned       {tuning}")?;
+                tune = format!("tune {:.2}, ", self.seconds.tune);
+            }
             if let Some(quality) = &self.quality {
                 writeln!(f, "{quality}")?;
             }
@@ -220,7 +234,7 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "\n  {:.2} s on {} thread{} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}seal {:.2})",
+            "\n  {:.2} s on {} thread{} (plan {:.2}, read {:.2}, {calibrate}factorise {:.2}, {measure}{tune}seal {:.2})",
             self.seconds.total,
             self.threads,
             if self.threads == 1 { "" } else { "s" },

@@ -29,6 +29,8 @@ pub struct Work {
     pub sweeps: usize,
     /// Rows of a matrix that are coded to find out what it loses in a type, at most.
     pub sampled_rows: usize,
+    /// Steps in which norms are tuned beside codes.
+    pub tune_steps: usize,
 }
 
 impl Effort {
@@ -52,18 +54,21 @@ impl Effort {
                 gradient_tokens: 4096,
                 sweeps: 0,
                 sampled_rows: 64,
+                tune_steps: 0,
             },
             Effort::Normal => Work {
                 calibration_tokens: DEFAULT_TOKENS,
                 gradient_tokens: 16_384,
                 sweeps: 2,
                 sampled_rows: 128,
+                tune_steps: 40,
             },
             Effort::High => Work {
                 calibration_tokens: 4 * DEFAULT_TOKENS,
                 gradient_tokens: 65_536,
                 sweeps: 8,
                 sampled_rows: 512,
+                tune_steps: 120,
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Method, Wishes};
+use super::{Effort, Method, Wishes};
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -104,9 +104,19 @@ pub struct Goal {
     pub limit: Limit,
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
+    /// Steps in which norms are tuned when every matrix is stored; see [`Goal::tune_steps`].
+    pub tune: Option<usize>,
 }
 
 impl Goal {
+    /// Steps in which norms are tuned: as asked for, else by the effort beside codes and none beside factors.
+    pub fn tune_steps(&self, method: Method, effort: Effort) -> usize {
+        self.tune.unwrap_or(match method {
+            Method::Quantise => effort.work().tune_steps,
+            Method::PerSlot | Method::SharedBasis => 0,
+        })
+    }
+
     /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is
     /// given neither bytes nor a limit.
     #[must_use]

@@ -18,6 +18,8 @@ pub enum Stage {
     Factorise,
     /// Executing candidates on held-out text.
     Measure,
+    /// Tuning what was chosen.
+    Tune,
     /// Forcing the artifact to the disk.
     Seal,
 }

@@ -136,8 +136,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+    if provenance.tuning.is_some() {
         FORMAT_MINOR
+    } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
+        5
     } else if requires_new || !plan.matrices.is_empty() {
         4
     } else if treatment.is_some() || geometry.is_some() {
@@ -187,15 +189,33 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
 }
 
 fn provenance(provenance: &Provenance) -> Result<(), HtzError> {
+    let fault = |property, expected: &str, found: String| HtzError::Provenance {
+        property,
+        expected: expected.to_owned(),
+        found,
+    };
     let treatment = provenance.treatment.as_ref();
-    match treatment.and_then(|found| found.shrinkage) {
-        Some(part) if !(0.0..=1.0).contains(&part) => Err(HtzError::Provenance {
-            property: "treatment.shrinkage",
-            expected: "a number from 0 to 1".to_owned(),
-            found: part.to_string(),
-        }),
-        _ => Ok(()),
+    if let Some(part) = treatment.and_then(|found| found.shrinkage)
+        && !(0.0..=1.0).contains(&part)
+    {
+        let found = part.to_string();
+        return Err(fault("treatment.shrinkage", "a number from 0 to 1", found));
     }
+    let Some(tuning) = provenance.tuning else {
+        return Ok(());
+    };
+    if tuning.steps == 0 {
+        return Err(fault("tuning.steps", "at least 1", "0".to_owned()));
+    }
+    for (property, kl) in [
+        ("tuning.kl_before", tuning.kl_before),
+        ("tuning.kl_after", tuning.kl_after),
+    ] {
+        if kl.is_nan() || kl < 0.0 {
+            return Err(fault(property, "no negative number", kl.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that tensors and sections lie where they must if the data begin at `data_offset`,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::quality::LONGEST_NUMBER;
 use super::{Digest, GeometryRecord, QualityRecord};
 use crate::DType;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
@@ -301,6 +302,45 @@ pub struct Provenance {
     /// [`CalibrationRecord::gauge`], as the gauge `whiten` with its shrinkage is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
+    /// What was tuned when every matrix was stored (1.6); absent where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<TuningRecord>,
+}
+
+/// That the weights of norms are not those of the source, but were tuned on the logits of the source with all
+/// matrices as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TuningRecord {
+    /// Steps of gradient descent that led to them; 0 only in the draft of a writer, where it reserves room.
+    pub steps: u64,
+    /// Mean Kullback–Leibler divergence before, nats, on held-out text that decided whether they are kept.
+    pub kl_before: f64,
+    /// The same with them.
+    pub kl_after: f64,
+}
+
+impl TuningRecord {
+    /// A record for the draft of a manifest, where it reserves room for what may be tuned.
+    pub fn draft() -> TuningRecord {
+        TuningRecord {
+            steps: 0,
+            kl_before: 0.0,
+            kl_after: 0.0,
+        }
+    }
+
+    pub(super) fn is_draft(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// With the longest numbers.
+    pub(super) fn longest() -> TuningRecord {
+        TuningRecord {
+            steps: u64::MAX,
+            kl_before: LONGEST_NUMBER,
+            kl_after: LONGEST_NUMBER,
+        }
+    }
 }
 
 /// How weights were treated beyond the choice of ranks, for people.

@@ -23,7 +23,7 @@ pub use layout::{
 };
 pub use manifest::{
     AllocationRecord, BasisRecord, Budget, CalibrationRecord, Encoding, Manifest, MatrixRecord,
-    PlanRecord, Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord,
+    PlanRecord, Provenance, SectionEntry, SlotRecord, TensorEntry, TreatmentRecord, TuningRecord,
 };
 pub use quality::{Estimate, QualityRecord};
 pub use reader::{Htz, Verified};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::layout::{ALIGNMENT, FORMAT_MINOR, HEADER_BYTES, Header, MAX_MANIFEST_BYTES};
-use super::manifest::PlanRecord;
+use super::manifest::{PlanRecord, TuningRecord};
 use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
@@ -64,8 +64,9 @@ impl HtzWriter {
     ///
     /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
     /// of the plan may be missing, the depth sink and the numbers of the spectra may change, a quality
-    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, and
-    /// the rest of it is final.
+    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, a
+    /// [draft](super::TuningRecord::draft) of a tuning that of the same artifact with tuned norms, and the rest
+    /// of it is final.
     ///
     /// # Errors
     /// What a reader would find wrong with the manifest; [`HtzError::Exists`],
@@ -412,6 +413,10 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
     // Nothing is measured before the artifact is complete.
     let quality = manifest.quality.take();
+    let tuning = manifest
+        .provenance
+        .tuning
+        .take_if(|tuning| tuning.is_draft());
     for entry in &mut manifest.tensors {
         // A row that is no whole number of blocks is found by the check.
         entry.length = entry.stored_bytes().unwrap_or(0);
@@ -426,7 +431,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         let data = section::decode(section.entry(), section.bytes())?;
         section::vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
-    let manifest_length = room(manifest, quality)?;
+    let manifest_length = room(manifest, quality, tuning)?;
     let data_offset = HEADER_BYTES as u64 + manifest_length;
     let mut end = data_offset;
     for entry in &mut manifest.tensors {
@@ -446,11 +451,17 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
 }
 
 /// Bytes to reserve for the manifest: as many as it can need when the offsets and errors are
-/// known and a quality is measured where there is to be one, so that header and manifest end at a multiple
+/// known, a quality is measured and norms are tuned where that is to be, so that header and manifest end at a multiple
 /// of [`ALIGNMENT`].
-fn room(manifest: &Manifest, quality: Option<QualityRecord>) -> Result<u64, HtzError> {
+fn room(
+    manifest: &Manifest,
+    quality: Option<QualityRecord>,
+    tuning: Option<TuningRecord>,
+) -> Result<u64, HtzError> {
     let mut longest = manifest.clone();
     longest.quality = quality.map(|record| record.longest());
+    let tuning = tuning.or(manifest.provenance.tuning);
+    longest.provenance.tuning = tuning.map(|_| TuningRecord::longest());
     for entry in &mut longest.tensors {
         entry.offset = u64::MAX;
     }

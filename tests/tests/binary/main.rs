@@ -36,6 +36,7 @@ mod texts;
 mod tokenize;
 mod trained;
 mod treatment;
+mod tune;
 mod usage;
 mod verify;
 

@@ -27,6 +27,8 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         scratch.path("cache"),
         "--report",
         "json",
+        "--tune",
+        "0",
         "--force"
     ]
     .args(options)
@@ -206,6 +208,7 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 fn the_smallest_file_within_a_limit() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
+    let untuned = ["--tune", "0"];
     let report = htc![
         "compile",
         demo("reference-7m-f16.gguf"),
@@ -221,6 +224,7 @@ fn the_smallest_file_within_a_limit() {
         "json"
     ]
     .args(options)
+    .args(untuned)
     .run()
     .json();
     let bytes = size(&scratch, "limited.htz");

@@ -70,6 +70,7 @@ impl GoalArgs {
                 },
             },
             keep_gauge: treatment.keep_gauge,
+            tune: None,
         }
     }
 }

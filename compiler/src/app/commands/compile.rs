@@ -15,7 +15,7 @@ use crate::app::cli::CompileArgs;
 use crate::app::interrupt::Interrupt;
 use crate::event::{Event, Watch};
 use crate::pipeline;
-use crate::request::{CompileOptions, Method, Planning};
+use crate::request::{CompileOptions, Goal, Method, Planning};
 use crate::system::disk;
 
 pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
@@ -27,11 +27,15 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     };
     if calibration.is_none() {
         let option = args.calibration.first_given(&args.cache);
-        if let Some(option) = option.or(args.goal.first_given()) {
+        let tune = args.tune.filter(|steps| *steps > 0).map(|_| "--tune");
+        if let Some(option) = option.or(args.goal.first_given()).or(tune) {
             return Err(Failure::NeedsText { option });
         }
     }
-    let goal = args.goal.goal(&args.treatment);
+    let goal = Goal {
+        tune: args.tune.map(|steps| steps as usize),
+        ..args.goal.goal(&args.treatment)
+    };
     if let Some(option) = args.goal.first_given()
         && args.dry_run
         && wishes.method() != Method::Quantise

@@ -275,6 +275,14 @@ fn show_origin(manifest: &Manifest) {
                 .map_or_else(String::new, |part| format!(", shrinkage {part}"))
         );
     }
+    if let Some(t) = &manifest.provenance.tuning {
+        say!(
+            "norms tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
+            t.steps,
+            t.kl_before,
+            t.kl_after
+        );
+    }
     if let Some(quality) = &manifest.quality {
         show_quality(quality);
     }

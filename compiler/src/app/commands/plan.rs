@@ -57,6 +57,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         &source,
         &planning,
         calibration.as_ref(),
+        goal,
         threads,
         &clock,
         watch,

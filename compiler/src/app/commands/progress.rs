@@ -53,6 +53,7 @@ impl Progress {
                 bar.println(format!("about {}", seconds_for_people(seconds)));
             }
             Event::Gradients(left) => steps(left, "gradients"),
+            Event::Tuning(left) => steps(left, "tuning"),
             Event::Exporting(tensors) => steps(tensors, "tensors"),
             Event::Digest => bar.set_message("reading the source"),
             Event::Calibrating {

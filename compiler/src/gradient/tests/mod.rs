@@ -1,5 +1,6 @@
 //! Gradients against finite differences in float64, for every architecture.
 
+mod distil;
 mod kept;
 mod whole;
 

@@ -9,7 +9,7 @@ use htc_kernels::Pool;
 use htc_loader::Model;
 
 use crate::gradient::attention::capped;
-use crate::gradient::block::{Block, Saved, Work};
+use crate::gradient::block::{Block, Norm, Saved, Work};
 use crate::gradient::head::{Head, HeadWork, Rows};
 use crate::gradient::number::Number;
 use crate::gradient::weights::{Stored, block, required};
@@ -122,6 +122,34 @@ impl<T: Number> Whole<T> {
         logits.iter().map(|&l| capped(l, head.cap)[0]).collect()
     }
 
+    /// The weight of a norm.
+    pub fn weight_of(&mut self, role: Role) -> &mut Vec<T> {
+        let of = |layer: usize, norm: Norm| (norm.role(layer) == role).then_some((layer, norm));
+        let all = (0..self.blocks.len()).flat_map(|layer| Norm::ALL.map(|norm| (layer, norm)));
+        match all.into_iter().find_map(|(layer, norm)| of(layer, norm)) {
+            Some((layer, norm)) => self.blocks[layer].norm_mut(norm).unwrap(),
+            None => &mut self.norm,
+        }
+    }
+
+    /// The divergence of some logits from those of `x`, summed over the positions.
+    pub fn divergence(&self, x: &[T], expected: &[T]) -> f64 {
+        let (found, vocabulary) = (self.logits(x), self.model.hyper().vocabulary);
+        let rows = found
+            .chunks_exact(vocabulary)
+            .zip(expected.chunks_exact(vocabulary));
+        let of_row = |(found, expected): (&[T], &[T])| -> f64 {
+            let log = |row: &[T]| -> Vec<f64> {
+                let all: f64 = row.iter().map(|&l| l.into().exp()).sum();
+                row.iter().map(|&l| l.into() - all.ln()).collect()
+            };
+            let (found, expected) = (log(found), log(expected));
+            let pairs = found.iter().zip(&expected);
+            pairs.map(|(q, p)| p.exp() * (p - q)).sum()
+        };
+        rows.map(of_row).sum()
+    }
+
     /// What some labels cost.
     pub fn loss(&self, x: &[T], labels: &[usize]) -> f64 {
         let logits = self.logits(x);
@@ -156,20 +184,31 @@ impl<T: Number> Whole<T> {
         let mut diagonal = vec![0.0; vocabulary];
         let mut d = vec![T::default(); x.len()];
         let (head, mut work) = (self.head(), HeadWork::default());
+        work.norm = Some(vec![0.0; self.norm.len()]);
         let out = &all.last().unwrap().out;
         let to = (&mut diagonal[..], &mut d[..]);
         let Ok(()) = head.back(&self.pool, out, draws, &mut work, to);
+        let mut norms = vec![(Role::OutputNorm, work.norm.unwrap())];
         let mut slots = Vec::new();
         for (layer, block) in self.blocks.iter().enumerate().rev() {
             let x = layer.checked_sub(1).map_or(x, |before| &all[before].out);
             let (saved, mut work) = (&all[layer], Work::default());
+            work.norms = Some(block.no_norms());
             block.back(&self.pool, [x, &d], saved, &mut work, &mut |slot, g| {
                 let read = saved.input(slot.site()).to_vec();
                 slots.push((layer, slot, g.to_vec(), read));
             });
+            let of_block = Norm::ALL.iter().zip(work.norms.unwrap());
+            let there = of_block.filter(|(_, sums)| !sums.is_empty());
+            norms.extend(there.map(|(norm, sums)| (norm.role(layer), sums)));
             d = work.stream;
         }
-        Backward { slots, d, diagonal }
+        Backward {
+            slots,
+            d,
+            diagonal,
+            norms,
+        }
     }
 }
 
@@ -177,4 +216,6 @@ pub struct Backward<T> {
     pub slots: Vec<(usize, Slot, Vec<T>, Vec<T>)>,
     pub d: Vec<T>,
     pub diagonal: Vec<f64>,
+    /// With respect to the weights of all norms.
+    pub norms: Vec<(Role, Vec<f64>)>,
 }

@@ -1,0 +1,277 @@
+//! Tuning of an artifact whose matrices are stored: the weights of its norms, by gradient descent on the divergence
+//! of its logits from the source's on the text that the model was calibrated on.
+//!
+//! Codes stay as they are. A norm multiplies the columns of every matrix behind it, so that this is a scale for each
+//! column of those that read the residual stream, and costs no bytes. Whether it goes on to gain is measured on
+//! text that was held out: what measured least there is kept, which may be the start.
+//!
+//! A step executes a few windows of the text through both models and back, a layer in memory at a time. Its windows
+//! are drawn by its number, and what it depends on else is kept in the work folder, so that a tuning that was
+//! interrupted goes on behind its last step, with the same bytes on any number of threads.
+
+mod error;
+mod state;
+
+use std::collections::BTreeMap;
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_formats::htz::Digest;
+use htc_formats::model::{HyperParameters, Role};
+use htc_formats::source::ModelFile;
+use htc_kernels::cpu::Cpu;
+use htc_loader::Model;
+use serde::{Deserialize, Serialize};
+
+use crate::calibrate::Calibration;
+use crate::calibrate::windows::{Mixture, Windows};
+use crate::event::{Event, Watch};
+use crate::gradient::distil::{Distillation, Norms};
+use crate::make::Artifact;
+use crate::request::DEFAULT_CONTEXT;
+use crate::system::random::Rng;
+pub use error::TuneError;
+pub use state::Point;
+use state::State;
+
+/// Changes with what a step does: what another version kept is not gone on with.
+const VERSION: u32 = 1;
+
+/// What windows are drawn by.
+const SEED: u64 = 0x7475_6e69_6e67;
+
+/// Positions of a step, about.
+const POSITIONS: usize = 2048;
+
+/// Windows of the held-out text that are measured on at most.
+const MOST_WINDOWS: usize = 16;
+
+/// Measurements of a tuning, beside that of its start.
+const MEASUREMENTS: usize = 8;
+
+/// Measurements without a gain behind which a tuning ends.
+const PATIENCE: usize = 3;
+
+/// What is tuned, on what, and how long.
+#[derive(Clone, Copy)]
+pub struct Course<'a> {
+    /// What its logits are to be.
+    pub source: &'a Model,
+    /// What was made of it.
+    pub made: &'a Model,
+    /// The text that steps are taken on.
+    pub calibration: &'a Calibration,
+    /// The text that says whether they gain.
+    pub held_out: &'a Windows,
+    /// Steps at most.
+    pub steps: usize,
+    /// Threads that work; they do not change a bit.
+    pub threads: usize,
+}
+
+/// What a tuning came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuned {
+    /// The bytes of every norm; none where nothing was gained.
+    pub tensors: BTreeMap<Role, Vec<u8>>,
+    /// How it went.
+    pub course: Tuning,
+}
+
+/// How a tuning went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Steps that were asked for.
+    pub asked: usize,
+    /// Steps that were taken.
+    pub taken: usize,
+    /// Steps that led to what is kept; 0 where nothing is, and the artifact is as it was before.
+    pub kept: usize,
+    /// Numbers that were tuned.
+    pub numbers: usize,
+    /// Divergences on some of the held-out windows that decide, of the models as numbers in float32.
+    pub trace: Vec<Point>,
+    /// The divergence before, executed on all held-out windows that decide, nats.
+    pub kl_before: f64,
+    /// The same of what was tuned; absent where no step gained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl_after: Option<f64>,
+}
+
+impl Course<'_> {
+    fn context(&self) -> usize {
+        self.calibration.context
+    }
+
+    /// The tokens of a step: windows of the calibration, each text by its tokens and their weight.
+    fn batch(&self, step: usize) -> Vec<u32> {
+        let context = self.context().max(1);
+        let mut random = Rng(SEED.wrapping_add(step as u64));
+        let texts = self.calibration.texts.iter();
+        let texts: Vec<(usize, f64)> = texts.map(|t| (t.tokens / context, t.weight)).collect();
+        let all: f64 = texts
+            .iter()
+            .map(|(count, weight)| *count as f64 * weight)
+            .sum();
+        let mut tokens = Vec::new();
+        for _ in 0..(POSITIONS / context).max(1) {
+            let (mut drawn, mut first) = (random.unit() * all, 0);
+            // The last one where rounding leaves something over.
+            let mut window = self.calibration.windows.count().saturating_sub(1);
+            for &(count, weight) in &texts {
+                if drawn < count as f64 * weight {
+                    window = first + (drawn / weight) as usize;
+                    break;
+                }
+                drawn -= count as f64 * weight;
+                first += count;
+            }
+            let at = window * context..(window + 1) * context;
+            tokens.extend_from_slice(self.calibration.windows.tokens_at(at));
+        }
+        tokens
+    }
+
+    /// Some of the held-out windows, spread evenly.
+    fn measured_on(&self) -> Windows {
+        let all = Mixture::new(vec![(self.held_out.clone(), 1.0)]);
+        let some = all.map(|all| all.thinned(MOST_WINDOWS).windows().clone());
+        some.unwrap_or_else(|| self.held_out.clone())
+    }
+
+    /// What the state of a tuning is kept under beside the key of its artifact.
+    fn name(&self, held_out: &Windows) -> String {
+        let calibration = self.calibration;
+        let weights: Vec<f64> = calibration.texts.iter().map(|text| text.weight).collect();
+        let named = format!(
+            "htc {} tuning {VERSION} {}\nsteps {}\ntext {} {weights:?} {}\nheld out {}\n",
+            env!("CARGO_PKG_VERSION"),
+            htc_kernels::cpu::instruction_set(),
+            self.steps,
+            calibration.windows.digest(),
+            self.context(),
+            held_out.digest(),
+        );
+        Digest::of(named.as_bytes()).to_string()
+    }
+
+    /// Tunes, from where an earlier run was interrupted; `artifact` is what was made, where that is kept.
+    ///
+    /// # Errors
+    /// [`TuneError`].
+    pub(crate) fn tune(&self, artifact: Artifact, watch: Watch) -> Result<Tuned, TuneError> {
+        let base = Norms::of(self.made.file())?;
+        check_types(self.made.file(), &base)?;
+        let (held_out, count) = (self.measured_on(), base.count());
+        let name = self.name(&held_out);
+        let kept = artifact.state(&name, State::most_bytes(count, self.steps));
+        let kept = kept.and_then(|bytes| State::of_bytes(&bytes, count));
+        let mut state = kept.unwrap_or_else(|| State::new(count));
+        watch.tell(Event::Tuning(self.steps.saturating_sub(state.step)));
+        if !self.is_over(&state) {
+            let cpu = Cpu::with_threads(self.threads)?;
+            let models = [self.source, self.made];
+            let mut pair = Distillation::new(models, cpu, self.context(), watch);
+            let expected = pair.expected(held_out.tokens_at(0..held_out.tokens()))?;
+            let every = self.steps.div_ceil(MEASUREMENTS).max(1);
+            while !self.is_over(&state) {
+                if state.trace.is_empty() {
+                    state.measured(pair.divergence(&held_out, &expected, &base)?);
+                }
+                let norms = changed(&base, &state.change);
+                let (_, gradients) = pair.gradients(&self.batch(state.step), &norms)?;
+                // With respect to the relative changes.
+                let numbers = base.values.iter().flatten();
+                let pairs = gradients.into_iter().flatten().zip(numbers);
+                state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
+                if state.step.is_multiple_of(every) || state.step == self.steps {
+                    let norms = changed(&base, &state.change);
+                    state.measured(pair.divergence(&held_out, &expected, &norms)?);
+                }
+                artifact.keep_state(&name, &state.to_bytes())?;
+                watch.done(&format!("tuning, step {}", state.step))?;
+            }
+        }
+        let kept = state.least().map_or(0, |point| point.step);
+        let tensors = match kept {
+            0 => BTreeMap::new(),
+            _ => stored(self.made.file(), &changed(&base, &state.best))?,
+        };
+        Ok(Tuned {
+            tensors,
+            course: Tuning {
+                asked: self.steps,
+                taken: state.step,
+                kept,
+                numbers: count,
+                trace: state.trace,
+                kl_before: 0.0,
+                kl_after: None,
+            },
+        })
+    }
+
+    fn is_over(&self, state: &State) -> bool {
+        state.step >= self.steps || state.waiting() >= PATIENCE
+    }
+}
+
+/// Norms with a relative change of each number.
+fn changed(base: &Norms, change: &[f32]) -> Norms {
+    let mut norms = base.clone();
+    let numbers = norms.values.iter_mut().flatten();
+    numbers
+        .zip(change)
+        .for_each(|(number, change)| *number *= 1.0 + change);
+    norms
+}
+
+/// Refuses norms that numbers cannot be put into.
+fn check_types(file: &ModelFile, norms: &Norms) -> Result<(), TuneError> {
+    let stored = norms
+        .roles
+        .iter()
+        .filter_map(|&role| Some((role, file.tensor(role)?.dtype)));
+    let mut others = stored.filter(|(_, dtype)| {
+        let known = [DType::F32, DType::F16, DType::BF16];
+        !known.contains(dtype)
+    });
+    match others.next() {
+        Some((role, dtype)) => Err(TuneError::Type { role, dtype }),
+        None => Ok(()),
+    }
+}
+
+/// The bytes of norms in the types that they have.
+fn stored(file: &ModelFile, norms: &Norms) -> Result<BTreeMap<Role, Vec<u8>>, TuneError> {
+    let mut tensors = BTreeMap::new();
+    for (&role, values) in norms.roles.iter().zip(&norms.values) {
+        if let Some(tensor) = file.tensor(role) {
+            let mut bytes = vec![0; file.bytes(tensor).len()];
+            block::encode(tensor.dtype, values, &mut bytes)
+                .map_err(|source| TuneError::Block { role, source })?;
+            tensors.insert(role, bytes);
+        }
+    }
+    Ok(tensors)
+}
+
+/// Bytes that a tuning takes beside the weights and activations of a layer: the residual streams of a step in front
+/// of every layer, and those of the text that is measured on.
+pub(crate) fn memory(hyper: &HyperParameters, context: usize) -> u64 {
+    let windows = (POSITIONS / context.max(1)).max(1);
+    let streams = (hyper.layers + 3) * windows + 3 * MOST_WINDOWS;
+    let position = 4 * hyper.width as u64;
+    (streams as u64)
+        .saturating_mul(context as u64)
+        .saturating_mul(position)
+}
+
+/// Positions of so many steps, and of the measurements beside them, about.
+pub(crate) fn positions(steps: usize) -> (usize, usize) {
+    let measured = match steps {
+        0 => 0,
+        _ => (MEASUREMENTS.min(steps) + 2) * MOST_WINDOWS * DEFAULT_CONTEXT,
+    };
+    (steps.saturating_mul(POSITIONS), measured)
+}

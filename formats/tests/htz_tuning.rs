@@ -1,0 +1,78 @@
+//! The record of a tuning: read back, reserved by a draft, refused where it is none.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod htz_common;
+
+use htc_formats::htz::{Htz, HtzError, TuningRecord};
+use htz_common::{Model, data_offset, forged, json, mixed};
+use serde_json::json;
+
+fn with(tuning: Option<TuningRecord>) -> Model {
+    let mut model = mixed();
+    model.manifest.provenance.tuning = tuning;
+    model
+}
+
+fn tuned() -> TuningRecord {
+    TuningRecord {
+        steps: 40,
+        kl_before: 0.0214,
+        kl_after: 0.0201,
+    }
+}
+
+#[test]
+fn what_was_tuned_is_read_back() {
+    let file = with(Some(tuned())).bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 6));
+    assert_eq!(htz.manifest().provenance.tuning, Some(tuned()));
+    // No reader must know it.
+    assert_eq!(htz.manifest().requires, mixed().manifest.requires);
+}
+
+/// A draft reserves room for any, and leaves nothing else: an artifact that is not tuned is of the format before.
+#[test]
+fn a_draft_is_room_and_nothing_else() {
+    let draft = with(Some(TuningRecord::draft())).bytes();
+    let (plain, full) = (with(None).bytes(), with(Some(tuned())).bytes());
+    assert_eq!(json(&draft), {
+        let mut manifest = json(&plain);
+        // Only places differ, by the room.
+        for kind in ["tensors", "sections"] {
+            let there = json(&draft)[kind].clone();
+            manifest[kind] = there;
+        }
+        manifest
+    });
+    assert_eq!(Htz::parse(&draft).unwrap().format(), (1, 0));
+    assert_eq!(
+        (draft.len(), data_offset(&draft)),
+        (full.len(), data_offset(&full))
+    );
+    assert!(draft[data_offset(&draft)..] == full[data_offset(&full)..]);
+    assert!(plain.len() < full.len());
+}
+
+#[test]
+fn records_of_no_tuning_are_refused() {
+    let file = with(Some(tuned())).bytes();
+    for (property, value) in [
+        ("steps", json!(0)),
+        ("kl_before", json!(-1e-9)),
+        ("kl_after", json!(-1)),
+    ] {
+        let forged = forged(&file, |json| {
+            json["provenance"]["tuning"][property] = value.clone();
+        });
+        let fault = Htz::parse(&forged).unwrap_err();
+        assert!(matches!(fault, HtzError::Provenance { .. }), "{fault}");
+        assert!(fault.to_string().contains(property), "{fault}");
+    }
+}

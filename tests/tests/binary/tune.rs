@@ -1,0 +1,178 @@
+//! `htc compile --tune`: norms that are tuned when every matrix is stored.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
+use htc_tests::scratch::names_in;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{list, number, text};
+
+/// A model of which half of the bytes remain, on some windows of words.
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        scratch.file("model.gguf", tiny().bytes());
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", &model, "-o", scratch.path(name), "--force"]
+        .args(["--method", "quantise", "--file-size", "110kB"])
+        .args(["--context", "32", "--calibration-tokens", "8192"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--report", "json"])
+        .args(options)
+}
+
+fn tiny() -> TinyModel {
+    TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    }
+}
+
+fn bytes(scratch: &Scratch, name: &str) -> Vec<u8> {
+    fs::read(scratch.path(name)).unwrap()
+}
+
+/// Norms and nothing else are other numbers, in a file of the same size; the divergence falls, and the report and the
+/// artifact say so. Without steps nothing of it is there.
+#[test]
+fn norms_are_tuned_and_nothing_else() {
+    let scratch = Scratch::new();
+    let plain = compile(&scratch, "plain.htz", &["--tune", "0"])
+        .run()
+        .json();
+    assert!(plain["tuning"].is_null(), "{plain}");
+    let outcome = compile(&scratch, "tuned.htz", &["--tune", "12"]).run().ok();
+    let said = outcome.stderr.clone();
+    assert!(said.contains("  tuned       "), "{said}");
+    let tuned = outcome.json();
+    assert_eq!(number(&tuned, "/tuning/asked"), 12.0);
+    // Five norms of 64 numbers.
+    assert_eq!(number(&tuned, "/tuning/numbers"), 320.0);
+    let (before, after) = (
+        number(&tuned, "/tuning/kl_before"),
+        number(&tuned, "/tuning/kl_after"),
+    );
+    assert!(after < before, "{before} -> {after}");
+    let trace = list(&tuned, "/tuning/trace");
+    assert!(trace.len() > 2, "{trace:?}");
+    assert_eq!(number(&tuned, "/tuning/trace/0/step"), 0.0);
+    let chosen = |report: &Value| -> Value {
+        let trials = list(report, "/trials").iter();
+        let chosen = trials.filter(|trial| trial["chosen"] == true);
+        let chosen: Vec<&Value> = chosen.collect();
+        assert_eq!(chosen.len(), 1);
+        chosen[0].clone()
+    };
+    let trial = chosen(&tuned);
+    assert_eq!(trial["tuned"], tuned["tuning"]["kept"]);
+    assert_eq!(number(&trial, "/evaluation/kl"), after);
+    let [plain, tuned] = ["plain.htz", "tuned.htz"].map(|name| {
+        htc!["verify", "--probe", scratch.path(name)].run().ok();
+        Artifact::open(&scratch.path(name))
+    });
+    assert!(plain.manifest.provenance.tuning.is_none());
+    let record = tuned.manifest.provenance.tuning.unwrap();
+    assert!(record.steps > 0 && record.kl_after < record.kl_before);
+    let inspected = htc!["inspect", scratch.path("tuned.htz")].run().ok();
+    let said = format!("norms tuned in {} steps", record.steps);
+    assert!(inspected.stderr.contains(&said) || inspected.text().contains(&said));
+    assert!(fs::metadata(scratch.path("tuned.htz")).unwrap().len() <= 110_000);
+    let pairs = plain.manifest.tensors.iter().zip(&tuned.manifest.tensors);
+    for (plain, tuned) in pairs {
+        assert_eq!((plain.role, plain.dtype), (tuned.role, tuned.dtype));
+        let is_norm = plain.role.to_string().contains("norm");
+        assert_eq!(plain.sha256 != tuned.sha256, is_norm, "{}", plain.role);
+    }
+}
+
+#[test]
+fn threads_give_the_same_tuned_bytes() {
+    let scratch = Scratch::new();
+    let of = |name: &str, threads: &str| {
+        let options = ["--tune", "6", "--threads", threads];
+        let report = compile(&scratch, name, &options).run().json();
+        assert!(number(&report, "/tuning/kept") > 0.0, "{report}");
+        bytes(&scratch, name)
+    };
+    assert!(of("one.htz", "1") == of("two.htz", "2"));
+}
+
+/// Killed between two steps, again and again: the same bytes, and no step is taken twice.
+#[test]
+fn a_tuning_that_was_killed_goes_on() {
+    let scratch = Scratch::new();
+    let options = ["--tune", "40"];
+    compile(&scratch, "whole.htz", &options).run().ok();
+    let work = scratch.path(".killed.htz.htc-work");
+    let state = || -> Option<PathBuf> {
+        if !work.exists() {
+            return None;
+        }
+        let names = names_in(&work);
+        let name = names.into_iter().find(|name| name.ends_with(".state"))?;
+        Some(work.join(name))
+    };
+    let steps = || -> f64 {
+        let Some(text) = state().and_then(|path| fs::read(path).ok()) else {
+            return 0.0;
+        };
+        let line = text.split(|byte| *byte == b'\n').next().unwrap();
+        let json = line.iter().position(|byte| *byte == b'{').unwrap();
+        number(&serde_json::from_slice(&line[json..]).unwrap(), "/step")
+    };
+    for _ in 0..3 {
+        let before = steps();
+        let mut child = compile(&scratch, "killed.htz", &options).spawn();
+        let started = Instant::now();
+        while steps() < before + 2.0 {
+            assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+            assert!(started.elapsed() < Duration::from_secs(120), "no progress");
+            sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!scratch.path("killed.htz").exists());
+    }
+    compile(&scratch, "killed.htz", &options).run().ok();
+    assert!(!work.exists());
+    assert!(bytes(&scratch, "killed.htz") == bytes(&scratch, "whole.htz"));
+}
+
+#[test]
+fn steps_that_cannot_be_are_refused() {
+    let scratch = Scratch::new();
+    for steps in ["-1", "many", "1.5", "100001"] {
+        let run = compile(&scratch, "none.htz", &["--tune", steps]).run();
+        run.refused(2, &["--tune", steps]);
+    }
+    let model = scratch.path("model.gguf");
+    let run = htc!["compile", &model, "-o", scratch.path("none.htz")]
+        .args(["--method", "gp", "--tune", "3"])
+        .run();
+    run.refused(2, &["--tune", "--calibration"]);
+    assert!(!scratch.path("none.htz").exists());
+    // Factors are tuned where that is asked for.
+    let gp = |options: &[&str]| {
+        htc!["compile", &model, "-o", scratch.path("gp.htz"), "--force"]
+            .args(["--method", "gp", "--rank", "24", "--gauge", "whiten"])
+            .args(["--context", "32", "--calibration-tokens", "8192"])
+            .args(["--calibration".into(), scratch.path("words.txt")])
+            .args(["--cache".into(), scratch.path("cache")])
+            .args(["--report", "json"])
+            .args(options)
+            .run()
+            .json()
+    };
+    assert!(gp(&[])["tuning"].is_null());
+    let tuned = gp(&["--tune", "8"]);
+    assert!(number(&tuned, "/tuning/kept") > 0.0, "{tuned}");
+    assert_eq!(text(&tuned, "/plan/method"), "gp");
+}
