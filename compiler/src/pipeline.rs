@@ -18,6 +18,7 @@
 mod builder;
 pub mod clean;
 mod error;
+mod order;
 mod prepare;
 mod sized;
 
@@ -83,6 +84,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             source: &prepared.source,
             digest: prepared.digest,
             calibration: prepared.calibration.as_ref(),
+            order: prepared.order.as_ref(),
             depth_sink,
             tokenizer: &prepared.tokenizer,
             measured: prepared.measured,
@@ -231,6 +233,7 @@ pub fn search(
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
+        order: planned.order.as_ref(),
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
         measured: wanted.measures(calibration),

@@ -11,8 +11,8 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CompileOptions, DenseTypes,
-    Effort, FirstPositions, Floor, GaugeKind, Goal, Method, Planning, Preset, ShrinkageArg,
-    SinkProtection, Target, TextSource, Wishes,
+    Effort, FirstPositions, Floor, GaugeKind, Goal, Method, OrderArg, Planning, Preset,
+    ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -213,6 +213,13 @@ impl Compiler {
     /// the source.
     pub fn dense_types(mut self, types: DenseTypes) -> Self {
         self.wishes.dense = types;
+        self
+    }
+
+    /// Whether the model is stored in another order than the source's; by default it is with
+    /// [`Method::Quantise`], unless the source stores its numbers in blocks.
+    pub fn order(mut self, order: OrderArg) -> Self {
+        self.wishes.order = Some(order);
         self
     }
 

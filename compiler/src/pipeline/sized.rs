@@ -223,7 +223,16 @@ impl FileParts {
         let treatment = Treatment::default();
         let digest = Digest::default();
         let measured = calibration.is_some_and(|found| found.held_out.is_some());
-        let draft = layout::draft(source, digest, plan, calibration, &treatment, measured);
+        let order = plan.is_reordered().then_some(digest);
+        let draft = layout::draft(
+            source,
+            digest,
+            plan,
+            calibration,
+            order,
+            &treatment,
+            measured,
+        );
         let draft = layout::reserve_tuning(draft, measured && self.tuned);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))

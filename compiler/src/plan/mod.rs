@@ -29,7 +29,9 @@ use allocate::{Allocator, Choice, Decision};
 use form::factor_type_for;
 use kind::Kind;
 
-use crate::request::{Allocation, SinkProtection, Treatment, TreatmentError, TreatmentRequest};
+use crate::request::{
+    Allocation, OrderArg, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
+};
 
 pub use crate::request::{Budget, Method, Request};
 pub use check::Fault;
@@ -383,6 +385,11 @@ impl Plan {
     /// What was asked.
     pub fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// Whether it is carried out on a model in another order.
+    pub fn is_reordered(&self) -> bool {
+        self.request.order == Some(OrderArg::On)
     }
 
     /// Says how weights are to be treated when the plan is carried out.

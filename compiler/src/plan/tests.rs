@@ -42,6 +42,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         slots: method.default_slots().to_vec(),
         factor_type,
         dense: DenseTypes::default(),
+        order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
     }

@@ -4,7 +4,7 @@
 use htc_formats::DType;
 use htc_formats::block::{self, BlockError, BlockFit};
 use htc_formats::model::{MatrixId, Role};
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::ModelTensor;
 
 use crate::calibrate::Place;
 use crate::codes;
@@ -13,6 +13,7 @@ use crate::gradient::{GradientError, Gradients};
 use crate::math::{
     FactoriseError, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
 };
+use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::plan::{self, Curve, Member, Point};
 use crate::request::Work;
 use crate::system::ordered;
@@ -24,7 +25,7 @@ use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
 /// # Errors
 /// [`UnitsError::Unit`] where a weight does not decode or is not finite, or a second moment is none.
 pub fn measure(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     members: &[Member],
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
@@ -39,7 +40,7 @@ pub fn measure(
         members.len(),
         |index| {
             let curve = of_matrix(source, &members[index], treatment, gradients);
-            curve.map_err(UnitsError::of(source))
+            curve.map_err(UnitsError::of(source.file()))
         },
         |index, curve| {
             watch.done(members[index].matrix.name())?;
@@ -59,7 +60,7 @@ pub(crate) fn types(member: &Member) -> impl Iterator<Item = DType> {
 
 /// What a matrix loses in every type.
 fn of_matrix(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     member: &Member,
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
@@ -82,7 +83,7 @@ fn of_matrix(
         None => None,
     };
     let costs = match gradients {
-        Some(gradients) => costs(gradients, matrix, place, moment)?,
+        Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
         None => Vec::new(),
     };
     let effort = treatment.effort().work();
@@ -124,6 +125,7 @@ struct Cost {
 /// often its rows are looked up and the gradients there.
 fn costs(
     gradients: &Gradients,
+    order: Option<&Order>,
     matrix: MatrixId,
     place: Option<Place>,
     moment: Option<SecondMoment<'_>>,
@@ -136,20 +138,24 @@ fn costs(
         } else {
             matrix
         };
+        let rows = gradients.of(of).map_err(unknown)?.diagonal;
         costs.push(Cost {
-            rows: gradients.of(of).map_err(unknown)?.diagonal,
+            rows: match order.and_then(|order| order.outputs(of)) {
+                None => rows,
+                Some(order) => reordered(&rows, order),
+            },
             order: moment.order,
             moment: moment.values.to_vec(),
         });
     }
     if matrix == MatrixId::Embedding {
         let found = gradients.of(matrix).map_err(unknown)?;
-        let order = found.diagonal.len();
-        let mut moment = vec![0.0; order * order];
+        let n = found.diagonal.len();
+        let mut moment = vec![0.0; n * n];
         for block in &found.blocks {
             let mut numbers = block.lower.iter();
             for row in 0..block.order {
-                let to = &mut moment[(block.first + row) * order + block.first..][..=row];
+                let to = &mut moment[(block.first + row) * n + block.first..][..=row];
                 for (to, &from) in to.iter_mut().zip(numbers.by_ref()) {
                     *to = f64::from(from);
                 }
@@ -157,8 +163,11 @@ fn costs(
         }
         costs.push(Cost {
             rows: gradients.shares().map_err(unknown)?,
-            order,
-            moment,
+            order: n,
+            moment: match order.and_then(|order| order.outputs(matrix)) {
+                None => moment,
+                Some(order) => reordered_lower(&moment, order),
+            },
         });
     }
     Ok(costs)
@@ -179,25 +188,24 @@ struct Sample {
 
 impl Sample {
     /// Rows at equal distances, as many as the effort says.
-    fn of(source: &ModelFile, tensor: &ModelTensor, effort: Work) -> Result<Sample, UnitError> {
+    fn of(source: &Ordered<'_>, tensor: &ModelTensor, effort: Work) -> Result<Sample, UnitError> {
         let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
-        let bytes = source.bytes(tensor);
-        let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0);
         let mut values = vec![0.0; rows * cols];
         let mut indices = Vec::with_capacity(rows);
         for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
             let row = (2 * index + 1) * tensor.rows / (2 * rows);
-            let bytes = &bytes[row * row_bytes..][..row_bytes];
-            block::decode(tensor.dtype, bytes, values).map_err(|source| UnitError::Block {
+            let decoded = source.decode(tensor, row..row + 1, values);
+            decoded.map_err(|source| UnitError::Block {
                 tensor: tensor.name.clone(),
                 source,
             })?;
-            if let Some(col) = values.iter().position(|value| !value.is_finite()) {
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                let (row, col) = source.place_in_source(tensor, row, at);
                 return Err(UnitError::NotFinite {
                     tensor: tensor.name.clone(),
                     row,
                     col,
-                    value: values[col],
+                    value: values[at],
                 });
             }
             indices.push(row);

@@ -82,6 +82,44 @@ impl fmt::Display for Budget {
     }
 }
 
+/// Whether a model is stored in another order than the source's, in which codes lose less; it computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderArg {
+    /// In the one that calibration finds.
+    On,
+    /// In the source's.
+    Off,
+}
+
+impl OrderArg {
+    /// Both.
+    pub const ALL: [OrderArg; 2] = [OrderArg::On, OrderArg::Off];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OrderArg::On => "on",
+            OrderArg::Off => "off",
+        }
+    }
+}
+
+impl FromStr for OrderArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = OrderArg::ALL.into_iter().find(|arg| arg.name() == text);
+        known.ok_or_else(|| "the order is on or off".to_owned())
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for OrderArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// The types that dense matrices are encoded in anew; without one they stay as in the source, and so
 /// does a matrix that the source stores in no more bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +147,9 @@ pub struct Request {
     pub factor_type: DType,
     /// How dense matrices are stored, where they are not to stay as in the source.
     pub dense: DenseTypes,
+    /// Whether the model is stored in another order; by default where it is in codes and the source does not store
+    /// its numbers in blocks.
+    pub order: Option<OrderArg>,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
@@ -131,7 +172,8 @@ impl fmt::Display for Request {
             false => format!(" --effort {}", self.effort),
         };
         if self.method == Method::Quantise {
-            return write!(f, "--method {method} {}{effort}", self.budget);
+            write!(f, "--method {method} {}{effort}", self.budget)?;
+            return self.fmt_order(f);
         }
         write!(
             f,
@@ -157,7 +199,17 @@ impl fmt::Display for Request {
         if self.treatment != TreatmentRequest::default() {
             write!(f, " {}", self.treatment)?;
         }
-        f.write_str(&effort)
+        f.write_str(&effort)?;
+        self.fmt_order(f)
+    }
+}
+
+impl Request {
+    fn fmt_order(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.order {
+            Some(order) => write!(f, " --order {order}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -303,7 +355,7 @@ impl fmt::Display for FirstPositions {
     }
 }
 
-as_typed!(Allocator, Floor, FirstPositions);
+as_typed!(Allocator, Floor, FirstPositions, OrderArg);
 
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

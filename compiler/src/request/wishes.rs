@@ -5,7 +5,7 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, DenseTypes, Effort, FirstPositions,
-    Floor, GaugeKind, Method, Request, SinkProtection, TextSource, TreatmentError,
+    Floor, GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource, TreatmentError,
     TreatmentRequest,
 };
 
@@ -38,6 +38,8 @@ pub struct Wishes {
     pub factor_type: Option<DType>,
     /// How dense matrices are stored; as in the source by default.
     pub dense: DenseTypes,
+    /// Whether the model is stored in another order; see [`Request::order`].
+    pub order: Option<OrderArg>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
     /// How much work goes into it.
@@ -87,6 +89,7 @@ impl Wishes {
             slots,
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
+            order: self.order,
             treatment: self.treatment,
             effort: self.effort,
         }

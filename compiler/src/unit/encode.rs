@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::block;
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::ModelTensor;
 
 use super::treatment::SiteInputs;
 use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
@@ -12,6 +12,7 @@ use crate::codes;
 use crate::math::{
     Energies, Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies,
 };
+use crate::order::Ordered;
 use crate::plan::{Member, UnitPlan};
 
 /// Numbers that are decoded at a time, about: a matrix of the vocabulary need not be in memory as a
@@ -20,7 +21,7 @@ const PORTION: usize = 1 << 20;
 
 /// Encodes every member of a unit in `dtype`.
 pub(super) fn dense(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     dtype: DType,
     treatment: &ModelTreatment,
@@ -91,7 +92,7 @@ struct Code {
 
 /// The bytes of a matrix in another type, and what that loses.
 fn encode(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     member: &Member,
     code: &Code,
     moment: Option<SecondMoment<'_>>,
@@ -103,20 +104,19 @@ fn encode(
         source,
     };
     let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
-    let row_bytes = |dtype: DType| dtype.row_bytes(cols).unwrap_or(0).max(1);
-    let (from_bytes, to_bytes) = (row_bytes(tensor.dtype), row_bytes(dtype));
+    let to_bytes = dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1);
     let step = step.next_multiple_of(codes::STRIP);
     let mut bytes = vec![0; rows * to_bytes];
     let mut sums = [Energies::default(); 2];
     let (mut values, mut stored) = (Vec::new(), Vec::new());
-    let from = source.bytes(tensor).chunks(step * from_bytes);
-    for (portion, (from, to)) in from.zip(bytes.chunks_mut(step * to_bytes)).enumerate() {
-        let here = from.len() / from_bytes;
+    for (portion, to) in bytes.chunks_mut(step * to_bytes).enumerate() {
+        let (first, here) = (portion * step, to.len() / to_bytes);
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
-        block::decode(tensor.dtype, from, &mut values).map_err(codec)?;
-        check_finite(tensor, &values, portion * step)?;
+        let decoded = source.decode(tensor, first..first + here, &mut values);
+        decoded.map_err(codec)?;
+        check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
             cols,
@@ -147,14 +147,21 @@ fn encode(
 }
 
 /// Names the first number of some rows that is not finite.
-fn check_finite(tensor: &ModelTensor, values: &[f32], first_row: usize) -> Result<(), UnitError> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(at) => Err(UnitError::NotFinite {
-            tensor: tensor.name.clone(),
-            row: first_row + at / tensor.cols,
-            col: at % tensor.cols,
-            value: values[at],
-        }),
-    }
+fn check_finite(
+    source: &Ordered<'_>,
+    tensor: &ModelTensor,
+    values: &[f32],
+    first_row: usize,
+) -> Result<(), UnitError> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else {
+        return Ok(());
+    };
+    let (row, col) = (first_row + at / tensor.cols, at % tensor.cols);
+    let (row, col) = source.place_in_source(tensor, row, col);
+    Err(UnitError::NotFinite {
+        tensor: tensor.name.clone(),
+        row,
+        col,
+        value: values[at],
+    })
 }

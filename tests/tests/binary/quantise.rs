@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use htc_tests::artifact::Artifact;
-use htc_tests::material::{demo, words};
+use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -273,6 +273,61 @@ fn what_does_not_go_together_is_refused() {
         .args(["--file-size", "1MB", "--bits", "3"])
         .run();
     both.refused(2, &["--file-size", "--bits"]);
+}
+
+/// The order is found on text, and is none of blocks; a plan says which it is for.
+#[test]
+fn models_are_stored_in_another_order_where_that_is_possible() {
+    let scratch = Scratch::new();
+    let order_of = |name: &str| {
+        let manifest = Artifact::open(&scratch.path(name)).manifest;
+        manifest.provenance.order
+    };
+    let sized = |name: &str, more: &[&str]| {
+        let options = [&["--file-size", "4MB"], more].concat();
+        compile(&scratch, name, &options).run().ok();
+    };
+    sized("default.htz", &[]);
+    sized("on.htz", &["--order", "on"]);
+    sized("off.htz", &["--order", "off"]);
+    let on = order_of("on.htz");
+    assert!(on.is_some() && order_of("default.htz") == on && order_of("off.htz").is_none());
+    let read = |name: &str| fs::read(scratch.path(name)).unwrap();
+    assert_eq!(read("on.htz"), read("default.htz"));
+    let inspected = htc!["inspect", scratch.path("on.htz")].run().ok();
+    let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
+    assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
+    // Both lose about as much; a wrong order would lose all.
+    let [on, off] = ["on.htz", "off.htz"].map(|name| divergence(&scratch.path(name)));
+    assert!(on < 1.2 * off, "{on} in order, {off} without");
+    compile(&scratch, "no.htz", &["--order", "perhaps"])
+        .run()
+        .refused(2, &["--order", "on or off"]);
+    let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
+    htc![
+        "compile",
+        &tiny,
+        "-o",
+        scratch.path("no.htz"),
+        "--rank",
+        "8",
+        "--order",
+        "on"
+    ]
+    .run()
+    .refused(2, &["--order on", "text", "--calibration"]);
+    if let Some(blocks) = shared("models/reference-7m/reference-7m-q4_0.gguf") {
+        htc![
+            "compile",
+            blocks,
+            "-o",
+            scratch.path("no.htz"),
+            "--order",
+            "on"
+        ]
+        .run()
+        .refused(2, &["--order on", "blocks of", "leave --order out"]);
+    }
 }
 
 /// Rows of a tiny model are no blocks of 256, nor all of 32: what fits is taken, and the size is met.

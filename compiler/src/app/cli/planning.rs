@@ -10,8 +10,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, DenseTypes, Effort, FirstPositions, Floor, Method, Target, TreatmentRequest,
-    Wishes,
+    Allocator, Budget, DenseTypes, Effort, FirstPositions, Floor, Method, OrderArg, Target,
+    TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -108,6 +108,10 @@ pub struct PlanningArgs {
     /// For diffplan: tokens that the uncompressed model writes per joule on the target
     #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
     pub tokens_per_joule: Option<f64>,
+    /// Whether the model is stored in another order, in which codes lose less and which computes the same
+    /// [default: on for quantise, unless the source is in blocks]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub order: Option<OrderArg>,
     /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
     #[arg(
         long,
@@ -124,7 +128,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 19] = [
+    pub(super) const IDS: [&str; 20] = [
         "method",
         "file_size",
         "bits",
@@ -139,6 +143,7 @@ impl PlanningArgs {
         "first_positions",
         "gpu",
         "tokens_per_joule",
+        "order",
         "slots",
         "effort",
         "factor_type",
@@ -161,6 +166,7 @@ impl PlanningArgs {
                 slots: size.dense_type,
                 outside: size.embedding_type,
             },
+            order: self.order,
             treatment,
             effort: self.effort,
         }

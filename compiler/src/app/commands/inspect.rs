@@ -275,6 +275,9 @@ fn show_origin(manifest: &Manifest) {
                 .map_or_else(String::new, |part| format!(", shrinkage {part}"))
         );
     }
+    if let Some(order) = &p.order {
+        say!("stored in an order of its own, sha256 {order}");
+    }
     if let Some(t) = &manifest.provenance.tuning {
         say!(
             "norms tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",

@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, DenseTypes, Effort, TreatmentRequest};
+use crate::request::{Allocation, DenseTypes, Effort, OrderArg, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -17,6 +17,7 @@ pub(super) struct RequestInFile {
     pub dense: DenseTypes,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
+    pub order: Option<OrderArg>,
     pub treatment: TreatmentRequest,
     pub effort: Effort,
 }
@@ -29,6 +30,7 @@ impl RequestInFile {
             allocation,
             dense,
             slots,
+            order,
             treatment,
             effort,
         } = self;
@@ -40,6 +42,7 @@ impl RequestInFile {
             slots: slots.unwrap_or_else(|| named_slots(units)),
             factor_type,
             dense,
+            order,
             treatment,
             effort,
         }
@@ -62,6 +65,7 @@ impl Checker {
             "dense_type",
             "embedding_type",
             "slots",
+            "order",
             "gauge",
             "sink",
             "bias",
@@ -77,6 +81,7 @@ impl Checker {
             dense,
             outside,
             slots,
+            order,
             gauge,
             sink,
             bias,
@@ -114,6 +119,8 @@ impl Checker {
             types.outside = self.factor_type(at, "request.embedding_type", &node);
         }
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
+        let order =
+            order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
@@ -141,6 +148,7 @@ impl Checker {
             allocation,
             dense: types,
             slots,
+            order,
             treatment: asked,
             effort: asked_effort,
         })

@@ -63,6 +63,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         slots: method.default_slots().to_vec(),
         factor_type: DType::Q8_0,
         dense: DenseTypes::default(),
+        order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
     };

@@ -54,6 +54,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         slots: Slot::ALL.to_vec(),
         factor_type: DType::F16,
         dense: DenseTypes::default(),
+        order: None,
         treatment: TreatmentRequest::default(),
         effort: Default::default(),
     }
