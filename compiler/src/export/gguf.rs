@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use htc_formats::architecture;
+use htc_formats::block::BlockError;
 use htc_formats::folder::Folder;
 use htc_formats::gguf::{Contents, GgmlType, Value, WriteError, Writer};
 use htc_formats::map::MappedFile;
@@ -80,7 +81,15 @@ impl<'a> GgufFile<'a> {
                 true => vec![cols],
                 false => vec![cols, rows],
             };
-            writer.later(output.name.clone(), GgmlType::from(output.dtype), &dims);
+            let mut types = GgmlType::ALL.iter().copied();
+            let dtype = types.find(|of| of.dtype() == Some(output.dtype));
+            let dtype = dtype.ok_or_else(|| ExportError::Block {
+                tensor: output.name.clone(),
+                error: BlockError::NotWritten {
+                    dtype: output.dtype,
+                },
+            })?;
+            writer.later(output.name.clone(), dtype, &dims);
         }
         Ok(writer)
     }
