@@ -78,6 +78,8 @@ pub enum Measurement {
     Depth,
     /// Coordinates of each layer in which its weights truncate best.
     Gauges,
+    /// What inputs contribute, by which they are put in order.
+    Order,
     /// Whatever an analysis looks at.
     Analysis,
 }
@@ -90,6 +92,7 @@ impl Measurement {
             Measurement::Curves => "losses by type",
             Measurement::Depth => "dimensions",
             Measurement::Gauges => "gauges",
+            Measurement::Order => "order",
             Measurement::Analysis => "analysis",
         }
     }

@@ -76,23 +76,24 @@
 //! 3. `event`: progress and cancellation
 //! 4. `calibrate`: text through the model; statistics of what every slot reads
 //! 5. `gradient`: a backward pass; second moments of the gradients at what every matrix gives
-//! 6. `codes`: from weights and the second moment of what they read to codes, with feedback
-//! 7. `plan`: what becomes of every slot, from shapes, budget and evidence
-//! 8. `unit`: one slot or group from the source's bytes to stored tensors, with its error
-//! 9. `profile`: what an allocator looks at, measured on the model
-//! 10. `geometry`: the spectra of what is stored
-//! 11. `layout`: the artifact's tensors in their order, and its manifest
-//! 12. `make`: one artifact from one plan, from where an earlier run was interrupted
-//! 13. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 14. `tune`: norms by gradient descent on the source's logits, when every matrix is stored
-//! 15. `choose`: candidates, executed on text that was held out
-//! 16. `estimate`: bytes, memory and time before the work
-//! 17. `analyse`: what a model looks like to a compressor; decides nothing
-//! 18. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 19. `report`: what a compilation did, for programs and people
-//! 20. `page`: reports and analyses as a page of HTML
-//! 21. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 22. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 6. `order`: in which order a model is stored; tensors and statistics in it
+//! 7. `codes`: from weights and the second moment of what they read to codes, with feedback
+//! 8. `plan`: what becomes of every slot, from shapes, budget and evidence
+//! 9. `unit`: one slot or group from the source's bytes to stored tensors, with its error
+//! 10. `profile`: what an allocator looks at, measured on the model
+//! 11. `geometry`: the spectra of what is stored
+//! 12. `layout`: the artifact's tensors in their order, and its manifest
+//! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
+//! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
+//! 15. `tune`: norms by gradient descent on the source's logits, when every matrix is stored
+//! 16. `choose`: candidates, executed on text that was held out
+//! 17. `estimate`: bytes, memory and time before the work
+//! 18. `analyse`: what a model looks like to a compressor; decides nothing
+//! 19. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 20. `report`: what a compilation did, for programs and people
+//! 21. `page`: reports and analyses as a page of HTML
+//! 22. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 23. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -116,6 +117,7 @@ pub mod gradient;
 pub mod layout;
 pub mod make;
 pub mod measure;
+pub mod order;
 #[cfg(feature = "cli")]
 pub mod page;
 pub mod pipeline;

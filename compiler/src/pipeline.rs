@@ -18,6 +18,7 @@
 mod builder;
 pub mod clean;
 mod error;
+mod order;
 mod prepare;
 mod sized;
 
@@ -83,6 +84,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             source: &prepared.source,
             digest: prepared.digest,
             calibration: prepared.calibration.as_ref(),
+            order: prepared.order.as_ref(),
             depth_sink,
             tokenizer: &prepared.tokenizer,
             measured: prepared.measured,
@@ -120,11 +122,13 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     }
     let calibration = prepared.calibration.as_ref();
     let calibration = calibration.map(|found| calibrated(found, &chosen));
+    let foreseen = prepared.foreseen(&chosen.plan)?;
     let made = Made {
         digest: prepared.digest,
         calibration,
         chosen,
         estimate: prepared.estimate,
+        foreseen,
         clock: &clock,
         peak_memory: peak.bytes(),
     };
@@ -186,7 +190,7 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let limit = (!limit.is_none()).then(|| limit.to_string());
     let mut summary = Summary::new(source, &plan, &record, prepared.treatment.bias);
     if let Some(limit) = &limit {
-        summary.decided_by(limit, plan.request().method);
+        summary.decided_by(limit, plan.request());
     }
     Ok(Forecast {
         source: name_of(&options.input),
@@ -231,6 +235,7 @@ pub fn search(
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
+        order: planned.order.as_ref(),
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,
         measured: wanted.measures(calibration),
@@ -244,7 +249,7 @@ pub fn search(
             &planned.plan,
             planned.made_from.as_ref(),
             calibration,
-            ratio,
+            (ratio, goal.limit),
         )
     };
     watch.tell(Event::Keeping(work.kept()));

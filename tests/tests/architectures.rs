@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use htc_loader::Model;
 use htc_loader::kv::KvType;
+use htc_tests::artifact::Artifact;
 use htc_tests::logits::{largest_difference, with_kv_type};
-use htc_tests::material::shared;
+use htc_tests::material::{shared, words};
 use htc_tests::npy::Array;
 use htc_tests::{Scratch, htc};
 
@@ -120,22 +121,19 @@ fn a_folder_writes_what_its_gguf_writes() {
 
 /// Compiles the model of a fixture; factors as f32.
 fn compiled(scratch: &Scratch, fixture: &Fixture, source: &str, options: &[&str]) -> PathBuf {
+    let options = [&["--factor-type", "f32"], options].concat();
     let output = scratch.path(&format!("{}{}.htz", fixture.name, options.join("")));
-    let source = fixture.folder.join(source);
-    htc![
-        "compile",
-        source,
-        "-o",
-        &output,
-        "--factor-type",
-        "f32",
-        "--force"
-    ]
-    .args(options)
-    .run()
-    .ok();
-    htc!["verify", &output].run().ok();
+    compile(fixture, source, &output, &options);
     output
+}
+
+fn compile(fixture: &Fixture, source: &str, output: &Path, options: &[&str]) {
+    let source = fixture.folder.join(source);
+    htc!["compile", source, "-o", output, "--force"]
+        .args(options)
+        .run()
+        .ok();
+    htc!["verify", output].run().ok();
 }
 
 const ALL_SLOTS: [(&str, &str); 2] = [("gp", "q,k,v,o,gate,up,down"), ("grc", "q,k,v,gate,up")];
@@ -174,6 +172,59 @@ fn half_rank_is_an_artifact_that_runs() {
                 let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
                 htc!["run", &artifact].args(run).run().ok();
             }
+        }
+    }
+}
+
+/// A plan that decides about nothing but the order; weights are float16 or float32, and stay so.
+const REORDERED: &str = r#"{"format": "htc-plan", "version": 1, "method": "quantise", "factor_type": "f32",
+    "request": {"order": "ORDER"}, "units": [{"layer": 0, "slots": ["q"], "form": "dense"}]}"#;
+
+/// In another order, as it is and at full rank: the same logits, from other bytes.
+#[test]
+fn another_order_computes_the_same() {
+    let scratch = Scratch::new();
+    let typed = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let plan = |order: &str| {
+        let plan = REORDERED.replace("ORDER", order);
+        typed(scratch.file(&format!("{order}.json"), plan))
+    };
+    let plans = ["on", "off"].map(plan);
+    let text = typed(scratch.file("text.txt", words(3000)));
+    let cache = typed(scratch.path("cache"));
+    let (text, cache) = (&text[..], &cache[..]);
+    let calibrated = ["--calibration", text, "--context", "32", "--cache", cache];
+    for fixture in small().into_iter().chain(large()) {
+        let name = &fixture.name;
+        for source in ["model.gguf", "."] {
+            let model = Arc::new(Model::open(fixture.folder.join(source)).unwrap());
+            let logits = |model: &Arc<Model>| {
+                with_kv_type(model, &fixture.tokens, &fixture.positions, 2, KvType::F32)
+            };
+            let expected = logits(&model);
+            let made = |name: &str, options: &[&str]| {
+                let output = scratch.path(&format!("{name}.htz"));
+                compile(&fixture, source, &output, &[options, &calibrated].concat());
+                output
+            };
+            let on = made("on", &["--plan", &plans[0]]);
+            let off = made("off", &["--plan", &plans[1]]);
+            let full = ["--method", "gp", "--rank", "full", "--factor-type", "f32"];
+            let full = made("full", &[&full[..], &["--order", "on"]].concat());
+            for (artifact, bound) in [(&on, 1e-5), (&full, 1e-3)] {
+                let found = logits(&Arc::new(Model::open(artifact).unwrap()));
+                for (found, expected) in found.iter().zip(&expected) {
+                    let difference = largest_difference(found, expected);
+                    assert!(difference < bound, "{name} {source}: {difference:.2e}");
+                }
+            }
+            let [on, off] = [on, off].map(|path| Artifact::open(&path));
+            assert!(on.manifest.provenance.order.is_some());
+            assert!(off.manifest.provenance.order.is_none());
+            let moved = on.manifest.tensors.iter().zip(&off.manifest.tensors);
+            let moved = moved.filter(|(a, b)| a.sha256 != b.sha256).count();
+            // Of two layers: embedding or head, V, O, gate, up, down, Q and K; norms may be all alike.
+            assert!(moved > 14, "{name} {source}: {moved}");
         }
     }
 }

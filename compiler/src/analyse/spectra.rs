@@ -6,6 +6,7 @@ use htc_formats::source::ModelFile;
 use super::record::{Shared, SharedMember, SinkCoverage, Spectra, Spectrum, Tails, rounded};
 use crate::calibrate::Calibration;
 use crate::math::{Components, FactoriseError, coverage, random_coverage, tail};
+use crate::order::Ordered;
 use crate::plan::allocate::lost_energy;
 use crate::plan::{Member, OfSource, Unit};
 use crate::request::{GaugeKind, Treatment};
@@ -119,6 +120,7 @@ pub(super) fn of_unit(
     gauges: &Gauges,
     sink: Option<&[f64]>,
 ) -> Result<UnitSpectra, UnitError> {
+    let source = &Ordered::new(source, None);
     let mut values = Vec::with_capacity(unit.members.len());
     let mut slots = Vec::with_capacity(unit.members.len());
     for member in &unit.members {

@@ -50,6 +50,9 @@ pub struct Trial {
     pub ratio: f64,
     /// Its bytes.
     pub bytes: u64,
+    /// What it was expected to add to the KL divergence; absent where that was not foreseen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
     /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<(f64, f64)>,
@@ -151,6 +154,7 @@ impl<'a> Bench<'a> {
                     uniform: plan.uniform_type(),
                     ratio,
                     bytes: built.bytes,
+                    expected: plan.expected_loss(),
                     tuned: 0,
                     chosen: false,
                     evaluation,

@@ -15,7 +15,8 @@ pub(super) fn is_executed(dtype: DType) -> bool {
         // Types of intermediate results only.
         | DType::Q8_1
         | DType::Q8K => false,
-        _ => true,
+        // Without blocks there are no rows to take.
+        dtype => dtype.row_bytes(dtype.block_len()).is_some(),
     }
 }
 

@@ -12,6 +12,16 @@ use thiserror::Error;
 use crate::calibrate::CalibrateError;
 use crate::event::Cancelled;
 
+/// The model has no such matrix.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("{matrix}: the model has {layers} layers")]
+pub struct NoMatrix {
+    /// What was asked for.
+    pub matrix: MatrixId,
+    /// Layers of the model.
+    pub layers: usize,
+}
+
 /// Why a backward pass fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -23,13 +33,8 @@ pub enum GradientError {
     #[error("{0} is missing; gradients are those of a model with all of its matrices dense")]
     Missing(Role),
     /// The model has no such matrix.
-    #[error("{matrix}: the model has {layers} layers")]
-    NoMatrix {
-        /// What was asked for.
-        matrix: MatrixId,
-        /// Layers of the model.
-        layers: usize,
-    },
+    #[error(transparent)]
+    NoMatrix(#[from] NoMatrix),
     /// A tensor does not decode.
     #[error("{tensor}: {source}")]
     Block {

@@ -36,7 +36,7 @@ use crate::calibrate::windows::Mixture;
 use crate::event::{Event, Watch};
 use crate::request::CalibrationOptions;
 use crate::system::memory;
-pub use error::GradientError;
+pub use error::{GradientError, NoMatrix};
 use files::{Files, Step};
 use pass::{Pass, windows_at_a_time};
 use store::StoredOutputs;
@@ -68,10 +68,10 @@ impl Gradients {
     /// eᵀ` with the [`shares`](Self::shares) `f` of their tokens. An embedding that is tied costs both.
     ///
     /// # Errors
-    /// [`GradientError::NoMatrix`] for a layer that the model does not have.
-    pub fn of(&self, matrix: MatrixId) -> Result<OutputMoments, GradientError> {
+    /// [`NoMatrix`] for a layer that the model does not have.
+    pub fn of(&self, matrix: MatrixId) -> Result<OutputMoments, NoMatrix> {
         let (hyper, layers) = (&self.hyper, self.hyper.layers);
-        let missing = GradientError::NoMatrix { matrix, layers };
+        let missing = NoMatrix { matrix, layers };
         let index = match matrix {
             MatrixId::Slot { layer, .. } if layer >= layers => return Err(missing),
             MatrixId::Slot { layer, .. } => layer,
@@ -89,11 +89,11 @@ impl Gradients {
     /// The share of every token among those that went through the model, `[vocabulary]`; they add up to 1.
     ///
     /// # Errors
-    /// [`GradientError::NoMatrix`] never: the file of the embedding was there.
-    pub fn shares(&self) -> Result<Vec<f32>, GradientError> {
+    /// [`NoMatrix`] never: the file of the embedding was there.
+    pub fn shares(&self) -> Result<Vec<f32>, NoMatrix> {
         let (matrix, layers) = (MatrixId::Embedding, self.hyper.layers);
         let stored = self.outputs.last();
-        let stored = stored.ok_or(GradientError::NoMatrix { matrix, layers })?;
+        let stored = stored.ok_or(NoMatrix { matrix, layers })?;
         Ok(stored.shares(&self.hyper))
     }
 }

@@ -112,12 +112,13 @@ fn factor_name(source: &ModelFile, role: Role) -> String {
 }
 
 /// Everything about the artifact that is known before the first factor is; with room for its quality where
-/// that is to be `measured`.
+/// that is to be `measured`. `order` names that of what is stored, where it is another.
 pub fn draft(
     source: &ModelFile,
     source_sha256: Digest,
     plan: &Plan,
     calibration: Option<&Calibration>,
+    order: Option<Digest>,
     treatment: &Treatment,
     measured: bool,
 ) -> Manifest {
@@ -152,6 +153,7 @@ pub fn draft(
             linear_algebra: BACKEND.into(),
             calibration: calibration.map(|found| calibration_record(found, treatment.gauge)),
             treatment: treatment_record(treatment),
+            order,
             tuning: None,
         },
         quality: measured.then(QualityRecord::draft),

@@ -21,11 +21,12 @@ use crate::event::{Event, Measurement, Watch};
 use crate::geometry::probe;
 use crate::layout::{self, Job};
 use crate::math::BACKEND;
+use crate::order::{Order, Ordered};
 use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, Found, UnitsError};
+use crate::unit::{self, Factors, Found, UnitError, UnitsError};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
@@ -47,6 +48,8 @@ pub struct Inputs<'a> {
     pub digest: Digest,
     /// Its activations.
     pub calibration: Option<&'a Calibration>,
+    /// The order in which it is stored, where that is another.
+    pub order: Option<&'a Order>,
     /// The layer that the artifact names for a probe.
     pub depth_sink: DepthSinkRecord,
     /// Its vocabulary.
@@ -82,6 +85,7 @@ impl Inputs<'_> {
             self.digest,
             plan,
             calibration,
+            self.order.map(Order::digest),
             &treatment,
             self.measured,
         );
@@ -109,6 +113,7 @@ impl Inputs<'_> {
             depth_sink,
             tokenizer,
             // In the manifest.
+            order: _,
             measured: _,
             tuned: _,
             threads: _,
@@ -194,7 +199,7 @@ impl Inputs<'_> {
                 jobs: &jobs,
                 done: (0..jobs.len()).map(done).collect(),
                 biases: treatment.bias,
-                source,
+                source: Ordered::new(source, self.order),
                 written,
                 writer: &mut writer,
                 journal: &mut journal,
@@ -255,8 +260,8 @@ impl Inputs<'_> {
         mut writing: Writing,
     ) -> Result<Vec<(usize, Found)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
-        let done = writing.done.clone();
-        let treatment = ModelTreatment::new(treatment, self.calibration).of_plan(source, plan);
+        let (done, ordered) = (writing.done.clone(), writing.source);
+        let treatment = ModelTreatment::new(treatment, self.calibration).of_plan(ordered, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
             let mut units = open.filter_map(|index| made(jobs[index]));
@@ -275,7 +280,7 @@ impl Inputs<'_> {
                     unit::check_finite(source, tensor).map_err(of_source)?;
                     Ok(None)
                 }
-                Job::Make(unit) => unit::factorise(source, unit, &treatment)
+                Job::Make(unit) => unit::factorise(&ordered, unit, &treatment)
                     .map(Some)
                     .map_err(of_source),
             },
@@ -300,7 +305,7 @@ struct Writing<'a> {
     done: Vec<bool>,
     /// Whether units have biases that correct them.
     biases: bool,
-    source: &'a ModelFile,
+    source: Ordered<'a>,
     /// The tensors that an earlier run wrote.
     written: Vec<Role>,
     writer: &'a mut HtzWriter,
@@ -325,7 +330,11 @@ impl Writing<'_> {
                 self.found.push((index, factors.found));
             }
             (Job::PassThrough(tensor), _) if !self.done[index] => {
-                let bytes = Cow::Borrowed(self.source.bytes(tensor));
+                let bytes = self.source.bytes(tensor).map_err(|error| {
+                    let tensor = tensor.name.clone();
+                    let source = error;
+                    UnitsError::of(self.source.file())(UnitError::Order { tensor, source })
+                })?;
                 self.ready.insert(tensor.role, bytes);
             }
             _ => {}

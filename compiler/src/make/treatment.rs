@@ -84,7 +84,7 @@ pub struct ExemptChannels {
     pub layer: usize,
     /// The slots that the factors belong to.
     pub slots: Vec<Slot>,
-    /// The channels, ascending.
+    /// The channels, ascending, in the order in which they are stored.
     pub channels: Vec<usize>,
 }
 

@@ -11,7 +11,7 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompileOptions,
-    DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, Method, Planning, Preset,
+    DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, Method, OrderArg, Planning, Preset,
     ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
 };
 
@@ -219,6 +219,13 @@ impl Compiler {
     /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
     pub fn codes(mut self, codes: CodeKinds) -> Self {
         self.wishes.codes = Some(codes);
+        self
+    }
+
+    /// Whether the model is stored in another order than the source's; by default it is with
+    /// [`Method::Quantise`], unless the source stores its numbers in blocks.
+    pub fn order(mut self, order: OrderArg) -> Self {
+        self.wishes.order = Some(order);
         self
     }
 

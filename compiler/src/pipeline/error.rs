@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use htc_formats::htz::HtzError;
-use htc_formats::source::SourceError;
+use htc_formats::source::{ModelFile, SourceError};
 use htc_formats::vocab::VocabularyError;
 use thiserror::Error;
 
@@ -15,6 +15,7 @@ use crate::geometry::probe::ProbeError;
 use crate::gradient::GradientError;
 use crate::make::MakeError;
 use crate::measure::EvaluateError;
+use crate::order::FindError;
 use crate::plan::PlanError;
 use crate::plan::json::PlanFileError;
 use crate::request::TreatmentError;
@@ -118,6 +119,20 @@ pub enum CompileError {
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),
+}
+
+impl CompileError {
+    /// Of a source that no order is found for.
+    pub(super) fn of_order(source: &ModelFile, error: FindError) -> CompileError {
+        let path = source.path.clone();
+        let error = match error {
+            FindError::Missing(role) => UnitError::Missing(role),
+            FindError::Block { tensor, source } => UnitError::Block { tensor, source },
+            FindError::Thread(error) => return error.into(),
+            FindError::Cancelled(error) => return error.into(),
+        };
+        CompileError::Unit { path, error }
+    }
 }
 
 impl From<UnitsError> for CompileError {

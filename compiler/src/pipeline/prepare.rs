@@ -11,6 +11,7 @@ use htc_formats::vocab::HuggingFaceFiles;
 use htc_loader::Model;
 
 use super::CompileError;
+use super::order;
 use super::sized::{FileParts, MadeFrom, is_of_file};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
@@ -20,10 +21,12 @@ use crate::event::{Event, Watch};
 use crate::gradient::{self, Gradients};
 use crate::layout;
 use crate::make::work::Work;
-use crate::plan::{self, Method, OfSource, Plan, PlanError};
+use crate::order::Order;
+use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
+use crate::report::Foreseen;
 use crate::request::{
-    CalibrationOptions, CompileOptions, Goal, Limit, Planning, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Goal, Limit, Planning, Target, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -39,6 +42,8 @@ pub(super) struct Prepared {
     pub source: ModelFile,
     pub digest: Digest,
     pub calibration: Option<Calibration>,
+    /// The order in which the plan is carried out, where it is another.
+    pub order: Option<Order>,
     pub plan: Plan,
     /// How weights are treated first; others may be tried.
     pub treatment: Treatment,
@@ -68,11 +73,20 @@ impl Prepared {
             digest_later,
             plan,
             calibration,
+            self.order.as_ref().map(Order::digest),
             treatment,
             self.measured,
         );
         let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
         HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
+    }
+
+    /// What codes were expected to lose, where types were chosen by that.
+    pub fn foreseen(&self, plan: &Plan) -> Result<Option<Foreseen>, PlanError> {
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        let made_from = self.made_from.as_ref();
+        let found = made_from.map(|made_from| made_from.foreseen(plan, source, calibration));
+        Ok(found.transpose()?.flatten())
     }
 
     /// The plan, or that of another ratio.
@@ -83,7 +97,7 @@ impl Prepared {
             &self.plan,
             self.made_from.as_ref(),
             calibration,
-            ratio,
+            (ratio, self.wanted.goal.limit),
         )
     }
 }
@@ -112,16 +126,24 @@ pub(super) fn uniform(
     Ok(uniform.filter(|uniform| uniform.units() != plan.units()))
 }
 
-/// A plan, or that of another ratio, where it was made and not taken from a file.
+/// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
 pub(super) fn plan_at(
     source: &ModelFile,
     plan: &Plan,
     made_from: Option<&MadeFrom>,
     calibration: Option<&Calibration>,
-    ratio: Option<f64>,
+    (ratio, limit): (Option<f64>, Limit),
 ) -> Result<Plan, PlanError> {
     match (ratio, made_from) {
-        (Some(ratio), Some(made_from)) => made_from.at_ratio(ratio, source, calibration),
+        (Some(ratio), Some(made_from)) => {
+            let mut made = made_from.at_ratio(ratio, source, calibration)?;
+            if made.request().method == Method::Quantise {
+                made.note(format!(
+                    "its size was sought as the smallest within {limit}"
+                ));
+            }
+            Ok(made)
+        }
         _ => Ok(plan.clone()),
     }
 }
@@ -186,6 +208,7 @@ pub(super) fn prepare(
         plan,
         digest,
         calibration,
+        order,
         made_from,
     } = plan(
         &source,
@@ -218,7 +241,15 @@ pub(super) fn prepare(
     let record = calibration.as_ref();
     let measured = wanted.measures(record);
     let digest_later = Digest::default();
-    let draft = layout::draft(&source, digest_later, &plan, record, &treatment, measured);
+    let draft = layout::draft(
+        &source,
+        digest_later,
+        &plan,
+        record,
+        order.as_ref().map(Order::digest),
+        &treatment,
+        measured,
+    );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
     let free = disk::free(disk::folder_of(&options.output));
@@ -242,7 +273,7 @@ pub(super) fn prepare(
                 &plan,
                 made_from.as_ref(),
                 calibration.as_ref(),
-                Some(SEARCHED_RATIO),
+                (Some(SEARCHED_RATIO), limit),
             )
             .ok()
         })
@@ -270,6 +301,7 @@ pub(super) fn prepare(
         source,
         digest,
         calibration,
+        order,
         plan,
         treatment,
         wanted,
@@ -291,6 +323,8 @@ pub struct Planned {
     pub digest: Option<Digest>,
     /// The calibration, where there is one.
     pub calibration: Option<Calibration>,
+    /// The order in which it is carried out, where that is another.
+    pub order: Option<Order>,
     /// What the plan was made from; `None` where it is from a file.
     pub made_from: Option<MadeFrom>,
 }
@@ -316,16 +350,17 @@ pub fn plan(
     let digest = || *read.get_or_init(|| digest_of(source, clock, watch));
     // Once: a file may be a pipe. A plan that is to be made is tried with what is known already.
     let known = match planning {
-        Planning::File(path) => Ok(plan::json::read(path, &source.hyper, digest, source_type)?),
+        Planning::File(path) => {
+            let plan = plan::json::read(path, &source.hyper, digest, source_type)?;
+            order::check(source, plan.request().order)?;
+            Ok(plan)
+        }
         Planning::Make { request, target } => {
-            let known = target.evidence();
-            match plan::make(&source.hyper, request.clone(), &known, source_type) {
-                Ok(_) => {}
-                // What is missing is about to be measured.
-                Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
-                    if is_measured(request, target, calibration.is_some()) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let request = Request {
+                order: order::asked(source, request, watch)?,
+                ..request.clone()
+            };
+            attempt(source, &request, target, calibration.is_some())?;
             Err((request, target))
         }
     };
@@ -340,9 +375,14 @@ pub fn plan(
             })?)
         }
     };
+    let asked = known
+        .as_ref()
+        .map_or_else(|(asked, _)| asked, Plan::request);
+    let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
     let (plan, made_from) = match known {
         Ok(plan) => (plan, None),
         Err((request, target)) => {
+            let request = &request;
             let units = plan::units(&source.hyper, request, source_type)?;
             let gradients = match options.filter(|_| request.method == Method::Quantise) {
                 Some(options) => Some(clock.during(Stage::Calibrate, || {
@@ -356,19 +396,13 @@ pub fn plan(
                 units: &units,
                 calibration: calibration.as_ref(),
                 gradients: gradients.as_ref(),
+                order: order.as_ref(),
             };
             let evidence = profile::measure(measured, request, target, threads, watch)?;
             let made_from = MadeFrom {
                 request: request.clone(),
                 evidence,
-                file: match is_of_file(request) {
-                    true => Some(FileParts {
-                        tokenizer: tokenizer(source)?,
-                        source: source.size(),
-                        tuned: goal.tune_steps(request.method, request.effort) > 0,
-                    }),
-                    false => None,
-                },
+                file: file_parts(source, request, goal)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
             (plan, Some(made_from))
@@ -378,8 +412,44 @@ pub fn plan(
         plan,
         digest: read.into_inner(),
         calibration,
+        order,
         made_from,
     })
+}
+
+/// What a file holds beside its plan, where its size is asked for.
+fn file_parts(
+    source: &ModelFile,
+    request: &Request,
+    goal: Goal,
+) -> Result<Option<FileParts>, CompileError> {
+    let parts = is_of_file(request).then(|| {
+        Ok(FileParts {
+            tokenizer: tokenizer(source)?,
+            source: source.size(),
+            tuned: goal.tune_steps(request.method, request.effort) > 0,
+        })
+    });
+    parts.transpose()
+}
+
+/// Tries a request with what is known already: what is missing may be about to be measured.
+fn attempt(
+    source: &ModelFile,
+    request: &Request,
+    target: &Target,
+    calibrated: bool,
+) -> Result<(), PlanError> {
+    let known = target.evidence();
+    match plan::make(&source.hyper, request.clone(), &known, OfSource(source)) {
+        Ok(_) => Ok(()),
+        Err(PlanError::NoEvidence { .. } | PlanError::NoMeasurement { .. })
+            if is_measured(request, target, calibrated) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The digest of the source.

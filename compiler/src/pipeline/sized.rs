@@ -9,6 +9,7 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::layout;
 use crate::plan::{self, Budget, Evidence, Form, Method, OfSource, Plan, PlanError, Request};
+use crate::report::{Foreseen, ForeseenMatrix, PlainFile};
 use crate::request::{DenseType, Limit, Treatment};
 
 /// Times that a plan is made with what the one before left over.
@@ -99,8 +100,7 @@ impl MadeFrom {
             return Ok(None);
         };
         let mut best: Option<(f64, Plan)> = None;
-        let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
-        for dense in blocks.chain(Code::all().map(DenseType::Bands)) {
+        for dense in all_types() {
             let (hyper, request) = (&source.hyper, self.request.clone());
             let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dense)?;
             let Some((plan, lost)) = made else {
@@ -112,6 +112,49 @@ impl MadeFrom {
             }
         }
         Ok(best.map(|(_, plan)| plan))
+    }
+
+    /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where
+    /// types are not chosen by that.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn foreseen(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Option<Foreseen>, PlanError> {
+        let Some((file, curves)) = self.file.as_ref().zip(self.evidence.curves.as_ref()) else {
+            return Ok(None);
+        };
+        let matrices = plan::losses(plan, curves).map(|(member, form, kl)| ForeseenMatrix {
+            matrix: member.matrix,
+            form: match form {
+                Form::Kept => member.source_type.to_string(),
+                Form::Dense { weight } => weight.to_string(),
+                Form::Bands { codes } => match codes.same() {
+                    Some(code) => code.to_string(),
+                    None => format!("bands of {:.2} bits", codes.mean_bits()),
+                },
+                _ => "other codes".to_owned(),
+            },
+            kl,
+        });
+        let mut foreseen = Foreseen {
+            matrices: matrices.collect(),
+            plain: Vec::new(),
+        };
+        for dtype in all_types() {
+            let (hyper, request) = (&source.hyper, self.request.clone());
+            let made = plan::uniform(hyper, request, &self.evidence, OfSource(source), dtype)?;
+            if let Some((plain, kl)) = made {
+                let bytes = file.length(&plain, source, calibration)?;
+                foreseen.plain.push(PlainFile { dtype, bytes, kl });
+            }
+        }
+        foreseen.plain.sort_by_key(|of| of.bytes);
+        Ok(Some(foreseen))
     }
 
     /// The part of the source's bytes at which what is expected to be lost is well within a limit; `None` where
@@ -225,11 +268,26 @@ impl FileParts {
         let treatment = Treatment::default();
         let digest = Digest::default();
         let measured = calibration.is_some_and(|found| found.held_out.is_some());
-        let draft = layout::draft(source, digest, plan, calibration, &treatment, measured);
+        let order = plan.is_reordered().then_some(digest);
+        let draft = layout::draft(
+            source,
+            digest,
+            plan,
+            calibration,
+            order,
+            &treatment,
+            measured,
+        );
         let draft = layout::reserve_tuning(draft, measured && self.tuned);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }
+}
+
+/// The types and codes that all matrices may have alike.
+fn all_types() -> impl Iterator<Item = DenseType> {
+    let blocks = BlockFit::TYPES.iter().copied().map(DenseType::from);
+    blocks.chain(Code::all().map(DenseType::Bands))
 }
 
 /// The plan that leaves every matrix as it is, and names it.

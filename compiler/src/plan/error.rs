@@ -169,6 +169,23 @@ pub enum PlanError {
         /// How to get it.
         remedy: &'static str,
     },
+    /// Another order would tear blocks apart.
+    #[error(
+        "`order` on: the source stores {tensor} as {dtype}, whose blocks of {block} columns would be torn apart; leave \
+         `order` out, or compile the source that it was made from",
+        block = dtype.block_len()
+    )]
+    OrderOfBlocks {
+        /// The tensor in the source.
+        tensor: String,
+        /// Its type.
+        dtype: DType,
+    },
+    /// The order is found in what calibration saw.
+    #[error(
+        "`order` on: the order is found on text; calibrate with `calibration`, or leave `order` out"
+    )]
+    OrderWithoutText,
     /// A fixed rank leaves nothing to allocate.
     #[error(
         "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \

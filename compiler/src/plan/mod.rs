@@ -31,7 +31,7 @@ use form::factor_type_for;
 use kind::Kind;
 
 use crate::request::{
-    Allocation, DenseType, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
+    Allocation, DenseType, OrderArg, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
 };
 
 pub use crate::request::{Budget, Method, Request};
@@ -39,7 +39,7 @@ pub use check::Fault;
 pub use error::PlanError;
 pub use evidence::{Branches, Curve, Evidence, Point};
 pub use form::{Form, StoredForm};
-pub use quantise::{matrices, uniform};
+pub use quantise::{losses, matrices, uniform};
 pub use sources::{OfSource, SourceTypes};
 pub use unit::{Member, Unit, UnitPlan, place};
 
@@ -404,6 +404,11 @@ impl Plan {
         &self.request
     }
 
+    /// Whether it is carried out on a model in another order.
+    pub fn is_reordered(&self) -> bool {
+        self.request.order == Some(OrderArg::On)
+    }
+
     /// Says how weights are to be treated when the plan is carried out.
     pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
         self.request.treatment = treatment;
@@ -413,6 +418,11 @@ impl Plan {
     /// chosen by that.
     pub fn expected_loss(&self) -> Option<f64> {
         self.expected_loss
+    }
+
+    /// Says something more of the plan as a whole.
+    pub(crate) fn note(&mut self, said: String) {
+        self.notes.push(said);
     }
 
     /// The matrices that are decided about, in the order of execution.

@@ -48,12 +48,15 @@ pub(super) fn allocate(
     source_type: &impl SourceTypes,
 ) -> Result<(Vec<UnitPlan>, f64), PlanError> {
     let lacking = |needs, remedy| PlanError::NoMeasurement { needs, remedy };
-    let beside = match request.budget {
-        Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_) => evidence
-            .beside
-            .ok_or_else(|| lacking("the bytes of the file beside its matrices", "give the file"))?,
-        Budget::Bytes(_) => 0,
-        budget => return Err(PlanError::NotOfFiles { budget }),
+    let (beside, budget) = match (request.budget, evidence.beside) {
+        (Budget::FileSize(total), Some(beside)) => (beside, total.saturating_sub(beside)),
+        (Budget::Bytes(total), _) => (0, total),
+        // Bits and parts are made bytes of the file where there is one.
+        (Budget::FileSize(_) | Budget::Bits(_) | Budget::Ratio(_), None) => {
+            let needs = "the bytes of the file beside its matrices";
+            return Err(lacking(needs, "give the file"));
+        }
+        (budget, _) => return Err(PlanError::NotOfFiles { budget }),
     };
     let curves = evidence.curves.as_ref().ok_or_else(|| {
         lacking(
@@ -66,21 +69,12 @@ pub(super) fn allocate(
         .iter()
         .map(|member| choices(member, curves))
         .collect();
-    let budget = match request.budget {
-        Budget::FileSize(total) => total.saturating_sub(beside),
-        Budget::Bytes(total) => total,
-        budget => return Err(PlanError::NotOfFiles { budget }),
-    };
     let Some((chosen, lost)) = best(&core(choices.clone(), budget), budget) else {
         let least = choices.iter().map(|of| of.iter().map(|c| c.bytes).min());
         let least: u64 = least.flatten().sum();
-        let whole = match request.budget {
-            Budget::FileSize(_) => least + beside,
-            _ => least,
-        };
         return Err(PlanError::FileTooSmall {
             budget: request.budget,
-            smallest: whole,
+            smallest: least + beside,
         });
     };
     let units = members
@@ -111,7 +105,7 @@ pub fn uniform(
     };
     let mut lost = 0.0;
     let units = matrices(hyper, &source_type).into_iter().map(|member| {
-        let mut of_member = choices(&member, curves).into_iter();
+        let mut of_member = forms(&member, curves).into_iter();
         let found = of_member.find(|choice| is_in(&choice.form, dense));
         lost += found.as_ref().map_or(0.0, |choice| choice.loss);
         UnitPlan {
@@ -124,7 +118,8 @@ pub fn uniform(
     if units.iter().all(|unit| unit.form == Form::Kept) {
         return Ok(None);
     }
-    let plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    let mut plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
+    plan.expected_loss = Some(lost);
     Ok(Some((plan, lost)))
 }
 
@@ -137,8 +132,27 @@ fn is_in(form: &Form, dense: DenseType) -> bool {
     }
 }
 
-/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
-fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+/// What each matrix of a plan is expected to lose, where its form was measured; kept as in the source it loses
+/// nothing.
+pub fn losses<'a>(
+    plan: &'a Plan,
+    curves: &'a [Curve],
+) -> impl Iterator<Item = (&'a Member, &'a Form, f64)> {
+    let units = plan.units().iter();
+    let members =
+        units.flat_map(|unit| unit.members.iter().map(move |member| (member, &unit.form)));
+    members.filter_map(|(member, form)| {
+        let own = curves.iter().find(|curve| curve.matrix == member.matrix)?;
+        let loss = match form {
+            Form::Kept => 0.0,
+            form => own.points.iter().find(|point| point.form == *form)?.loss,
+        };
+        Some((member, form, loss))
+    })
+}
+
+/// The forms that a matrix may have.
+fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
     let members = std::slice::from_ref(member);
     let of = |form: Form, loss| Choice {
         bytes: form.bytes(members),
@@ -153,7 +167,12 @@ fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         .iter()
         .filter(|point| new(&point.form) && point.loss.is_finite())
         .map(|point| of(point.form.clone(), point.loss.max(0.0)));
-    let mut all: Vec<Choice> = dense.chain([of(Form::Kept, 0.0)]).collect();
+    dense.chain([of(Form::Kept, 0.0)]).collect()
+}
+
+/// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
+fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+    let mut all = forms(member, curves);
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
             .partial_cmp(&(b.bytes, b.loss))
@@ -434,11 +453,15 @@ mod tests {
                 point(DType::F32, f64::NAN),
             ],
         };
-        let found: Vec<Form> = choices(&member, &[curve])
+        let dense = |weight| Form::Dense { weight };
+        let curves = [curve];
+        let found: Vec<Form> = choices(&member, &curves)
             .iter()
             .map(|c| c.form.clone())
             .collect();
-        let dense = |weight| Form::Dense { weight };
+        // A file of one type has it nevertheless.
+        let all = forms(&member, &curves);
+        assert!(all.iter().any(|c| c.form == dense(DType::Q5K)));
         assert_eq!(found, [dense(DType::Q4K), dense(DType::Q8_0), Form::Kept]);
     }
 }

@@ -5,13 +5,13 @@ use htc_formats::DType;
 use htc_formats::bands::BAND;
 use htc_formats::block::{BlockError, BlockFit};
 use htc_formats::model::Role;
-use htc_formats::source::ModelFile;
 
 use super::bands;
 use super::sample::{Sample, costs};
 use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::math::FactoriseError;
+use crate::order::Ordered;
 use crate::plan::{self, Curve, Form, Member, Point};
 use crate::request::CodeKinds;
 use crate::system::ordered;
@@ -23,7 +23,7 @@ use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
 /// # Errors
 /// [`UnitsError::Unit`] where a weight does not decode or is not finite, or a second moment is none.
 pub fn measure(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     members: &[Member],
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
@@ -39,7 +39,7 @@ pub fn measure(
         members.len(),
         |index| {
             let curve = of_matrix(source, &members[index], treatment, gradients, codes);
-            curve.map_err(UnitsError::of(source))
+            curve.map_err(UnitsError::of(source.file()))
         },
         |index, curve| {
             watch.done(members[index].matrix.name())?;
@@ -68,7 +68,7 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
 
 /// What a matrix loses in every type.
 fn of_matrix(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     member: &Member,
     treatment: &ModelTreatment,
     gradients: Option<&Gradients>,
@@ -92,7 +92,7 @@ fn of_matrix(
         None => None,
     };
     let costs = match gradients {
-        Some(gradients) => costs(gradients, matrix, place, moment)?,
+        Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
         None => Vec::new(),
     };
     let effort = treatment.effort().work();

@@ -9,6 +9,7 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::{Calibration, StoredLayer};
 use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
+use crate::order::{Order, Ordered};
 use crate::plan::allocate::Allocator;
 use crate::plan::{self, Branches, Evidence, Method, OfSource, Request, Unit};
 use crate::request::Target;
@@ -28,6 +29,14 @@ pub struct Measured<'a> {
     pub calibration: Option<&'a Calibration>,
     /// What errors at the outputs of its matrices cost.
     pub gradients: Option<&'a Gradients>,
+    /// The order in which it will be stored, where that is another.
+    pub order: Option<&'a Order>,
+}
+
+impl<'a> Measured<'a> {
+    fn ordered(&self) -> Ordered<'a> {
+        Ordered::new(self.source, self.order)
+    }
 }
 
 /// Measures what the allocator of a request looks at; whatever it does not look at is left out, and
@@ -53,10 +62,11 @@ pub fn measure(
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {
         let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
+        let treatment = treatment.in_order(measured.order);
         let treatment = treatment.with_effort(request.effort);
         let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
         let curves = curves::measure(
-            measured.source,
+            &measured.ordered(),
             &members,
             &treatment,
             measured.gradients,
@@ -81,7 +91,8 @@ pub fn measure(
         // Without biases, whatever is asked for: a plan does not depend on how weights are treated, so that
         // candidates with biases and without have one plan, and what was chosen is what asking for it gives.
         let treatment = Treatment::with_gauge(kind);
-        let treatment = ModelTreatment::new(treatment, measured.calibration);
+        let treatment =
+            ModelTreatment::new(treatment, measured.calibration).in_order(measured.order);
         let spectra = spectra(measured, request, &treatment, threads, watch)?;
         if whitened {
             evidence.whitened = Some(spectra);
@@ -156,7 +167,7 @@ fn spectra(
     threads: usize,
     watch: Watch,
 ) -> Result<Vec<Vec<f64>>, UnitsError> {
-    let Measured { source, units, .. } = measured;
+    let (source, units) = (measured.ordered(), measured.units);
     let shared = request.method == Method::SharedBasis;
     watch.tell(Event::Measuring(Measurement::Spectra, units.len()));
     let mut spectra = Vec::with_capacity(units.len());
@@ -166,8 +177,8 @@ fn spectra(
         // A spectrum takes no room, so a slow unit need not hold up the others.
         units.len(),
         |index| {
-            let spectrum = spectrum::of_unit(source, &units[index], shared, treatment);
-            spectrum.map_err(UnitsError::of(source))
+            let spectrum = spectrum::of_unit(&source, &units[index], shared, treatment);
+            spectrum.map_err(UnitsError::of(source.file()))
         },
         |index, spectrum| {
             watch.done(&units[index].label())?;

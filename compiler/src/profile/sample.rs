@@ -3,11 +3,12 @@
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::MatrixId;
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::ModelTensor;
 
 use crate::calibrate::Place;
-use crate::gradient::{GradientError, Gradients};
+use crate::gradient::Gradients;
 use crate::math::{Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::request::Work;
 use crate::unit::UnitError;
 
@@ -25,11 +26,11 @@ pub(super) struct Cost {
 /// often its rows are looked up and the gradients there.
 pub(super) fn costs(
     gradients: &Gradients,
+    order: Option<&Order>,
     matrix: MatrixId,
     place: Option<Place>,
     moment: Option<SecondMoment<'_>>,
 ) -> Result<Vec<Cost>, UnitError> {
-    let unknown = |error: GradientError| UnitError::Cost(error.to_string());
     let mut costs = Vec::with_capacity(2);
     if let (Some(place), Some(moment)) = (place, moment) {
         let of = if place == Place::Head {
@@ -37,29 +38,36 @@ pub(super) fn costs(
         } else {
             matrix
         };
+        let rows = gradients.of(of)?.diagonal;
         costs.push(Cost {
-            rows: gradients.of(of).map_err(unknown)?.diagonal,
+            rows: match order.and_then(|order| order.outputs(of)) {
+                None => rows,
+                Some(order) => reordered(&rows, order),
+            },
             order: moment.order,
             moment: moment.values.to_vec(),
         });
     }
     if matrix == MatrixId::Embedding {
-        let found = gradients.of(matrix).map_err(unknown)?;
-        let order = found.diagonal.len();
-        let mut moment = vec![0.0; order * order];
+        let found = gradients.of(matrix)?;
+        let n = found.diagonal.len();
+        let mut moment = vec![0.0; n * n];
         for block in &found.blocks {
             let mut numbers = block.lower.iter();
             for row in 0..block.order {
-                let to = &mut moment[(block.first + row) * order + block.first..][..=row];
+                let to = &mut moment[(block.first + row) * n + block.first..][..=row];
                 for (to, &from) in to.iter_mut().zip(numbers.by_ref()) {
                     *to = f64::from(from);
                 }
             }
         }
         costs.push(Cost {
-            rows: gradients.shares().map_err(unknown)?,
-            order,
-            moment,
+            rows: gradients.shares()?,
+            order: n,
+            moment: match order.and_then(|order| order.outputs(matrix)) {
+                None => moment,
+                Some(order) => reordered_lower(&moment, order),
+            },
         });
     }
     Ok(costs)
@@ -80,25 +88,28 @@ pub(super) struct Sample {
 
 impl Sample {
     /// Rows at equal distances, as many as the effort says.
-    pub fn of(source: &ModelFile, tensor: &ModelTensor, effort: Work) -> Result<Sample, UnitError> {
+    pub fn of(
+        source: &Ordered<'_>,
+        tensor: &ModelTensor,
+        effort: Work,
+    ) -> Result<Sample, UnitError> {
         let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
-        let bytes = source.bytes(tensor);
-        let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0);
         let mut values = vec![0.0; rows * cols];
         let mut indices = Vec::with_capacity(rows);
         for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
             let row = (2 * index + 1) * tensor.rows / (2 * rows);
-            let bytes = &bytes[row * row_bytes..][..row_bytes];
-            block::decode(tensor.dtype, bytes, values).map_err(|source| UnitError::Block {
+            let decoded = source.decode(tensor, row..row + 1, values);
+            decoded.map_err(|source| UnitError::Block {
                 tensor: tensor.name.clone(),
                 source,
             })?;
-            if let Some(col) = values.iter().position(|value| !value.is_finite()) {
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                let (row, col) = source.place_in_source(tensor, row, at);
                 return Err(UnitError::NotFinite {
                     tensor: tensor.name.clone(),
                     row,
                     col,
-                    value: values[col],
+                    value: values[at],
                 });
             }
             indices.push(row);

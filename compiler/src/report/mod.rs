@@ -2,6 +2,7 @@
 
 mod calibrated;
 mod forecast;
+mod foreseen;
 mod quality;
 mod summary;
 
@@ -23,6 +24,7 @@ use crate::tune::Tuning;
 
 pub use calibrated::{Calibrated, HeadError, OutputError};
 pub use forecast::{Forecast, seconds_for_people};
+pub use foreseen::{Foreseen, ForeseenMatrix, PlainFile};
 pub use quality::Quality;
 pub use summary::{Bases, Biases, SlotSummary, Summary, notes};
 
@@ -56,6 +58,9 @@ pub struct Report {
     /// Candidates among which the artifact was chosen; absent where there was no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
+    /// What codes were expected to lose; absent where none were chosen by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreseen: Option<Foreseen>,
     /// How its norms were tuned; absent where that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
@@ -115,6 +120,8 @@ pub struct Made<'a> {
     pub chosen: Chosen,
     /// What was expected.
     pub estimate: Estimate,
+    /// What codes were expected to lose.
+    pub foreseen: Option<Foreseen>,
     /// How long it took.
     pub clock: &'a StageClock,
     /// The most memory of its own that the process was seen with, bytes.
@@ -156,6 +163,7 @@ impl Report {
             calibration,
             chosen,
             estimate,
+            foreseen,
             clock,
             peak_memory,
         } = made;
@@ -165,7 +173,7 @@ impl Report {
         let mut summary = Summary::new(source, &chosen.plan, &record, chosen.treatment.bias);
         summary.notes.extend(chosen.notes);
         if let Some(limit) = &chosen.limit {
-            summary.decided_by(limit, chosen.plan.request().method);
+            summary.decided_by(limit, chosen.plan.request());
         }
         Report {
             source: name_of(&options.input),
@@ -182,6 +190,7 @@ impl Report {
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
+            foreseen,
             tuning: chosen.tuning,
             plan: record,
             threads: options.threads,

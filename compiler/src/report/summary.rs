@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
 use crate::plan::{Budget, Method, Plan, Request, UnitPlan};
+use crate::request::Effort;
 use crate::system::show::bytes_for_people;
 use crate::unit::stored_tensors;
 
@@ -181,9 +182,13 @@ impl Summary {
 
 impl Summary {
     /// States the limit that decided on the size where one was asked for: of the file that it came to no size was.
-    pub(crate) fn decided_by(&mut self, limit: &str, method: Method) {
+    pub(crate) fn decided_by(&mut self, limit: &str, request: &Request) {
+        let Request { method, effort, .. } = *request;
         if method == Method::Quantise {
             self.asked = format!("--method {} {limit}", method.name());
+            if effort != Effort::default() {
+                self.asked += &format!(" --effort {effort}");
+            }
         }
     }
 }

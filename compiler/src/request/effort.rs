@@ -61,7 +61,7 @@ impl Effort {
                 gradient_tokens: 16_384,
                 sweeps: 2,
                 sampled_rows: 128,
-                tune_steps: 40,
+                tune_steps: 20,
             },
             Effort::High => Work {
                 calibration_tokens: 4 * DEFAULT_TOKENS,

@@ -84,6 +84,44 @@ impl fmt::Display for Budget {
     }
 }
 
+/// Whether a model is stored in another order than the source's, in which codes lose less; it computes the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderArg {
+    /// In the one that calibration finds.
+    On,
+    /// In the source's.
+    Off,
+}
+
+impl OrderArg {
+    /// Both.
+    pub const ALL: [OrderArg; 2] = [OrderArg::On, OrderArg::Off];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OrderArg::On => "on",
+            OrderArg::Off => "off",
+        }
+    }
+}
+
+impl FromStr for OrderArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = OrderArg::ALL.into_iter().find(|arg| arg.name() == text);
+        known.ok_or_else(|| "the order is on or off".to_owned())
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for OrderArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// How dense matrices are encoded anew; without one they stay as in the source, and so
 /// does a matrix that the source stores in no more bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,6 +278,9 @@ pub struct Request {
     pub dense: DenseTypes,
     /// The kinds of code that [`Method::Quantise`] chooses from.
     pub codes: CodeKinds,
+    /// Whether the model is stored in another order; by default where it is in codes and the source does not store
+    /// its numbers in blocks.
+    pub order: Option<OrderArg>,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
@@ -266,7 +307,7 @@ impl fmt::Display for Request {
             if self.codes != CodeKinds::default() {
                 write!(f, " --codes {}", self.codes.name())?;
             }
-            return Ok(());
+            return self.fmt_order(f);
         }
         write!(
             f,
@@ -292,7 +333,17 @@ impl fmt::Display for Request {
         if self.treatment != TreatmentRequest::default() {
             write!(f, " {}", self.treatment)?;
         }
-        f.write_str(&effort)
+        f.write_str(&effort)?;
+        self.fmt_order(f)
+    }
+}
+
+impl Request {
+    fn fmt_order(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.order {
+            Some(order) => write!(f, " --order {order}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -438,7 +489,7 @@ impl fmt::Display for FirstPositions {
     }
 }
 
-as_typed!(Allocator, Floor, FirstPositions);
+as_typed!(Allocator, Floor, FirstPositions, OrderArg);
 
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

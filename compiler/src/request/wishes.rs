@@ -5,8 +5,8 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
-    FirstPositions, Floor, GaugeKind, Method, Request, SinkProtection, TextSource, TreatmentError,
-    TreatmentRequest,
+    FirstPositions, Floor, GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource,
+    TreatmentError, TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -40,6 +40,8 @@ pub struct Wishes {
     pub dense: DenseTypes,
     /// The kinds of code to choose from; all by default.
     pub codes: Option<CodeKinds>,
+    /// Whether the model is stored in another order; see [`Request::order`].
+    pub order: Option<OrderArg>,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
     /// How much work goes into it.
@@ -90,6 +92,7 @@ impl Wishes {
             factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
             dense: self.dense,
             codes: self.codes.unwrap_or_default(),
+            order: self.order,
             treatment: self.treatment,
             effort: self.effort,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::bands::{Bands, Codes, Packer, STRIP_ROWS};
 use htc_formats::block;
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::ModelTensor;
 
 use super::treatment::SiteInputs;
 use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
@@ -15,6 +15,7 @@ use crate::math::{
     Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
 };
+use crate::order::Ordered;
 use crate::plan::{Member, UnitPlan};
 
 /// Numbers that are decoded at a time, about: a matrix of the vocabulary need not be in memory as a
@@ -23,7 +24,7 @@ const PORTION: usize = 1 << 20;
 
 /// Encodes every member of a unit in `dtype`.
 pub(super) fn dense(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     dtype: DType,
     treatment: &ModelTreatment,
@@ -45,7 +46,7 @@ pub(super) fn dense(
 
 /// Encodes every member of a unit in bands of these codes.
 pub(super) fn bands(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     bands: &Codes,
     treatment: &ModelTreatment,
@@ -63,7 +64,7 @@ pub(super) fn bands(
 }
 
 /// The arithmetic's refusal of a unit.
-fn failed(source: &ModelFile, unit: &UnitPlan, error: FactoriseError) -> UnitError {
+fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitError {
     let matrix = unit.members.first().map(|member| member.matrix);
     UnitError::Factorise {
         tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
@@ -73,7 +74,7 @@ fn failed(source: &ModelFile, unit: &UnitPlan, error: FactoriseError) -> UnitErr
 
 /// Encodes every member of a unit, and adds up what that loses.
 fn all(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
     encode: impl Fn(&Member, Option<SecondMoment<'_>>) -> Result<(Vec<u8>, [Energies; 2]), UnitError>,
@@ -131,7 +132,7 @@ struct Code {
 
 /// The bytes of a matrix in another type, and what that loses.
 fn encode(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     member: &Member,
     code: &Code,
     moment: Option<SecondMoment<'_>>,
@@ -143,20 +144,19 @@ fn encode(
         source,
     };
     let (rows, cols, dtype) = (member.rows, member.cols, code.dtype);
-    let row_bytes = |dtype: DType| dtype.row_bytes(cols).unwrap_or(0).max(1);
-    let (from_bytes, to_bytes) = (row_bytes(tensor.dtype), row_bytes(dtype));
+    let to_bytes = dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1);
     let step = step.next_multiple_of(codes::STRIP);
     let mut bytes = vec![0; rows * to_bytes];
     let mut sums = [Energies::default(); 2];
     let (mut values, mut stored) = (Vec::new(), Vec::new());
-    let from = source.bytes(tensor).chunks(step * from_bytes);
-    for (portion, (from, to)) in from.zip(bytes.chunks_mut(step * to_bytes)).enumerate() {
-        let here = from.len() / from_bytes;
+    for (portion, to) in bytes.chunks_mut(step * to_bytes).enumerate() {
+        let (first, here) = (portion * step, to.len() / to_bytes);
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
-        block::decode(tensor.dtype, from, &mut values).map_err(codec)?;
-        check_finite(tensor, &values, portion * step)?;
+        let decoded = source.decode(tensor, first..first + here, &mut values);
+        decoded.map_err(codec)?;
+        check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
             cols,
@@ -189,7 +189,7 @@ fn encode(
 /// The bytes of a matrix in bands, and what that loses. It is read twice, some strips at a time: the scales of
 /// its columns are of all rows.
 fn encode_bands(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     member: &Member,
     (bands, (feedback, sweeps)): (&Codes, (Option<&Feedback>, usize)),
     moment: Option<SecondMoment<'_>>,
@@ -201,22 +201,22 @@ fn encode_bands(
         source,
     };
     let (rows, cols) = (member.rows, member.cols);
-    let row_bytes = tensor.dtype.row_bytes(cols).unwrap_or(0).max(1);
     let step = (PORTION / cols.max(1)).max(1).next_multiple_of(STRIP_ROWS);
-    let portions = || source.bytes(tensor).chunks(step * row_bytes).enumerate();
-    let decode = |(portion, from): (usize, &[u8]), values: &mut Vec<f32>| {
-        values.resize(from.len() / row_bytes * cols, 0.0);
-        let decoded = block::decode(tensor.dtype, from, values);
+    let portions = || (0..rows).step_by(step);
+    let decode = |first: usize, values: &mut Vec<f32>| {
+        let here = step.min(rows - first);
+        values.resize(here * cols, 0.0);
+        let decoded = source.decode(tensor, first..first + here, values);
         decoded.map_err(|source| UnitError::Block {
             tensor: tensor.name.clone(),
             source,
         })?;
-        check_finite(tensor, values, portion * step)
+        check_finite(source, tensor, values, first)
     };
     let mut values = Vec::new();
     let mut energies = ColumnEnergies::new(cols);
-    for portion in portions() {
-        decode(portion, &mut values)?;
+    for first in portions() {
+        decode(first, &mut values)?;
         for row in values.chunks_exact(cols) {
             energies.add(row).map_err(refused)?;
         }
@@ -225,10 +225,10 @@ fn encode_bands(
     let mut packer = Packer::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
     let mut coder = StripCoder::new(bands, &columns, feedback, sweeps);
-    for portion in portions() {
-        decode(portion, &mut values)?;
+    for first in portions() {
+        decode(first, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
-            let strip = portion.0 * (step / STRIP_ROWS) + strip;
+            let strip = first / STRIP_ROWS + strip;
             let weight = weight_of(values, cols);
             let coded = coder.code(weight).map_err(refused)?;
             let packed = coded.pack(strip, &mut packer);
@@ -239,11 +239,11 @@ fn encode_bands(
     let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
     let mut sums = [Energies::default(); 2];
     let mut stored = Vec::new();
-    for portion in portions() {
-        decode(portion, &mut values)?;
+    for first in portions() {
+        decode(first, &mut values)?;
         stored.resize(values.len(), 0.0);
         for (row, stored) in stored.chunks_exact_mut(cols).enumerate() {
-            let read = stored_bands.row(portion.0 * step + row, stored);
+            let read = stored_bands.row(first + row, stored);
             read.map_err(|error| refused(error.into()))?;
         }
         let lost = self::energies(weight_of(&values, cols), &stored, moment);
@@ -263,14 +263,21 @@ fn weight_of(values: &[f32], cols: usize) -> Weight<'_> {
 }
 
 /// Names the first number of some rows that is not finite.
-fn check_finite(tensor: &ModelTensor, values: &[f32], first_row: usize) -> Result<(), UnitError> {
-    match values.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(at) => Err(UnitError::NotFinite {
-            tensor: tensor.name.clone(),
-            row: first_row + at / tensor.cols,
-            col: at % tensor.cols,
-            value: values[at],
-        }),
-    }
+fn check_finite(
+    source: &Ordered<'_>,
+    tensor: &ModelTensor,
+    values: &[f32],
+    first_row: usize,
+) -> Result<(), UnitError> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else {
+        return Ok(());
+    };
+    let (row, col) = (first_row + at / tensor.cols, at % tensor.cols);
+    let (row, col) = source.place_in_source(tensor, row, col);
+    Err(UnitError::NotFinite {
+        tensor: tensor.name.clone(),
+        row,
+        col,
+        value: values[at],
+    })
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::block;
 use htc_formats::model::{MatrixId, Part, Slot};
-use htc_formats::source::ModelFile;
 
 use super::treatment::SiteInputs;
 use super::{
@@ -21,11 +20,12 @@ use crate::math::{
     bias_correction, low_rank_error, low_rank_with, random_coverage, shared_basis_with,
     shared_error, tail,
 };
+use crate::order::Ordered;
 use crate::plan::{Form, Member, UnitPlan};
 
 /// Makes what a unit of a factorised form stores.
 pub(super) fn factorised(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
@@ -67,7 +67,7 @@ pub(super) fn factorised(
 
 /// What a unit's factors are made by: which errors count, and what must not be lost.
 struct Terms<'a> {
-    source: &'a ModelFile,
+    source: &'a Ordered<'a>,
     unit: &'a UnitPlan,
     gauge: Arc<Gauge>,
     output: Option<Diagonal>,
@@ -102,7 +102,7 @@ struct Stored<'a> {
 
 impl<'a> Terms<'a> {
     fn new(
-        source: &'a ModelFile,
+        source: &'a Ordered<'a>,
         unit: &'a UnitPlan,
         treatment: &ModelTreatment,
         weights: &[Weight<'_>],
@@ -313,7 +313,7 @@ impl<'a> Terms<'a> {
 }
 
 /// Names the tensor of a member that the mathematics refuses.
-fn failed(source: &ModelFile, unit: &UnitPlan, index: usize, error: FactoriseError) -> UnitError {
+fn failed(source: &Ordered<'_>, unit: &UnitPlan, index: usize, error: FactoriseError) -> UnitError {
     let index = weight_of(&error).unwrap_or(index);
     UnitError::Factorise {
         tensor: weight_name(source, unit.members[index].matrix),
@@ -352,7 +352,7 @@ fn gauges(
 
 /// What a factorisation lost on the mean input, with the slot's own bias where it has one.
 fn with_own_bias(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     matrix: MatrixId,
     mut lost: Vec<f32>,
 ) -> Result<Vec<f32>, UnitError> {
@@ -362,11 +362,10 @@ fn with_own_bias(
     };
     check_finite(source, tensor)?;
     let mut own = vec![0.0; lost.len()];
-    block::decode(tensor.dtype, source.bytes(tensor), &mut own).map_err(|source| {
-        UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        }
+    let decoded = source.decode(tensor, 0..1, &mut own);
+    decoded.map_err(|source| UnitError::Block {
+        tensor: tensor.name.clone(),
+        source,
     })?;
     lost.iter_mut()
         .zip(own)

@@ -17,8 +17,10 @@ use thiserror::Error;
 
 use crate::calibrate::Place;
 use crate::codes::CodeError;
+use crate::gradient::NoMatrix;
 use crate::math::codes::BandsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
+use crate::order::{OrderError, Ordered};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
@@ -142,9 +144,17 @@ pub enum UnitError {
         /// The type.
         dtype: DType,
     },
+    /// A tensor that stays as it is has no other order.
+    #[error("tensor {tensor}: {source}")]
+    Order {
+        /// Name in the source.
+        tensor: String,
+        /// Why.
+        source: OrderError,
+    },
     /// What errors of a matrix cost is not known.
-    #[error("{0}")]
-    Cost(String),
+    #[error(transparent)]
+    Cost(#[from] NoMatrix),
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \
@@ -195,7 +205,7 @@ pub fn stored_tensors(unit: &UnitPlan, biases: bool) -> Vec<StoredTensor> {
 /// # Errors
 /// [`UnitError`], which names the tensor.
 pub fn factorise(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &UnitPlan,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
@@ -231,16 +241,15 @@ pub(crate) fn weight_name(source: &ModelFile, matrix: MatrixId) -> String {
         .map_or_else(|| role.to_string(), |t| t.name.clone())
 }
 
-/// The numbers of a matrix.
-pub(crate) fn dense_weight(source: &ModelFile, member: &Member) -> Result<Vec<f32>, UnitError> {
+/// The numbers of a matrix, as it is stored.
+pub(crate) fn dense_weight(source: &Ordered<'_>, member: &Member) -> Result<Vec<f32>, UnitError> {
     let role = member.matrix.weight();
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
     let mut values = vec![0.0; member.rows * member.cols];
-    block::decode(tensor.dtype, source.bytes(tensor), &mut values).map_err(|source| {
-        UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        }
+    let decoded = source.decode(tensor, 0..member.rows, &mut values);
+    decoded.map_err(|source| UnitError::Block {
+        tensor: tensor.name.clone(),
+        source,
     })?;
     Ok(values)
 }

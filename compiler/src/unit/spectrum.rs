@@ -1,14 +1,13 @@
 //! The singular values of one unit's weights, and the components its slots share, from the
 //! source's bytes.
 
-use htc_formats::source::ModelFile;
-
 use super::{ModelTreatment, UnitError, dense_weight, weight_name};
 use crate::calibrate::Place;
 use crate::math::{
     BasisOptions, BasisWeighting, Components, FactoriseError, Gauge, LowRankOptions, Path, Weight,
     low_rank_with, shared_basis_with, shared_components, shared_singular_values, singular_values,
 };
+use crate::order::Ordered;
 use crate::plan::Unit;
 
 /// The singular values of a unit's weight under its gauge, decreasing; for slots that share a basis the square roots
@@ -17,7 +16,7 @@ use crate::plan::Unit;
 /// # Errors
 /// [`UnitError`] where a weight is missing, does not decode or is not finite.
 pub fn of_unit(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &Unit,
     shared: bool,
     treatment: &ModelTreatment,
@@ -64,21 +63,21 @@ pub fn of_unit(
 ///
 /// # Errors
 /// [`UnitError`] where a weight is missing, does not decode or is not finite.
-pub fn components(source: &ModelFile, unit: &Unit) -> Result<Components, UnitError> {
+pub fn components(source: &Ordered<'_>, unit: &Unit) -> Result<Components, UnitError> {
     let dense = dense(source, unit)?;
     let weights = weights(source, unit, &dense)?;
     shared_components(&weights, BasisWeighting::Normalised).map_err(failed(source, unit, 0))
 }
 
 /// The numbers of every slot.
-fn dense(source: &ModelFile, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
+fn dense(source: &Ordered<'_>, unit: &Unit) -> Result<Vec<Vec<f32>>, UnitError> {
     let members = unit.members.iter();
     members.map(|member| dense_weight(source, member)).collect()
 }
 
 /// The same as matrices, checked.
 fn weights<'a>(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &Unit,
     dense: &'a [Vec<f32>],
 ) -> Result<Vec<Weight<'a>>, UnitError> {
@@ -97,7 +96,7 @@ fn weights<'a>(
 
 /// Names the tensor of a slot that the mathematics refuses.
 fn failed(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     unit: &Unit,
     index: usize,
 ) -> impl Fn(FactoriseError) -> UnitError + use<> {

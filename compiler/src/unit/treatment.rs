@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use htc_formats::model::Site;
-use htc_formats::source::ModelFile;
 
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::{Calibration, Moment, Place};
@@ -14,6 +13,7 @@ use crate::math::{
     Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
     mean_energy, weighted_energies,
 };
+use crate::order::{Order, Ordered, reordered, reordered_moment};
 use crate::plan::{Form, Plan, UnitPlan};
 use crate::request::{Effort, GaugeKind, SinkProtection, Treatment};
 
@@ -117,7 +117,8 @@ impl SiteInputs {
 pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
-    planned: Option<(&'a ModelFile, &'a Plan)>,
+    order: Option<&'a Order>,
+    planned: Option<(Ordered<'a>, &'a Plan)>,
     effort: Effort,
     gauges: Kept<Gauge>,
     feedbacks: Kept<Feedback>,
@@ -134,13 +135,29 @@ impl<'a> ModelTreatment<'a> {
         }
     }
 
+    /// For weights in another order: that of what calibration saw, too.
+    #[must_use]
+    pub fn in_order(self, order: Option<&'a Order>) -> Self {
+        ModelTreatment { order, ..self }
+    }
+
     /// For all units of a plan, whose ranks the axiom gauge looks at.
     #[must_use]
-    pub fn of_plan(self, source: &'a ModelFile, plan: &'a Plan) -> Self {
+    pub fn of_plan(self, source: Ordered<'a>, plan: &'a Plan) -> Self {
         ModelTreatment {
+            order: source.order(),
             planned: Some((source, plan)),
             effort: plan.request().effort,
             ..self
+        }
+    }
+
+    /// What is read in a place, in the order of what is stored.
+    fn moment(&self, calibration: &Calibration, place: Place) -> Moment {
+        let moment = calibration.inputs(place);
+        match self.order {
+            None => moment,
+            Some(order) => reordered_moment(&moment, order.inputs(place)),
         }
     }
 
@@ -172,6 +189,10 @@ impl<'a> ModelTreatment<'a> {
             return None;
         }
         let direction = self.calibration?.layers[layer].first_input(site)?;
+        let direction = match self.order {
+            None => direction,
+            Some(order) => reordered(&direction, order.inputs(place)),
+        };
         direction.iter().any(|v| *v != 0.0).then_some(direction)
     }
 
@@ -193,7 +214,7 @@ impl<'a> ModelTreatment<'a> {
         );
         match (self.treatment.sink, self.calibration) {
             (SinkProtection::Channels(count), Some(calibration)) if reads_stream => {
-                largest_moments(&calibration.inputs(place).diagonal(), count)
+                largest_moments(&self.moment(calibration, place).diagonal(), count)
             }
             (SinkProtection::Channels(count), None) if reads_stream => {
                 largest_columns(weights, count)
@@ -215,7 +236,7 @@ impl<'a> ModelTreatment<'a> {
             let mut all = self.axioms.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(layer).or_default())
         };
-        made.get_or_init(|| Ok(axiom_of_layer(source, plan, layer)?.map(Arc::new)))
+        made.get_or_init(|| Ok(axiom_of_layer(&source, plan, layer)?.map(Arc::new)))
             .clone()
     }
 
@@ -224,7 +245,7 @@ impl<'a> ModelTreatment<'a> {
     /// # Errors
     /// A mean that the second moment does not allow.
     pub fn inputs(&self, place: Place) -> Result<Option<SiteInputs>, FactoriseError> {
-        let moment = self.calibration.map(|of| of.inputs(place));
+        let moment = self.calibration.map(|of| self.moment(of, place));
         moment
             .map(|moment| SiteInputs::new(&moment, self.corrects(place)))
             .transpose()
@@ -251,7 +272,7 @@ impl<'a> ModelTreatment<'a> {
         let made = of_place(&self.feedbacks, place);
         // Outside the lock: other places' are made meanwhile.
         made.get_or_init(|| {
-            let moment = calibration.inputs(place);
+            let moment = self.moment(calibration, place);
             let second = SecondMoment {
                 order: moment.mean.len(),
                 values: &moment.lower(),
@@ -277,7 +298,8 @@ impl<'a> ModelTreatment<'a> {
         let made = of_place(&self.gauges, place);
         // Outside the lock: other places' gauges are made meanwhile.
         made.get_or_init(|| {
-            let inputs = SiteInputs::new(&calibration.inputs(place), self.corrects(place))?;
+            let moment = self.moment(calibration, place);
+            let inputs = SiteInputs::new(&moment, self.corrects(place))?;
             let weighed = inputs.weighed();
             let gauge = match kind {
                 GaugeKind::None | GaugeKind::Axiom => Gauge::None,
@@ -323,7 +345,7 @@ pub(crate) fn truncated(
 
 /// Searches the axiom gauge of a layer; `None` where no slot of it is truncated.
 fn axiom_of_layer(
-    source: &ModelFile,
+    source: &Ordered<'_>,
     plan: &Plan,
     layer: usize,
 ) -> Result<Option<AxiomGauge>, UnitError> {

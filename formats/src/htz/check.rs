@@ -145,7 +145,8 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
-    if provenance.tuning.is_some() || requires.iter().any(|name| name == BANDS) {
+    let bands = requires.iter().any(|name| name == BANDS);
+    if provenance.order.is_some() || provenance.tuning.is_some() || bands {
         FORMAT_MINOR
     } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
         5

@@ -320,6 +320,10 @@ pub struct Provenance {
     /// [`CalibrationRecord::gauge`], as the gauge `whiten` with its shrinkage is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub treatment: Option<TreatmentRecord>,
+    /// Names the order in which channels and units are stored (1.6); absent where it is that of the source. The
+    /// artifact computes the same in any, so this is for who compares its numbers with the source's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Digest>,
     /// What was tuned when every matrix was stored (1.6); absent where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<TuningRecord>,

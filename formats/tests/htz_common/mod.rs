@@ -274,6 +274,7 @@ pub fn model(
             linear_algebra: "faer".to_owned(),
             calibration: None,
             treatment: None,
+            order: None,
             tuning: None,
         },
         geometry: None,

@@ -12,30 +12,16 @@ use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::METHODS;
+use super::{METHODS, on_demo};
 
 const MODEL: &str = "reference-7m-f16.gguf";
 
 /// The demo model, half of it, calibrated on a little text.
 fn compile(scratch: &Scratch, output: &str, options: &[&str]) -> Htc {
-    htc![
-        "compile",
-        demo(MODEL),
-        "-o",
-        scratch.path(output),
-        "--ratio",
-        "0.6",
-        "--calibration",
-        demo(TEXT),
-        "--calibration-tokens",
-        "4096",
-        "--cache",
-        scratch.path("cache"),
-        "--report",
-        "json",
-        "--force"
-    ]
-    .args(options)
+    let half = ["--ratio", "0.6", "--calibration-tokens", "4096"];
+    on_demo(scratch, output, demo(TEXT).as_path())
+        .args(half)
+        .args(options)
 }
 
 const TEXT: &str = "alice.txt";

@@ -42,6 +42,7 @@ mod verify;
 
 use std::path::{Path, PathBuf};
 
+use htc_tests::material::demo;
 use htc_tests::{Htc, Scratch, htc};
 use serde_json::Value;
 
@@ -60,6 +61,23 @@ fn compile(scratch: &Scratch, input: &Path, name: &str, options: &[&str]) -> (Pa
         .run()
         .json();
     (output, report)
+}
+
+/// The demo model, calibrated on a text and cached in the folder; the report goes to standard output.
+fn on_demo(scratch: &Scratch, output: &str, text: &Path) -> Htc {
+    htc![
+        "compile",
+        demo("reference-7m-f16.gguf"),
+        "-o",
+        scratch.path(output),
+        "--calibration",
+        text,
+        "--cache",
+        scratch.path("cache"),
+        "--report",
+        "json",
+        "--force"
+    ]
 }
 
 /// `htc eval --json` on a text.

@@ -5,34 +5,25 @@ use std::path::Path;
 
 use htc_formats::bands::{Codes, Kind};
 use htc_tests::artifact::Artifact;
-use htc_tests::material::{demo, words};
+use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
 
-use super::{eval, list, number, text};
+use super::{eval, list, number, on_demo, text};
 
 /// The demo model in so many bytes, calibrated on a little text.
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
-    htc![
-        "compile",
-        demo("reference-7m-f16.gguf"),
-        "-o",
-        scratch.path(name),
+    let little = [
         "--method",
         "quantise",
-        "--calibration",
-        demo("alice.txt"),
         "--calibration-tokens",
         "8192",
-        "--cache",
-        scratch.path("cache"),
-        "--report",
-        "json",
         "--tune",
         "0",
-        "--force"
-    ]
-    .args(options)
+    ];
+    on_demo(scratch, name, demo("alice.txt").as_path())
+        .args(little)
+        .args(options)
 }
 
 fn size(scratch: &Scratch, name: &str) -> u64 {
@@ -79,22 +70,30 @@ fn files_have_the_size_that_was_asked_for() {
     assert!(before < 0.001, "{before}");
 }
 
-/// Embedding and head as well. What it takes is what was forecast, within a factor of 4.
+/// Embedding and head as well. What it takes is what was forecast: all within a factor of 4, and each stage within
+/// 10, which other programs may slow down meanwhile.
 #[test]
 fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
     let scratch = Scratch::new();
     let report = compile(&scratch, "small.htz", &["--file-size", "3.2MB"])
         .run()
         .json();
+    let within = |factor: f64, said: f64, took: f64| {
+        assert!(
+            said < factor * took && took < factor * said,
+            "{said} {took}"
+        );
+    };
+    let mut total = (0.0, 0.0);
     for stage in ["calibrate", "plan", "factorise", "measure"] {
         let said = number(&report, &format!("/forecast/stages/{stage}"));
         let took = number(&report, &format!("/seconds/{stage}"));
         eprintln!("{stage}: {said:.2} s forecast, {took:.2} s taken");
-        assert!(
-            said < 4.0 * took && took < 4.0 * said,
-            "{stage}: {said} {took}"
-        );
+        within(10.0, said, took);
+        total.0 += said;
+        total.1 += took;
     }
+    within(4.0, total.0, total.1);
     let (said, used) = (
         number(&report, "/forecast/peak_memory"),
         number(&report, "/peak_memory"),
@@ -304,6 +303,61 @@ fn what_does_not_go_together_is_refused() {
         .args(["--file-size", "1MB", "--bits", "3"])
         .run();
     both.refused(2, &["--file-size", "--bits"]);
+}
+
+/// The order is found on text, and is none of blocks; a plan says which it is for.
+#[test]
+fn models_are_stored_in_another_order_where_that_is_possible() {
+    let scratch = Scratch::new();
+    let order_of = |name: &str| {
+        let manifest = Artifact::open(&scratch.path(name)).manifest;
+        manifest.provenance.order
+    };
+    let sized = |name: &str, more: &[&str]| {
+        let options = [&["--file-size", "4MB"], more].concat();
+        compile(&scratch, name, &options).run().ok();
+    };
+    sized("default.htz", &[]);
+    sized("on.htz", &["--order", "on"]);
+    sized("off.htz", &["--order", "off"]);
+    let on = order_of("on.htz");
+    assert!(on.is_some() && order_of("default.htz") == on && order_of("off.htz").is_none());
+    let read = |name: &str| fs::read(scratch.path(name)).unwrap();
+    assert_eq!(read("on.htz"), read("default.htz"));
+    let inspected = htc!["inspect", scratch.path("on.htz")].run().ok();
+    let said = format!("stored in an order of its own, sha256 {}", on.unwrap());
+    assert!(inspected.stderr.contains(&said), "{}", inspected.stderr);
+    // Both lose about as much; a wrong order would lose all.
+    let [on, off] = ["on.htz", "off.htz"].map(|name| divergence(&scratch.path(name)));
+    assert!(on < 1.2 * off, "{on} in order, {off} without");
+    compile(&scratch, "no.htz", &["--order", "perhaps"])
+        .run()
+        .refused(2, &["--order", "on or off"]);
+    let tiny = scratch.file("tiny.gguf", TinyModel::default().bytes());
+    htc![
+        "compile",
+        &tiny,
+        "-o",
+        scratch.path("no.htz"),
+        "--rank",
+        "8",
+        "--order",
+        "on"
+    ]
+    .run()
+    .refused(2, &["--order on", "text", "--calibration"]);
+    if let Some(blocks) = shared("models/reference-7m/reference-7m-q4_0.gguf") {
+        htc![
+            "compile",
+            blocks,
+            "-o",
+            scratch.path("no.htz"),
+            "--order",
+            "on"
+        ]
+        .run()
+        .refused(2, &["--order on", "blocks of", "leave --order out"]);
+    }
 }
 
 /// Rows of a tiny model are no blocks of 256, nor all of 32: what fits is taken, and the size is met.

@@ -1,6 +1,7 @@
 //! `htc report`: one page that is well formed, complete, needs nothing beside itself and is the same
 //! every time.
 
+mod bits;
 mod browser;
 
 use std::collections::BTreeSet;

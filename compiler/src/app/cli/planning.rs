@@ -11,7 +11,7 @@ use super::heading;
 use crate::plan::gpu;
 use crate::request::{
     Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, Method,
-    Target, TreatmentRequest, Wishes,
+    OrderArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -112,6 +112,10 @@ pub struct PlanningArgs {
     /// For diffplan: tokens that the uncompressed model writes per joule on the target
     #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
     pub tokens_per_joule: Option<f64>,
+    /// Whether the model is stored in another order, in which codes lose less and which computes the same
+    /// [default: on for quantise, unless the source is in blocks]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub order: Option<OrderArg>,
     /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
     #[arg(
         long,
@@ -121,14 +125,14 @@ pub struct PlanningArgs {
     )]
     pub slots: Vec<Slot>,
     /// How much work goes into how close it is, where matrices are coded: tokens, sweeps over the codes, rows that
-    /// the plan is made from; fast and high take about half and five times the time of normal
+    /// the plan is made from; fast takes about a third of the time of normal, high two to three times as much
     #[arg(long, hide_short_help = true, value_name = "fast|normal|high", default_value = "normal", value_parser = Effort::from_str)]
     pub effort: Effort,
 }
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 20] = [
+    pub(super) const IDS: [&str; 21] = [
         "method",
         "file_size",
         "bits",
@@ -143,6 +147,7 @@ impl PlanningArgs {
         "first_positions",
         "gpu",
         "tokens_per_joule",
+        "order",
         "slots",
         "effort",
         "factor_type",
@@ -167,6 +172,7 @@ impl PlanningArgs {
                 outside: size.embedding_type,
             },
             codes: size.codes,
+            order: self.order,
             treatment,
             effort: self.effort,
         }

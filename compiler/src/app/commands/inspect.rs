@@ -5,7 +5,7 @@ use std::path::Path;
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, Role};
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 use serde_json::{Map, json};
@@ -146,6 +146,8 @@ struct ArtifactJson<'a> {
     format: &'a str,
     version: String,
     bytes: usize,
+    /// Of the file, for each of the source's weights.
+    bits_per_weight: f64,
     #[serde(flatten)]
     manifest: &'a Manifest,
 }
@@ -204,6 +206,7 @@ fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
         format: "htz",
         version: format!("{major}.{minor}"),
         bytes: artifact.map().len(),
+        bits_per_weight: bits(artifact.map().len() as u64, weights(artifact.manifest())),
         manifest: artifact.manifest(),
     }
 }
@@ -212,9 +215,10 @@ fn show_htz(path: &Path, artifact: &Htz) {
     let manifest = artifact.manifest();
     let (major, minor) = artifact.format();
     say!(
-        "{}: artifact of format {major}.{minor}, {}",
+        "{}: artifact of format {major}.{minor}, {}, {:.2} bits for each of the source's weights",
         name(path),
-        bytes_for_people(artifact.map().len() as u64)
+        bytes_for_people(artifact.map().len() as u64),
+        bits(artifact.map().len() as u64, weights(manifest))
     );
     show_hyper(&manifest.hyper);
     show_origin(manifest);
@@ -275,6 +279,9 @@ fn show_origin(manifest: &Manifest) {
                 .map_or_else(String::new, |part| format!(", shrinkage {part}"))
         );
     }
+    if let Some(order) = &p.order {
+        say!("stored in an order of its own, sha256 {order}");
+    }
     if let Some(t) = &manifest.provenance.tuning {
         say!(
             "norms tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
@@ -327,30 +334,53 @@ fn show_quality(quality: &QualityRecord) {
     );
 }
 
+/// Weights of the source: of its slots, of the embedding, of a head of its own, and of its vectors.
+fn weights(manifest: &Manifest) -> u64 {
+    let slots = manifest
+        .plan
+        .slots
+        .iter()
+        .map(|slot| slot.parameters_before);
+    let hyper = &manifest.hyper;
+    let of_tokens = (hyper.vocabulary as u64).saturating_mul(hyper.width as u64);
+    let tensors = || manifest.tensors.iter();
+    let own_head = tensors().any(|t| matches!(t.role, Role::Output | Role::OutputFactor { .. }));
+    let vectors = tensors().filter(|t| t.rows == 1).map(|t| t.parameters());
+    let outside = of_tokens.saturating_mul(1 + u64::from(own_head));
+    slots.chain(vectors).fold(outside, u64::saturating_add)
+}
+
+/// Bits of a weight.
+fn bits(bytes: u64, weights: u64) -> f64 {
+    8.0 * bytes as f64 / weights.max(1) as f64
+}
+
 /// What was decided about every matrix.
 fn show_plan(plan: &PlanRecord) {
-    say!("  layer  slot   form           rank  bytes                    error");
+    say!("  layer  slot   form           rank  bytes                    bits   error");
     for s in &plan.slots {
         let rank = s.rank.map_or_else(String::new, |r| r.to_string());
         let error = s.error.map_or_else(String::new, |e| format!("{e:.5}"));
         let form = form_for_people(s.form);
         say!(
-            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
+            "  {:>5}  {:<5}  {form:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             s.layer,
             s.slot.name(),
             bytes_for_people(s.bytes_before),
             bytes_for_people(s.bytes_after),
+            bits(s.bytes_after, s.parameters_before),
         );
     }
     for m in &plan.matrices {
         let rank = m.rank.map_or_else(String::new, |r| r.to_string());
         let error = m.error.map_or_else(String::new, |e| format!("{e:.5}"));
         say!(
-            "  {:<12}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {error:>7}",
+            "  {:<12}  {:<12}  {rank:>5}  {:>9} -> {:>9}  {:>5.2}  {error:>7}",
             m.matrix.name(),
             form_for_people(m.form),
             bytes_for_people(m.bytes_before),
             bytes_for_people(m.bytes_after),
+            bits(m.bytes_after, m.parameters_before),
         );
     }
     for b in &plan.bases {

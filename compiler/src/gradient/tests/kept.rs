@@ -145,10 +145,7 @@ fn moments_are_those_of_the_gradients() {
             layer,
             slot: Slot::Q,
         };
-        assert!(matches!(
-            found.of(missing),
-            Err(GradientError::NoMatrix { .. })
-        ));
+        assert!(matches!(found.of(missing), Err(NoMatrix { .. })));
     }
 }
 

@@ -3,6 +3,7 @@
 use plotters::element::{Rectangle, Text};
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::super::html::escaped;
 use super::super::table::{Cell, Table};
 use super::scale::{Axis, Scale};
 use super::svg::{Canvas, Colour, draw, shortened, text};
@@ -45,6 +46,46 @@ impl Heat {
         Some((self.axis.tell(low), self.axis.tell(high)))
     }
 
+    /// Draws it, with what is said of a cell, by row and column, where it is pointed at.
+    ///
+    /// # Errors
+    /// [`PlotError`] where the library fails.
+    pub fn draw_with(
+        &self,
+        tip: impl Fn(usize, usize) -> Option<String>,
+    ) -> Result<Drawing, PlotError> {
+        let mut drawing = self.draw()?;
+        for row in 0..self.rows.len().min(1000) {
+            for column in 0..self.columns.len() {
+                let Some(said) = tip(row, column) else {
+                    continue;
+                };
+                let [(left, top), (right, bottom)] = self.cell(row, column);
+                drawing.body += &format!(
+                    "<rect x=\"{left}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill=\"none\" pointer-events=\"all\"><title>{}</title></rect>\n",
+                    right - left,
+                    bottom - top,
+                    escaped(&said)
+                );
+            }
+        }
+        Ok(drawing)
+    }
+
+    /// The corners of a cell.
+    fn cell(&self, row: usize, column: usize) -> [(i32, i32); 2] {
+        let count = self.columns.len().max(1);
+        let field = f64::from((WIDTH - LEFT - 6) * FINE);
+        let edge =
+            |column: usize| LEFT * FINE + (field * column as f64 / count as f64).round() as i32;
+        let gap = if count <= 40 { FINE } else { 0 };
+        let top = (26 + i32::try_from(row).unwrap_or(0) * ROW) * FINE;
+        [
+            (edge(column), top),
+            (edge(column + 1) - gap, top + ROW * FINE - FINE),
+        ]
+    }
+
     /// Draws it.
     ///
     /// # Errors
@@ -81,19 +122,14 @@ impl Heat {
         let name = Text::new(shortened(&self.axis.name, 60), (20, 20), above);
         canvas.draw(&name).map_err(of)?;
         let count = self.columns.len().max(1);
-        let field = f64::from((WIDTH - LEFT - 6) * FINE);
-        let edge =
-            |column: usize| LEFT * FINE + (field * column as f64 / count as f64).round() as i32;
-        let gap = if count <= 40 { FINE } else { 0 };
-        for (row, (name, values)) in (0..).zip(self.rows.iter().take(1000)) {
-            let top = (26 + row * ROW) * FINE;
+        for (row, (name, values)) in self.rows.iter().take(1000).enumerate() {
+            let [(_, top), _] = self.cell(row, 0);
             let middle = top + ROW * FINE / 2;
             let style = text(Colour::Ink, 0.95, HPos::Right, VPos::Center);
             let label = Text::new(shortened(name, 8), ((LEFT - 7) * FINE, middle), style);
             canvas.draw(&label).map_err(of)?;
             for (column, value) in values.iter().enumerate().take(count) {
-                let (left, right) = (edge(column), edge(column + 1) - gap);
-                let corners = [(left, top), (right, top + ROW * FINE - FINE)];
+                let corners @ [(left, _), (right, _)] = self.cell(row, column);
                 let Some(value) = value.filter(|v| v.is_finite()) else {
                     let none = Rectangle::new(corners, Colour::Grid.veil(0.35));
                     canvas.draw(&none).map_err(of)?;
@@ -119,7 +155,8 @@ impl Heat {
         let under = (height - 18) * FINE;
         for (column, name) in self.columns.iter().enumerate().step_by(every) {
             let style = text(Colour::Muted, 0.85, HPos::Center, VPos::Top);
-            let at = ((edge(column) + edge(column + 1)) / 2, under);
+            let [(left, _), (right, _)] = self.cell(0, column);
+            let at = ((left + right) / 2, under);
             canvas
                 .draw(&Text::new(shortened(name, 7), at, style))
                 .map_err(of)?;

@@ -1,6 +1,7 @@
 //! The sections of the page, each made from what was given, and empty where nothing was given for
 //! it.
 
+mod bits;
 mod bytes;
 mod depth;
 mod errors;
@@ -50,9 +51,10 @@ impl Command {
 }
 
 /// Every section in the order of the page, with what gives its data.
-const SECTIONS: [(Make, Command); 18] = [
+const SECTIONS: [(Make, Command); 19] = [
     (quality::section, Command::Evaluate),
     (bytes::section, Command::Compile),
+    (bits::section, Command::Compile),
     (ranks::section, Command::Compile),
     (errors::section, Command::Compile),
     (foreseen::errors, Command::CompileCalibrated),

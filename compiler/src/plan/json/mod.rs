@@ -28,6 +28,7 @@
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
+//!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
 //!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
 //!   `htc compile` treats the weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
@@ -67,7 +68,7 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind,
+    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, OrderArg,
     ShrinkageArg, SinkProtection,
 };
 
@@ -200,6 +201,9 @@ pub struct RequestRecord {
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
+    /// Absent where it is that of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<OrderArg>,
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gauge: Option<GaugeKind>,
@@ -230,6 +234,7 @@ impl From<&Request> for RequestRecord {
             embedding_type: request.dense.outside,
             codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
             slots: None,
+            order: request.order,
             gauge: request.treatment.gauge,
             sink: request.treatment.sink,
             bias: request.treatment.bias,

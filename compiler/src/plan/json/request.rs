@@ -4,7 +4,7 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, CodeKinds, DenseTypes, Effort, TreatmentRequest};
+use crate::request::{Allocation, CodeKinds, DenseTypes, Effort, OrderArg, TreatmentRequest};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -18,6 +18,7 @@ pub(super) struct RequestInFile {
     pub codes: CodeKinds,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
+    pub order: Option<OrderArg>,
     pub treatment: TreatmentRequest,
     pub effort: Effort,
 }
@@ -31,6 +32,7 @@ impl RequestInFile {
             dense,
             codes,
             slots,
+            order,
             treatment,
             effort,
         } = self;
@@ -43,6 +45,7 @@ impl RequestInFile {
             factor_type,
             dense,
             codes,
+            order,
             treatment,
             effort,
         }
@@ -66,6 +69,7 @@ impl Checker {
             "embedding_type",
             "codes",
             "slots",
+            "order",
             "gauge",
             "sink",
             "bias",
@@ -82,6 +86,7 @@ impl Checker {
             outside,
             codes,
             slots,
+            order,
             gauge,
             sink,
             bias,
@@ -123,6 +128,8 @@ impl Checker {
             self.parsed(at, "request.codes", expected, &node)
         });
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
+        let order =
+            order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
@@ -151,6 +158,7 @@ impl Checker {
             dense: types,
             codes: codes.unwrap_or_default(),
             slots,
+            order,
             treatment: asked,
             effort: asked_effort,
         })

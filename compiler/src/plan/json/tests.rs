@@ -65,6 +65,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         factor_type: DType::Q8_0,
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
+        order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
     };

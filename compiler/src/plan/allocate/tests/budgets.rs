@@ -48,6 +48,7 @@ impl Case {
                 cap: (rng.below(4) == 0).then(|| 8 + rng.below(80)),
             },
             slots,
+            order: None,
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
             dense: DenseTypes::default(),
             codes: CodeKinds::default(),

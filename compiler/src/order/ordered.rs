@@ -1,0 +1,144 @@
+//! A source's tensors in the order in which they are stored.
+
+use std::borrow::Cow;
+use std::ops::{Deref, Range};
+
+use htc_formats::DType;
+use htc_formats::block::{self, BlockError};
+use htc_formats::source::{ModelFile, ModelTensor};
+use thiserror::Error;
+
+use super::{Axes, Order};
+
+/// A source whose tensors are given as they are stored. What it does not say itself, it says as the
+/// [`ModelFile`] that it is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Ordered<'a> {
+    file: &'a ModelFile,
+    order: Option<&'a Order>,
+}
+
+/// Why a tensor is not given in another order.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum OrderError {
+    /// Numbers that share a block would be torn apart.
+    #[error(
+        "its columns cannot be put in another order as they are: {dtype} stores blocks of {block}; encode it anew, or \
+         compile with `order` off",
+        block = dtype.block_len()
+    )]
+    Blocks {
+        /// The type.
+        dtype: DType,
+    },
+}
+
+impl Deref for Ordered<'_> {
+    type Target = ModelFile;
+
+    fn deref(&self) -> &ModelFile {
+        self.file
+    }
+}
+
+impl<'a> Ordered<'a> {
+    /// A source in an order, or as it is.
+    pub fn new(file: &'a ModelFile, order: Option<&'a Order>) -> Self {
+        Ordered { file, order }
+    }
+
+    /// The source as it is.
+    pub fn file(&self) -> &'a ModelFile {
+        self.file
+    }
+
+    /// The order, where it is another.
+    pub fn order(&self) -> Option<&'a Order> {
+        self.order
+    }
+
+    fn axes(&self, tensor: &ModelTensor) -> Axes<'a> {
+        self.order
+            .map_or_else(Axes::default, |order| order.axes(tensor.role))
+    }
+
+    /// The numbers of some rows of a tensor, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// Bytes that do not decode, and rows that `values` is too short or too long for.
+    pub fn decode(
+        &self,
+        tensor: &ModelTensor,
+        rows: Range<usize>,
+        values: &mut [f32],
+    ) -> Result<(), BlockError> {
+        let Axes {
+            rows: of_rows,
+            cols: of_cols,
+        } = self.axes(tensor);
+        let bytes = self.file.bytes(tensor);
+        let row_bytes = tensor.dtype.row_bytes(tensor.cols).unwrap_or(0);
+        if of_rows.is_none() && of_cols.is_none() {
+            let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+            return block::decode(tensor.dtype, bytes, values);
+        }
+        let mut as_in_source = vec![0.0; tensor.cols];
+        for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
+            let from = of_rows.map_or(row, |order| order[row] as usize);
+            let bytes = &bytes[from * row_bytes..][..row_bytes];
+            match of_cols {
+                None => block::decode(tensor.dtype, bytes, values)?,
+                Some(order) => {
+                    block::decode(tensor.dtype, bytes, &mut as_in_source)?;
+                    let places = values.iter_mut().zip(order);
+                    places.for_each(|(to, &from)| *to = as_in_source[from as usize]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a tensor, in the type that the source has it in; a copy where its order is another.
+    ///
+    /// # Errors
+    /// [`OrderError::Blocks`].
+    pub fn bytes(&self, tensor: &'a ModelTensor) -> Result<Cow<'a, [u8]>, OrderError> {
+        let (bytes, axes) = (self.file.bytes(tensor), self.axes(tensor));
+        if axes == Axes::default() {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let dtype = tensor.dtype;
+        if axes.cols.is_some() && dtype.block_len() > 1 {
+            return Err(OrderError::Blocks { dtype });
+        }
+        let (row_bytes, size) = (
+            dtype.row_bytes(tensor.cols).unwrap_or(0),
+            dtype.block_bytes(),
+        );
+        let mut stored = Vec::with_capacity(bytes.len());
+        for row in 0..tensor.rows {
+            let from = axes.rows.map_or(row, |order| order[row] as usize);
+            let row = &bytes[from * row_bytes..][..row_bytes];
+            match axes.cols {
+                None => stored.extend_from_slice(row),
+                Some(order) => {
+                    for &from in order {
+                        stored.extend_from_slice(&row[from as usize * size..][..size]);
+                    }
+                }
+            }
+        }
+        Ok(Cow::Owned(stored))
+    }
+
+    /// Where the number at a row and column of what is stored is in the source.
+    pub fn place_in_source(&self, tensor: &ModelTensor, row: usize, col: usize) -> (usize, usize) {
+        let axes = self.axes(tensor);
+        let of = |order: Option<&[u32]>, place: usize| {
+            order.map_or(place, |order| {
+                order.get(place).map_or(place, |&at| at as usize)
+            })
+        };
+        (of(axes.rows, row), of(axes.cols, col))
+    }
+}

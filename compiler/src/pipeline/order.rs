@@ -1,0 +1,70 @@
+//! Whether and in which order a plan is carried out.
+
+use htc_formats::source::ModelFile;
+
+use super::CompileError;
+use crate::calibrate::Calibration;
+use crate::event::{Event, Watch};
+use crate::order::Order;
+use crate::plan::{Method, PlanError, Request};
+use crate::request::OrderArg;
+
+/// Whether a plan that is about to be made is to be carried out in another order: what is asked for, else with codes
+/// where the source has another.
+///
+/// # Errors
+/// [`PlanError::OrderOfBlocks`].
+pub(super) fn asked(
+    source: &ModelFile,
+    request: &Request,
+    watch: Watch,
+) -> Result<Option<OrderArg>, PlanError> {
+    if request.order.is_some() || request.method != Method::Quantise {
+        check(source, request.order)?;
+        return Ok(request.order);
+    }
+    match check(source, Some(OrderArg::On)) {
+        Ok(()) => Ok(Some(OrderArg::On)),
+        Err(_) => {
+            watch.tell(Event::Note(
+                "the source stores its numbers in blocks, so that they stay in its order",
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// Makes sure that every tensor of a source has another order where one is asked for.
+///
+/// # Errors
+/// [`PlanError::OrderOfBlocks`].
+pub(super) fn check(source: &ModelFile, order: Option<OrderArg>) -> Result<(), PlanError> {
+    let in_blocks = source.tensors.iter().find(|t| t.dtype.block_len() > 1);
+    match in_blocks.filter(|_| order == Some(OrderArg::On)) {
+        None => Ok(()),
+        Some(tensor) => Err(PlanError::OrderOfBlocks {
+            tensor: tensor.name.clone(),
+            dtype: tensor.dtype,
+        }),
+    }
+}
+
+/// The order that a request is carried out in, where that is another.
+///
+/// # Errors
+/// [`PlanError::OrderWithoutText`], and weights that do not decode.
+pub(super) fn found(
+    source: &ModelFile,
+    request: &Request,
+    calibration: Option<&Calibration>,
+    threads: usize,
+    watch: Watch,
+) -> Result<Option<Order>, CompileError> {
+    if request.order != Some(OrderArg::On) {
+        return Ok(None);
+    }
+    let calibration = calibration.ok_or(PlanError::OrderWithoutText)?;
+    let order = Order::of(source, calibration, threads, watch);
+    let order = order.map_err(|error| CompileError::of_order(source, error))?;
+    Ok(Some(order))
+}
