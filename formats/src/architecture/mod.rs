@@ -457,7 +457,11 @@ impl Architecture {
         });
         roles
             .filter_map(|role| match role {
-                Role::Linear { slot, part, .. } if part == Part::Bias => Some(slot),
+                Role::Linear {
+                    slot,
+                    part: Part::Bias,
+                    ..
+                } => Some(slot),
                 _ => None,
             })
             .collect()

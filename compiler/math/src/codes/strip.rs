@@ -322,9 +322,9 @@ impl Metric {
             let behind = (i + 1..QUAD).map(|j| factor(i, j).powi(2) * own[j]);
             own[i] + behind.sum::<f32>()
         });
-        // Row i of the inverse of an upper triangular matrix with ones on its diagonal.
-        for i in (0..QUAD).rev() {
-            for j in i + 1..QUAD {
+        // Column by column, from the diagonal upwards, of a triangular matrix with ones on its diagonal.
+        for j in 0..QUAD {
+            for i in (0..j).rev() {
                 let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
                 inverse[i][j] = -sum;
             }

@@ -157,8 +157,8 @@ impl Viterbi {
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
         let kept = self.kept();
         let mut state = usize::from(first);
-        for t in 0..targets.len() {
-            states[t] = state as u16;
+        for (t, to) in states.iter_mut().enumerate() {
+            *to = state as u16;
             if t + 1 == targets.len() {
                 break;
             }
@@ -274,7 +274,7 @@ fn step<const BITS: usize, const KEPT: usize>(
         return;
     };
     let (after, _) = after.as_chunks_mut::<LANES>();
-    for chunk in 0..KEPT / LANES {
+    for (chunk, after) in after.iter_mut().enumerate().take(KEPT / LANES) {
         let mut least = [f32::INFINITY; LANES];
         for j in 0..1 << BITS {
             let at = j * (KEPT / LANES) + chunk;
@@ -294,6 +294,6 @@ fn step<const BITS: usize, const KEPT: usize>(
                 };
             }
         }
-        after[chunk] = least;
+        *after = least;
     }
 }

@@ -205,7 +205,7 @@ fn levels<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out:
                     store(out, found);
                     continue;
                 }
-                let sign = _mm256_set1_epi8(1 << (BITS - 1) % 7);
+                let sign = _mm256_set1_epi8(1 << ((BITS - 1) % 7));
                 let negative = _mm256_cmpeq_epi8(_mm256_and_si256(codes, sign), sign);
                 let flipped = _mm256_xor_si256(found, negative);
                 store(out, _mm256_sub_epi8(flipped, negative));
