@@ -323,11 +323,10 @@ impl Metric {
             own[i] + behind.sum::<f32>()
         });
         // Column by column, from the diagonal upwards, of a triangular matrix with ones on its diagonal.
-        for j in 0..QUAD {
-            for i in (0..j).rev() {
-                let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
-                inverse[i][j] = -sum;
-            }
+        let above = (0..QUAD).flat_map(|j| (0..j).rev().map(move |i| (i, j)));
+        for (i, j) in above {
+            let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
+            inverse[i][j] = -sum;
         }
         Metric { diagonal, inverse }
     }
