@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use htc_formats::DType;
 use htc_formats::htz::{Digest, HtzError, QualityRecord, TuningRecord};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
@@ -21,7 +20,7 @@ use crate::make::work::Work;
 use crate::make::{Artifact, AxiomSearch, Built, Inputs};
 use crate::measure::{self, Distance, Evaluation};
 use crate::plan::{Method, Plan};
-use crate::request::{Shrinkage, Treatment};
+use crate::request::{DenseType, Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
 
 /// A candidate.
@@ -42,10 +41,10 @@ pub struct Trial {
     /// Whether its matrices are in codes, and not in factors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub codes: bool,
-    /// The type of all matrices, where they have one; absent where it is another from matrix to matrix, and with
-    /// factors.
+    /// The type or code of all matrices, where they have one; absent where it is another from matrix to matrix, and
+    /// with factors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uniform: Option<DType>,
+    pub uniform: Option<DenseType>,
     /// Parameters after over before, on the selected slots.
     pub ratio: f64,
     /// Its bytes.

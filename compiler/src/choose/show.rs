@@ -41,7 +41,7 @@ pub(crate) fn show_trials(
                 "    {} {:<18}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}",
                 if trial.chosen { "*" } else { " " },
                 match (trial.tuned, trial.uniform) {
-                    (0, Some(dtype)) => format!("{dtype} throughout"),
+                    (0, Some(code)) => format!("{code} throughout"),
                     (0, None) => "a type for each".to_owned(),
                     (steps, _) => format!("the same, {steps} steps"),
                 },

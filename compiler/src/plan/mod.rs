@@ -435,11 +435,12 @@ impl Plan {
         &self.notes
     }
 
-    /// The type that all matrices have which do not stay as in the source, where it is one.
-    pub fn uniform_type(&self) -> Option<DType> {
-        let mut types = self.units.iter().filter_map(|unit| match unit.form {
+    /// The type or code that all matrices have which do not stay as in the source, where it is one.
+    pub fn uniform_type(&self) -> Option<DenseType> {
+        let mut types = self.units.iter().filter_map(|unit| match &unit.form {
             Form::Kept => None,
-            Form::Dense { weight } => Some(Some(weight)),
+            Form::Dense { weight } => Some(Some(DenseType::Blocks(*weight))),
+            Form::Bands { codes } => Some(codes.same().map(DenseType::Bands)),
             _ => Some(None),
         });
         let first = types.next()??;
