@@ -26,7 +26,7 @@ use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::report::Foreseen;
 use crate::request::{
-    CalibrationOptions, CompileOptions, Goal, Limit, Planning, Target, Treatment, TreatmentError,
+    CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -214,7 +214,6 @@ pub(super) fn prepare(
         &source,
         &options.planning,
         options.calibration.as_ref(),
-        options.goal,
         options.threads,
         clock,
         watch,
@@ -339,7 +338,6 @@ pub fn plan(
     source: &ModelFile,
     planning: &Planning,
     calibration: Option<&CalibrationOptions>,
-    goal: Goal,
     threads: usize,
     clock: &StageClock,
     watch: Watch,
@@ -402,7 +400,7 @@ pub fn plan(
             let made_from = MadeFrom {
                 request: request.clone(),
                 evidence,
-                file: file_parts(source, request, goal)?,
+                file: file_parts(source, request)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
             (plan, Some(made_from))
@@ -418,16 +416,11 @@ pub fn plan(
 }
 
 /// What a file holds beside its plan, where its size is asked for.
-fn file_parts(
-    source: &ModelFile,
-    request: &Request,
-    goal: Goal,
-) -> Result<Option<FileParts>, CompileError> {
+fn file_parts(source: &ModelFile, request: &Request) -> Result<Option<FileParts>, CompileError> {
     let parts = is_of_file(request).then(|| {
         Ok(FileParts {
             tokenizer: tokenizer(source)?,
             source: source.size(),
-            tuned: goal.tune_steps(request.method, request.effort) > 0,
         })
     });
     parts.transpose()

@@ -39,8 +39,6 @@ pub(super) struct FileParts {
     pub tokenizer: Section,
     /// The source's bytes.
     pub source: u64,
-    /// Whether norms may be tuned, which needs room to be said.
-    pub tuned: bool,
 }
 
 impl MadeFrom {
@@ -278,7 +276,8 @@ impl FileParts {
             &treatment,
             measured,
         );
-        let draft = layout::reserve_tuning(draft, measured && self.tuned);
+        // Whether norms are tuned or not: a plan does not depend on it.
+        let draft = layout::reserve_tuning(draft, measured);
         let length = HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer));
         length.map_err(|error| PlanError::Inconsistent(Some(error.to_string())))
     }

@@ -57,7 +57,6 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         &source,
         &planning,
         calibration.as_ref(),
-        goal,
         threads,
         &clock,
         watch,
