@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, BandsError};
 use htc_formats::block::{self, BlockError};
 use htc_formats::source::{ModelFile, ModelTensor};
 use thiserror::Error;
@@ -16,6 +17,8 @@ use super::{Axes, Order};
 pub struct Ordered<'a> {
     file: &'a ModelFile,
     order: Option<&'a Order>,
+    /// What was made of it, where what that lacks is given.
+    base: Option<&'a ModelFile>,
 }
 
 /// Why a tensor is not given in another order.
@@ -33,6 +36,17 @@ pub enum OrderError {
     },
 }
 
+/// Why the numbers of a tensor are not given.
+#[derive(Clone, Debug, Error)]
+pub enum DecodeError {
+    /// Its bytes, or the base's, do not decode.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The base's bands do not.
+    #[error(transparent)]
+    Bands(#[from] BandsError),
+}
+
 impl Deref for Ordered<'_> {
     type Target = ModelFile;
 
@@ -44,7 +58,24 @@ impl Deref for Ordered<'_> {
 impl<'a> Ordered<'a> {
     /// A source in an order, or as it is.
     pub fn new(file: &'a ModelFile, order: Option<&'a Order>) -> Self {
-        Ordered { file, order }
+        Ordered {
+            file,
+            order,
+            base: None,
+        }
+    }
+
+    /// What an artifact in this order lacks of the source: of matrices that it stores dense, their numbers less its.
+    pub fn less(self, base: &'a ModelFile) -> Self {
+        Ordered {
+            base: Some(base),
+            ..self
+        }
+    }
+
+    /// Whether it gives what an artifact lacks.
+    pub fn is_less(&self) -> bool {
+        self.base.is_some()
     }
 
     /// The source as it is.
@@ -62,11 +93,43 @@ impl<'a> Ordered<'a> {
             .map_or_else(Axes::default, |order| order.axes(tensor.role))
     }
 
-    /// The numbers of some rows of a tensor, `[rows, cols]`.
+    /// The numbers of some rows of a tensor, `[rows, cols]`; or what the base lacks of them.
     ///
     /// # Errors
     /// Bytes that do not decode, and rows that `values` is too short or too long for.
     pub fn decode(
+        &self,
+        tensor: &ModelTensor,
+        rows: Range<usize>,
+        values: &mut [f32],
+    ) -> Result<(), DecodeError> {
+        self.decode_whole(tensor, rows.clone(), values)?;
+        let Some(base) = self.base else {
+            return Ok(());
+        };
+        let Some(stored) = base.tensor(tensor.role) else {
+            return Ok(());
+        };
+        let mut numbers = vec![0.0; stored.cols];
+        let bytes = base.bytes(stored);
+        let bands = stored.codes.as_ref();
+        let bands = bands.map(|codes| Bands::new(codes, stored.rows, bytes));
+        let bands = bands.transpose()?;
+        let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
+        for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
+            match &bands {
+                Some(bands) => bands.row(row, &mut numbers)?,
+                None => {
+                    let bytes = &bytes[row * row_bytes..][..row_bytes];
+                    block::decode(stored.dtype, bytes, &mut numbers)?;
+                }
+            }
+            values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
+        }
+        Ok(())
+    }
+
+    fn decode_whole(
         &self,
         tensor: &ModelTensor,
         rows: Range<usize>,
