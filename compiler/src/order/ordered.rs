@@ -6,6 +6,7 @@ use std::ops::{Deref, Range};
 use htc_formats::DType;
 use htc_formats::bands::{Bands, BandsError};
 use htc_formats::block::{self, BlockError};
+use htc_formats::model::{MatrixId, Part, Role, Site};
 use htc_formats::source::{ModelFile, ModelTensor};
 use thiserror::Error;
 
@@ -34,6 +35,26 @@ pub enum OrderError {
         /// The type.
         dtype: DType,
     },
+}
+
+/// The norm whose result a matrix reads; `None` of one that reads something else.
+fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
+    let (matrix, Part::Weight) = MatrixId::of(role)? else {
+        return None;
+    };
+    match matrix {
+        MatrixId::Slot { layer, slot } => match slot.site() {
+            Site::Attention => Some(Role::AttentionNorm { layer }),
+            Site::Ffn => Some(Role::FfnNorm { layer }),
+            Site::AttentionOutput | Site::FfnHidden => None,
+        },
+        MatrixId::Head => Some(Role::OutputNorm),
+        // That of a head, where it is one.
+        MatrixId::Embedding => file
+            .tensor(Role::Output)
+            .is_none()
+            .then_some(Role::OutputNorm),
+    }
 }
 
 /// Why the numbers of a tensor are not given.
@@ -110,6 +131,14 @@ impl<'a> Ordered<'a> {
         let Some(stored) = base.tensor(tensor.role) else {
             return Ok(());
         };
+        if let Some(scales) = self.scales(base, tensor.role)? {
+            for values in values.chunks_exact_mut(tensor.cols.max(1)) {
+                values
+                    .iter_mut()
+                    .zip(&scales)
+                    .for_each(|(w, scale)| *w *= scale);
+            }
+        }
         let mut numbers = vec![0.0; stored.cols];
         let bytes = base.bytes(stored);
         let bands = stored.codes.as_ref();
@@ -127,6 +156,28 @@ impl<'a> Ordered<'a> {
             values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
         }
         Ok(())
+    }
+
+    /// By which the columns of a matrix are to be larger where the norm in front of it was tuned: what is in use is the
+    /// product of both.
+    fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
+        let Some(norm) = norm_before(role, base) else {
+            return Ok(None);
+        };
+        let (Some(own), Some(tuned)) = (self.file.tensor(norm), base.tensor(norm)) else {
+            return Ok(None);
+        };
+        let mut scales = vec![0.0; own.cols];
+        self.decode_whole(own, 0..1, &mut scales)?;
+        let mut numbers = vec![0.0; tuned.cols];
+        block::decode(tuned.dtype, base.bytes(tuned), &mut numbers)?;
+        for (scale, number) in scales.iter_mut().zip(numbers) {
+            *scale = match number == 0.0 {
+                true => 1.0,
+                false => *scale / number,
+            };
+        }
+        Ok(Some(scales))
     }
 
     fn decode_whole(
