@@ -11,7 +11,13 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(test)]
+pub(super) mod emulated;
 pub(super) mod scalar;
+#[cfg(any(target_arch = "x86_64", test))]
+mod wide;
 #[cfg(target_arch = "x86_64")]
 mod windows;
 

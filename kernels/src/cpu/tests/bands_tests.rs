@@ -5,7 +5,16 @@ use htc_formats::bands::{
 };
 
 use super::*;
-use crate::cpu::bands::{Room, Vector};
+use crate::cpu::bands::{BandKernels, Room, Vector, emulated};
+
+/// What the processor has, and the emulation of what it may not have; the plain version last.
+fn versions() -> Vec<(&'static str, BandKernels)> {
+    let here = available().into_iter().map(|k| (k.name, k.bands));
+    [("emulated", emulated::KERNELS)]
+        .into_iter()
+        .chain(here)
+        .collect()
+}
 
 /// A matrix of random codes with moderate scales.
 fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
@@ -70,11 +79,11 @@ fn every_version_unpacks_the_same_integers() {
                         let mut expected = vec![[[0; CHUNK]; QUADS]; range.len()];
                         let flat = expected.as_flattened_mut().as_flattened_mut();
                         w.integers(strip, band, range.clone(), flat);
-                        for k in available() {
+                        for (name, kernels) in versions() {
                             let mut found = vec![[[99; CHUNK]; QUADS]; range.len()];
                             let bytes = w.band(strip, band);
-                            (k.bands.unpack)(code, bytes, range.clone(), &mut found);
-                            assert!(found == expected, "{} {code} {rows} {range:?}", k.name);
+                            (kernels.unpack)(code, bytes, range.clone(), &mut found);
+                            assert!(found == expected, "{name} {code} {rows} {range:?}");
                         }
                     }
                 }
@@ -110,15 +119,15 @@ fn every_version_multiplies_the_same_integers() {
                                 scale: 0.5,
                                 sum: vector.iter().map(|&code| i32::from(code)).sum(),
                             };
-                            let results: Vec<_> = available()
+                            let results: Vec<_> = versions()
                                 .into_iter()
-                                .map(|k| {
+                                .map(|(name, kernels)| {
                                     let mut sums = vec![[0.0; GROUP_ROWS]; range.len()];
                                     let (bytes, range) = (w.band(strip, band), range.clone());
-                                    (k.bands.dot)(
+                                    (kernels.dot)(
                                         code, bytes, range, &vector, &mut room, &mut sums,
                                     );
-                                    (k.name, sums)
+                                    (name, sums)
                                 })
                                 .collect();
                             let (_, expected) = results.last().unwrap();
