@@ -15,6 +15,8 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(test)]
 pub(super) mod emulated;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod scalar;
 #[cfg(any(target_arch = "x86_64", test))]
 mod wide;
