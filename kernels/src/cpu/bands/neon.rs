@@ -16,7 +16,7 @@ use htc_formats::bands::{
 };
 
 use super::scalar::{Stream, level_chunks};
-use super::{BandKernels, Group, Group16, Products, Room, Vector, part};
+use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
 
 /// Weights in a register.
 const WIDTH: usize = 16;
@@ -235,9 +235,9 @@ macro_rules! kernels {
                     // SAFETY: see above.
                     unsafe { unpack(code, band, groups, out) }
                 },
-                add: |integers, products, sums| {
+                add: |integers, factors, vectors, sums| {
                     // SAFETY: see above.
-                    unsafe { add(integers, products, sums) }
+                    unsafe { add(integers, factors, vectors, sums) }
                 },
                 dot: |code, band, groups, vector, _: &mut Room, sums| {
                     // SAFETY: see above.
@@ -247,20 +247,26 @@ macro_rules! kernels {
 
             /// As [`BandKernels::add`].
             #[target_feature(enable = $features)]
-            fn add(integers: &[Group], products: &Products<'_>, sums: &mut [Group16]) {
-                let x = codes(products.codes);
-                let rows = integers.iter().zip(products.factors).zip(sums);
-                for ((group, factors), sums) in rows {
-                    let mut totals = [vdupq_n_s32(0); 4];
-                    for (chunk, x) in group.iter().zip(x) {
-                        for (total, weights) in totals.iter_mut().zip(chunk.as_chunks::<WIDTH>().0)
-                        {
-                            // SAFETY: the array has the bytes that are read.
-                            let weights = unsafe { vld1q_s8(weights.as_ptr()) };
-                            *total = $dot(*total, weights, x);
+            fn add(
+                integers: &[Group],
+                factors: &[Group16],
+                vectors: &[Part<'_>],
+                sums: &mut [Group16],
+            ) {
+                for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
+                    let x = codes(part.codes);
+                    for ((group, factors), sums) in integers.iter().zip(factors).zip(sums) {
+                        let mut totals = [vdupq_n_s32(0); 4];
+                        for (chunk, x) in group.iter().zip(x) {
+                            let quarters = chunk.as_chunks::<WIDTH>().0;
+                            for (total, weights) in totals.iter_mut().zip(quarters) {
+                                // SAFETY: the array has the bytes that are read.
+                                let weights = unsafe { vld1q_s8(weights.as_ptr()) };
+                                *total = $dot(*total, weights, x);
+                            }
                         }
+                        finish(sums, totals, &factors.map(|factor| part.scale * factor));
                     }
-                    finish(sums, totals, &factors.map(|factor| products.scale * factor));
                 }
             }
 
