@@ -53,10 +53,13 @@ pub(crate) struct BandKernels {
     /// Adds the products of some groups of a band, with a factor for each row, and several vectors:
     /// `sums[t][r] += scale[t] · factors[r] · Σ integers · codes[t]`, groups of one vector behind those
     /// of another.
-    pub add: fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]),
+    pub add: Add,
     /// The same for some groups of a band, whose bytes in a strip are given, and one vector.
     pub dot: Dot,
 }
+
+/// As [`BandKernels::add`].
+type Add = fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]);
 
 /// As [`BandKernels::dot`].
 type Dot = fn(Code, &[u8], Range<usize>, &Vector<'_>, &mut Room, &mut [Group16]);

@@ -82,10 +82,6 @@ fn widen(group: &Group, wide: &mut Wide) {
 /// Adds the products with `T` vectors, whose sums are `stride` groups apart.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-#[expect(
-    clippy::needless_range_loop,
-    reason = "several arrays of registers are walked together"
-)]
 fn tile<const T: usize>(
     groups: &[Wide],
     factors: &[Group16],
