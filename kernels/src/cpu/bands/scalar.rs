@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use htc_formats::bands::{
     BAND, CHUNK, Code, GROUP_ROWS, Kind, QUAD, QUADS, SCALE_BYTES, STATES, STRIP_ROWS,
-    TRELLIS_TABLES, level,
+    TRELLIS_TABLES, level, level_scales,
 };
 
-use super::{BandKernels, Group, Products};
+use super::{BandKernels, Group, Group16, Part, Room, Vector};
 
 /// The version for any processor.
-pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add };
+pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot };
 
 fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     match code.kind() {
@@ -124,12 +124,41 @@ pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
     &band[groups * SCALE_BYTES + group * bytes..][..bytes]
 }
 
-fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS]]) {
+fn dot(
+    code: Code,
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    _: &mut Room,
+    sums: &mut [Group16],
+) {
+    for (group, sums) in groups.zip(sums) {
+        let mut integers = [[[0; CHUNK]; QUADS]];
+        unpack(code, band, group..group + 1, &mut integers);
+        let factors = match code.kind() {
+            Kind::Trellis => [1.0; GROUP_ROWS],
+            Kind::Levels => level_scales(&band.as_chunks::<SCALE_BYTES>().0[group]).map(f32::from),
+        };
+        let part = Part {
+            codes: vector.codes,
+            scale: vector.scale,
+        };
+        add(&integers, &[factors], &[part], std::slice::from_mut(sums));
+    }
+}
+
+fn add(integers: &[Group], factors: &[Group16], vectors: &[Part<'_>], sums: &mut [Group16]) {
+    for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
+        add_one(integers, factors, part, sums);
+    }
+}
+
+fn add_one(integers: &[Group], factors: &[Group16], part: &Part<'_>, sums: &mut [Group16]) {
     let mut vector = [[0_i32; QUAD]; BAND / QUAD];
-    for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(products.codes) {
+    for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(part.codes) {
         *wide = code.into();
     }
-    let rows = integers.iter().zip(products.factors).zip(sums);
+    let rows = integers.iter().zip(factors).zip(sums);
     for ((group, factors), sums) in rows {
         let mut totals = [0_i32; GROUP_ROWS];
         for (chunk, vector) in group.iter().zip(&vector) {
@@ -141,7 +170,7 @@ fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS
             }
         }
         for ((sum, total), factor) in sums.iter_mut().zip(totals).zip(factors) {
-            *sum += total as f32 * (products.scale * factor);
+            *sum += total as f32 * (part.scale * factor);
         }
     }
 }

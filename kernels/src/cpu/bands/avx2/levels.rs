@@ -1,0 +1,227 @@
+//! Products of bands of levels and one vector, decoded in registers.
+//!
+//! Eight rows of four columns are a register; four codes of the vector are multiplied with all of them and
+//! added in eight sums. Instructions on registers for 32 weights, without loads: cutting out codes 2, or 3
+//! with a bit that is a sign, 4 with six bits and 5 with seven, looking up 1 (six bits 3, seven 7),
+//! products and sums 4, scales 1; with eight bits 6 in all, from 8 with four bits to 17 with seven.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use htc_formats::bands::{BAND, CHUNK, GROUP_ROWS, LEVEL_TABLES, QUADS, SCALE_BYTES};
+
+use super::super::{Vector, part};
+use super::{Group16, Table, halves, load, table};
+use crate::cpu::blocks::prefetch;
+
+/// As [`BandKernels::dot`](super::super::BandKernels::dot), for levels of `BITS`.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn dot<const BITS: usize>(
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    sums: &mut [Group16],
+) {
+    let table = table(const { &entries(BITS) });
+    let codes = Codes::new(vector.codes);
+    let scale = _mm256_set1_ps(vector.scale);
+    let all = band.len() / (SCALE_BYTES + QUADS * CHUNK * BITS / 8);
+    let (scales, chunks) = band.split_at(all * SCALE_BYTES);
+    let scales = scales.as_chunks::<SCALE_BYTES>().0;
+    for (group, sums) in groups.zip(sums) {
+        let group_bytes = QUADS * CHUNK * BITS / 8;
+        let chunks = &chunks[group * group_bytes..][..group_bytes];
+        let mut totals = [_mm256_setzero_si256(); 2];
+        for quad in 0..QUADS {
+            let chunk = &chunks[quad * CHUNK * BITS / 8..][..CHUNK * BITS / 8];
+            prefetch(chunk.as_ptr().wrapping_add(AHEAD));
+            for (half, total) in totals.iter_mut().enumerate() {
+                let pairs = match BITS {
+                    2 | 4 => {
+                        let found = _mm256_shuffle_epi8(table[0], index::<BITS>(chunk, half));
+                        codes.of_signed(quad, found)
+                    }
+                    8 => {
+                        let found = load(part(chunk, 32 * half));
+                        codes.of_signed(quad, _mm256_max_epi8(found, _mm256_set1_epi8(-127)))
+                    }
+                    _ => {
+                        let sign = bits_of::<BITS>(chunk, half, BITS - 1);
+                        codes.of(quad, magnitudes::<BITS>(&table, chunk, half), sign)
+                    }
+                };
+                let ones = _mm256_set1_epi16(1);
+                *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
+            }
+        }
+        let factors = factors(&scales[group]);
+        for ((total, factor), sums) in totals
+            .into_iter()
+            .zip(factors)
+            .zip(sums.as_chunks_mut::<8>().0)
+        {
+            // SAFETY: the array has the numbers that are read and written.
+            unsafe {
+                let sum = _mm256_loadu_ps(sums.as_ptr());
+                let factor = _mm256_mul_ps(scale, factor);
+                let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), factor, sum);
+                _mm256_storeu_ps(sums.as_mut_ptr(), sum);
+            }
+        }
+    }
+}
+
+/// The table of levels: both signs of two and four bits, else magnitudes; none of eight.
+const fn entries(bits: usize) -> [i8; 64] {
+    let mut entries = [0; 64];
+    if bits == 8 {
+        return entries;
+    }
+    let magnitudes = LEVEL_TABLES[bits - 2];
+    let mut i = 0;
+    while i < magnitudes.len() {
+        entries[i] = magnitudes[i];
+        if bits == 2 || bits == 4 {
+            entries[magnitudes.len() + i] = -magnitudes[i];
+        }
+        i += 1;
+    }
+    entries
+}
+
+/// Bytes between what is read and what is asked for.
+const AHEAD: usize = 1024;
+
+/// The vector's codes, four of a quad in each lane.
+struct Codes {
+    magnitudes: [[i32; 8]; QUADS],
+    signed: [[i32; 8]; QUADS],
+}
+
+impl Codes {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn new(codes: &[i8; BAND]) -> Codes {
+        let mut words = Codes {
+            magnitudes: [[0; 8]; QUADS],
+            signed: [[0; 8]; QUADS],
+        };
+        for (quad, codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            let four = _mm256_set1_epi32(i32::from_le_bytes(codes.map(i8::cast_unsigned)));
+            let (signed, magnitudes) = (&mut words.signed[quad], &mut words.magnitudes[quad]);
+            // SAFETY: the arrays have the bytes that are written.
+            unsafe {
+                _mm256_storeu_si256(signed.as_mut_ptr().cast(), four);
+                _mm256_storeu_si256(magnitudes.as_mut_ptr().cast(), _mm256_abs_epi8(four));
+            }
+        }
+        words
+    }
+
+    /// The products of signed weights, two to a sum of sixteen bits, which 2 · 127 · 127 fits.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn of_signed(&self, quad: usize, weights: __m256i) -> __m256i {
+        let weights = _mm256_sign_epi8(weights, words(&self.signed[quad]));
+        _mm256_maddubs_epi16(words(&self.magnitudes[quad]), weights)
+    }
+
+    /// The products of magnitudes, negative where the highest bit of the other bytes is set.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn of(&self, quad: usize, magnitudes: __m256i, sign: __m256i) -> __m256i {
+        // Not zero, whose sign would be none.
+        let sign = _mm256_or_si256(sign, _mm256_set1_epi8(1));
+        let x = _mm256_sign_epi8(words(&self.signed[quad]), sign);
+        _mm256_maddubs_epi16(magnitudes, x)
+    }
+}
+
+/// The lowest four bits of the codes of a half of a chunk, or two where there are less than four.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
+    if BITS & 4 != 0 {
+        let four = load(part(chunk, 0));
+        let four = if half == 0 {
+            four
+        } else {
+            _mm256_srli_epi16::<4>(four)
+        };
+        return _mm256_and_si256(four, _mm256_set1_epi8(15));
+    }
+    let two = halves(part(chunk, 0), part(chunk, 0));
+    let shift = 4 * half as i64;
+    let shifts = _mm256_setr_epi64x(shift, shift, shift + 2, shift + 2);
+    _mm256_and_si256(_mm256_srlv_epi64(two, shifts), _mm256_set1_epi8(3))
+}
+
+/// Bit `bit` of the codes of a half of a chunk, of the planes of two and of one bit, as the highest of each
+/// byte. What stands in the lower ones is of no meaning.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i {
+    let fours = if BITS & 4 != 0 { 4 } else { 0 };
+    let half = 4 * half as i64;
+    if BITS & 2 != 0 && bit < fours + 2 {
+        let two = halves(part(chunk, 8 * fours), part(chunk, 8 * fours));
+        let shift = 7 - half - (bit - fours) as i64;
+        let shifts = _mm256_setr_epi64x(shift, shift, shift - 2, shift - 2);
+        return _mm256_sllv_epi64(two, shifts);
+    }
+    let one = i64::from_le_bytes(*part(chunk, 8 * (BITS - 1)));
+    let shift = 7 - half;
+    let shifts = _mm256_setr_epi64x(shift, shift - 1, shift - 2, shift - 3);
+    _mm256_sllv_epi64(_mm256_set1_epi64x(one), shifts)
+}
+
+/// The magnitudes of a half of a chunk of three, five, six or seven bits.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
+    let index = index::<BITS>(chunk, half);
+    let low = _mm256_shuffle_epi8(table[0], index);
+    if BITS < 6 {
+        return low;
+    }
+    let fifth = bits_of::<BITS>(chunk, half, 4);
+    let low = _mm256_blendv_epi8(low, _mm256_shuffle_epi8(table[1], index), fifth);
+    if BITS == 6 {
+        return low;
+    }
+    let high = _mm256_blendv_epi8(
+        _mm256_shuffle_epi8(table[2], index),
+        _mm256_shuffle_epi8(table[3], index),
+        fifth,
+    );
+    _mm256_blendv_epi8(low, high, bits_of::<BITS>(chunk, half, 5))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn words(words: &[i32; 8]) -> __m256i {
+    // SAFETY: the array has the bytes that are read.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
+/// As [`level_scales`](htc_formats::bands::level_scales), as numbers.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn factors(packed: &[u8; SCALE_BYTES]) -> [__m256; GROUP_ROWS / 8] {
+    let mut bytes = [0; 16];
+    bytes[..SCALE_BYTES].copy_from_slice(packed);
+    // SAFETY: the array has the bytes that are read.
+    let packed = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+    let low = _mm_unpacklo_epi64(packed, _mm_srli_epi16::<4>(packed));
+    let low = _mm_and_si128(low, _mm_set1_epi8(15));
+    let high = _mm_srlv_epi32(
+        _mm_shuffle_epi32::<0b10_10_10_10>(packed),
+        _mm_setr_epi32(0, 2, 4, 6),
+    );
+    let high = _mm_slli_epi16::<4>(_mm_and_si128(high, _mm_set1_epi8(3)));
+    let scales = _mm_or_si128(low, high);
+    [
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(scales)),
+        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(scales, scales))),
+    ]
+}
