@@ -5,12 +5,13 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::bands::{Bands, Codes, Packer, STRIP_ROWS};
 use htc_formats::block;
-use htc_formats::source::ModelTensor;
+use htc_formats::model::MatrixId;
+use htc_formats::source::{ModelFile, ModelTensor};
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, outputs, place, weight_name};
 use crate::codes;
-use crate::math::codes::{BandsEncodeError, ColumnEnergies, StripCoder};
+use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, StripCoder};
 use crate::math::{
     Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
@@ -58,8 +59,13 @@ pub(super) fn bands(
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        let feedback = (feedback.as_deref(), treatment.effort().work().sweeps);
-        encode_bands(source, member, (bands, feedback), moment)
+        let rows = outputs::row_feedback(source, member, place(source, unit), treatment)?;
+        let guide = Guide {
+            columns: feedback.as_deref(),
+            rows: rows.as_ref(),
+            sweeps: treatment.effort().work().sweeps,
+        };
+        encode_bands(source, member, (bands, guide), moment)
     })
 }
 
@@ -68,6 +74,13 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitE
     let matrix = unit.members.first().map(|member| member.matrix);
     UnitError::Factorise {
         tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
+        source: error,
+    }
+}
+
+pub(super) fn refused(source: &ModelFile, matrix: MatrixId, error: FactoriseError) -> UnitError {
+    UnitError::Factorise {
+        tensor: weight_name(source, matrix),
         source: error,
     }
 }
@@ -191,7 +204,7 @@ fn encode(
 fn encode_bands(
     source: &Ordered<'_>,
     member: &Member,
-    (bands, (feedback, sweeps)): (&Codes, (Option<&Feedback>, usize)),
+    (bands, guide): (&Codes, Guide<'_>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -221,10 +234,10 @@ fn encode_bands(
             energies.add(row).map_err(refused)?;
         }
     }
-    let columns = energies.scales(bands, feedback).map_err(refused)?;
+    let columns = energies.scales(bands, guide.columns).map_err(refused)?;
     let mut packer = Packer::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(bands, &columns, feedback, sweeps);
+    let mut coder = StripCoder::new(bands, &columns, guide);
     for first in portions() {
         decode(first, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
@@ -234,6 +247,9 @@ fn encode_bands(
             let packed = coded.pack(strip, &mut packer);
             packed.map_err(|error| refused(error.into()))?;
         }
+    }
+    if std::env::var("HTC_CF").is_ok() {
+        coder.columns().pack(&mut packer).map_err(|e| refused(e.into()))?;
     }
     let bytes = packer.finish();
     let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
