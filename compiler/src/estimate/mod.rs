@@ -3,7 +3,7 @@
 pub mod duration;
 pub(crate) mod stages;
 
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
@@ -275,8 +275,7 @@ fn working(unit: &UnitPlan) -> u64 {
         Form::Kept => return 0,
         // Some rows at a time; the result is counted where it waits.
         Form::Dense { .. } => return ENCODED + results(unit),
-        // All rows, as they are and as they will be read some at a time.
-        Form::Bands { .. } => return 4 * rows * cols + ENCODED + results(unit),
+        Form::Bands { .. } => return banded(unit) + ENCODED + results(unit),
         Form::LowRank { .. } | Form::Residual { .. } if svd => {
             8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
         }
@@ -290,6 +289,22 @@ fn working(unit: &UnitPlan) -> u64 {
         _ => 0,
     };
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
+}
+
+/// All rows of a matrix, as they are and as they will be read some at a time; where rows make up for each other the
+/// second moment of the gradients at them twice in f32 and once in f64, and what they lose, carry, and are as
+/// stored; and two products of columns.
+fn banded(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let members = unit.members.iter();
+    let largest = members.map(|member| match member.matrix {
+        MatrixId::Slot { .. } => {
+            let together = gradient::outputs_together(member.rows) as u64;
+            16 * together * together + 4 * 5 * together * cols
+        }
+        MatrixId::Embedding | MatrixId::Head => 0,
+    });
+    4 * rows * cols + largest.max().unwrap_or(0) + 4 * 4 * cols * cols
 }
 
 fn panels(rows: u64, cols: u64) -> u64 {

@@ -383,7 +383,11 @@ pub fn plan(
         .as_ref()
         .map_or_else(|(asked, _)| asked, Plan::request);
     let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
-    let gradients = match options.filter(|_| asked.method == Method::Quantise) {
+    let by_gradients = match &known {
+        Ok(plan) => plan.has_bands(),
+        Err((request, _)) => request.method == Method::Quantise,
+    };
+    let gradients = match options.filter(|_| by_gradients) {
         Some(options) => Some(clock.during(Stage::Calibrate, || {
             let tokens = asked.effort.work().gradient_tokens;
             gradients(source, digest(), (options, tokens), threads, watch)

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use htc_formats::DType;
 use htc_formats::bands::{Bands, Codes, Packer, STRIP_ROWS};
 use htc_formats::block;
-use htc_formats::model::MatrixId;
-use htc_formats::source::{ModelFile, ModelTensor};
+use htc_formats::source::ModelTensor;
 
 use super::treatment::SiteInputs;
 use super::{Factors, Found, ModelTreatment, Norm, UnitError, outputs, place, weight_name};
@@ -59,7 +58,7 @@ pub(super) fn bands(
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        let rows = outputs::row_feedback(source, member, place(source, unit), treatment)?;
+        let rows = outputs::row_feedback(source, member.matrix, place(source, unit), treatment)?;
         let guide = Guide {
             columns: feedback.as_deref(),
             rows: rows.as_ref(),
@@ -74,13 +73,6 @@ fn failed(source: &Ordered<'_>, unit: &UnitPlan, error: FactoriseError) -> UnitE
     let matrix = unit.members.first().map(|member| member.matrix);
     UnitError::Factorise {
         tensor: matrix.map_or_else(String::new, |matrix| weight_name(source, matrix)),
-        source: error,
-    }
-}
-
-pub(super) fn refused(source: &ModelFile, matrix: MatrixId, error: FactoriseError) -> UnitError {
-    UnitError::Factorise {
-        tensor: weight_name(source, matrix),
         source: error,
     }
 }
@@ -248,9 +240,8 @@ fn encode_bands(
             packed.map_err(|error| refused(error.into()))?;
         }
     }
-    if std::env::var("HTC_CF").is_ok() {
-        coder.columns().pack(&mut packer).map_err(|e| refused(e.into()))?;
-    }
+    let columns = coder.columns();
+    columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
     let bytes = packer.finish();
     let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
     let mut sums = [Energies::default(); 2];

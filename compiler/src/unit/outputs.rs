@@ -1,115 +1,98 @@
-//! What errors of a matrix' rows count, and how rows make up for each other's.
+//! What errors of a matrix' rows count, and how rows make up for those above: from the gradients at its outputs.
 
 use htc_formats::model::MatrixId;
-use htc_formats::source::ModelFile;
 
-use super::{ModelTreatment, UnitError};
+use super::{ModelTreatment, UnitError, weight_name};
 use crate::calibrate::Place;
 use crate::gradient::{Gradients, MomentBlock};
 use crate::math::codes::{OutputBlock, RowFeedback};
-use crate::order::{Order, reordered, reordered_lower};
-use crate::plan::Member;
+use crate::order::{Ordered, reordered, reordered_triangle};
 
-fn env(name: &str, or: f64) -> f64 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or)
-}
+/// Part of the mean of a second moment's diagonal that is added to all of it: gradients are those of some
+/// thousand tokens, drawn by the model.
+const DAMPING: f64 = 0.2;
 
-/// Of a matrix in the order in which it is stored; `None` where no gradients are known.
+/// The same of what the rows of a vocabulary count: those that a text lacks matter in another.
+const DAMPING_OF_TOKENS: f64 = 0.1;
+
+/// Of a matrix in the order in which it is stored, that reads in this place; `None` where no gradients are known.
 ///
 /// # Errors
-/// Gradients of another model, or ones that are not finite.
+/// Gradients of another model, or a second moment that is none.
 pub(super) fn row_feedback(
-    source: &ModelFile,
-    member: &Member,
+    source: &Ordered<'_>,
+    matrix: MatrixId,
     place: Option<Place>,
     treatment: &ModelTreatment,
 ) -> Result<Option<RowFeedback>, UnitError> {
     let Some(gradients) = treatment.gradients() else {
         return Ok(None);
     };
-    let matrix = member.matrix;
-    let mode = env("HTC_MODE", 2.0) as usize;
-    if mode == 0 {
-        return Ok(None);
+    if !matches!(matrix, MatrixId::Slot { .. }) {
+        let weights = of_tokens(gradients, matrix, place, treatment)?;
+        return Ok(Some(damped(weights, DAMPING_OF_TOKENS)));
     }
-    let found = match matrix {
-        MatrixId::Embedding | MatrixId::Head => {
-            let weights = weights_of_tokens(gradients, matrix, place, treatment)?;
-            let mean = weights.iter().map(|&w| f64::from(w)).sum::<f64>() / weights.len() as f64;
-            let added = (env("HTC_ED", 0.1) * mean) as f32;
-            let weights = weights.iter().map(|w| w + added).collect();
-            if env("HTC_EW", 1.0) == 0.0 { return Ok(None); }
-            RowFeedback::of_weights(weights)
-        }
-        MatrixId::Slot { .. } => {
-            let outputs = gradients.of(matrix)?;
-            let order = treatment.order().and_then(|order| order.outputs(matrix));
-            let damping = env("HTC_RD", 0.05);
-            if mode == 1 {
-                let weights = match order { None => outputs.diagonal, Some(order) => reordered(&outputs.diagonal, order) };
-                let mean = weights.iter().map(|&w| f64::from(w)).sum::<f64>() / weights.len() as f64;
-                let added = (damping * mean) as f32;
-                let weights = weights.iter().map(|w| w + added).collect();
-                return Ok(Some(RowFeedback::of_weights(weights)));
-            }
-            let blocks = in_order(outputs.blocks, order);
-            let blocks: Vec<OutputBlock<'_>> = blocks
-                .iter()
-                .map(|of| OutputBlock {
-                    first: of.first,
-                    order: of.order,
-                    lower: &of.lower,
-                })
-                .collect();
-            let made = RowFeedback::new(&blocks, damping);
-            made.map_err(|error| super::encode::refused(source, matrix, error))?
+    let outputs = gradients.of(matrix)?;
+    let order = source.order().and_then(|order| order.outputs(matrix));
+    let blocks = match (order, outputs.blocks) {
+        (None, blocks) => blocks,
+        (Some(order), blocks) if blocks.len() == 1 => blocks
+            .into_iter()
+            .map(|block| MomentBlock {
+                lower: reordered_triangle(&block.lower, order),
+                ..block
+            })
+            .collect(),
+        // What is in a block is in several when it is stored.
+        (Some(order), _) => {
+            let weights = reordered(&outputs.diagonal, order);
+            return Ok(Some(damped(weights, DAMPING)));
         }
     };
-    Ok(Some(found))
-}
-
-/// The blocks of a second moment in another order, which has all of them in one.
-fn in_order(blocks: Vec<MomentBlock>, order: Option<&[u32]>) -> Vec<MomentBlock> {
-    let Some(order) = order else { return blocks };
-    if blocks.len() != 1 {
-        todo!()
-    }
-    blocks
-        .into_iter()
-        .map(|block| {
-            let n = block.order;
-            let at = |a: usize, b: usize| block.lower[a.max(b) * (a.max(b) + 1) / 2 + a.min(b)];
-            let mut lower = Vec::with_capacity(block.lower.len());
-            for row in 0..n {
-                for col in 0..=row {
-                    lower.push(at(order[row] as usize, order[col] as usize));
-                }
-            }
-            MomentBlock { lower, ..block }
+    let blocks: Vec<OutputBlock<'_>> = blocks
+        .iter()
+        .map(|of| OutputBlock {
+            first: of.first,
+            order: of.order,
+            lower: &of.lower,
         })
-        .collect()
+        .collect();
+    let made = RowFeedback::new(&blocks, DAMPING).map_err(|error| UnitError::Factorise {
+        tensor: weight_name(source, matrix),
+        source: error,
+    })?;
+    Ok(Some(made))
 }
 
-fn weights_of_tokens(
+/// Rows that do not make up for each other.
+fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
+    let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+    let added = (damping * sum / weights.len().max(1) as f64) as f32;
+    weights.iter_mut().for_each(|w| *w += added);
+    RowFeedback::of_weights(weights)
+}
+
+/// What the rows of an embedding or a head cost: where they give logits by the gradients there and the size of what
+/// they read, where they are looked up by how often and the size of the gradients there.
+fn of_tokens(
     gradients: &Gradients,
     matrix: MatrixId,
     place: Option<Place>,
     treatment: &ModelTreatment,
 ) -> Result<Vec<f32>, UnitError> {
-    let mut weights: Vec<f32> = Vec::new();
-    let mut add = |rows: Vec<f32>, by: f64| {
-        weights.resize(rows.len(), 0.0);
-        for (w, r) in weights.iter_mut().zip(rows) {
-            *w += (f64::from(r) * by) as f32;
-        }
-    };
-    if let Some(place) = place {
-        let size = treatment.mean_square(place).unwrap_or(1.0);
-        add(gradients.of(MatrixId::Head)?.diagonal, size);
+    let mut all = Vec::with_capacity(2);
+    if let Some(read) = place.and_then(|place| treatment.mean_square(place)) {
+        all.push((gradients.of(MatrixId::Head)?.diagonal, read));
     }
     if matrix == MatrixId::Embedding {
         let size = gradients.of(matrix)?.mean_diagonal;
-        add(gradients.shares()?, size);
+        all.push((gradients.shares()?, size));
+    }
+    let mut weights = vec![0.0; all.first().map_or(0, |(rows, _)| rows.len())];
+    for (rows, size) in all {
+        for (weight, row) in weights.iter_mut().zip(rows) {
+            *weight += (f64::from(row) * size) as f32;
+        }
     }
     Ok(weights)
 }

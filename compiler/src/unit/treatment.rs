@@ -174,11 +174,6 @@ impl<'a> ModelTreatment<'a> {
         self.gradients
     }
 
-    /// The order in which a model is stored, where that is another.
-    pub fn order(&self) -> Option<&Order> {
-        self.order
-    }
-
     /// The mean square of what is read in a place.
     pub fn mean_square(&self, place: Place) -> Option<f64> {
         let squares = self.calibration?.inputs(place).diagonal();
