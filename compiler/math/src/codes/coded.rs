@@ -32,10 +32,16 @@ impl CodedStrip {
             match (band, more) {
                 (CodedBand::Levels(scales, quads), CodedBand::Levels(more_scales, more)) => {
                     scales.extend(more_scales);
-                    quads.iter_mut().zip(more).for_each(|(to, of)| to.extend(of));
+                    quads
+                        .iter_mut()
+                        .zip(more)
+                        .for_each(|(to, of)| to.extend(of));
                 }
                 (CodedBand::Trellis(quads), CodedBand::Trellis(more)) => {
-                    quads.iter_mut().zip(more).for_each(|(to, of)| to.extend(of));
+                    quads
+                        .iter_mut()
+                        .zip(more)
+                        .for_each(|(to, of)| to.extend(of));
                 }
                 // Bands have the same code in all rows.
                 _ => {}

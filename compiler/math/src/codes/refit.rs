@@ -90,7 +90,9 @@ impl ColumnFit {
     /// system has no solution.
     pub fn solve(&self, feedback: &Feedback, fits: &[bool]) -> Option<Vec<f64>> {
         let n = self.cols;
-        let free: Vec<usize> = (0..n).filter(|&j| fits[j] && self.gram[j * n + j] > 0.0).collect();
+        let free: Vec<usize> = (0..n)
+            .filter(|&j| fits[j] && self.gram[j * n + j] > 0.0)
+            .collect();
         let entry = |i: usize, j: usize| {
             let at = |i: usize, j: usize| f64::from(self.gram[i * n + j]);
             0.5 * (at(i, j) + at(j, i)) * f64::from(feedback.moment[i * n + j])

@@ -16,8 +16,8 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
-use crate::feedback::{SMALLEST_DAMPING, cholesky};
 use crate::FactoriseError;
+use crate::feedback::{SMALLEST_DAMPING, cholesky};
 
 /// Rows that are coded before what they lose is put back by those below.
 pub(super) const STEP: usize = 32;
@@ -84,7 +84,11 @@ impl RowFeedback {
             blocks: Vec::with_capacity(blocks.len()),
         };
         for of in blocks {
-            let block = Block::new(of, (unit, damping.max(SMALLEST_DAMPING)), &mut found.weights)?;
+            let block = Block::new(
+                of,
+                (unit, damping.max(SMALLEST_DAMPING)),
+                &mut found.weights,
+            )?;
             found.blocks.push(block);
         }
         normalise(&mut found.weights);
@@ -222,7 +226,9 @@ impl<'a> Carried<'a> {
         matmul(
             moved.subrows_mut(below, order - below),
             Accum::Add,
-            factor.submatrix(at, below, count, order - below).transpose(),
+            factor
+                .submatrix(at, below, count, order - below)
+                .transpose(),
             MatRef::from_row_major_slice(errors, count, n),
             1.0,
             Par::Seq,

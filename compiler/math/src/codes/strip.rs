@@ -89,7 +89,10 @@ impl<'a> StripCoder<'a> {
             columns,
             guide,
             carried: Carried::new(guide.rows, codes.cols()),
-            fit: guide.columns.filter(|_| codes.has(Kind::Trellis)).map(|_| ColumnFit::new(codes.cols())),
+            fit: guide
+                .columns
+                .filter(|_| codes.has(Kind::Trellis))
+                .map(|_| ColumnFit::new(codes.cols())),
             searches: Vec::new(),
             tables: Vec::new(),
         }
@@ -164,11 +167,7 @@ impl<'a> StripCoder<'a> {
     }
 
     /// Sweeps over levels, and the scales of rows.
-    fn descend(
-        &mut self,
-        strip: &mut Strip,
-        feedback: &Feedback,
-    ) -> Result<(), BandsEncodeError> {
+    fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
         let mut slopes = Vec::new();
         let sweeps = match self.codes.has(Kind::Levels) {
             true => self.guide.sweeps,
@@ -190,7 +189,12 @@ impl<'a> StripCoder<'a> {
         part: &Part,
     ) -> Result<Strip, BandsEncodeError> {
         let cols = rows.cols;
-        let all = || part.rows.clone().chain(part.ahead.clone()).chain(part.tail.clone());
+        let all = || {
+            part.rows
+                .clone()
+                .chain(part.ahead.clone())
+                .chain(part.tail.clone())
+        };
         let mut weights = Vec::with_capacity(all().count() * cols);
         for row in all() {
             let exact = &rows.values[row * cols..][..cols];
@@ -385,7 +389,11 @@ impl Strip {
     ) -> Vec<u16> {
         // Behind the last row there is padding, which counts for nothing.
         let tail = part.tail.len();
-        let padding = if part.ends { self.padded - self.rows } else { 0 };
+        let padding = if part.ends {
+            self.padded - self.rows
+        } else {
+            0
+        };
         let count = wanted.len() + padding;
         let mut targets = vec![[0.0; QUAD]; count];
         let mut importance = vec![[0.0; QUAD]; count];

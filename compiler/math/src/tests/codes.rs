@@ -254,22 +254,34 @@ impl Lossy {
         for (i, row) in errors.chunks_exact_mut(n).enumerate() {
             bands.row(i, row).unwrap();
         }
-        errors.iter_mut().zip(&self.values).for_each(|(v, w)| *v = w - *v);
+        errors
+            .iter_mut()
+            .zip(&self.values)
+            .for_each(|(v, w)| *v = w - *v);
         let product = |a: &[f64], b: &dyn Fn(usize, usize) -> f64, rows: usize, cols: usize| {
             let inner = a.len() / rows;
-            let of = |at: usize| (0..inner).map(|k| a[at / cols * inner + k] * b(k, at % cols)).sum();
+            let of = |at: usize| {
+                (0..inner)
+                    .map(|k| a[at / cols * inner + k] * b(k, at % cols))
+                    .sum()
+            };
             (0..rows * cols).map(of).collect::<Vec<f64>>()
         };
         let error = |i: usize, j: usize| f64::from(errors[i * n + j]);
         let he = product(&self.outputs, &error, m, n);
         let hec = product(&he, &|i, j| self.inputs[i * n + j], m, n);
-        hec.iter().zip(&errors).map(|(a, e)| a * f64::from(*e)).sum()
+        hec.iter()
+            .zip(&errors)
+            .map(|(a, e)| a * f64::from(*e))
+            .sum()
     }
 }
 
 /// The second moment of outputs that have nothing to do with each other.
 fn alone(n: usize) -> Vec<f64> {
-    (0..n * n).map(|at| f64::from(u8::from(at / n == at % n))).collect()
+    (0..n * n)
+        .map(|at| f64::from(u8::from(at / n == at % n)))
+        .collect()
 }
 
 #[test]
@@ -282,18 +294,21 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
         ..Guide::default()
     };
     for (codes, most) in [
-        ("1:l2x3", 0.6),
-        ("1:l4x3", 0.6),
-        ("1:t2x3", 0.6),
-        ("1:t3x3", 0.6),
-        ("1:t4x3", 0.6),
-        ("1:t3x1,l4x1,t2x1", 0.6),
+        ("1:l2x3", 0.25),
+        ("1:l4x3", 0.25),
+        ("1:t2x3", 0.425),
+        ("1:t3x3", 0.393),
+        ("1:t4x3", 0.39),
+        ("1:t3x1,l4x1,t2x1", 0.436),
     ] {
         let codes: Codes = codes.parse().unwrap();
         let plain = lossy.lost(&codes, Guide::default());
         let (fed, swept) = (lossy.lost(&codes, guide(0)), lossy.lost(&codes, guide(1)));
         let parts = [fed / plain, swept / plain];
-        println!("{codes}: {:.4} with feedback, {:.4} swept", parts[0], parts[1]);
+        println!(
+            "{codes}: {:.4} with feedback, {:.4} swept",
+            parts[0], parts[1]
+        );
         assert!(parts[0] < most, "{codes}: {parts:?}");
         match codes.has(Kind::Levels) {
             true => assert!(swept < fed, "{codes}: {parts:?}"),
@@ -302,10 +317,23 @@ fn each_step_with_feedback_loses_less_of_the_outputs() {
     }
 }
 
+/// The second moment of `n` outputs that mostly depend on a fifth as many numbers.
+fn few_directions(n: usize) -> Vec<f64> {
+    let count = n / 5;
+    let of = normal(8, n * count, 1.0);
+    let dot = |i: usize, j: usize| -> f64 {
+        let pairs = of[i * count..][..count].iter().zip(&of[j * count..]);
+        pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    let own = |i: usize, j: usize| if i == j { 0.05 } else { 0.0 };
+    let entry = |at: usize| dot(at / n, at % n) / count as f64 + own(at / n, at % n);
+    (0..n * n).map(entry).collect()
+}
+
 #[test]
 fn rows_make_up_for_those_above() {
     let rows = 300;
-    let lossy = Lossy::new(rows, 64, moment(rows));
+    let lossy = Lossy::new(rows, 64, few_directions(rows));
     let feedback = lossy.feedback();
     let lower = |order: usize, first: usize| -> Vec<f32> {
         let row = |i: usize| (0..=i).map(move |j| (first + i) * rows + first + j);
@@ -319,7 +347,11 @@ fn rows_make_up_for_those_above() {
             .iter()
             .map(|(first, lower)| OutputBlock {
                 first: *first,
-                order: if blocks.len() == 1 { rows } else { [256, 44][usize::from(*first > 0)] },
+                order: if blocks.len() == 1 {
+                    rows
+                } else {
+                    [256, 44][usize::from(*first > 0)]
+                },
                 lower,
             })
             .collect();
@@ -339,9 +371,12 @@ fn rows_make_up_for_those_above() {
             )
         };
         let one_sided = lost(None);
-        let found = [lost(Some(&whole)) / one_sided, lost(Some(&parts)) / one_sided];
+        let found = [
+            lost(Some(&whole)) / one_sided,
+            lost(Some(&parts)) / one_sided,
+        ];
         println!("{codes}: {:.4} whole, {:.4} in parts", found[0], found[1]);
-        assert!(found[0] < 0.9, "{codes}: {found:?}");
+        assert!(found[0] < 0.32 && found[1] < 0.45, "{codes}: {found:?}");
     }
 }
 
@@ -364,6 +399,6 @@ fn rows_that_count_more_lose_less() {
     };
     let [plain, weighed] = [Guide::default(), guide].map(|guide| counted.lost(&codes, guide));
     println!("{:.4}", weighed / plain);
-    assert!(weighed < 0.85 * plain, "{weighed} {plain}");
+    assert!(weighed < 0.6 * plain, "{weighed} {plain}");
     assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
 }
