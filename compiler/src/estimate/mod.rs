@@ -80,7 +80,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    let back = match (made_with_gradients(options), calibration) {
+    // Codes by bands look at them, whoever made the plan.
+    let goes_back = made_with_gradients(options) || plan.has_bands();
+    let back = match (goes_back, calibration) {
         (true, Some(found)) => gradient::needed_memory(&source.hyper, found.context),
         _ => 0,
     };
@@ -109,7 +111,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let work = Workload {
         source,
         tokens: calibration.map_or(0, Calibration::tokens),
-        back: match quantises {
+        back: match goes_back {
             true => effort
                 .gradient_tokens
                 .min(calibration.map_or(0, Calibration::tokens)),
