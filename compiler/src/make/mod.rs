@@ -2,6 +2,7 @@
 
 mod error;
 mod journal;
+mod refined;
 mod treatment;
 mod tuned;
 pub mod work;
@@ -10,8 +11,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, QualityRecord,
-    Section, SpectrumRecord, TensorEntry,
+    DepthSinkRecord, DialPoint, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord,
+    QualityRecord, Section, SpectrumRecord, TensorEntry,
 };
 use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
@@ -252,6 +253,23 @@ impl Inputs<'_> {
     ) -> Result<(), HtzError> {
         let artifact = work.artifact(key);
         HtzWriter::put_quality(work.folder(), &artifact.complete(), quality)?;
+        let (_, mut journal) = artifact.journal::<Found>(watch)?;
+        journal.complete(Digest::of(artifact.open()?.head()))
+    }
+
+    /// Writes what the complete artifact of a key is at parts of its bytes into it.
+    ///
+    /// # Errors
+    /// [`HtzError::Dial`] where the points are none of it, and failures of the system.
+    pub fn put_dial(
+        &self,
+        key: Digest,
+        dial: Vec<DialPoint>,
+        work: &Work,
+        watch: Watch,
+    ) -> Result<(), HtzError> {
+        let artifact = work.artifact(key);
+        HtzWriter::put_dial(work.folder(), &artifact.complete(), dial)?;
         let (_, mut journal) = artifact.journal::<Found>(watch)?;
         journal.complete(Digest::of(artifact.open()?.head()))
     }

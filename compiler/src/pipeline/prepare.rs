@@ -178,6 +178,13 @@ pub(super) struct Admitted {
     tokenizer: Section,
 }
 
+impl Admitted {
+    /// The model.
+    pub fn source(&self) -> &ModelFile {
+        &self.source
+    }
+}
+
 /// Opens the source and refuses what the options and its head rule out.
 pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
     // What the options alone rule out; a plan may ask for more.
@@ -502,7 +509,7 @@ pub fn calibrate(
 }
 
 /// The gradients of a source on about so many tokens of the text of options.
-fn gradients(
+pub(super) fn gradients(
     source: &ModelFile,
     digest: Digest,
     (options, tokens): (&CalibrationOptions, usize),

@@ -17,6 +17,7 @@ pub mod json;
 mod kind;
 pub mod phases;
 mod quantise;
+mod refine;
 mod sources;
 mod uniform;
 mod unit;
@@ -40,6 +41,7 @@ pub use error::PlanError;
 pub use evidence::{Branches, Curve, Evidence, Point};
 pub use form::{Form, StoredForm};
 pub use quantise::{losses, matrices, uniform};
+pub use refine::{Refinement, refinable, refinements};
 pub use sources::{OfSource, SourceTypes};
 pub use unit::{Member, Unit, UnitPlan, place};
 

@@ -160,7 +160,7 @@ fn encode(
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, &mut values);
-        decoded.map_err(codec)?;
+        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
         check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
@@ -212,10 +212,7 @@ fn encode_bands(
         let here = step.min(rows - first);
         values.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, values);
-        decoded.map_err(|source| UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        })?;
+        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
         check_finite(source, tensor, values, first)
     };
     let mut values = Vec::new();
