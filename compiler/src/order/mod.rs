@@ -155,7 +155,7 @@ pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
 }
 
 /// A symmetric matrix, its lower triangle row by row, with rows and columns in another order.
-fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
+pub(crate) fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
     let mut found = Vec::with_capacity(lower.len());
     for (row, &a) in order.iter().enumerate() {
         found.extend(order[..=row].iter().map(|&b| {

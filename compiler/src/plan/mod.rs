@@ -411,6 +411,12 @@ impl Plan {
         self.request.order == Some(OrderArg::On)
     }
 
+    /// Whether any matrix gets codes by bands.
+    pub fn has_bands(&self) -> bool {
+        let mut forms = self.units.iter().map(|unit| &unit.form);
+        forms.any(|form| matches!(form, Form::Bands { .. }))
+    }
+
     /// Says how weights are to be treated when the plan is carried out.
     pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
         self.request.treatment = treatment;

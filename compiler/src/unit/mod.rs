@@ -3,6 +3,7 @@
 mod encode;
 mod error;
 mod factor;
+mod outputs;
 pub mod spectrum;
 mod treatment;
 
