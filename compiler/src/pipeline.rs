@@ -72,7 +72,8 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     let work = Work::open(&options.output, watch)?;
     let made = || -> Result<(Prepared, Chosen, io::Result<()>), CompileError> {
         // Calibrate and plan.
-        let prepared = prepare(admitted, options, &clock, watch)?;
+        let prepared = prepare(admitted, options, &clock, watch);
+        let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
 
         // Where to look first when the artifact is probed.
         let depth_sink = match options.probe_layer {
@@ -193,7 +194,8 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let admitted = admit(options)?;
     let elastic = Elastic::of(options, admitted.source())?;
     let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
-    let prepared = prepare(admitted, options, &StageClock::default(), watch)?;
+    let prepared = prepare(admitted, options, &StageClock::default(), watch);
+    let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
     let source = &prepared.source;
     // Where a limit decides on the size, the plan that is expected to hold it.
     let plan = prepared.plan_at(prepared.start)?;

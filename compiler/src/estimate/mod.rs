@@ -8,6 +8,7 @@ use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::Calibration;
+use crate::choose;
 use crate::estimate::duration::{Speed, forward_seconds};
 pub use crate::estimate::stages::StageSeconds;
 use crate::estimate::stages::Workload;
@@ -97,11 +98,16 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
+    // What bases lack is looked at and coded once more, and measured at every point of the dial.
+    let refined = options.planes > 1;
+    let passes = 1.0 + f64::from(u8::from(refined));
+    let points = if refined { choose::DIAL_POINTS } else { 0 };
     // Half of them decide, with every candidate; half report on the one that is taken.
     let times = match candidates {
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
     };
+    let times = times + 0.5 * points as f64;
     let units = plan.units().iter().map(|unit| {
         let reads = place(source, unit).is_some();
         (unit, reads && calibration.is_some())
@@ -122,10 +128,13 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let stages = StageSeconds {
         calibrate: stages::calibration(work, speed),
         plan: match quantises {
-            true => stages::curves(source, (effort, plan.request().codes), speed, threads),
+            true => {
+                let of = (effort, plan.request().codes);
+                passes * stages::curves(source, of, speed, threads)
+            }
             false => 0.0,
         },
-        factorise: candidates as f64 * speed.seconds(units, threads),
+        factorise: (candidates as f64 + passes - 1.0) * speed.seconds(units, threads),
         measure: held_out.map_or(0.0, |windows| {
             // The source and the candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);

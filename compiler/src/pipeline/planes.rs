@@ -11,7 +11,7 @@ use crate::choose::{Chosen, DIAL_POINTS, measure_dial};
 use crate::event::Watch;
 use crate::make::Inputs;
 use crate::make::work::Work;
-use crate::plan::{self, Budget, Method, Refinement};
+use crate::plan::{self, Budget, Method, PlanError, Refinement};
 use crate::profile::{self, Measured};
 use crate::request::{CodeKinds, CompileOptions, Planning};
 use crate::system::clock::{Stage, StageClock};
@@ -166,6 +166,19 @@ impl Elastic {
             }
         }
         Ok(best.map(|(_, found)| found).unwrap_or_default())
+    }
+}
+
+/// An error of the bases as one of the artifact that was asked for.
+pub(super) fn of_whole(error: CompileError, elastic: Option<&Elastic>) -> CompileError {
+    match (error, elastic) {
+        (CompileError::Plan(PlanError::FileTooSmall { smallest, .. }), Some(elastic)) => {
+            CompileError::Plan(PlanError::FileTooSmall {
+                budget: Budget::FileSize(elastic.total),
+                smallest: (smallest as f64 / BASES).ceil() as u64 + SLACK,
+            })
+        }
+        (error, _) => error,
     }
 }
 

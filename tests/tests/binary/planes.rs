@@ -195,6 +195,20 @@ fn what_has_no_planes_and_parts_that_are_none_are_refused() {
         run.refused(2, &["--planes", said]);
         assert!(!scratch.path("none.htz").exists());
     }
+    // The least is of the whole, and as good as it says.
+    let size_of = |size: &str| {
+        compile(
+            &scratch,
+            "least.htz",
+            &["--planes", "2", "--file-size", size],
+        )
+    };
+    let run = size_of("60000").run();
+    run.refused(2, &["--file-size 60000", "the smallest possible is"]);
+    let said = &run.stderr;
+    let behind = said.split("smallest possible is ").nth(1).unwrap();
+    let least = behind.split(' ').next().unwrap();
+    size_of(least).run().ok();
     let model = scratch.path("model.gguf");
     let text = scratch.path("words.txt");
     for fraction in ["0", "1.5", "-1", "half", "nan"] {
