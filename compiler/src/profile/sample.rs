@@ -99,10 +99,7 @@ impl Sample {
         for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
             let row = (2 * index + 1) * tensor.rows / (2 * rows);
             let decoded = source.decode(tensor, row..row + 1, values);
-            decoded.map_err(|source| UnitError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            })?;
+            decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                 let (row, col) = source.place_in_source(tensor, row, at);
                 return Err(UnitError::NotFinite {
