@@ -4,6 +4,7 @@
 mod bits;
 mod bytes;
 mod depth;
+mod dial;
 mod errors;
 mod facts;
 mod foreseen;
@@ -30,6 +31,7 @@ type Make = fn(&Given) -> Result<Section, PlotError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     Compile,
+    Elastic,
     CompileCalibrated,
     Axiom,
     Analyse,
@@ -41,6 +43,7 @@ impl Command {
     const fn line(self) -> &'static str {
         match self {
             Command::Compile => "htc compile --report FILE",
+            Command::Elastic => "htc compile --file-size SIZE --planes 2 --report FILE",
             Command::CompileCalibrated => "htc compile --calibration TEXT --report FILE",
             Command::Axiom => "htc compile --gauge axiom --calibration TEXT --report FILE",
             Command::Analyse => "htc analyse --json",
@@ -51,10 +54,11 @@ impl Command {
 }
 
 /// Every section in the order of the page, with what gives its data.
-const SECTIONS: [(Make, Command); 19] = [
+const SECTIONS: [(Make, Command); 20] = [
     (quality::section, Command::Evaluate),
     (bytes::section, Command::Compile),
     (bits::section, Command::Compile),
+    (dial::section, Command::Elastic),
     (ranks::section, Command::Compile),
     (errors::section, Command::Compile),
     (foreseen::errors, Command::CompileCalibrated),
