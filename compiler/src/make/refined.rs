@@ -130,6 +130,7 @@ impl Inputs<'_> {
     ) -> Result<(), MakeError> {
         let treatment = ModelTreatment::new(Treatment::default(), self.calibration);
         let treatment = treatment.in_order(self.order);
+        let treatment = treatment.with_gradients(self.gradients);
         let treatment = treatment.with_effort(plan.request().effort);
         let source = Ordered::new(self.source, self.order).less(base);
         watch.tell(Event::Planned(refinements.len()));

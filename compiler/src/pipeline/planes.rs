@@ -5,7 +5,7 @@ use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
 use super::CompileError;
-use super::prepare::{Prepared, gradients};
+use super::prepare::Prepared;
 use super::sized::of_file;
 use crate::choose::{Chosen, DIAL_POINTS, measure_dial};
 use crate::event::Watch;
@@ -140,19 +140,11 @@ impl Elastic {
         let members = units.flat_map(|unit| unit.members.iter().map(|m| (m, &unit.form)));
         let members = plan::refinable(members, source.tensor(Role::Output).is_none());
         let request = chosen.plan.request();
-        let found = match &self.bases.calibration {
-            Some(options) => {
-                let tokens = request.effort.work().gradient_tokens;
-                let of = (options, tokens);
-                Some(gradients(source, prepared.digest, of, threads, watch)?)
-            }
-            None => None,
-        };
         let measured = Measured {
             source,
             units: &[],
             calibration: prepared.calibration.as_ref(),
-            gradients: found.as_ref(),
+            gradients: prepared.gradients.as_ref(),
             order: prepared.order.as_ref(),
         };
         let curves = profile::refinements(measured, &base, &members, request, threads, watch)?;

@@ -509,7 +509,7 @@ pub fn calibrate(
 }
 
 /// The gradients of a source on about so many tokens of the text of options.
-pub(super) fn gradients(
+fn gradients(
     source: &ModelFile,
     digest: Digest,
     (options, tokens): (&CalibrationOptions, usize),
