@@ -32,11 +32,12 @@ SIMD = (
 
 
 class Finished:
-    """A program that ended: wall time in seconds, peak memory and bytes read from the disk,
-    and what it printed."""
+    """A program that ended: wall time and processor time in seconds, peak memory and bytes read from the
+    disk, and what it printed."""
 
     def __init__(self, seconds, usage, out, err):
         self.seconds = seconds
+        self.processor = usage.ru_utime + usage.ru_stime
         self.peak = usage.ru_maxrss * 1024
         self.read = usage.ru_inblock * 512
         self.out = out

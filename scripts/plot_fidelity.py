@@ -1,120 +1,210 @@
 #!/usr/bin/env python3
 """Draws what scripts/fidelity.py measured: KL divergence against bytes, a light picture and a dark one.
 
-usage: plot_fidelity.py FIGURES.json TEXT OUT_STEM      writes OUT_STEM-light.svg and OUT_STEM-dark.svg
+    python3 scripts/plot_fidelity.py --text wikitext2.test.raw.txt --title TITLE -o OUT_STEM FIGURES.json...
+
+writes OUT_STEM-light.svg and OUT_STEM-dark.svg. The rows of all files are drawn together: a series for llama.cpp's types, of which
+those are named that no smaller one beats, and one for each set of options of htc. Letters are large, so that
+they can be read where a page is as wide as a telephone. Python's standard library alone.
 """
 
+import argparse
 import json
 import math
-import sys
 from pathlib import Path
 
-WIDTH, HEIGHT = 760, 430
-LEFT, RIGHT, TOP, BOTTOM = 78, 20, 46, 52
+WIDTH, HEIGHT = 640, 470
+LEFT, RIGHT, TOP, BOTTOM = 74, 14, 50, 58
+LETTER, SMALL = 16, 12.5
+WIDE = 0.56
+"""Width of a letter over its height, about."""
 THEMES = {
-    "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#d0d7de", "htc": "#0550ae", "peer": "#bc4c00"},
-    "dark": {"paper": "#0d1117", "ink": "#e6edf3", "faint": "#30363d", "htc": "#58a6ff", "peer": "#ffa657"},
+    "light": {"paper": "#ffffff", "ink": "#1f2328", "faint": "#e1e6eb", "series": ["#bc4c00", "#0550ae", "#1a7f37", "#8250df"]},
+    "dark": {"paper": "#0d1117", "ink": "#e6edf3", "faint": "#262c34", "series": ["#ffa657", "#58a6ff", "#56d364", "#bc8cff"]},
 }
 
 
 class Scale:
     """Bytes to the right, divergence upwards by its logarithm."""
 
-    def __init__(self, points: list[tuple[float, float, float]]):
-        sizes, losses = [p[0] for p in points], [p[1] for p in points]
-        self.sizes = (0.96 * min(sizes), 1.02 * max(sizes))
-        self.losses = (math.log10(0.8 * min(losses)), math.log10(1.35 * max(losses)))
+    def __init__(self, points):
+        sizes, losses = [p["bytes"] for p in points], [p["kl"] for p in points]
+        margin = 0.04 * (max(sizes) - min(sizes))
+        self.sizes = (min(sizes) - margin, max(sizes) + margin)
+        self.losses = (math.log10(0.8 * min(losses)), math.log10(1.3 * max(losses)))
 
-    def x(self, size: float) -> float:
+    def x(self, size):
         part = (size - self.sizes[0]) / (self.sizes[1] - self.sizes[0])
         return LEFT + part * (WIDTH - LEFT - RIGHT)
 
-    def y(self, loss: float) -> float:
+    def y(self, loss):
         part = (math.log10(loss) - self.losses[0]) / (self.losses[1] - self.losses[0])
         return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
 
 
-def hull(points: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+class Paper:
+    """The parts of a picture, and where there is something already."""
+
+    def __init__(self, theme):
+        self.theme = theme
+        self.parts = []
+        self.taken = []
+
+    def line(self, x1, y1, x2, y2, colour, width=1.0):
+        self.parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
+        )
+
+    def text(self, x, y, words, colour=None, size=LETTER, anchor="start", more=""):
+        colour = colour or self.theme["ink"]
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}"{more}>{words}</text>'
+        )
+
+    def take(self, x1, y1, x2, y2):
+        self.taken.append((x1, y1, x2, y2))
+
+    def free(self, x1, y1, x2, y2):
+        """Whether nothing is there, and it is within the axes."""
+        inside = LEFT < x1 and x2 < WIDTH - RIGHT and TOP < y1 and y2 < HEIGHT - BOTTOM
+        return inside and all(x2 < a or c < x1 or y2 < b or d < y1 for a, b, c, d in self.taken)
+
+    def name(self, x, y, words, colour):
+        """Writes a point's name beside it where there is room; else it is left to the tooltip."""
+        wide, high = len(words) * SMALL * WIDE, SMALL
+        for dx, dy in ((8, -5), (8, 14), (-8 - wide, -7), (-8 - wide, 15), (-wide / 2, -11), (-wide / 2, 21), (14, 4)):
+            box = (x + dx - 1, y + dy - 0.8 * high - 1, x + dx + wide + 1, y + dy + 0.2 * high + 1)
+            if self.free(*box):
+                self.take(*box)
+                self.text(x + dx, y + dy, words, colour, SMALL)
+                return
+
+
+def hull(points):
     """The points that no smaller one beats."""
     best, least = [], math.inf
-    for point in sorted(points):
-        if point[1] < least:
+    for point in sorted(points, key=lambda p: (p["bytes"], p["kl"])):
+        if point["kl"] < least:
             best.append(point)
-            least = point[1]
+            least = point["kl"]
     return best
 
 
-def axes(scale: Scale, theme: dict, text: str) -> list[str]:
+def step(extent):
+    """The distance of lines on the axis of bytes: 1, 2 or 5 times a power of ten, at most 9 of them."""
+    power = 10.0 ** math.floor(math.log10(extent / 9))
+    return next(factor * power for factor in (1, 2, 5, 10) if extent / (factor * power) <= 9)
+
+
+def axes(paper, scale, title):
     """Lines, figures and titles."""
-    out = []
+    faint = paper.theme["faint"]
     for power in range(math.floor(scale.losses[0]), math.ceil(scale.losses[1]) + 1):
         for digit in (1, 2, 5):
             loss = digit * 10.0**power
             if scale.losses[0] <= math.log10(loss) <= scale.losses[1]:
                 y = scale.y(loss)
-                out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{theme["faint"]}"/>')
-                out.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{loss:g}</text>')
-    megabyte = math.ceil(scale.sizes[0] / 1e6 * 2) / 2
-    while megabyte * 1e6 <= scale.sizes[1]:
-        x = scale.x(megabyte * 1e6)
-        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="{theme["faint"]}"/>')
-        if megabyte == int(megabyte):
-            out.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{megabyte:g}</text>')
-        megabyte += 0.5
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    out.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">megabytes of the whole file</text>')
-    turned = f"translate(18 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
-    out.append(f'<text transform="{turned}" text-anchor="middle">KL divergence from the source, nats per token</text>')
-    out.append(f'<text x="{LEFT}" y="22" font-weight="600">{text}: lower is closer to the model</text>')
-    return out
+                paper.line(LEFT, y, WIDTH - RIGHT, y, faint)
+                paper.text(LEFT - 7, y + 5, f"{loss:.10f}".rstrip("0").removeprefix("0"), anchor="end", size=14)
+    apart = step((scale.sizes[1] - scale.sizes[0]) / 1e6)
+    megabytes = math.ceil(scale.sizes[0] / 1e6 / apart) * apart
+    while megabytes * 1e6 <= scale.sizes[1]:
+        x = scale.x(megabytes * 1e6)
+        paper.line(x, TOP, x, HEIGHT - BOTTOM, faint)
+        paper.text(x, HEIGHT - BOTTOM + 20, f"{megabytes:g}", anchor="middle", size=14)
+        megabytes = round(megabytes + apart, 6)
+    paper.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "megabytes of the whole file", anchor="middle")
+    turned = f' transform="rotate(-90 17 {(TOP + HEIGHT - BOTTOM) / 2:.0f})"'
+    paper.text(17, (TOP + HEIGHT - BOTTOM) / 2, "KL divergence, nats per token", anchor="middle", more=turned)
+    paper.text(12, 28, title, size=18, more=' font-weight="600"')
 
 
-def series(scale: Scale, points: list, colour: str, label: str, names: list[str] | None) -> list[str]:
-    """A line along the best points, all points with their intervals, and the name at the line's beginning."""
-    line = " ".join(f"{scale.x(p[0]):.1f},{scale.y(p[1]):.1f}" for p in hull(points))
-    out = [f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>']
-    for i, (size, loss, error) in enumerate(points):
-        x, y = scale.x(size), scale.y(loss)
-        low, high = (scale.y(max(loss + sign * 1.96 * error, 1e-9)) for sign in (-1, 1))
-        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>')
-        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}"><title>{size:,.0f} bytes: {loss:.5f}</title></circle>')
-        if names:
-            out.append(f'<text x="{x + 6:.1f}" y="{y - 6:.1f}" font-size="10" fill="{colour}">{names[i]}</text>')
-    size, loss, _ = min(points)
-    if not names:
-        out.append(f'<text x="{scale.x(size) + 8:.1f}" y="{scale.y(loss) + 16:.1f}" font-weight="600" fill="{colour}">{label}</text>')
-    return out
+def legend(paper, names):
+    """The series' names, each with its colour's number, in the upper right corner, where no curve is that falls."""
+    wide = 46 + max(len(name) for name in names) * LETTER * WIDE
+    left, top = WIDTH - RIGHT - 8 - wide, TOP + 10
+    paper.take(left, top, WIDTH - RIGHT, top + 24 * len(names) + 8)
+    size = f'width="{wide:.0f}" height="{24 * len(names) + 8}"'
+    colours = f'fill="{paper.theme["paper"]}" stroke="{paper.theme["faint"]}"'
+    paper.parts.append(f'<rect x="{left:.0f}" y="{top}" {size} rx="4" {colours}/>')
+    for i, name in enumerate(names):
+        y = top + 21 + 24 * i
+        colour = paper.theme["series"][names[name]]
+        paper.line(left + 10, y - 5, left + 34, y - 5, colour, 2.5)
+        paper.parts.append(marker(left + 22, y - 5, names[name], colour, name))
+        paper.text(left + 41, y, name)
 
 
-def picture(figures: dict, text: str, theme: dict) -> str:
+def marker(x, y, series, colour, title):
+    """A point: a square for llama.cpp, circles for htc."""
+    inner = f'fill="{colour}"><title>{title}</title>'
+    if series == 0:
+        return f'<rect x="{x - 3.5:.1f}" y="{y - 3.5:.1f}" width="7" height="7" {inner}</rect>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.2" {inner}</circle>'
+
+
+def series(paper, scale, points, index):
+    """A line along the best points, all points with their intervals; returns what is to be named."""
+    colour, best = paper.theme["series"][index], hull(points)
+    line = " ".join(f"{scale.x(p['bytes']):.1f},{scale.y(p['kl']):.1f}" for p in best)
+    paper.parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+    for (a, b) in zip(best, best[1:]):
+        # Names keep off the line, too.
+        for i in range(17):
+            x = scale.x(a["bytes"]) + (scale.x(b["bytes"]) - scale.x(a["bytes"])) * i / 16
+            y = scale.y(a["kl"]) + (scale.y(b["kl"]) - scale.y(a["kl"])) * i / 16
+            paper.take(x - 2, y - 2, x + 2, y + 2)
+    for point in points:
+        x, y = scale.x(point["bytes"]), scale.y(point["kl"])
+        low, high = (scale.y(max(bound, 0.3 * point["kl"])) for bound in point["kl_interval"])
+        paper.line(x, low, x, high, colour, 1.5)
+        paper.parts.append(marker(x, y, index, colour, f"{point['name']}: {point['bytes']:,} bytes, KL {point['kl']:.5f}"))
+        paper.take(x - 5, y - 5, x + 5, y + 5)
+    return best
+
+
+def groups(rows, text):
+    """Points by series, llama.cpp first."""
+    found = {"llama.cpp": []}
+    for row in rows:
+        name = "llama.cpp" if row["name"].startswith("llama.cpp") else row["name"]
+        if text in row["texts"]:
+            measured = row["texts"][text]
+            shown = row["name"].removeprefix("llama.cpp ")
+            point = {"name": shown, "bytes": row["bytes"], "kl": measured["kl"], "kl_interval": measured["kl_interval"]}
+            found.setdefault(name, []).append(point)
+    return {name: points for name, points in found.items() if points}
+
+
+def picture(rows, text, title, theme):
     """The whole picture."""
-    groups: dict[str, list] = {"htc": [], "llama.cpp": []}
-    names = []
-    for row in figures["rows"]:
-        found = row["texts"][text]
-        kind, _, name = row["name"].partition(" ")
-        groups[kind].append((float(row["bytes"]), found["kl"], found["kl_stderr"]))
-        if kind == "llama.cpp":
-            names.append(name)
-    scale = Scale([point for points in groups.values() for point in points])
-    body = axes(scale, theme, f"{figures['model'].removesuffix('.gguf')} on {text}")
-    if groups["llama.cpp"]:
-        body += series(scale, groups["llama.cpp"], theme["peer"], "llama.cpp", names)
-        legend = f'<text x="{WIDTH - RIGHT}" y="22" text-anchor="end" fill="{theme["peer"]}">llama.cpp, importance matrix of the same text</text>'
-        body.append(legend)
-    body += series(scale, groups["htc"], theme["htc"], "htc", None)
-    style = f'font-family="system-ui,sans-serif" font-size="12" fill="{theme["ink"]}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" {style}>'
-    paper = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{theme["paper"]}"/>'
-    return "\n".join([head, paper, *body, "</svg>", ""])
+    found = groups(rows, text)
+    # The first colour, and squares, are llama.cpp's.
+    colours = {name: index if "llama.cpp" in found else index + 1 for index, name in enumerate(found)}
+    scale = Scale([point for points in found.values() for point in points])
+    paper = Paper(theme)
+    axes(paper, scale, title)
+    legend(paper, {("llama.cpp, imatrix" if name == "llama.cpp" else name): index for name, index in colours.items()})
+    best = {name: series(paper, scale, points, colours[name]) for name, points in found.items()}
+    for point in best.get("llama.cpp", []):
+        paper.name(scale.x(point["bytes"]), scale.y(point["kl"]), point["name"], theme["series"][0])
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui,sans-serif">'
+    back = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{theme["paper"]}"/>'
+    return "\n".join([head, back, *paper.parts, "</svg>", ""])
 
 
-def main() -> None:
-    if len(sys.argv) != 4:
-        sys.exit(__doc__.strip().splitlines()[-1])
-    figures = json.loads(Path(sys.argv[1]).read_text())
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", type=Path, nargs="+", metavar="FIGURES.json")
+    parser.add_argument("--text", required=True, help="the text to draw, as it is named in the figures")
+    parser.add_argument("--title", required=True)
+    parser.add_argument("-o", "--output", required=True, metavar="OUT_STEM")
+    asked = parser.parse_args()
+    rows = [row for file in asked.figures for row in json.loads(file.read_text())["rows"]]
+    if not groups(rows, asked.text):
+        parser.error(f"--text {asked.text}: no figures are of it")
     for name, theme in THEMES.items():
-        Path(f"{sys.argv[3]}-{name}.svg").write_text(picture(figures, sys.argv[2], theme))
+        Path(f"{asked.output}-{name}.svg").write_text(picture(rows, asked.text, asked.title, theme))
 
 
 if __name__ == "__main__":
