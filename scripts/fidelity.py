@@ -6,7 +6,8 @@
     python3 scripts/fidelity.py --show htc.json llama.cpp.json
 
 Prints a table in Markdown: bytes, what was foreseen, and on every text the KL divergence from the model in nats per
-token with its standard error over windows, and the ratio of perplexities. The texts decide nothing: what is calibrated on, and
+token with its standard error over windows, the ratio of perplexities, and behind rows of llama.cpp in brackets what part
+of their divergence that is at equal bytes. The texts decide nothing: what is calibrated on, and
 what chooses among candidates, comes from --calibration (the text that ships with the program unless another is given).
 
 Sizes are of the whole file, or presets. With --llama-cpp its types are made with an importance matrix of the same
@@ -20,6 +21,7 @@ there goes on behind them; --keep names a folder for statistics that the next ru
 
 import argparse
 import json
+import math
 import re
 from pathlib import Path
 
@@ -167,15 +169,41 @@ def sized(asked, folder, there):
         yield row
 
 
+def beside(rows, name, size):
+    """The divergence of llama.cpp's files on a text at so many bytes: between the two sizes around, of those that no smaller
+    one beats, along a line in the logarithm. None beyond them."""
+    peers = [row for row in rows if row["name"].startswith("llama.cpp") and name in row["texts"]]
+    best = []
+    for row in sorted(peers, key=lambda row: row["bytes"]):
+        kl = row["texts"][name]["kl"]
+        if not best or kl < best[-1][1]:
+            best.append((row["bytes"], kl))
+    for (small, lossy), (large, close) in zip(best, best[1:]):
+        if small <= size <= large:
+            part = (size - small) / (large - small)
+            return math.exp((1 - part) * math.log(lossy) + part * math.log(close))
+    return None
+
+
+def cell(rows, row, name):
+    """What a file loses on a text; in brackets the part of what llama.cpp's files lose in as many bytes."""
+    if name not in row["texts"]:
+        return ""
+    found = row["texts"][name]
+    said = f"{found['kl']:.5f} ± {found['kl_stderr']:.5f}, {found['perplexity_ratio']:.4f}"
+    if not row["name"].startswith("llama.cpp") and (peer := beside(rows, name, row["bytes"])):
+        said += f" ({found['kl'] / peer:.2f})"
+    return said
+
+
 def show(rows):
     """The table."""
     names = list(rows[0]["texts"])
     heads = ["file", "bytes", "foreseen", *names]
     with_own = any(row.get("llama-perplexity") for row in rows)
     lines = []
-    for row in rows:
-        of = (row["texts"].get(name) for name in names)
-        cells = [f"{t['kl']:.5f} ± {t['kl_stderr']:.5f}, {t['perplexity_ratio']:.4f}" if t else "" for t in of]
+    for row in sorted(rows, key=lambda row: (row["name"].startswith("llama.cpp"), row["bytes"])):
+        cells = [cell(rows, row, name) for name in names]
         expected = "" if row.get("foreseen") is None else f"{row['foreseen']:.5f}"
         line = [row["name"], f"{row['bytes']:,}", expected, *cells]
         if with_own:
