@@ -48,6 +48,9 @@ must_not_depend htc-kernels htc-loader htc-math htc faer
 must_not_depend htc-loader htc-math htc faer ndarray ndarray-linalg openblas-src clap indicatif
 must_not_depend htc-math htc-kernels htc-loader htc clap indicatif
 
+echo "== every source file belongs to a module"
+python3 scripts/check_modules.py
+
 echo "== direction of layers in the compiler"
 python3 scripts/check_layers.py
 

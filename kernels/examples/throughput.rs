@@ -1,20 +1,22 @@
 //! How fast the kernels are on this machine, beside what its memory allows.
 //!
-//! `cargo run --release -p htc-kernels --example throughput [THREADS]` prints, for every format,
-//! the weights read per second by a product with one vector, for weights that fit the second-level
-//! cache, the third and none, each with the ratio to a loop that only reads the same bytes; then
-//! the arithmetic rate of products with several vectors and the cost of a fork-join.
-//! Every number is the best of interleaved rounds, so that other work on the machine disturbs it
-//! little.
+//! `cargo run --release -p htc-kernels --example throughput [THREADS [NAME]...]` prints, for every format
+//! and every code of bands, the bytes and the weights read per second by a product with one vector, for
+//! weights that fit the second-level cache, the third and none, each with the ratio to a loop that only
+//! reads the same bytes; then the arithmetic rate of products with several vectors and the cost of a
+//! fork-join. With names (`q4_k`, `trellis3`) only those are measured. Every number is the best of
+//! interleaved rounds, so that other work on the machine disturbs it little.
 
+use std::error::Error;
 use std::time::Instant;
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, Code, Codes};
 use htc_kernels::cpu::{Cpu, Scratch};
-use htc_kernels::{Matrix, Pool};
+use htc_kernels::{Matrix, Pool, ShapeError};
 
-/// Bytes of weights of the three cases.
-const SIZES: [(&str, usize); 3] = [("L2", 1 << 20), ("L3", 24 << 20), ("memory", 1 << 30)];
+/// Bytes of weights of the three cases; the second-level cache of some processors has half a MiB.
+const SIZES: [(&str, usize); 3] = [("L2", 384 << 10), ("L3", 24 << 20), ("memory", 256 << 20)];
 
 /// The formats that have a kernel.
 const FORMATS: [DType; 15] = [
@@ -38,12 +40,114 @@ const FORMATS: [DType; 15] = [
 /// Rounds of every measurement.
 const ROUNDS: usize = 8;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// How weights are stored.
+#[derive(Clone, Copy)]
+enum Form {
+    Blocks(DType),
+    Bands(Code),
+}
+
+impl Form {
+    fn all() -> Vec<Form> {
+        let blocks = FORMATS.into_iter().map(Form::Blocks);
+        blocks.chain(Code::all().map(Form::Bands)).collect()
+    }
+
+    fn name(self) -> String {
+        match self {
+            Form::Blocks(dtype) => dtype.to_string(),
+            Form::Bands(code) => code.to_string(),
+        }
+    }
+
+    /// As many rows as fit so many bytes, and their bytes; whole strips in bands.
+    fn rows(self, cols: usize, size: usize) -> Result<(usize, usize), Box<dyn Error>> {
+        match self {
+            Form::Blocks(dtype) => {
+                let row = dtype.row_bytes(cols).ok_or("blocks")?;
+                Ok((size / row, size / row * row))
+            }
+            Form::Bands(code) => {
+                let codes = Codes::uniform(code, cols)?;
+                let rows = size / (codes.bytes(1 << 16) >> 16) as usize;
+                let rows = if rows < 256 { rows & !15 } else { rows & !255 };
+                Ok((rows, codes.bytes(rows) as usize))
+            }
+        }
+    }
+}
+
+/// A matrix of one form.
+struct Weights<'a> {
+    form: Form,
+    codes: Codes,
+    rows: usize,
+    cols: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Weights<'a> {
+    fn new(
+        form: Form,
+        rows: usize,
+        cols: usize,
+        bytes: &'a [u8],
+    ) -> Result<Weights<'a>, Box<dyn Error>> {
+        let code = match form {
+            Form::Bands(code) => code,
+            Form::Blocks(_) => Code::levels(8)?,
+        };
+        Ok(Weights {
+            form,
+            codes: Codes::uniform(code, cols)?,
+            rows,
+            cols,
+            bytes,
+        })
+    }
+
+    /// `y = x Wᵀ`; whether the shapes fit.
+    fn multiply(
+        &self,
+        cpu: &Cpu,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> bool {
+        let mut product = || -> Result<(), ShapeError> {
+            match self.form {
+                Form::Blocks(dtype) => {
+                    let w = Matrix::new(dtype, self.rows, self.cols, self.bytes)?;
+                    match n {
+                        1 => cpu.matvec(w, x, y, scratch),
+                        _ => cpu.matmul(w, n, x, y, scratch),
+                    }
+                }
+                Form::Bands(_) => match Bands::new(&self.codes, self.rows, self.bytes) {
+                    Ok(w) => cpu.bands(w, n, x, y, scratch),
+                    Err(_) => Ok(()),
+                },
+            }
+        };
+        product().is_ok()
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let threads = match arguments.next() {
         Some(text) => text.parse()?,
         None => std::thread::available_parallelism()?.get(),
     };
+    let names: Vec<String> = arguments.collect();
+    let forms: Vec<Form> = Form::all()
+        .into_iter()
+        .filter(|form| names.is_empty() || names.contains(&form.name()))
+        .collect();
+    if forms.is_empty() {
+        return Err(format!("no format is called {}", names.join(" or ")).into());
+    }
     let cpu = Cpu::with_threads(threads)?;
     let pool = cpu.pool();
     println!("{} on {threads} threads", cpu.instruction_set());
@@ -55,48 +159,67 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("fork-join {:.2} us", each * 1e6);
 
     // Moderate numbers in every format: the byte 0x2c makes f16, bf16 and f32 near 0.06 or less.
-    let bytes = vec![0x2c_u8; 1 << 30];
+    let bytes = vec![0x2c_u8; 264 << 20];
+    one_vector(&cpu, &forms, &bytes)?;
+    several_vectors(&cpu, &forms, &bytes)
+}
+
+fn one_vector(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut scratch = Scratch::new();
     for cols in [2048, 8192] {
-        println!("\none vector, rows of {cols}: GB/s (ratio to reading)");
+        println!("\none vector, rows of {cols}: GB/s, 10^9 weights/s (ratio to reading)");
         for (name, size) in SIZES {
-            let mut line = format!("{name:>7}");
-            for dtype in FORMATS {
-                let row = dtype.row_bytes(cols).ok_or("blocks")?;
-                let rows = size / row;
-                let w = Matrix::new(dtype, rows, cols, &bytes[..rows * row])?;
+            println!("{name}");
+            for &form in forms {
+                let (rows, size) = form.rows(cols, size)?;
+                let bytes = &bytes[..size];
+                let w = Weights::new(form, rows, cols, bytes)?;
                 let x = vec![0.5; cols];
                 let mut y = vec![0.0; rows];
                 let repeats = ((4 << 20) / size).max(1);
                 let (mut reads, mut products) = (Vec::new(), Vec::new());
                 for _ in 0..ROUNDS {
-                    reads.push(seconds(repeats, || read(pool, &bytes[..rows * row])));
+                    reads.push(seconds(repeats, || read(cpu.pool(), bytes)));
                     products.push(seconds(repeats, || {
-                        cpu.matvec(w, &x, &mut y, &mut scratch).is_ok()
+                        w.multiply(cpu, 1, &x, &mut y, &mut scratch)
                     }));
                 }
                 let (read, product) = (best(reads), best(products));
-                let rate = (rows * row) as f64 / product / 1e9;
-                line += &format!("  {dtype} {rate:.1} ({:.2})", read / product);
+                println!(
+                    "{:>10} {:6.1} {:6.1} ({:.2})",
+                    form.name(),
+                    size as f64 / product / 1e9,
+                    (rows * cols) as f64 / product / 1e9,
+                    read / product
+                );
             }
-            println!("{line}");
         }
     }
+    Ok(())
+}
 
+fn several_vectors(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (rows, cols) = (4096, 4096);
     println!("\nseveral vectors, {rows} rows of {cols}: GFLOP/s");
     let mut scratch = Scratch::new();
     for n in [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 512] {
         let mut line = format!("{n:>7}");
-        for dtype in FORMATS {
-            let size = dtype.matrix_bytes(rows, cols).ok_or("blocks")?;
-            let w = Matrix::new(dtype, rows, cols, &bytes[..size])?;
+        for &form in forms {
+            let size = match form {
+                Form::Blocks(dtype) => dtype.matrix_bytes(rows, cols).ok_or("blocks")?,
+                Form::Bands(code) => Codes::uniform(code, cols)?.bytes(rows) as usize,
+            };
+            let w = Weights::new(form, rows, cols, &bytes[..size])?;
             let x = vec![0.5; n * cols];
             let mut y = vec![0.0; n * rows];
-            let times = (0..ROUNDS)
-                .map(|_| seconds(1, || cpu.matmul(w, n, &x, &mut y, &mut scratch).is_ok()));
+            let times =
+                (0..ROUNDS).map(|_| seconds(1, || w.multiply(cpu, n, &x, &mut y, &mut scratch)));
             let flops = 2.0 * (n * rows * cols) as f64;
-            line += &format!("  {dtype} {:.0}", flops / best(times.collect()) / 1e9);
+            line += &format!(
+                "  {} {:.0}",
+                form.name(),
+                flops / best(times.collect()) / 1e9
+            );
         }
         println!("{line}");
     }

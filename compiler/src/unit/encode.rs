@@ -230,7 +230,7 @@ fn encode_bands(
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
             let strip = first / STRIP_ROWS + strip;
             let weight = weight_of(values, cols);
-            let coded = coder.code(weight).map_err(refused)?;
+            let coded = coder.code(strip, weight).map_err(refused)?;
             let packed = coded.pack(strip, &mut packer);
             packed.map_err(|error| refused(error.into()))?;
         }

@@ -132,6 +132,23 @@ impl<'a> Bands<'a> {
         Some(std::array::from_fn(|c| self.half(at + 2 * c)))
     }
 
+    /// The scales of all rows in bands of a kind, as they lie there: f16, lowest byte first. Empty where
+    /// there are none.
+    pub fn row_scale_bytes(&self, kind: Kind) -> &'a [u8] {
+        let at = self.codes.row_scales(self.rows, kind);
+        self.halves(at, self.rows)
+    }
+
+    /// The scales of a trellis band's columns, likewise; empty for a band of levels.
+    pub fn column_scale_bytes(&self, band: usize) -> &'a [u8] {
+        self.halves(self.codes.column_scales(self.rows, band), BAND)
+    }
+
+    fn halves(&self, at: Option<usize>, count: usize) -> &'a [u8] {
+        at.and_then(|at| self.bytes.get(at..at + 2 * count))
+            .unwrap_or(&[])
+    }
+
     fn half(&self, at: usize) -> f32 {
         match self.bytes.get(at..at + 2) {
             Some(&[low, high]) => f16::from_le_bytes([low, high]).to_f32(),

@@ -399,6 +399,10 @@ macro_rules! kernel_table {
                     // SAFETY: see `KERNELS`: the processor has been asked.
                     unsafe { bands::avx2::add(integers, products, sums) }
                 },
+                dot: |code, band, groups, vector, room, sums| {
+                    // SAFETY: see `KERNELS`: the processor has been asked.
+                    unsafe { bands::avx2::dot(code, band, groups, vector, room, sums) }
+                },
             },
             loops: loops!($features),
             heads: heads!($features),

@@ -47,9 +47,10 @@ pub(crate) fn detected() -> &'static Kernels {
 /// Every table this processor can run, the best first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
-    let wide = [super::avx512::kernels(), super::avx2::kernels()]
+    let wide = [super::avx512::with_vbmi()]
         .into_iter()
-        .flatten();
+        .chain(super::avx512::kernels())
+        .chain(super::avx2::kernels());
     #[cfg(target_arch = "aarch64")]
     let wide = super::neon::kernels();
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -106,7 +106,7 @@ impl std::fmt::Debug for Cpu {
 }
 
 /// The instruction set that [`Cpu::new`] chooses: `x86-64-v4` or `x86-64-v3`, both of them
-/// perhaps with `-vnni` behind, `aarch64-dotprod`, `aarch64-neon` or `baseline`.
+/// perhaps with `-vnni` behind, the first with `-vbmi` where it has both extensions, `aarch64-dotprod`, `aarch64-neon` or `baseline`.
 pub fn instruction_set() -> &'static str {
     kernels::detected().name
 }

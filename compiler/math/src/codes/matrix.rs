@@ -65,7 +65,7 @@ pub fn encode_bands(
             cols,
             values,
         };
-        coder.code(rows)?.pack(strip, &mut packer)?;
+        coder.code(strip, rows)?.pack(strip, &mut packer)?;
     }
     Ok(packer.finish())
 }

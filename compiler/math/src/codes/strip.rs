@@ -78,6 +78,8 @@ pub struct StripCoder<'a> {
 
 /// What is known of a strip while it is coded.
 struct Strip<'w> {
+    /// The first row in the matrix.
+    first: usize,
     /// Rows, and those with padding.
     rows: usize,
     padded: usize,
@@ -110,12 +112,12 @@ impl<'a> StripCoder<'a> {
         }
     }
 
-    /// Codes the rows of a strip.
+    /// Codes the rows of the strip of this index.
     ///
     /// # Errors
     /// [`BandsEncodeError::Length`] where they are more than a strip's or other columns than the feedback's;
     /// [`BandsEncodeError::Scale`] where numbers are too large.
-    pub fn code(&mut self, rows: Weight<'_>) -> Result<CodedStrip, BandsEncodeError> {
+    pub fn code(&mut self, index: usize, rows: Weight<'_>) -> Result<CodedStrip, BandsEncodeError> {
         let (cols, found) = (self.codes.cols(), rows.values.len());
         let length = BandsEncodeError::Length {
             rows: rows.rows,
@@ -126,7 +128,7 @@ impl<'a> StripCoder<'a> {
         if !fits || self.feedback.is_some_and(|feedback| feedback.order != cols) {
             return Err(length);
         }
-        let mut strip = self.begin(rows)?;
+        let mut strip = self.begin(index * STRIP_ROWS, rows)?;
         for band in 0..self.codes.len() {
             self.band(&mut strip, band)?;
             if let Some(feedback) = self.feedback {
@@ -151,12 +153,12 @@ impl<'a> StripCoder<'a> {
         Ok(strip.coded)
     }
 
-    fn begin<'w>(&self, rows: Weight<'w>) -> Result<Strip<'w>, BandsEncodeError> {
+    fn begin<'w>(&self, first: usize, rows: Weight<'w>) -> Result<Strip<'w>, BandsEncodeError> {
         let mut scales = [Vec::new(), Vec::new()];
         for (kind, scales) in KINDS.into_iter().zip(&mut scales) {
             if self.codes.has(kind) {
-                for row in rows.values.chunks_exact(rows.cols.max(1)) {
-                    scales.push(half(self.columns.row_scale(kind, row))?);
+                for (r, row) in rows.values.chunks_exact(rows.cols.max(1)).enumerate() {
+                    scales.push(half(first + r, self.columns.row_scale(kind, row))?);
                 }
             }
         }
@@ -165,6 +167,7 @@ impl<'a> StripCoder<'a> {
             bands: Vec::with_capacity(self.codes.len()),
         };
         Ok(Strip {
+            first,
             rows: rows.rows,
             padded: Codes::strip_rows(rows.rows, 0),
             cols: rows.cols,
@@ -275,15 +278,15 @@ fn search(searches: &mut Vec<Viterbi>, bits: u8) -> Result<&mut Viterbi, BandsEn
     Ok(&mut searches[at])
 }
 
-/// A number as it is in f16.
-fn half(scale: f32) -> Result<f32, BandsEncodeError> {
+/// The scale of a row as it is in f16.
+fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
         return Ok(rounded);
     }
     Err(BandsError::Scale {
         of: "row",
-        index: 0,
+        index: row,
         value: scale,
     }
     .into())
@@ -527,7 +530,7 @@ impl Strip<'_> {
                 if let Some(scale) = scales.get_mut(r) {
                     // A factor that turns a row around or doubles it fits nothing.
                     let factor = 1.0 + by.clamp(-0.5, 0.5) as f32;
-                    *scale = half(*scale * factor)?;
+                    *scale = half(self.first + r, *scale * factor)?;
                 }
             }
         }

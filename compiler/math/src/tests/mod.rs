@@ -4,6 +4,7 @@ mod axiom;
 mod basis;
 mod basis_gauged;
 mod bias;
+mod codes;
 mod covariance;
 mod decompose;
 mod exempt;

@@ -5,6 +5,10 @@
 //! product with a power of two, because there is no shift of such lanes by numbers of their own, and from
 //! there to the lower.
 
+mod levels;
+mod trellis;
+mod windows;
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -13,7 +17,7 @@ use htc_formats::bands::{
 };
 
 use super::scalar::{Stream, level_chunks};
-use super::{Group, Products, part};
+use super::{Group, Group16, Products, Room, Vector, part};
 
 /// Bytes of a register.
 const WIDTH: usize = 32;
@@ -33,6 +37,31 @@ pub(in super::super) fn unpack(code: Code, band: &[u8], groups: Range<usize>, ou
         (Kind::Levels, 6) => levels::<6>(code, band, groups, out),
         (Kind::Levels, 7) => levels::<7>(code, band, groups, out),
         (Kind::Levels, _) => levels::<8>(code, band, groups, out),
+    }
+}
+
+/// As [`BandKernels::dot`](super::BandKernels::dot).
+#[target_feature(enable = "avx2,fma")]
+pub(in super::super) fn dot(
+    code: Code,
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    room: &mut Room,
+    sums: &mut [Group16],
+) {
+    match (code.kind(), code.bits()) {
+        (Kind::Trellis, 2) => trellis::dot::<2>(band, groups, vector, room, sums),
+        (Kind::Trellis, 3) => trellis::dot::<3>(band, groups, vector, room, sums),
+        (Kind::Trellis, 4) => trellis::dot::<4>(band, groups, vector, room, sums),
+        (Kind::Trellis, _) => trellis::dot::<5>(band, groups, vector, room, sums),
+        (Kind::Levels, 2) => levels::dot::<2>(band, groups, vector, sums),
+        (Kind::Levels, 3) => levels::dot::<3>(band, groups, vector, sums),
+        (Kind::Levels, 4) => levels::dot::<4>(band, groups, vector, sums),
+        (Kind::Levels, 5) => levels::dot::<5>(band, groups, vector, sums),
+        (Kind::Levels, 6) => levels::dot::<6>(band, groups, vector, sums),
+        (Kind::Levels, 7) => levels::dot::<7>(band, groups, vector, sums),
+        (Kind::Levels, _) => levels::dot::<8>(band, groups, vector, sums),
     }
 }
 

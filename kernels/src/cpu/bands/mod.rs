@@ -1,8 +1,9 @@
 //! Products of matrices in [bands](htc_formats::bands) and vectors.
 //!
-//! The integers of a band's weights are unpacked into the first-level cache, 64 at a time in the order in
-//! which they are multiplied: sixteen rows of four columns, with one broadcast of four of the vector's
-//! codes (see [`activations`](super::activations)), into sixteen sums. The sum of a row over the 32
+//! One vector is multiplied while weights are decoded, in registers. For several vectors the integers of a
+//! band's weights are unpacked into the first-level cache, 64 at a time in the order in which they are
+//! multiplied: sixteen rows of four columns, with one broadcast of four of the vector's codes (see
+//! [`activations`](super::activations)), into sixteen sums. The sum of a row over the 32
 //! columns of a band is exact; it is multiplied by the vector's scale, and in a band of levels by that
 //! of the row and band, and added up in `f32`, band after band, so that a row's result depends on nothing
 //! but that row and the vector. The scales of a trellis' columns are multiplied into the vector before it
@@ -10,10 +11,19 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(test)]
+pub(super) mod emulated;
 pub(super) mod scalar;
+#[cfg(any(target_arch = "x86_64", test))]
+mod wide;
+#[cfg(target_arch = "x86_64")]
+mod windows;
 
 use std::ops::Range;
 
+use htc_formats::DType;
 use htc_formats::bands::{
     BAND, Bands, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_UNIT, QUADS, SCALE_BYTES, STRIP_ROWS,
     level_scales,
@@ -22,6 +32,7 @@ use htc_formats::bands::{
 use super::Cpu;
 use super::activations::{self, BLOCKS, Strip, quantise_rows};
 use super::gemm::{Target, for_each_block};
+use super::kernels::Kernels;
 use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 
@@ -38,7 +49,34 @@ pub(crate) struct BandKernels {
     /// [`Bands::unpack`] orders them; as many as there is room for, from the first of the range on.
     pub unpack: fn(Code, &[u8], Range<usize>, &mut [Group]),
     /// Adds a band's products: `sums[r] += scale · factors[r] · Σ integers · codes`.
-    pub add: fn(&[Group], &Products<'_>, &mut [[f32; GROUP_ROWS]]),
+    pub add: fn(&[Group], &Products<'_>, &mut [Group16]),
+    /// The same for some groups of a band, whose bytes in a strip are given, and one vector.
+    pub dot: Dot,
+}
+
+/// As [`BandKernels::dot`].
+type Dot = fn(Code, &[u8], Range<usize>, &Vector<'_>, &mut Room, &mut [Group16]);
+
+/// A sum for each row of a group.
+pub(super) type Group16 = [f32; GROUP_ROWS];
+
+/// A vector's part in a band.
+pub(crate) struct Vector<'a> {
+    /// Its codes.
+    pub codes: &'a [i8; BAND],
+    /// Its scale.
+    pub scale: f32,
+    /// The sum of its codes.
+    pub sum: i32,
+}
+
+/// Working memory of a thread, in which a band's bytes are put in another order.
+#[repr(align(64))]
+pub(crate) struct Room(pub [u8; Room::BYTES]);
+
+impl Room {
+    /// Bytes of a band, and those that are read behind parts of it.
+    pub const BYTES: usize = 6 << 10;
 }
 
 /// What the sums of integers of a band are made of and multiplied with.
@@ -88,14 +126,14 @@ impl Cpu {
         let strips = activations::strips(cols);
         let room = [n * cols, n * strips, 2 * n * groups * pool.threads()];
         let (scaled, vectors, sums) = scratch.bands(room);
-        let x = scaled_columns(&w, x, scaled);
+        let x = scaled_columns(kernels, &w, x, scaled);
         quantise_rows(kernels, pool, cols, x, vectors);
         let vectors = &*vectors;
         let task = groups * GROUP_ROWS;
         for_each_block(pool, y, [n, rows], [n, task], sums, |[_, row], y, sums| {
             let count = task.min(rows - row);
             let rows = Rows { w, row, count };
-            rows.multiply(&kernels.bands, vectors, n, sums, y);
+            rows.multiply(kernels, vectors, n, sums, y);
         });
         Ok(())
     }
@@ -120,13 +158,20 @@ impl Cpu {
 }
 
 /// The vectors with the scales of the trellises' columns in them; as they are where there are none.
-fn scaled_columns<'a>(w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
+fn scaled_columns<'a>(
+    kernels: &Kernels,
+    w: &Bands<'_>,
+    x: &'a [f32],
+    out: &'a mut [f32],
+) -> &'a [f32] {
     if !w.codes().has(Kind::Trellis) {
         return x;
     }
     out.copy_from_slice(x);
-    for band in 0..w.codes().len() {
-        if let Some(scales) = w.column_scales(band) {
+    for (band, code) in w.codes().iter().enumerate() {
+        if code.kind() == Kind::Trellis {
+            let mut scales = [0.0; BAND];
+            (kernels.decode)(DType::F16, w.column_scale_bytes(band), &mut scales);
             for row in out.chunks_exact_mut(w.cols()) {
                 for (x, scale) in row[band * BAND..].iter_mut().zip(scales) {
                     *x *= scale;
@@ -149,28 +194,72 @@ impl Rows<'_> {
     /// before those of trellises.
     fn multiply(
         &self,
-        kernels: &BandKernels,
+        kernels: &Kernels,
         vectors: &[Strip],
         n: usize,
-        sums: &mut [[f32; GROUP_ROWS]],
-        mut y: Target<'_>,
+        sums: &mut [Group16],
+        y: Target<'_>,
     ) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let first = self.row % STRIP_ROWS / GROUP_ROWS;
-        let strips = vectors.len() / n;
         let sums = &mut sums[..2 * n * groups];
         sums.fill([0.0; GROUP_ROWS]);
+        if n == 1 {
+            self.multiply_one(&kernels.bands, vectors, first..first + groups, sums);
+        } else {
+            self.multiply_several(&kernels.bands, vectors, first..first + groups, sums);
+        }
+        self.finish(kernels, sums, y);
+    }
+
+    /// The sums of one vector.
+    fn multiply_one(
+        &self,
+        kernels: &BandKernels,
+        vectors: &[Strip],
+        groups: Range<usize>,
+        sums: &mut [Group16],
+    ) {
+        let mut room = Room([0; Room::BYTES]);
+        let (levels, trellis) = sums.split_at_mut(groups.len());
+        for (band, &code) in self.w.codes().iter().enumerate() {
+            let (strip, b) = (&vectors[band / BLOCKS], band % BLOCKS);
+            let vector = Vector {
+                codes: &strip.codes[b],
+                scale: strip.scales[b],
+                sum: strip.sums[b],
+            };
+            let bytes = self.w.band(self.row / STRIP_ROWS, band);
+            let sums = match code.kind() {
+                Kind::Levels => &mut *levels,
+                Kind::Trellis => &mut *trellis,
+            };
+            (kernels.dot)(code, bytes, groups.clone(), &vector, &mut room, sums);
+        }
+    }
+
+    /// The sums of several vectors, a band unpacked for all of them.
+    fn multiply_several(
+        &self,
+        kernels: &BandKernels,
+        vectors: &[Strip],
+        range: Range<usize>,
+        sums: &mut [Group16],
+    ) {
+        let groups = range.len();
+        let n = sums.len() / (2 * groups);
+        let strips = vectors.len() / n;
         let mut integers = [[[0; CHUNK]; QUADS]; GROUPS];
         let integers = &mut integers[..groups];
         for (band, &code) in self.w.codes().iter().enumerate() {
             let bytes = self.w.band(self.row / STRIP_ROWS, band);
-            (kernels.unpack)(code, bytes, first..first + groups, integers);
+            (kernels.unpack)(code, bytes, range.clone(), integers);
             let levels = code.kind() == Kind::Levels;
             let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
             let factors = &mut factors[..groups];
             if levels {
                 let (packed, _) = bytes.as_chunks::<SCALE_BYTES>();
-                for (factors, packed) in factors.iter_mut().zip(&packed[first..]) {
+                for (factors, packed) in factors.iter_mut().zip(&packed[range.start..]) {
                     *factors = level_scales(packed).map(f32::from);
                 }
             }
@@ -185,15 +274,26 @@ impl Rows<'_> {
                 (kernels.add)(integers, &products, &mut sums[kind..][..groups]);
             }
         }
-        let scales: Vec<[f32; 2]> = (self.row..self.row + self.count)
-            .map(|row| [Kind::Levels, Kind::Trellis].map(|kind| self.w.row_scale(kind, row)))
-            .collect();
+    }
+
+    /// The products, from the sums of both kinds and the scales of rows.
+    fn finish(&self, kernels: &Kernels, sums: &[Group16], mut y: Target<'_>) {
+        let groups = self.count.div_ceil(GROUP_ROWS);
+        let mut scales = [[0.0; STRIP_ROWS]; 2];
+        for (scales, kind) in scales.iter_mut().zip([Kind::Levels, Kind::Trellis]) {
+            let bytes = self.w.row_scale_bytes(kind);
+            if let Some(bytes) = bytes.get(2 * self.row..2 * (self.row + self.count)) {
+                (kernels.decode)(DType::F16, bytes, &mut scales[..self.count]);
+            }
+        }
+        scales[0] = scales[0].map(|scale| scale * LEVEL_UNIT);
         for (t, sums) in sums.chunks_exact(2 * groups).enumerate() {
             let (levels, trellis) = sums.split_at(groups);
-            let (levels, trellis) = (levels.as_flattened(), trellis.as_flattened());
+            let levels = levels.as_flattened().iter().zip(&scales[0]);
+            let trellis = trellis.as_flattened().iter().zip(&scales[1]);
             let y = y.row_mut(t).iter_mut();
-            for (i, (y, [of_levels, of_trellis])) in y.zip(&scales).enumerate() {
-                *y = levels[i] * (of_levels * LEVEL_UNIT) + trellis[i] * of_trellis;
+            for ((y, (levels, of_levels)), (trellis, of_trellis)) in y.zip(levels).zip(trellis) {
+                *y = levels * of_levels + trellis * of_trellis;
             }
         }
     }

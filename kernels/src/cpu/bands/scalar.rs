@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use htc_formats::bands::{
     BAND, CHUNK, Code, GROUP_ROWS, Kind, QUAD, QUADS, SCALE_BYTES, STATES, STRIP_ROWS,
-    TRELLIS_TABLES, level,
+    TRELLIS_TABLES, level, level_scales,
 };
 
-use super::{BandKernels, Group, Products};
+use super::{BandKernels, Group, Group16, Products, Room, Vector};
 
 /// The version for any processor.
-pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add };
+pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot };
 
 fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     match code.kind() {
@@ -122,6 +122,30 @@ pub(super) fn level_chunks(code: Code, band: &[u8], group: usize) -> &[u8] {
     let groups = band.len() / code.group_bytes();
     let bytes = QUADS * CHUNK * usize::from(code.bits()) / 8;
     &band[groups * SCALE_BYTES + group * bytes..][..bytes]
+}
+
+fn dot(
+    code: Code,
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    _: &mut Room,
+    sums: &mut [Group16],
+) {
+    for (group, sums) in groups.zip(sums) {
+        let mut integers = [[[0; CHUNK]; QUADS]];
+        unpack(code, band, group..group + 1, &mut integers);
+        let factors = match code.kind() {
+            Kind::Trellis => [1.0; GROUP_ROWS],
+            Kind::Levels => level_scales(&band.as_chunks::<SCALE_BYTES>().0[group]).map(f32::from),
+        };
+        let products = Products {
+            codes: vector.codes,
+            scale: vector.scale,
+            factors: &[factors],
+        };
+        add(&integers, &products, std::slice::from_mut(sums));
+    }
 }
 
 fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS]]) {

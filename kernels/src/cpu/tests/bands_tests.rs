@@ -5,6 +5,16 @@ use htc_formats::bands::{
 };
 
 use super::*;
+use crate::cpu::bands::{BandKernels, Room, Vector, emulated};
+
+/// What the processor has, and the emulation of what it may not have; the plain version last.
+fn versions() -> Vec<(&'static str, BandKernels)> {
+    let here = available().into_iter().map(|k| (k.name, k.bands));
+    [("emulated", emulated::KERNELS)]
+        .into_iter()
+        .chain(here)
+        .collect()
+}
 
 /// A matrix of random codes with moderate scales.
 fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
@@ -69,11 +79,61 @@ fn every_version_unpacks_the_same_integers() {
                         let mut expected = vec![[[0; CHUNK]; QUADS]; range.len()];
                         let flat = expected.as_flattened_mut().as_flattened_mut();
                         w.integers(strip, band, range.clone(), flat);
-                        for k in available() {
+                        for (name, kernels) in versions() {
                             let mut found = vec![[[99; CHUNK]; QUADS]; range.len()];
                             let bytes = w.band(strip, band);
-                            (k.bands.unpack)(code, bytes, range.clone(), &mut found);
-                            assert!(found == expected, "{} {code} {rows} {range:?}", k.name);
+                            (kernels.unpack)(code, bytes, range.clone(), &mut found);
+                            assert!(found == expected, "{name} {code} {rows} {range:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sums of integers, which every version has to the bit, also where the codes of a vector are those
+/// that fill sixteen bits most.
+#[test]
+fn every_version_multiplies_the_same_integers() {
+    let mut random = Random(53);
+    let mut room = Room([0; Room::BYTES]);
+    for codes in cases() {
+        for rows in [16, 48, 256, 272, 400] {
+            let bytes = matrix(&mut random, &codes, rows);
+            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            for (band, &code) in codes.iter().enumerate() {
+                let vectors = [
+                    std::array::from_fn(|_| (random.bits() % 255) as u8 as i8)
+                        .map(|c: i8| c.max(-127)),
+                    [120; 32],
+                    [-127; 32],
+                    std::array::from_fn(|i| if i % 2 == 0 { 120 } else { -120 }),
+                ];
+                for strip in 0..rows.div_ceil(STRIP_ROWS) {
+                    let groups = Codes::strip_rows(rows, strip) / GROUP_ROWS;
+                    for range in [0..groups, groups / 2..groups, 0..groups.div_ceil(2)] {
+                        for vector in &vectors {
+                            let vector = Vector {
+                                codes: vector,
+                                scale: 0.5,
+                                sum: vector.iter().map(|&code| i32::from(code)).sum(),
+                            };
+                            let results: Vec<_> = versions()
+                                .into_iter()
+                                .map(|(name, kernels)| {
+                                    let mut sums = vec![[0.0; GROUP_ROWS]; range.len()];
+                                    let (bytes, range) = (w.band(strip, band), range.clone());
+                                    (kernels.dot)(
+                                        code, bytes, range, &vector, &mut room, &mut sums,
+                                    );
+                                    (name, sums)
+                                })
+                                .collect();
+                            let (_, expected) = results.last().unwrap();
+                            for (name, sums) in &results {
+                                assert!(sums == expected, "{name} {code} {rows} {range:?}");
+                            }
                         }
                     }
                 }

@@ -1,0 +1,435 @@
+//! Products of bands of trellises and one vector, decoded in registers.
+//!
+//! Bytes are first brought into lanes: with four bits a weight they lie as they are read, two bytes of a
+//! stream to a row; with two bits those of two streams alternate; with three and five bits the bytes of
+//! two rows are a unit, and the bytes at one place of all units are a plane, those of two streams
+//! alternating. In each case neighbouring bytes give weights of the same row, which one instruction
+//! multiplies and adds in sixteen bits. So that eight such sums fit, the vector's codes are split in two
+//! digits of base sixteen, and weights count from -128 on, which is taken back at the end.
+//!
+//! Instructions on registers for 32 weights, without loads: two tables of 64 entries 14, their sum 1,
+//! nibbles and choices 5 (four bits), 6 (two), 5 (three) and 9 (five), products and sums 4, bringing
+//! bytes into lanes 0, 1, 3 and 6, sums to numbers 1. Processors with four vector units, two of
+//! which shuffle, take about 7 cycles for these; what would take half of it are tables of sixteen
+//! entries, by nibbles alone, at .02 to .05 bits a weight more.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use htc_formats::bands::{BAND, GROUP_ROWS, QUADS, STRIP_ROWS};
+
+use super::super::windows::{TABLES, Tables};
+use super::super::{Room, Vector, part};
+use super::windows::weights;
+use super::{Group16, halves, load};
+use crate::cpu::blocks::prefetch;
+
+/// Bytes between streams, or pairs of them, of two and four bits: those of 256 rows and what is read
+/// behind them.
+const STREAM: usize = 2 * STRIP_ROWS + 32;
+
+/// Bytes between planes of three and five bits.
+const PLANE: usize = STRIP_ROWS + 32;
+
+const _: () = assert!(QUADS * STREAM <= Room::BYTES && QUADS / 2 * 5 * PLANE <= Room::BYTES);
+
+/// As [`BandKernels::dot`](super::super::BandKernels::dot), for a trellis of `BITS`.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn dot<const BITS: usize>(
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    room: &mut Room,
+    sums: &mut [Group16],
+) {
+    let streams = Streams {
+        band,
+        start: groups.start * 8 * BITS,
+        end: groups.end * 8 * BITS,
+    };
+    match BITS {
+        2 => pairs(&streams, room),
+        3 | 5 => planes::<BITS>(&streams, room),
+        _ => copies(&streams, room),
+    }
+    let digits = Digits::new(vector.codes, BITS == 4);
+    let tables = &TABLES[BITS - 2];
+    let scale = _mm256_set1_ps(vector.scale);
+    let centre = _mm256_set1_epi32(-128 * vector.sum);
+    let next = band.as_ptr().wrapping_add(band.len());
+    let ahead = band.len() / (STRIP_ROWS / GROUP_ROWS);
+    if BITS == 2 || BITS == 4 {
+        for (b, sums) in sums.iter_mut().enumerate() {
+            fetch(next, b * ahead, ahead);
+            let [low, high] = sixteen::<BITS>(room, tables, &digits, b, centre);
+            add([low, high], scale, sums);
+        }
+        return;
+    }
+    for (b, sums) in sums.chunks_mut(2).enumerate() {
+        fetch(next, 2 * b * ahead, 2 * ahead);
+        let totals = thirty_two::<BITS>(room, tables, &digits, b, centre);
+        for (half, sums) in sums.iter_mut().enumerate() {
+            add(totals[half], scale, sums);
+        }
+    }
+}
+
+/// Asks for a part of the band that comes next.
+#[inline(always)]
+fn fetch(next: *const u8, from: usize, count: usize) {
+    for at in (from..from + count).step_by(64) {
+        prefetch(next.wrapping_add(at));
+    }
+}
+
+/// The streams of a band, of some groups of rows.
+struct Streams<'a> {
+    band: &'a [u8],
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Streams<'a> {
+    fn whole(&self, quad: usize) -> &'a [u8] {
+        let length = self.band.len() / QUADS;
+        &self.band[quad * length..][..length]
+    }
+
+    fn of(&self, quad: usize) -> &'a [u8] {
+        &self.whole(quad)[self.start..self.end]
+    }
+
+    /// A byte behind the groups; the first ones are behind the last.
+    fn behind(&self, quad: usize, i: usize) -> u8 {
+        let stream = self.whole(quad);
+        stream[(self.end + i) % stream.len()]
+    }
+}
+
+/// Streams as they are, with the byte behind.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn copies(streams: &Streams<'_>, room: &mut Room) {
+    for (quad, room) in room.0.chunks_exact_mut(STREAM).take(QUADS).enumerate() {
+        let stream = streams.of(quad);
+        let parts = stream.as_chunks::<32>().0.iter();
+        for (part, out) in parts.zip(room.as_chunks_mut::<32>().0) {
+            *out = *part;
+        }
+        room[stream.len()] = streams.behind(quad, 0);
+    }
+}
+
+/// The bytes of two streams in turn, with two of each behind.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn pairs(streams: &Streams<'_>, room: &mut Room) {
+    for (pair, room) in room.0.chunks_exact_mut(STREAM).take(QUADS / 2).enumerate() {
+        let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
+        let rows = a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0);
+        for ((a, b), out) in rows.zip(room.as_chunks_mut::<32>().0) {
+            // SAFETY: the arrays have the bytes that are read and written.
+            unsafe {
+                let a = _mm_loadu_si128(a.as_ptr().cast());
+                let b = _mm_loadu_si128(b.as_ptr().cast());
+                let out = out.as_mut_ptr().cast::<__m128i>();
+                _mm_storeu_si128(out, _mm_unpacklo_epi8(a, b));
+                _mm_storeu_si128(out.add(1), _mm_unpackhi_epi8(a, b));
+            }
+        }
+        behind(streams, pair, room, 2 * a.len(), [0, 1]);
+    }
+}
+
+/// Writes a byte of each stream of a pair behind what has been written, for each of these places.
+fn behind<const N: usize>(
+    streams: &Streams<'_>,
+    pair: usize,
+    room: &mut [u8],
+    at: usize,
+    places: [usize; N],
+) {
+    let out = room[at..].as_chunks_mut::<2>().0.iter_mut();
+    for (place, out) in places.into_iter().zip(out) {
+        *out = [2 * pair, 2 * pair + 1].map(|quad| streams.behind(quad, place));
+    }
+}
+
+/// The planes of three or five bits: the bytes of eight units at a time.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn planes<const BITS: usize>(streams: &Streams<'_>, room: &mut Room) {
+    let room_of_pairs = room.0.chunks_exact_mut(BITS * PLANE).take(QUADS / 2);
+    for (pair, room) in room_of_pairs.enumerate() {
+        let (a, b) = (streams.of(2 * pair), streams.of(2 * pair + 1));
+        let units = a.chunks_exact(8 * BITS).zip(b.chunks_exact(8 * BITS));
+        for (i, (a, b)) in units.enumerate() {
+            let (a, b) = (eight_units::<BITS>(a), eight_units::<BITS>(b));
+            // Planes 0 and 1, 2 and 3, and 4, four units to a half.
+            let both = [
+                _mm256_unpacklo_epi8(a[0], b[0]),
+                _mm256_unpackhi_epi8(a[0], b[0]),
+                _mm256_unpacklo_epi8(a[1], b[1]),
+            ];
+            for (p, planes) in both.into_iter().enumerate().take(BITS.div_ceil(2)) {
+                let planes = _mm256_permute4x64_epi64::<0b11_01_10_00>(planes);
+                let at = 2 * p * PLANE + 16 * i;
+                store(&mut room[at..], _mm256_castsi256_si128(planes));
+                if 2 * p + 1 < BITS {
+                    let plane = _mm256_extracti128_si256::<1>(planes);
+                    store(&mut room[at + PLANE..], plane);
+                }
+            }
+        }
+        let written = 2 * a.len() / BITS;
+        behind(streams, pair, room, written, [0]);
+        behind(streams, pair, &mut room[PLANE..], written, [1]);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn store(to: &mut [u8], v: __m128i) {
+    let to = &mut to[..16];
+    // SAFETY: the slice has the bytes that are written.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) }
+}
+
+/// Eight units of a stream, the first four of them in the lower half: four bytes of plane 0, of plane 1
+/// and so on, the fifth plane in the second register.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn eight_units<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
+    let shuffles = const { unit_shuffles(BITS) };
+    if BITS == 3 {
+        let units = halves(part(bytes, 0), part(bytes, 8));
+        let planes = _mm256_shuffle_epi8(units, load(&shuffles[0]));
+        return [planes, _mm256_setzero_si256()];
+    }
+    let first = halves(part(bytes, 0), part(bytes, 20));
+    let second = halves(part(bytes, 10), part(bytes, 24));
+    let first = _mm256_shuffle_epi8(first, load(&shuffles[0]));
+    let second = _mm256_shuffle_epi8(second, load(&shuffles[1]));
+    [
+        _mm256_unpacklo_epi16(first, second),
+        _mm256_unpackhi_epi16(first, second),
+    ]
+}
+
+/// With three bits: the places of four units from byte 0 and from byte 4 of sixteen. With five: those of
+/// two units from byte 0, and in the second register's upper half from byte 6.
+const fn unit_shuffles(bits: usize) -> [[u8; 32]; 2] {
+    let units = if bits == 3 { 4 } else { 2 };
+    let mut shuffles = [[0x80; 32]; 2];
+    let mut i = 0;
+    while i < units * bits {
+        let (plane, unit) = (i / units, i % units);
+        let from = (unit * bits + plane) as u8;
+        shuffles[0][i] = from;
+        shuffles[0][16 + i] = if bits == 3 { from + 4 } else { from };
+        shuffles[1][i] = from;
+        shuffles[1][16 + i] = from + 6;
+        i += 1;
+    }
+    shuffles
+}
+
+/// The vector's codes in two digits, each for a pair of columns as bytes in turn: `16 · second + first`.
+struct Digits([[[i16; 16]; 2]; BAND / 2]);
+
+impl Digits {
+    /// `within` a quad, columns 0 and 2, 1 and 3; else the same columns of two quads.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn new(codes: &[i8; BAND], within: bool) -> Digits {
+        // SAFETY: the array has the bytes that are read.
+        let codes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
+        let (ones, eights) = (_mm256_set1_epi8(1), _mm256_set1_epi8(8));
+        let fifteens = _mm256_set1_epi8(15);
+        // The sixteenth, rounded down, and one more where the rest is eight or more.
+        let shifted = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), fifteens);
+        let sixteenth = _mm256_sub_epi8(_mm256_xor_si256(shifted, eights), eights);
+        let carry = _mm256_and_si256(_mm256_srli_epi16::<3>(codes), ones);
+        let second = _mm256_add_epi8(sixteenth, carry);
+        let rest = _mm256_xor_si256(_mm256_and_si256(codes, fifteens), eights);
+        let first = _mm256_sub_epi8(rest, eights);
+        let order = if within {
+            _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15)
+        } else {
+            _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15)
+        };
+        let order = _mm256_broadcastsi128_si256(order);
+        let mut pairs = [[0_i16; BAND / 2]; 2];
+        for (pairs, digits) in pairs.iter_mut().zip([first, second]) {
+            let digits = _mm256_shuffle_epi8(digits, order);
+            // SAFETY: the array has the bytes that are written.
+            unsafe { _mm256_storeu_si256(pairs.as_mut_ptr().cast(), digits) };
+        }
+        let mut digits = Digits([[[0; 16]; 2]; BAND / 2]);
+        for (i, both) in digits.0.iter_mut().enumerate() {
+            for (digits, pairs) in both.iter_mut().zip(&pairs) {
+                // SAFETY: the array has the bytes that are written.
+                unsafe {
+                    let pair = _mm256_set1_epi16(pairs[i]);
+                    _mm256_storeu_si256(digits.as_mut_ptr().cast(), pair);
+                }
+            }
+        }
+        digits
+    }
+}
+
+/// Sums of products of both digits in sixteen bits, eight at most.
+type Sums = [__m256i; 2];
+
+/// Adds the products of weights and a pair of columns.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn multiply(sums: &mut Sums, weights: __m256i, digits: &[[i16; 16]; 2]) {
+    for (sum, digits) in sums.iter_mut().zip(digits) {
+        // SAFETY: the array has the bytes that are read.
+        let digits = unsafe { _mm256_loadu_si256(digits.as_ptr().cast()) };
+        *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, digits));
+    }
+}
+
+/// Adds the sums of both digits, as they lie in the halves of registers.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn widen(totals: &mut [__m256i; 2], [first, second]: Sums) {
+    let factors = _mm256_set1_epi32(16 << 16 | 1);
+    let low = _mm256_madd_epi16(_mm256_unpacklo_epi16(first, second), factors);
+    let high = _mm256_madd_epi16(_mm256_unpackhi_epi16(first, second), factors);
+    totals[0] = _mm256_add_epi32(totals[0], low);
+    totals[1] = _mm256_add_epi32(totals[1], high);
+}
+
+macro_rules! products {
+    ($tables:ident, $planes:ident, $digits:expr, $($low:literal $high:literal: $sums:expr, $i:expr;)*) => {
+        $(multiply(&mut $sums, weights::<$low, $high>($tables, &$planes), &$digits[$i]);)*
+    };
+}
+
+/// Nothing yet.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn no_sums() -> Sums {
+    [_mm256_setzero_si256(); 2]
+}
+
+/// The bytes of a room that are `at` behind a block's place in some plane.
+///
+/// # Safety
+/// They lie in the room.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn bytes(room: &Room, at: usize) -> __m256i {
+    debug_assert!(at + 32 <= Room::BYTES);
+    // SAFETY: the caller answers for it.
+    unsafe { _mm256_loadu_si256(room.0.as_ptr().add(at).cast()) }
+}
+
+/// The sums of sixteen rows over a band of two or four bits, from a centre on.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn sixteen<const BITS: usize>(
+    room: &Room,
+    tables: &Tables,
+    digits: &Digits,
+    block: usize,
+    centre: __m256i,
+) -> [__m256i; 2] {
+    assert!(block < STRIP_ROWS / GROUP_ROWS);
+    // Eight products go into each sum.
+    let (mut a, mut b) = (no_sums(), no_sums());
+    let width = BAND / 2 / (QUADS * BITS / 4);
+    for (i, digits) in digits.0.chunks_exact(width).enumerate() {
+        let at = i * STREAM + block * 32;
+        // SAFETY: a block of a stream, and up to 32 bytes behind it.
+        let of = |behind: usize| unsafe { bytes(room, at + behind) };
+        if BITS == 4 {
+            let planes = [of(0), of(1)];
+            products!(tables, planes, digits, 0 6: a, 0; 4 10: b, 1;);
+        } else {
+            let planes = [of(0), of(2), of(4)];
+            products!(tables, planes, digits,
+                0 6: a, 0; 2 8: a, 1; 4 10: b, 2; 6 12: b, 3;);
+        }
+    }
+    let mut totals = [centre; 2];
+    widen(&mut totals, a);
+    widen(&mut totals, b);
+    in_order(totals)
+}
+
+/// The sums of 32 rows over a band of three or five bits, from a centre on.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn thirty_two<const BITS: usize>(
+    room: &Room,
+    tables: &Tables,
+    digits: &Digits,
+    block: usize,
+    centre: __m256i,
+) -> [[__m256i; 2]; 2] {
+    assert!(block < STRIP_ROWS / GROUP_ROWS / 2);
+    // Eight products go into each sum: those of the even rows, and of the odd ones.
+    let (mut even, mut odd) = ([no_sums(); 2], [no_sums(); 2]);
+    for (pair, digits) in digits.0.as_chunks::<4>().0.iter().enumerate() {
+        let at = pair * BITS * PLANE + block * 32;
+        // SAFETY: a block of a plane, and two bytes behind it.
+        let of = |plane: usize| unsafe {
+            // Planes behind the last are those of the unit that comes next.
+            bytes(room, at + plane % BITS * PLANE + plane / BITS * 2)
+        };
+        if BITS == 3 {
+            let planes = [of(0), of(1), of(2), of(3), of(4)];
+            products!(tables, planes, digits,
+                0 6: even[0], 0; 3 9: even[0], 1; 6 12: even[1], 2; 9 15: even[1], 3;
+                12 18: odd[0], 0; 15 21: odd[0], 1; 18 24: odd[1], 2; 21 27: odd[1], 3;);
+        } else {
+            let planes = [of(0), of(1), of(2), of(3), of(4), of(5)];
+            products!(tables, planes, digits,
+                0 6: even[0], 0; 5 11: even[0], 1; 10 16: even[1], 2; 15 21: even[1], 3;
+                20 26: odd[0], 0; 25 31: odd[0], 1; 30 36: odd[1], 2; 35 41: odd[1], 3;);
+        }
+    }
+    let mut totals = [[centre; 2]; 2];
+    for k in 0..2 {
+        let (mut low, mut high) = (even[k], odd[k]);
+        for i in 0..2 {
+            low[i] = _mm256_unpacklo_epi16(even[k][i], odd[k][i]);
+            high[i] = _mm256_unpackhi_epi16(even[k][i], odd[k][i]);
+        }
+        widen(&mut totals[0], low);
+        widen(&mut totals[1], high);
+    }
+    // The lower halves are rows 0 to 7 and 8 to 15, the upper ones those behind.
+    let [a, b] = in_order(totals[0]);
+    let [c, d] = in_order(totals[1]);
+    [[a, c], [b, d]]
+}
+
+/// The lower halves together, and the upper ones.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn in_order([a, b]: [__m256i; 2]) -> [__m256i; 2] {
+    [
+        _mm256_permute2x128_si256::<0x20>(a, b),
+        _mm256_permute2x128_si256::<0x31>(a, b),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add(totals: [__m256i; 2], scale: __m256, sums: &mut Group16) {
+    for (total, sums) in totals.into_iter().zip(sums.as_chunks_mut::<8>().0) {
+        // SAFETY: the array has the numbers that are read and written.
+        unsafe {
+            let sum = _mm256_loadu_ps(sums.as_ptr());
+            let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, sum);
+            _mm256_storeu_ps(sums.as_mut_ptr(), sum);
+        }
+    }
+}

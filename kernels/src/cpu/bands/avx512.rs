@@ -1,0 +1,122 @@
+//! The version for x86-64 with AVX-512 (F, BW, DQ, VL), its VBMI and its VNNI.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
+
+use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
+use super::{BandKernels, Group, Group16, Products, Room, Vector};
+use crate::cpu::blocks::prefetch;
+
+type Register = __m512i;
+
+/// For tables that are handed out where the processor has the instructions.
+pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
+    unpack: |code, band, groups, out| {
+        // SAFETY: see above.
+        unsafe { unpack(code, band, groups, out) }
+    },
+    add: |integers, products, sums| {
+        // SAFETY: see above.
+        unsafe { add(integers, products, sums) }
+    },
+    dot: |code, band, groups, vector, room, sums| {
+        // SAFETY: see above.
+        unsafe { multiply(code, band, groups, vector, room, sums) }
+    },
+};
+
+wide!(
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
+    )]
+);
+
+macro_rules! avx512 {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
+            )]
+            $item
+        )*
+    };
+}
+
+avx512! {
+    fn constant(bytes: &Bytes) -> __m512i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm512_loadu_si512(bytes.0.as_ptr().cast()) }
+    }
+
+    fn load(bytes: &[u8]) -> __m512i {
+        let mask = u64::MAX >> (WIDTH - bytes.len().clamp(1, WIDTH));
+        // SAFETY: as many bytes are read as there are, for no caller has none.
+        unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+    }
+
+    fn store(to: &mut [i8; WIDTH], bytes: __m512i) {
+        // SAFETY: the array has the bytes that are written.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
+    }
+
+    fn permute(bytes: __m512i, index: __m512i) -> __m512i {
+        _mm512_permutexvar_epi8(index, bytes)
+    }
+
+    fn permute_two(bytes: [__m512i; 2], index: __m512i) -> __m512i {
+        _mm512_permutex2var_epi8(bytes[0], index, bytes[1])
+    }
+
+    fn cut(from: __m512i, words: __m512i) -> __m512i {
+        _mm512_multishift_epi64_epi8(from, words)
+    }
+
+    fn select(mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // For each bit of the mask, a and b: a where it is set, else b.
+        _mm512_ternarylogic_epi64::<0b1100_1010>(mask, a, b)
+    }
+
+    fn add_bytes(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_add_epi8(a, b)
+    }
+
+    fn at_least(a: __m512i, least: i8) -> __m512i {
+        _mm512_max_epi8(a, _mm512_set1_epi8(least))
+    }
+
+    fn flip(a: __m512i) -> __m512i {
+        _mm512_xor_si512(a, _mm512_set1_epi8(-128))
+    }
+
+    fn dot(sums: __m512i, unsigned: __m512i, signed: __m512i) -> __m512i {
+        _mm512_dpbusd_epi32(sums, unsigned, signed)
+    }
+
+    fn words(word: i32) -> __m512i {
+        _mm512_set1_epi32(word)
+    }
+
+    fn finish(sums: &mut Group16, totals: __m512i, factors: &Group16) {
+        // SAFETY: the array has the numbers that are read.
+        let factors = unsafe { _mm512_loadu_ps(factors.as_ptr()) };
+        add_products(sums, totals, factors);
+    }
+
+    fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: __m512i) {
+        let scales = _mm_and_si128(_mm512_castsi512_si128(scales), _mm_set1_epi8(63));
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales));
+        add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), scales));
+    }
+
+    fn add_products(sums: &mut Group16, totals: __m512i, factors: __m512) {
+        // SAFETY: the array has the numbers that are read and written.
+        unsafe {
+            let sum = _mm512_loadu_ps(sums.as_ptr());
+            let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, sum);
+            _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The kernels of [`wide`](super::wide) on a plain emulation of the instructions, one by one as the
+//! processor's manual has them, so that the algorithm is tested where there is no such processor.
+
+use std::ops::Range;
+
+use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
+
+use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
+use super::{BandKernels, Group, Group16, Products, Room, Vector};
+use crate::cpu::blocks::prefetch;
+
+type Register = [u8; WIDTH];
+
+pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
+    unpack,
+    add,
+    dot: multiply,
+};
+
+wide!();
+
+fn constant(bytes: &Bytes) -> Register {
+    bytes.0
+}
+
+fn load(bytes: &[u8]) -> Register {
+    let mut register = [0; WIDTH];
+    let count = bytes.len().min(WIDTH);
+    register[..count].copy_from_slice(&bytes[..count]);
+    register
+}
+
+fn store(to: &mut [i8; WIDTH], bytes: Register) {
+    *to = bytes.map(u8::cast_signed);
+}
+
+/// `vpermb`
+fn permute(bytes: Register, index: Register) -> Register {
+    index.map(|i| bytes[usize::from(i % 64)])
+}
+
+/// `vpermi2b`
+fn permute_two(bytes: [Register; 2], index: Register) -> Register {
+    index.map(|i| bytes[usize::from(i / 64 % 2)][usize::from(i % 64)])
+}
+
+/// `vpmultishiftqb`
+fn cut(from: Register, words: Register) -> Register {
+    std::array::from_fn(|i| {
+        let word = u64::from_le_bytes(words.as_chunks::<8>().0[i / 8]);
+        word.rotate_right(u32::from(from[i] % 64)) as u8
+    })
+}
+
+/// `vpternlogq`
+fn select(mask: Register, a: Register, b: Register) -> Register {
+    std::array::from_fn(|i| a[i] & mask[i] | b[i] & !mask[i])
+}
+
+/// `vpaddb`
+fn add_bytes(a: Register, b: Register) -> Register {
+    std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+}
+
+/// `vpmaxsb`
+fn at_least(a: Register, least: i8) -> Register {
+    a.map(|byte| byte.cast_signed().max(least).cast_unsigned())
+}
+
+/// `vpxorq`
+fn flip(a: Register) -> Register {
+    a.map(|byte| byte ^ 0x80)
+}
+
+/// `vpdpbusd`
+fn dot(sums: Register, unsigned: Register, signed: Register) -> Register {
+    let mut totals = integers(sums);
+    for (i, (a, b)) in unsigned.into_iter().zip(signed).enumerate() {
+        let product = i32::from(a) * i32::from(b.cast_signed());
+        totals[i / 4] = totals[i / 4].wrapping_add(product);
+    }
+    let mut register = [0; WIDTH];
+    for (bytes, total) in register.as_chunks_mut::<4>().0.iter_mut().zip(totals) {
+        *bytes = total.to_le_bytes();
+    }
+    register
+}
+
+/// `vpbroadcastd`
+fn words(word: i32) -> Register {
+    std::array::from_fn(|i| word.to_le_bytes()[i % 4])
+}
+
+fn integers(register: Register) -> [i32; GROUP_ROWS] {
+    std::array::from_fn(|i| i32::from_le_bytes(register.as_chunks::<4>().0[i]))
+}
+
+fn finish(sums: &mut Group16, totals: Register, factors: &Group16) {
+    for ((sum, total), factor) in sums.iter_mut().zip(integers(totals)).zip(factors) {
+        *sum = (total as f32).mul_add(*factor, *sum);
+    }
+}
+
+fn finish_scaled(sums: &mut Group16, totals: Register, scale: f32, scales: Register) {
+    let factors = std::array::from_fn(|i| scale * f32::from(scales[i] & 63));
+    finish(sums, totals, &factors);
+}
