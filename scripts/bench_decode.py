@@ -5,6 +5,9 @@
     python3 scripts/make_random_model.py random-1b.gguf --shape 1b --type q8_0
     python3 scripts/bench_decode.py assets/demo/reference-7m-f16.gguf random-1b.gguf --llama-cpp DIR
 
+With --peer-model llama.cpp runs another file, with --own-model htc itself does: an artifact in codes against
+types of the same size.
+
 Decode: tokens/s of --tokens forward passes of one token each behind a prompt of --depth tokens;
 both programs compute the same positions. Prefill: tokens/s of a prompt of --prompt tokens.
 
@@ -18,6 +21,7 @@ its clock (htc's prefill includes the first touch of every page of weights) and 
 with the logits, where htc chooses a token and writes its text.
 """
 
+import pathlib
 import statistics
 
 import measuring as m
@@ -39,12 +43,37 @@ def arguments():
         metavar="TEXT",
         help='more options for llama-bench, such as "--repack 0"',
     )
+    parser.add_argument(
+        "--peer-model",
+        type=pathlib.Path,
+        metavar="GGUF",
+        help="what llama.cpp runs instead, such as a file of the same size",
+    )
+    parser.add_argument(
+        "--own-model",
+        type=pathlib.Path,
+        metavar="MODEL",
+        help="what htc itself runs in llama.cpp's place",
+    )
     return m.parse(parser)
 
 
 def tasks(options, model, prompts):
-    """What is measured: name, htc's speed at some threads, llama.cpp's."""
+    """What is measured: name, htc's speed at some threads, that of what it is compared with."""
     extra = options.peer_options.split()
+    if options.own_model:
+        return [
+            (
+                f"{name} {length}",
+                lambda t, f=f, lengths=lengths: f(options, model, prompts[lengths[0]], *lengths, t),
+                lambda t, f=f, lengths=lengths: f(options, options.own_model, prompts[lengths[0]], *lengths, t),
+            )
+            for name, length, f, lengths in (
+                ("decode", options.tokens, m.decode_speed, (options.depth, options.tokens)),
+                ("prefill", options.prompt, m.prefill_speed, (options.prompt,)),
+            )
+        ]
+    peer_model = options.peer_model or model
     return [
         (
             f"decode {options.tokens}",
@@ -52,13 +81,13 @@ def tasks(options, model, prompts):
                 options, model, prompts[options.depth], options.depth, options.tokens, t
             ),
             lambda t: options.peer.bench(
-                model, t, "-p", 0, "-n", options.tokens, "-d", options.depth, *extra
+                peer_model, t, "-p", 0, "-n", options.tokens, "-d", options.depth, *extra
             )[0],
         ),
         (
             f"prefill {options.prompt}",
             lambda t: m.prefill_speed(options, model, prompts[options.prompt], options.prompt, t),
-            lambda t: options.peer.bench(model, t, "-p", options.prompt, "-n", 0, *extra)[0],
+            lambda t: options.peer.bench(peer_model, t, "-p", options.prompt, "-n", 0, *extra)[0],
         ),
     ]
 
@@ -71,6 +100,7 @@ def main():
     with m.work_folder(None) as folder:
         for model in options.models:
             size = m.weight_bytes(options, model)
+            peer_size = m.weight_bytes(options, options.own_model or options.peer_model or model)
             prompts = {n: m.prompt_file(options, model, n, folder) for n in (options.depth, options.prompt)}
             for threads in options.threads:
                 for name, ours, theirs in tasks(options, model, prompts):
@@ -94,7 +124,7 @@ def main():
                             f"{peer:.1f}",
                             m.show_interval(ratio),
                             f"{htc * size / 1e9:.1f}" if decode else "",
-                            f"{peer * size / 1e9:.1f}" if decode else "",
+                            f"{peer * peer_size / 1e9:.1f}" if decode else "",
                             f"{read:.1f}",
                         ]
                     )
@@ -112,15 +142,18 @@ def main():
     heads = [
         "model, threads, task",
         "htc, tokens/s",
-        "llama.cpp, tokens/s",
+        "peer, tokens/s",
         "ratio (95 % interval)",
         "htc, GB/s",
-        "llama.cpp, GB/s",
+        "peer, GB/s",
         "read test, GB/s",
     ]
     notes = [
         f"Medians of {options.pairs} interleaved pairs; GB/s are bytes of weights times tokens/s.",
-        f"Peer: {options.peer.describe(options.models[0])} {options.peer_options}".rstrip() + ".",
+        f"Peer: htc with {options.own_model.name}."
+        if options.own_model
+        else f"Peer: {options.peer.describe(options.peer_model or options.models[0])} {options.peer_options}".rstrip()
+        + (f", {options.peer_model.name}." if options.peer_model else "."),
     ]
     m.finish(options, watch, rows, heads, notes, {"results": results})
 

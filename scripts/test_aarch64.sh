@@ -5,7 +5,8 @@
 #   rustup target add aarch64-unknown-linux-gnu
 #   apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 #
-# Where one is missing the script says "skipped: ..." and succeeds. The tests run twice, on a
+# RUSTC may name another compiler that has that target's standard library, such as Debian's rustc-web
+# with libstd-rust-web-dev:arm64. Where one is missing the script says "skipped: ..." and succeeds. The tests run twice, on a
 # processor with every extension that qemu knows and on one with none. Arguments go to the test
 # program, such as the name of a test. Speed under qemu says nothing about that of a processor.
 set -euo pipefail
@@ -22,7 +23,7 @@ if [ "$(uname -m)" = aarch64 ]; then
 fi
 command -v qemu-aarch64 >/dev/null || skip "no qemu-aarch64 here"
 command -v aarch64-linux-gnu-gcc >/dev/null || skip "no aarch64-linux-gnu-gcc here"
-libraries=$(rustc --print target-libdir --target $target 2>/dev/null) || skip "rustc does not know $target"
+libraries=$("${RUSTC:-rustc}" --print target-libdir --target $target 2>/dev/null) || skip "rustc does not know $target"
 [ -d "$libraries" ] || skip "no standard library for $target here"
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc

@@ -395,9 +395,9 @@ macro_rules! kernel_table {
                     // SAFETY: see `KERNELS`: the processor has been asked.
                     unsafe { bands::avx2::unpack(code, band, groups, out) }
                 },
-                add: |integers, products, sums| {
+                add: |integers, factors, vectors, sums| {
                     // SAFETY: see `KERNELS`: the processor has been asked.
-                    unsafe { bands::avx2::add(integers, products, sums) }
+                    unsafe { bands::avx2::add(integers, factors, vectors, sums) }
                 },
                 dot: |code, band, groups, vector, room, sums| {
                     // SAFETY: see `KERNELS`: the processor has been asked.

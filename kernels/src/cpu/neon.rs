@@ -28,6 +28,7 @@ pub(super) fn kernels() -> [Option<&'static Kernels>; 2] {
     static WITH: Kernels = Kernels {
         name: "aarch64-dotprod",
         dot: dot::neon_dotprod,
+        bands: bands::neon::dotprod::KERNELS,
         ..KERNELS
     };
     static WITHOUT: Kernels = KERNELS;
@@ -59,7 +60,7 @@ const KERNELS: Kernels = Kernels {
         // SAFETY: as above.
         unsafe { decode(dtype, bytes, out) }
     },
-    bands: bands::scalar::KERNELS,
+    bands: bands::neon::plain::KERNELS,
     loops: loops!("neon"),
     heads: heads!("neon"),
 };

@@ -6,18 +6,19 @@
 //! there to the lower.
 
 mod levels;
+mod tile;
 mod trellis;
 mod windows;
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{
-    CHUNK, Code, GROUP_ROWS, Kind, LEVEL_TABLES, QUADS, TRELLIS_TABLES, Trellis,
-};
+use htc_formats::bands::{CHUNK, Code, Kind, LEVEL_TABLES, QUADS, TRELLIS_TABLES, Trellis};
 
 use super::scalar::{Stream, level_chunks};
-use super::{Group, Group16, Products, Room, Vector, part};
+use super::{Group, Group16, Room, Vector, part};
+
+pub(in super::super) use tile::add;
 
 /// Bytes of a register.
 const WIDTH: usize = 32;
@@ -292,47 +293,4 @@ fn planes<const BITS: usize>(chunk: &[u8]) -> [__m256i; 2] {
         }
     }
     codes
-}
-
-/// As [`BandKernels::add`](super::BandKernels::add).
-#[target_feature(enable = "avx2,fma")]
-pub(in super::super) fn add(
-    integers: &[Group],
-    products: &Products<'_>,
-    sums: &mut [[f32; GROUP_ROWS]],
-) {
-    let mut vector = [[_mm256_setzero_si256(); 2]; QUADS];
-    for (vector, codes) in vector.iter_mut().zip(products.codes.as_chunks::<4>().0) {
-        let four = i32::from_le_bytes(codes.map(i8::cast_unsigned));
-        let four = _mm256_set1_epi32(four);
-        *vector = [_mm256_abs_epi8(four), four];
-    }
-    let ones = _mm256_set1_epi16(1);
-    let scale = _mm256_set1_ps(products.scale);
-    let rows = integers.iter().zip(products.factors).zip(sums);
-    for ((group, factors), sums) in rows {
-        let mut totals = [_mm256_setzero_si256(); 2];
-        for (chunk, [magnitudes, signs]) in group.iter().zip(&vector) {
-            let parts = chunk.as_chunks::<WIDTH>().0;
-            for (total, part) in totals.iter_mut().zip(parts) {
-                // SAFETY: the array has the bytes that are read.
-                let weights = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
-                // Two products of 127 times 127 fit sixteen bits.
-                let signed = _mm256_sign_epi8(weights, *signs);
-                let pairs = _mm256_maddubs_epi16(*magnitudes, signed);
-                *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
-            }
-        }
-        let factors = factors.as_chunks::<8>().0;
-        let sums = sums.as_chunks_mut::<8>().0;
-        for ((total, factors), sums) in totals.into_iter().zip(factors).zip(sums) {
-            // SAFETY: the arrays have the numbers that are read and written.
-            unsafe {
-                let factor = _mm256_mul_ps(scale, _mm256_loadu_ps(factors.as_ptr()));
-                let sum = _mm256_loadu_ps(sums.as_ptr());
-                let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), factor, sum);
-                _mm256_storeu_ps(sums.as_mut_ptr(), sum);
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
 
 use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
-use super::{BandKernels, Group, Group16, Products, Room, Vector};
+use super::{BandKernels, Group, Group16, Part, Room, Vector};
 use crate::cpu::blocks::prefetch;
 
 type Register = __m512i;
@@ -17,9 +17,9 @@ pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
         // SAFETY: see above.
         unsafe { unpack(code, band, groups, out) }
     },
-    add: |integers, products, sums| {
+    add: |integers, factors, vectors, sums| {
         // SAFETY: see above.
-        unsafe { add(integers, products, sums) }
+        unsafe { add(integers, factors, vectors, sums) }
     },
     dot: |code, band, groups, vector, room, sums| {
         // SAFETY: see above.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
 
 use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
-use super::{BandKernels, Group, Group16, Products, Room, Vector};
+use super::{BandKernels, Group, Group16, Part, Room, Vector};
 use crate::cpu::blocks::prefetch;
 
 type Register = [u8; WIDTH];

@@ -15,6 +15,8 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(test)]
 pub(super) mod emulated;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod scalar;
 #[cfg(any(target_arch = "x86_64", test))]
 mod wide;
@@ -48,11 +50,16 @@ pub(crate) struct BandKernels {
     /// The integers of some groups of a band, whose bytes in a strip are given, as
     /// [`Bands::unpack`] orders them; as many as there is room for, from the first of the range on.
     pub unpack: fn(Code, &[u8], Range<usize>, &mut [Group]),
-    /// Adds a band's products: `sums[r] += scale · factors[r] · Σ integers · codes`.
-    pub add: fn(&[Group], &Products<'_>, &mut [Group16]),
+    /// Adds the products of some groups of a band, with a factor for each row, and several vectors:
+    /// `sums[t][r] += scale[t] · factors[r] · Σ integers · codes[t]`, groups of one vector behind those
+    /// of another.
+    pub add: Add,
     /// The same for some groups of a band, whose bytes in a strip are given, and one vector.
     pub dot: Dot,
 }
+
+/// As [`BandKernels::add`].
+type Add = fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]);
 
 /// As [`BandKernels::dot`].
 type Dot = fn(Code, &[u8], Range<usize>, &Vector<'_>, &mut Room, &mut [Group16]);
@@ -79,14 +86,13 @@ impl Room {
     pub const BYTES: usize = 6 << 10;
 }
 
-/// What the sums of integers of a band are made of and multiplied with.
-pub(crate) struct Products<'a> {
-    /// The vector's codes.
+/// One of several vectors' part in a band.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    /// Its codes.
     pub codes: &'a [i8; BAND],
-    /// The vector's scale.
+    /// Its scale.
     pub scale: f32,
-    /// The scales of rows in a band of levels; ones in a trellis.
-    pub factors: &'a [[f32; GROUP_ROWS]],
 }
 
 /// `N` bytes from `at` on.
@@ -95,6 +101,9 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let (parts, _) = bytes[at..at + N].as_chunks::<N>();
     &parts[0]
 }
+
+/// Groups of rows of one vector or another whose sums a task has at a time; a power of two.
+const MOST_SUMS: usize = 2048;
 
 /// Tasks that every thread should find in a product.
 const TASKS_PER_THREAD: usize = 4;
@@ -122,7 +131,9 @@ impl Cpu {
         let (kernels, pool) = (self.kernels, &*self.pool);
         // A power of two, so that no task reaches into a second strip.
         let groups = rows.div_ceil(GROUP_ROWS * TASKS_PER_THREAD * pool.threads());
-        let groups = groups.next_power_of_two().min(GROUPS);
+        // And few enough that the sums of many vectors stay in the second-level cache.
+        let most = (MOST_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
+        let groups = groups.next_power_of_two().min(most);
         let strips = activations::strips(cols);
         let room = [n * cols, n * strips, 2 * n * groups * pool.threads()];
         let (scaled, vectors, sums) = scratch.bands(room);
@@ -190,7 +201,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Their products with all vectors, `[n, strips]`. In `sums [n, kinds, groups]` those of levels come
+    /// Their products with all vectors, `[n, strips]`. In `sums [kinds, n, groups]` those of levels come
     /// before those of trellises.
     fn multiply(
         &self,
@@ -207,9 +218,9 @@ impl Rows<'_> {
         if n == 1 {
             self.multiply_one(&kernels.bands, vectors, first..first + groups, sums);
         } else {
-            self.multiply_several(&kernels.bands, vectors, first..first + groups, sums);
+            self.multiply_several(&kernels.bands, vectors, n, first..first + groups, sums);
         }
-        self.finish(kernels, sums, y);
+        self.finish(kernels, n, sums, y);
     }
 
     /// The sums of one vector.
@@ -243,41 +254,40 @@ impl Rows<'_> {
         &self,
         kernels: &BandKernels,
         vectors: &[Strip],
+        n: usize,
         range: Range<usize>,
         sums: &mut [Group16],
     ) {
         let groups = range.len();
-        let n = sums.len() / (2 * groups);
-        let strips = vectors.len() / n;
+        let (levels, trellis) = sums.split_at_mut(n * groups);
         let mut integers = [[[0; CHUNK]; QUADS]; GROUPS];
         let integers = &mut integers[..groups];
+        let mut parts = Vec::with_capacity(n);
         for (band, &code) in self.w.codes().iter().enumerate() {
             let bytes = self.w.band(self.row / STRIP_ROWS, band);
             (kernels.unpack)(code, bytes, range.clone(), integers);
-            let levels = code.kind() == Kind::Levels;
             let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
             let factors = &mut factors[..groups];
-            if levels {
+            let mut sums = &mut *trellis;
+            if code.kind() == Kind::Levels {
+                sums = &mut *levels;
                 let (packed, _) = bytes.as_chunks::<SCALE_BYTES>();
                 for (factors, packed) in factors.iter_mut().zip(&packed[range.start..]) {
                     *factors = level_scales(packed).map(f32::from);
                 }
             }
-            for (t, sums) in sums.chunks_exact_mut(2 * groups).enumerate() {
-                let strip = &vectors[t * strips + band / BLOCKS];
-                let products = Products {
-                    codes: &strip.codes[band % BLOCKS],
-                    scale: strip.scales[band % BLOCKS],
-                    factors,
-                };
-                let kind = if levels { 0 } else { groups };
-                (kernels.add)(integers, &products, &mut sums[kind..][..groups]);
-            }
+            let (block, b) = (band / BLOCKS, band % BLOCKS);
+            parts.clear();
+            parts.extend(vectors.chunks_exact(vectors.len() / n).map(|strips| Part {
+                codes: &strips[block].codes[b],
+                scale: strips[block].scales[b],
+            }));
+            (kernels.add)(integers, factors, &parts, sums);
         }
     }
 
     /// The products, from the sums of both kinds and the scales of rows.
-    fn finish(&self, kernels: &Kernels, sums: &[Group16], mut y: Target<'_>) {
+    fn finish(&self, kernels: &Kernels, n: usize, sums: &[Group16], mut y: Target<'_>) {
         let groups = self.count.div_ceil(GROUP_ROWS);
         let mut scales = [[0.0; STRIP_ROWS]; 2];
         for (scales, kind) in scales.iter_mut().zip([Kind::Levels, Kind::Trellis]) {
@@ -287,8 +297,11 @@ impl Rows<'_> {
             }
         }
         scales[0] = scales[0].map(|scale| scale * LEVEL_UNIT);
-        for (t, sums) in sums.chunks_exact(2 * groups).enumerate() {
-            let (levels, trellis) = sums.split_at(groups);
+        let (levels, trellis) = sums.split_at(n * groups);
+        let sums = levels
+            .chunks_exact(groups)
+            .zip(trellis.chunks_exact(groups));
+        for (t, (levels, trellis)) in sums.enumerate() {
             let levels = levels.as_flattened().iter().zip(&scales[0]);
             let trellis = trellis.as_flattened().iter().zip(&scales[1]);
             let y = y.row_mut(t).iter_mut();

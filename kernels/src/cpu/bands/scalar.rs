@@ -8,7 +8,7 @@ use htc_formats::bands::{
     TRELLIS_TABLES, level, level_scales,
 };
 
-use super::{BandKernels, Group, Group16, Products, Room, Vector};
+use super::{BandKernels, Group, Group16, Part, Room, Vector};
 
 /// The version for any processor.
 pub(in super::super) const KERNELS: BandKernels = BandKernels { unpack, add, dot };
@@ -139,21 +139,26 @@ fn dot(
             Kind::Trellis => [1.0; GROUP_ROWS],
             Kind::Levels => level_scales(&band.as_chunks::<SCALE_BYTES>().0[group]).map(f32::from),
         };
-        let products = Products {
+        let part = Part {
             codes: vector.codes,
             scale: vector.scale,
-            factors: &[factors],
         };
-        add(&integers, &products, std::slice::from_mut(sums));
+        add(&integers, &[factors], &[part], std::slice::from_mut(sums));
     }
 }
 
-fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS]]) {
+fn add(integers: &[Group], factors: &[Group16], vectors: &[Part<'_>], sums: &mut [Group16]) {
+    for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
+        add_one(integers, factors, part, sums);
+    }
+}
+
+fn add_one(integers: &[Group], factors: &[Group16], part: &Part<'_>, sums: &mut [Group16]) {
     let mut vector = [[0_i32; QUAD]; BAND / QUAD];
-    for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(products.codes) {
+    for (wide, &code) in vector.as_flattened_mut().iter_mut().zip(part.codes) {
         *wide = code.into();
     }
-    let rows = integers.iter().zip(products.factors).zip(sums);
+    let rows = integers.iter().zip(factors).zip(sums);
     for ((group, factors), sums) in rows {
         let mut totals = [0_i32; GROUP_ROWS];
         for (chunk, vector) in group.iter().zip(&vector) {
@@ -165,7 +170,7 @@ fn add(integers: &[Group], products: &Products<'_>, sums: &mut [[f32; GROUP_ROWS
             }
         }
         for ((sum, total), factor) in sums.iter_mut().zip(totals).zip(factors) {
-            *sum += total as f32 * (products.scale * factor);
+            *sum += total as f32 * (part.scale * factor);
         }
     }
 }

@@ -213,20 +213,24 @@ macro_rules! wide {
         $(#[$attribute])*
         pub(in super::super) fn add(
             integers: &[Group],
-            products: &Products<'_>,
+            factors: &[Group16],
+            vectors: &[Part<'_>],
             sums: &mut [Group16],
         ) {
-            let sum: i32 = products.codes.iter().map(|&code| i32::from(code)).sum();
-            let quads = products.codes.as_chunks::<4>().0;
-            let rows = integers.iter().zip(products.factors).zip(sums);
-            for ((group, factors), sums) in rows {
-                let mut totals = words(-128 * sum);
-                for (chunk, four) in group.iter().zip(quads) {
-                    let bytes = chunk.map(i8::cast_unsigned);
-                    let weights = flip(constant(&Bytes(bytes)));
-                    totals = dot(totals, weights, words(word(*four)));
+            for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
+                let sum: i32 = part.codes.iter().map(|&code| i32::from(code)).sum();
+                let mut four = [words(0); QUADS];
+                for (four, codes) in four.iter_mut().zip(part.codes.as_chunks::<4>().0) {
+                    *four = words(word(*codes));
                 }
-                finish(sums, totals, &factors.map(|factor| products.scale * factor));
+                for ((group, factors), sums) in integers.iter().zip(factors).zip(sums) {
+                    let mut totals = words(-128 * sum);
+                    for (chunk, four) in group.iter().zip(four) {
+                        let bytes = chunk.map(i8::cast_unsigned);
+                        totals = dot(totals, flip(constant(&Bytes(bytes))), four);
+                    }
+                    finish(sums, totals, &factors.map(|factor| part.scale * factor));
+                }
             }
         }
 

@@ -1,11 +1,11 @@
 //! Matrices in bands: what is unpacked, bit for bit, and products against the reference.
 
 use htc_formats::bands::{
-    Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Packer, QUAD, QUADS, STRIP_ROWS,
+    Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Packer, QUAD, QUADS, STRIP_ROWS, level_scales,
 };
 
 use super::*;
-use crate::cpu::bands::{BandKernels, Room, Vector, emulated};
+use crate::cpu::bands::{BandKernels, Part, Room, Vector, emulated};
 
 /// What the processor has, and the emulation of what it may not have; the plain version last.
 fn versions() -> Vec<(&'static str, BandKernels)> {
@@ -134,6 +134,54 @@ fn every_version_multiplies_the_same_integers() {
                             for (name, sums) in &results {
                                 assert!(sums == expected, "{name} {code} {rows} {range:?}");
                             }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Several vectors, those of tiles and those left over, have what each has alone.
+#[test]
+fn every_version_multiplies_several_vectors_as_it_does_one() {
+    let mut random = Random(54);
+    let mut room = Room([0; Room::BYTES]);
+    for codes in cases() {
+        for rows in [16, 96, 256] {
+            let bytes = matrix(&mut random, &codes, rows);
+            let w = Bands::new(&codes, rows, &bytes).unwrap();
+            let groups = rows / GROUP_ROWS;
+            let vectors: Vec<[i8; 32]> = (0..8)
+                .map(|_| std::array::from_fn(|_| (random.bits() as u8 as i8).max(-127)))
+                .collect();
+            for (band, &code) in codes.iter().enumerate() {
+                let bytes = w.band(0, band);
+                let factors: Vec<[f32; GROUP_ROWS]> = (0..groups)
+                    .map(|group| match code.kind() {
+                        Kind::Trellis => [1.0; GROUP_ROWS],
+                        Kind::Levels => level_scales(&bytes.as_chunks().0[group]).map(f32::from),
+                    })
+                    .collect();
+                for (name, kernels) in versions() {
+                    let mut integers = vec![[[0; CHUNK]; QUADS]; groups];
+                    (kernels.unpack)(code, bytes, 0..groups, &mut integers);
+                    for n in [1, 6, 8] {
+                        let parts: Vec<_> = vectors[..n]
+                            .iter()
+                            .map(|codes| Part { codes, scale: 0.5 })
+                            .collect();
+                        let mut sums = vec![[0.0; GROUP_ROWS]; n * groups];
+                        (kernels.add)(&integers, &factors, &parts, &mut sums);
+                        for (codes, sums) in vectors.iter().zip(sums.chunks(groups)) {
+                            let vector = Vector {
+                                codes,
+                                scale: 0.5,
+                                sum: codes.iter().map(|&code| i32::from(code)).sum(),
+                            };
+                            let mut alone = vec![[0.0; GROUP_ROWS]; groups];
+                            (kernels.dot)(code, bytes, 0..groups, &vector, &mut room, &mut alone);
+                            assert!(sums == alone, "{name} {code} {rows} {n}");
                         }
                     }
                 }

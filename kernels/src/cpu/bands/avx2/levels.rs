@@ -1,8 +1,9 @@
 //! Products of bands of levels and one vector, decoded in registers.
 //!
 //! Eight rows of four columns are a register; four codes of the vector are multiplied with all of them and
-//! added in eight sums. Instructions on registers for 32 weights: cutting out codes 2 (four bits) to 8
-//! (seven), looking up 1 to 4, signs 0 or 2, products and sums 4, scales 1: from 7 with four bits to 18.
+//! added in eight sums. Instructions on registers for 32 weights, without loads: cutting out codes 2, or 3
+//! with a bit that is a sign, 4 with six bits and 5 with seven, looking up 1 (six bits 3, seven 7),
+//! products and sums 4, scales 1; with eight bits 6 in all, from 8 with four bits to 17 with seven.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::ops::Range;
 use htc_formats::bands::{BAND, CHUNK, GROUP_ROWS, LEVEL_TABLES, QUADS, SCALE_BYTES};
 
 use super::super::{Vector, part};
-use super::{Group16, load, of_32, of_64, planes, table};
+use super::{Group16, Table, halves, load, table};
 use crate::cpu::blocks::prefetch;
 
 /// As [`BandKernels::dot`](super::super::BandKernels::dot), for levels of `BITS`.
@@ -34,19 +35,20 @@ pub(super) fn dot<const BITS: usize>(
         for quad in 0..QUADS {
             let chunk = &chunks[quad * CHUNK * BITS / 8..][..CHUNK * BITS / 8];
             prefetch(chunk.as_ptr().wrapping_add(AHEAD));
-            let found = if BITS == 8 {
-                let least = _mm256_set1_epi8(-127);
-                [0, 32].map(|at| _mm256_max_epi8(load(part(chunk, at)), least))
-            } else {
-                planes::<BITS>(chunk)
-            };
-            for (total, found) in totals.iter_mut().zip(found) {
+            for (half, total) in totals.iter_mut().enumerate() {
                 let pairs = match BITS {
-                    2..=4 => codes.of_signed(quad, _mm256_shuffle_epi8(table[0], found)),
-                    5 => codes.of::<BITS>(quad, _mm256_shuffle_epi8(table[0], found), found),
-                    6 => codes.of::<BITS>(quad, of_32(&table, found), found),
-                    7 => codes.of::<BITS>(quad, of_64(&table, found), found),
-                    _ => codes.of_signed(quad, found),
+                    2 | 4 => {
+                        let found = _mm256_shuffle_epi8(table[0], index::<BITS>(chunk, half));
+                        codes.of_signed(quad, found)
+                    }
+                    8 => {
+                        let found = load(part(chunk, 32 * half));
+                        codes.of_signed(quad, _mm256_max_epi8(found, _mm256_set1_epi8(-127)))
+                    }
+                    _ => {
+                        let sign = bits_of::<BITS>(chunk, half, BITS - 1);
+                        codes.of(quad, magnitudes::<BITS>(&table, chunk, half), sign)
+                    }
                 };
                 let ones = _mm256_set1_epi16(1);
                 *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, ones));
@@ -69,7 +71,7 @@ pub(super) fn dot<const BITS: usize>(
     }
 }
 
-/// The table of levels: both signs of up to four bits, beyond that magnitudes; none of eight.
+/// The table of levels: both signs of two and four bits, else magnitudes; none of eight.
 const fn entries(bits: usize) -> [i8; 64] {
     let mut entries = [0; 64];
     if bits == 8 {
@@ -79,7 +81,7 @@ const fn entries(bits: usize) -> [i8; 64] {
     let mut i = 0;
     while i < magnitudes.len() {
         entries[i] = magnitudes[i];
-        if bits <= 4 {
+        if bits == 2 || bits == 4 {
             entries[magnitudes.len() + i] = -magnitudes[i];
         }
         i += 1;
@@ -124,20 +126,75 @@ impl Codes {
         _mm256_maddubs_epi16(words(&self.magnitudes[quad]), weights)
     }
 
-    /// The products of magnitudes whose sign is the highest of a code's bits.
+    /// The products of magnitudes, negative where the highest bit of the other bytes is set.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn of<const BITS: usize>(&self, quad: usize, magnitudes: __m256i, codes: __m256i) -> __m256i {
-        let sign = match BITS {
-            5 => _mm256_slli_epi16::<3>(codes),
-            6 => _mm256_slli_epi16::<2>(codes),
-            _ => _mm256_slli_epi16::<1>(codes),
-        };
+    fn of(&self, quad: usize, magnitudes: __m256i, sign: __m256i) -> __m256i {
         // Not zero, whose sign would be none.
         let sign = _mm256_or_si256(sign, _mm256_set1_epi8(1));
         let x = _mm256_sign_epi8(words(&self.signed[quad]), sign);
         _mm256_maddubs_epi16(magnitudes, x)
     }
+}
+
+/// The lowest four bits of the codes of a half of a chunk, or two where there are less than four.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn index<const BITS: usize>(chunk: &[u8], half: usize) -> __m256i {
+    if BITS & 4 != 0 {
+        let four = load(part(chunk, 0));
+        let four = if half == 0 {
+            four
+        } else {
+            _mm256_srli_epi16::<4>(four)
+        };
+        return _mm256_and_si256(four, _mm256_set1_epi8(15));
+    }
+    let two = halves(part(chunk, 0), part(chunk, 0));
+    let shift = 4 * half as i64;
+    let shifts = _mm256_setr_epi64x(shift, shift, shift + 2, shift + 2);
+    _mm256_and_si256(_mm256_srlv_epi64(two, shifts), _mm256_set1_epi8(3))
+}
+
+/// Bit `bit` of the codes of a half of a chunk, of the planes of two and of one bit, as the highest of each
+/// byte. What stands in the lower ones is of no meaning.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn bits_of<const BITS: usize>(chunk: &[u8], half: usize, bit: usize) -> __m256i {
+    let fours = if BITS & 4 != 0 { 4 } else { 0 };
+    let half = 4 * half as i64;
+    if BITS & 2 != 0 && bit < fours + 2 {
+        let two = halves(part(chunk, 8 * fours), part(chunk, 8 * fours));
+        let shift = 7 - half - (bit - fours) as i64;
+        let shifts = _mm256_setr_epi64x(shift, shift, shift - 2, shift - 2);
+        return _mm256_sllv_epi64(two, shifts);
+    }
+    let one = i64::from_le_bytes(*part(chunk, 8 * (BITS - 1)));
+    let shift = 7 - half;
+    let shifts = _mm256_setr_epi64x(shift, shift - 1, shift - 2, shift - 3);
+    _mm256_sllv_epi64(_mm256_set1_epi64x(one), shifts)
+}
+
+/// The magnitudes of a half of a chunk of three, five, six or seven bits.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn magnitudes<const BITS: usize>(table: &Table, chunk: &[u8], half: usize) -> __m256i {
+    let index = index::<BITS>(chunk, half);
+    let low = _mm256_shuffle_epi8(table[0], index);
+    if BITS < 6 {
+        return low;
+    }
+    let fifth = bits_of::<BITS>(chunk, half, 4);
+    let low = _mm256_blendv_epi8(low, _mm256_shuffle_epi8(table[1], index), fifth);
+    if BITS == 6 {
+        return low;
+    }
+    let high = _mm256_blendv_epi8(
+        _mm256_shuffle_epi8(table[2], index),
+        _mm256_shuffle_epi8(table[3], index),
+        fifth,
+    );
+    _mm256_blendv_epi8(low, high, bits_of::<BITS>(chunk, half, 5))
 }
 
 #[inline]

@@ -14,6 +14,7 @@
 //! entries, by nibbles alone, at .02 to .05 bits a weight more.
 
 use std::arch::x86_64::*;
+use std::hint::black_box;
 use std::ops::Range;
 
 use htc_formats::bands::{BAND, GROUP_ROWS, QUADS, STRIP_ROWS};
@@ -341,25 +342,29 @@ fn sixteen<const BITS: usize>(
     centre: __m256i,
 ) -> [__m256i; 2] {
     assert!(block < STRIP_ROWS / GROUP_ROWS);
-    // Eight products go into each sum.
-    let (mut a, mut b) = (no_sums(), no_sums());
     let width = BAND / 2 / (QUADS * BITS / 4);
-    for (i, digits) in digits.0.chunks_exact(width).enumerate() {
-        let at = i * STREAM + block * 32;
-        // SAFETY: a block of a stream, and up to 32 bytes behind it.
-        let of = |behind: usize| unsafe { bytes(room, at + behind) };
-        if BITS == 4 {
-            let planes = [of(0), of(1)];
-            products!(tables, planes, digits, 0 6: a, 0; 4 10: b, 1;);
-        } else {
-            let planes = [of(0), of(2), of(4)];
-            products!(tables, planes, digits,
-                0 6: a, 0; 2 8: a, 1; 4 10: b, 2; 6 12: b, 3;);
-        }
-    }
     let mut totals = [centre; 2];
-    widen(&mut totals, a);
-    widen(&mut totals, b);
+    // Eight products go into each sum. How many there are is kept from the compiler, which would
+    // take them all together, with more values at a time than there are registers.
+    for half in 0..2 {
+        let mut sums = no_sums();
+        let streams = if BITS == 4 { black_box(4) } else { 2 };
+        for i in half * streams..(half + 1) * streams {
+            let digits = &digits.0[i * width..][..width];
+            let at = i * STREAM + block * 32;
+            // SAFETY: a block of a stream, and up to 32 bytes behind it.
+            let of = |behind: usize| unsafe { bytes(room, at + behind) };
+            if BITS == 4 {
+                let planes = [of(0), of(1)];
+                products!(tables, planes, digits, 0 6: sums, 0; 4 10: sums, 1;);
+            } else {
+                let planes = [of(0), of(2), of(4)];
+                products!(tables, planes, digits,
+                    0 6: sums, 0; 2 8: sums, 1; 4 10: sums, 2; 6 12: sums, 3;);
+            }
+        }
+        widen(&mut totals, sums);
+    }
     in_order(totals)
 }
 

@@ -1,0 +1,338 @@
+//! The versions for aarch64: NEON alone, and NEON with the dot products of Armv8.2.
+//!
+//! A register is four rows of four columns, a quarter of a chunk. Windows of six bits are brought to the
+//! lower end of 16-bit lanes, which each hold the two bytes where one lies, by shifts of their own, and
+//! looked up in a table of 64 entries, one instruction; so are levels of up to six bits, and the
+//! magnitudes of seven. Instructions for 16 weights of a trellis: two tables 14, their sum 1, products and
+//! sums 1, or 4 without dot products; of levels of four bits 2 and these.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+use std::ops::Range;
+
+use htc_formats::bands::{
+    BAND, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_TABLES, QUADS, SCALE_BYTES, STRIP_ROWS,
+    TRELLIS_TABLES, level_scales,
+};
+
+use super::scalar::{Stream, level_chunks};
+use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
+
+/// Weights in a register.
+const WIDTH: usize = 16;
+
+/// Where the windows of sixteen weights are: the two bytes of each of the first eight and of the second,
+/// and how far its first bit is from the lowest of them, counted downwards.
+struct Windows {
+    bytes: [[u8; WIDTH]; 2],
+    shifts: [[i16; 8]; 2],
+}
+
+/// The windows of a trellis of 2 to 5 bits, of either half of the state.
+static WINDOWS: [[Windows; 2]; 4] = [
+    [windows(2, 0), windows(2, 6)],
+    [windows(3, 0), windows(3, 6)],
+    [windows(4, 0), windows(4, 6)],
+    [windows(5, 0), windows(5, 6)],
+];
+
+const fn windows(bits: usize, from: usize) -> Windows {
+    let mut windows = Windows {
+        bytes: [[0; WIDTH]; 2],
+        shifts: [[0; 8]; 2],
+    };
+    let mut i = 0;
+    while i < WIDTH {
+        let bit = i * bits + from;
+        windows.bytes[i / 8][2 * (i % 8)] = (bit / 8) as u8;
+        windows.bytes[i / 8][2 * (i % 8) + 1] = (bit / 8 + 1) as u8;
+        windows.shifts[i / 8][i % 8] = -((bit % 8) as i16);
+        i += 1;
+    }
+    windows
+}
+
+/// The values of the codes of levels of 2 to 6 bits, of 7 bits the magnitudes.
+static LEVELS: [[i8; 64]; 6] = [
+    levels(2),
+    levels(3),
+    levels(4),
+    levels(5),
+    levels(6),
+    levels(7),
+];
+
+const fn levels(bits: usize) -> [i8; 64] {
+    let table = LEVEL_TABLES[bits - 2];
+    let mut entries = [0; 64];
+    let mut code = 0;
+    while code < 64 {
+        let magnitude = table[code % table.len()];
+        let negative = code / table.len() % 2 == 1;
+        entries[code] = if negative { -magnitude } else { magnitude };
+        code += 1;
+    }
+    entries
+}
+
+macro_rules! neon {
+    ($($item:item)*) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "neon")]
+            $item
+        )*
+    };
+}
+
+neon! {
+    fn load(bytes: &[u8; WIDTH]) -> uint8x16_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_u8(bytes.as_ptr()) }
+    }
+
+    fn shifts(shifts: &[i16; 8]) -> int16x8_t {
+        // SAFETY: the array has the numbers that are read.
+        unsafe { vld1q_s16(shifts.as_ptr()) }
+    }
+
+    fn table(entries: &[i8; 64]) -> int8x16x4_t {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { vld1q_s8_x4(entries.as_ptr()) }
+    }
+
+    /// The windows of sixteen weights as indices.
+    fn cut(bytes: uint8x16_t, windows: &Windows) -> uint8x16_t {
+        let [first, second] = &windows.bytes;
+        let first = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(first)));
+        let second = vreinterpretq_u16_u8(vqtbl1q_u8(bytes, load(second)));
+        let first = vreinterpretq_u8_u16(vshlq_u16(first, shifts(&windows.shifts[0])));
+        let second = vreinterpretq_u8_u16(vshlq_u16(second, shifts(&windows.shifts[1])));
+        vandq_u8(vuzp1q_u8(first, second), vdupq_n_u8(63))
+    }
+
+    fn trellis(bits: usize, tables: [int8x16x4_t; 2], bytes: &[u8; WIDTH]) -> int8x16_t {
+        let bytes = load(bytes);
+        let [low, high] = &WINDOWS[bits - 2];
+        let low = vqtbl4q_s8(tables[0], cut(bytes, low));
+        vaddq_s8(low, vqtbl4q_s8(tables[1], cut(bytes, high)))
+    }
+
+    /// The weights of quarter `r` of a chunk of levels.
+    fn level(bits: usize, table: int8x16x4_t, chunk: &[u8], r: usize) -> int8x16_t {
+        if bits == 8 {
+            let codes = vreinterpretq_s8_u8(load(part(chunk, WIDTH * r)));
+            return vmaxq_s8(codes, vdupq_n_s8(-127));
+        }
+        let (mut codes, mut at, mut place) = (vdupq_n_u8(0), 0, 0);
+        if bits & 4 != 0 {
+            let four = load(part(chunk, WIDTH * (r % 2)));
+            let four = vshlq_u8(four, vdupq_n_s8(if r < 2 { 0 } else { -4 }));
+            codes = vandq_u8(four, vdupq_n_u8(15));
+            (at, place) = (2 * WIDTH, 4);
+        }
+        if bits & 2 != 0 {
+            let two = vshlq_u8(load(part(chunk, at)), vdupq_n_s8(-2 * r as i8));
+            let two = vandq_u8(two, vdupq_n_u8(3));
+            codes = vorrq_u8(codes, vshlq_u8(two, vdupq_n_s8(place)));
+            (at, place) = (at + WIDTH, place + 2);
+        }
+        if bits & 1 != 0 {
+            let one = u64::from_le_bytes(*part(chunk, at));
+            let one = vreinterpretq_u8_u64(vdupq_n_u64(one));
+            let shift = -2 * r as i8;
+            let shift = vcombine_s8(vdup_n_s8(shift), vdup_n_s8(shift - 1));
+            let one = vandq_u8(vshlq_u8(one, shift), vdupq_n_u8(1));
+            codes = vorrq_u8(codes, vshlq_u8(one, vdupq_n_s8(place)));
+        }
+        if bits < 7 {
+            return vqtbl4q_s8(table, codes);
+        }
+        let magnitudes = vqtbl4q_s8(table, vandq_u8(codes, vdupq_n_u8(63)));
+        let negative = vcgeq_u8(codes, vdupq_n_u8(64));
+        vbslq_s8(negative, vnegq_s8(magnitudes), magnitudes)
+    }
+
+    /// Adds sums, times a factor for each row, from row `first` on.
+    fn finish(sums: &mut Group16, totals: [int32x4_t; 4], factors: &Group16) {
+        let rows = sums.as_chunks_mut::<4>().0.iter_mut().zip(factors.as_chunks::<4>().0);
+        for ((sums, factors), total) in rows.zip(totals) {
+            // SAFETY: the arrays have the numbers that are read and written.
+            unsafe {
+                let sum = vld1q_f32(sums.as_ptr());
+                let factor = vld1q_f32(factors.as_ptr());
+                vst1q_f32(sums.as_mut_ptr(), vfmaq_f32(sum, vcvtq_f32_s32(total), factor));
+            }
+        }
+    }
+
+    /// As [`BandKernels::unpack`].
+    fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
+        let bits = usize::from(code.bits());
+        if code.kind() == Kind::Trellis {
+            let tables = &TRELLIS_TABLES[bits - 2];
+            let tables = [table(&tables.low), table(&tables.high)];
+            for quad in 0..QUADS {
+                let stream = Stream::of(code, band, quad, &groups);
+                for (g, group) in out.iter_mut().enumerate() {
+                    for (r, out) in group[quad].as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+                        let bytes = stream.bytes((g * 4 + r) * 2 * bits);
+                        let weights = trellis(bits, tables, part(bytes, 0));
+                        // SAFETY: the array has the bytes that are written.
+                        unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
+                    }
+                }
+            }
+            return;
+        }
+        let table = table(LEVELS.get(bits - 2).unwrap_or(&[0; 64]));
+        for (group, out) in groups.zip(out) {
+            let chunks = level_chunks(code, band, group).chunks_exact(CHUNK * bits / 8);
+            for (chunk, out) in chunks.zip(out) {
+                for (r, out) in out.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+                    let weights = level(bits, table, chunk, r);
+                    // SAFETY: the array has the bytes that are written.
+                    unsafe { vst1q_s8(out.as_mut_ptr(), weights) };
+                }
+            }
+        }
+    }
+
+    /// Adds four products each: two of them in sixteen bits, which 2 · 127 · 127 fits.
+    fn dot_widening(sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+        let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+        vpadalq_s16(sums, vpaddq_s16(low, vmull_high_s8(a, b)))
+    }
+}
+
+/// Adds four products each. The intrinsic is not stable.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+fn dot_products(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: the instruction is one of those that the function asks for, and touches nothing but its
+    // registers.
+    unsafe {
+        asm!(
+            "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
+            sums = inout(vreg) sums,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
+/// The kernels of one instruction set, in a module of its own. `$dot` adds four products each.
+macro_rules! kernels {
+    ($features:literal, $module:ident, $dot:ident) => {
+        pub(in crate::cpu) mod $module {
+            use super::*;
+
+            /// For tables that are handed out where the processor has the instructions.
+            pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
+                unpack: |code, band, groups, out| {
+                    // SAFETY: see above.
+                    unsafe { unpack(code, band, groups, out) }
+                },
+                add: |integers, factors, vectors, sums| {
+                    // SAFETY: see above.
+                    unsafe { add(integers, factors, vectors, sums) }
+                },
+                dot: |code, band, groups, vector, _: &mut Room, sums| {
+                    // SAFETY: see above.
+                    unsafe { multiply(code, band, groups, vector, sums) }
+                },
+            };
+
+            /// As [`BandKernels::add`].
+            #[target_feature(enable = $features)]
+            fn add(
+                integers: &[Group],
+                factors: &[Group16],
+                vectors: &[Part<'_>],
+                sums: &mut [Group16],
+            ) {
+                for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
+                    let x = codes(part.codes);
+                    for ((group, factors), sums) in integers.iter().zip(factors).zip(sums) {
+                        let mut totals = [vdupq_n_s32(0); 4];
+                        for (chunk, x) in group.iter().zip(x) {
+                            let quarters = chunk.as_chunks::<WIDTH>().0;
+                            for (total, weights) in totals.iter_mut().zip(quarters) {
+                                // SAFETY: the array has the bytes that are read.
+                                let weights = unsafe { vld1q_s8(weights.as_ptr()) };
+                                *total = $dot(*total, weights, x);
+                            }
+                        }
+                        finish(sums, totals, &factors.map(|factor| part.scale * factor));
+                    }
+                }
+            }
+
+            /// As [`BandKernels::dot`].
+            #[target_feature(enable = $features)]
+            fn multiply(
+                code: Code,
+                band: &[u8],
+                groups: Range<usize>,
+                vector: &Vector<'_>,
+                sums: &mut [Group16],
+            ) {
+                let bits = usize::from(code.bits());
+                let x = codes(vector.codes);
+                if code.kind() == Kind::Trellis {
+                    let tables = &TRELLIS_TABLES[bits - 2];
+                    let tables = [table(&tables.low), table(&tables.high)];
+                    let mut totals = [[vdupq_n_s32(0); 4]; STRIP_ROWS / GROUP_ROWS];
+                    for (quad, x) in x.into_iter().enumerate() {
+                        let stream = Stream::of(code, band, quad, &groups);
+                        for (g, totals) in totals[..groups.len()].iter_mut().enumerate() {
+                            for (r, total) in totals.iter_mut().enumerate() {
+                                let bytes = stream.bytes((g * 4 + r) * 2 * bits);
+                                let weights = trellis(bits, tables, part(bytes, 0));
+                                *total = $dot(*total, weights, x);
+                            }
+                        }
+                    }
+                    for (sums, totals) in sums.iter_mut().zip(totals) {
+                        finish(sums, totals, &[vector.scale; GROUP_ROWS]);
+                    }
+                    return;
+                }
+                let table = table(LEVELS.get(bits - 2).unwrap_or(&[0; 64]));
+                let scales = band.as_chunks::<SCALE_BYTES>().0;
+                for (group, sums) in groups.zip(sums) {
+                    let mut totals = [vdupq_n_s32(0); 4];
+                    let chunks = level_chunks(code, band, group).chunks_exact(CHUNK * bits / 8);
+                    for (chunk, x) in chunks.zip(x) {
+                        for (r, total) in totals.iter_mut().enumerate() {
+                            *total = $dot(*total, level(bits, table, chunk, r), x);
+                        }
+                    }
+                    let factors = level_scales(&scales[group]);
+                    finish(
+                        sums,
+                        totals,
+                        &factors.map(|factor| vector.scale * f32::from(factor)),
+                    );
+                }
+            }
+
+            /// Four of a vector's codes in all lanes, for each quad.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn codes(codes: &[i8; BAND]) -> [int8x16_t; QUADS] {
+                let mut quads = [vdupq_n_s8(0); QUADS];
+                for (quad, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
+                    let word = i32::from_le_bytes(codes.map(i8::cast_unsigned));
+                    *quad = vreinterpretq_s8_s32(vdupq_n_s32(word));
+                }
+                quads
+            }
+        }
+    };
+}
+
+kernels!("neon", plain, dot_widening);
+kernels!("neon,dotprod", dotprod, dot_products);
