@@ -128,11 +128,14 @@ fn chances(costs: &[Cost], rows: usize, wanted: usize) -> Vec<f64> {
 /// Rows taken with these chances, at equal distances of their sum, and for each of them how many it stands for.
 fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
     let mut sum = 0.5;
-    chances.iter().enumerate().filter_map(move |(row, &chance)| {
-        let before = f64::floor(sum);
-        sum += chance;
-        (sum.floor() > before).then(|| (row, 1.0 / chance))
-    })
+    chances
+        .iter()
+        .enumerate()
+        .filter_map(move |(row, &chance)| {
+            let before = f64::floor(sum);
+            sum += chance;
+            (sum.floor() > before).then(|| (row, 1.0 / chance))
+        })
 }
 
 impl Sample {
