@@ -21,7 +21,8 @@ def declared(file: Path) -> bool:
     module = re.compile(rf"^\s*(pub(\([a-z: ]+\))? )?mod {name};", re.MULTILINE)
     path = re.compile(rf'#\[path = "[^"]*{re.escape(file.name)}"\]')
     texts = [parent.read_text() for parent in parents(file) if parent.exists()]
-    texts += [other.read_text() for other in file.parent.glob("*.rs") if other != file]
+    folder = file.parent.parent if file.name == "mod.rs" else file.parent
+    texts += [other.read_text() for other in folder.glob("*.rs") if other != file]
     return any(module.search(text) or path.search(text) for text in texts)
 
 

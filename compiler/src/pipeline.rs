@@ -19,6 +19,7 @@ mod builder;
 pub mod clean;
 mod error;
 mod order;
+mod planes;
 mod prepare;
 mod sized;
 
@@ -40,10 +41,11 @@ use crate::request::{BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment, Tre
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory::Peak;
-use crate::system::show::name_of;
+use crate::system::show::{bytes_for_people, name_of};
 
 pub use builder::Compiler;
 pub use error::CompileError;
+use planes::Elastic;
 #[cfg(feature = "cli")]
 pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
@@ -65,6 +67,8 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     // Whatever can be refused is refused before the first long read, a second compilation of the same
     // artifact among it.
     let admitted = admit(options)?;
+    let elastic = Elastic::of(options, admitted.source())?;
+    let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
     let work = Work::open(&options.output, watch)?;
     let made = || -> Result<(Prepared, Chosen, io::Result<()>), CompileError> {
         // Calibrate and plan.
@@ -84,6 +88,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             source: &prepared.source,
             digest: prepared.digest,
             calibration: prepared.calibration.as_ref(),
+            gradients: prepared.gradients.as_ref(),
             order: prepared.order.as_ref(),
             depth_sink,
             tokenizer: &prepared.tokenizer,
@@ -101,6 +106,10 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             };
             choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
         })?;
+        let chosen = match &elastic {
+            Some(elastic) => elastic.refine(&prepared, &inputs, chosen, (&work, &clock), watch)?,
+            None => chosen,
+        };
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
         prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
@@ -181,7 +190,10 @@ fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
 /// # Errors
 /// Those of [`compile`] that come before the first factor.
 pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, CompileError> {
-    let prepared = prepare(admit(options)?, options, &StageClock::default(), watch)?;
+    let admitted = admit(options)?;
+    let elastic = Elastic::of(options, admitted.source())?;
+    let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
+    let prepared = prepare(admitted, options, &StageClock::default(), watch)?;
     let source = &prepared.source;
     // Where a limit decides on the size, the plan that is expected to hold it.
     let plan = prepared.plan_at(prepared.start)?;
@@ -192,12 +204,20 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     if let Some(limit) = &limit {
         summary.decided_by(limit, plan.request());
     }
+    let mut after = prepared.bytes(&plan)?;
+    if let Some(elastic) = &elastic {
+        let bases = bytes_for_people(after);
+        after = elastic.total;
+        summary.notes.push(format!(
+            "the plan is of the bases, {bases}; what they lack is planned when they are made, for at most the bytes that were asked for"
+        ));
+    }
     Ok(Forecast {
         source: name_of(&options.input),
         artifact: name_of(&options.output),
         bytes: BeforeAfter {
             before: source.size(),
-            after: prepared.bytes(&plan)?,
+            after,
         },
         limit,
         free_bytes: prepared.free,
@@ -235,6 +255,7 @@ pub fn search(
         source,
         digest: planned.digest.unwrap_or_else(|| source.digest()),
         calibration,
+        gradients: planned.gradients.as_ref(),
         order: planned.order.as_ref(),
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
         tokenizer: &tokenizer(source)?,

@@ -16,11 +16,11 @@ use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
     Choice, Model, banded, data_offset, forged, formed, hyper, json, measured, mixed, model,
-    probed, varied,
+    probed, refined, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 7] {
+fn golden() -> [(u16, Model, usize); 8] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -29,6 +29,7 @@ fn golden() -> [(u16, Model, usize); 7] {
         (4, formed(), 19 + 1 + 1),
         (5, measured(), 17 + 1 + 1),
         (6, banded(), 12 + 1 + 1),
+        (7, refined(), 15 + 1 + 1),
     ]
 }
 

@@ -93,6 +93,20 @@ pub enum ExecError {
     /// A rank fraction outside (0, 1].
     #[error("rank fraction {0} is not above 0 and at most 1")]
     RankFraction(f32),
+    /// A part of the bytes outside (0, 1].
+    #[error("fraction {0} is not above 0 and at most 1")]
+    Fraction(f64),
+    /// A part of the bytes that the model cannot do with.
+    #[error(
+        "fraction {asked} is below {least:.3}, the least part of its bytes that this model can execute with; ask for \
+         more, or compile it with `planes` 2 or to a smaller size"
+    )]
+    FractionBelow {
+        /// What was asked for.
+        asked: f64,
+        /// The least.
+        least: f64,
+    },
     /// More positions kept than there are.
     #[error("the sequence has {found} positions, the first {asked} of them cannot be kept")]
     Truncate {

@@ -85,6 +85,8 @@
 //!
 //! # Less than the whole model
 //!
+//! * [`Session::set_fraction`] touches a part of the weights' bytes, from one token to the next: it leaves out
+//!   refinements of an elastic artifact, then components of what is in factors.
 //! * [`Session::set_rank_fraction`] uses the leading part of every factorised matrix, from one
 //!   token to the next: components are stored in decreasing order of importance.
 //! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
@@ -99,6 +101,7 @@
 //! [`Model::load`] opens a model for another backend.
 
 pub mod backend;
+pub mod dial;
 pub mod error;
 pub mod exec;
 pub mod generate;

@@ -39,6 +39,15 @@ pub enum Linear<W> {
         /// `B [out, rank]`.
         b: Placed<W>,
     },
+    /// `W ≈ W₀ + W₁`: a dense base, and what it lacks, where that is in use.
+    Refined {
+        /// `W₀ [out, in]`.
+        base: Placed<W>,
+        /// `W₁ [out, in]`.
+        refinement: Placed<W>,
+        /// Its place among those of the model.
+        place: usize,
+    },
 }
 
 /// A share of each slot's rank, in (0, 1].

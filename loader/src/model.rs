@@ -7,6 +7,7 @@ use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
+use crate::dial::{self, Dial};
 use crate::error::{ExecError, LoadError};
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
@@ -51,9 +52,12 @@ pub struct Model<B: Backend = Cpu> {
     file: ModelFile,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) embedding: Placed<B::Weight>,
+    /// What the embedding lacks, and its place among refinements.
+    pub(crate) embedding_refinement: Option<(Placed<B::Weight>, usize)>,
     pub(crate) output_norm: B::Vector,
     /// From the normed residual stream to the logits; where the model ties it to the embedding, that.
     head: Linear<B::Weight>,
+    dial: Dial,
     pub(crate) rope: Rope,
 }
 
@@ -126,16 +130,24 @@ impl<B: Backend> Model<B> {
         let embedding = binder.place(&tensor, shape)?;
         let head = match binder.form(MatrixId::Head) {
             Some(form) => binder.linear(MatrixId::Head, form, None)?,
-            None => Linear::Dense(binder.place(&tensor, shape)?),
+            None => {
+                let base = binder.place(&tensor, shape)?;
+                binder.refined(MatrixId::Embedding, base)?
+            }
         };
+        // Where it is the head, too.
+        let embedding_refinement = binder.refinement(MatrixId::Embedding, shape)?;
         let output_norm = binder.required_vector(Role::OutputNorm, hyper.width)?;
         let rope = rope(&file)?;
+        let dial = Dial::of(&file);
         Ok(Model {
             file,
             layers,
             embedding,
+            embedding_refinement,
             output_norm,
             head,
+            dial,
             rope,
         })
     }
@@ -148,6 +160,11 @@ impl<B: Backend> Model<B> {
     /// The opened file.
     pub fn file(&self) -> &ModelFile {
         &self.file
+    }
+
+    /// What its weights weigh, and which of them can be left out.
+    pub fn dial(&self) -> &Dial {
+        &self.dial
     }
 
     /// How the heads of a layer are rotated in a sequence of at most `context` positions: radians per
@@ -302,7 +319,10 @@ impl<P> Binder<'_, P> {
             require(file, matrix.role(part).ok_or(missing)?)
         };
         Ok(match form {
-            Form::Dense => Linear::Dense(self.place(&part(Part::Weight)?, [rows, cols])?),
+            Form::Dense => {
+                let base = self.place(&part(Part::Weight)?, [rows, cols])?;
+                self.refined(matrix, base)?
+            }
             Form::LowRank => {
                 let (a, b) = (part(Part::A)?, part(Part::B)?);
                 Linear::LowRank {
@@ -329,6 +349,43 @@ impl<P> Binder<'_, P> {
                     a: self.place(&a, [a.rows(), cols])?,
                 }
             }
+        })
+    }
+
+    /// What a dense matrix lacks, where that is stored, and its place among the model's.
+    fn refinement<B: Backend>(
+        &mut self,
+        matrix: MatrixId,
+        shape: [usize; 2],
+    ) -> Result<Option<(Placed<B::Weight>, usize)>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let file = self.file;
+        let Some((index, tensor)) = dial::refinement(file, matrix) else {
+            return Ok(None);
+        };
+        let placed = self.place(&Tensor::new(file, tensor), shape)?;
+        Ok(Some((placed, index)))
+    }
+
+    /// A dense matrix with what it lacks, where that is stored.
+    fn refined<B: Backend>(
+        &mut self,
+        matrix: MatrixId,
+        base: Placed<B::Weight>,
+    ) -> Result<Linear<B::Weight>, LoadError>
+    where
+        P: Place<B>,
+    {
+        let found = self.refinement(matrix, [base.rows, base.cols])?;
+        Ok(match found {
+            None => Linear::Dense(base),
+            Some((refinement, place)) => Linear::Refined {
+                base,
+                refinement,
+                place,
+            },
         })
     }
 

@@ -32,6 +32,7 @@ impl Artifact {
     pub fn is_but_for_quality(&self, other: &Artifact) -> bool {
         let but = |of: &Artifact| Manifest {
             quality: None,
+            dial: Vec::new(),
             ..of.manifest.clone()
         };
         let data = |of: &'_ Artifact| of.manifest_place().end;

@@ -265,10 +265,10 @@ impl Feedback {
 }
 
 /// Below it a second moment that lacks rank has no factor in float64.
-const SMALLEST_DAMPING: f64 = 1e-8;
+pub(crate) const SMALLEST_DAMPING: f64 = 1e-8;
 
 /// The Cholesky factor in the place of a symmetric matrix, of which the lower triangle is read.
-fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
+pub(crate) fn cholesky(matrix: &mut Mat<f64>) -> Result<(), FactoriseError> {
     let n = matrix.nrows();
     let params = Default::default();
     let mut memory = MemBuffer::new(factor::cholesky_in_place_scratch::<f64>(

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use htc_loader::dial::Fraction;
 use htc_loader::kv::KvType;
 
 use crate::plan::Budget;
@@ -131,6 +132,10 @@ pub struct CompileArgs {
     /// expected to allow.
     #[arg(long, help_heading = heading::CAREFUL)]
     pub dry_run: bool,
+    /// 2 for an elastic artifact: bases in about 60 % of the bytes, and what they lack beside them, so that `htc run` and
+    /// `htc eval` may touch any part of its bytes between (--fraction)
+    #[arg(long, value_name = "1|2", default_value_t = 1, hide_default_value = true, hide_short_help = true, help_heading = heading::METHOD, conflicts_with = "plan", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub planes: u8,
     /// Tune the norms in so many steps when every matrix is stored, on the source's logits, as long as that gains
     /// on held-out text; 0 leaves them [default: for quantise 40, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
@@ -203,6 +208,10 @@ pub struct EvalArgs {
     /// Model to compare with: KL divergence from it, agreement of the likeliest token
     #[arg(long, value_name = "MODEL")]
     pub reference: Option<PathBuf>,
+    /// Measure the model on this part of the weights' bytes: without the last of its refinements (compile --planes 2),
+    /// then with less components of factors
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub fraction: Option<Fraction>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
@@ -276,12 +285,22 @@ pub struct RunArgs {
         allow_negative_numbers = true
     )]
     pub seed: u64,
+    /// Touch at most this part of the weights' bytes for every token: without the last of the model's refinements
+    /// (compile --planes 2), then with less components of factors
+    #[arg(long, value_name = "F", help_heading = heading::WHERE, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub fraction: Option<Fraction>,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvArgs,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
+}
+
+fn parse_fraction(text: &str) -> Result<Fraction, String> {
+    let number = text.parse::<f64>().ok();
+    let fraction = number.and_then(|number| Fraction::new(number).ok());
+    fraction.ok_or_else(|| "a fraction is a number above 0 and at most 1".into())
 }
 
 /// Arguments of commands that look at one file.

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use htc_formats::htz::{Digest, HtzError, QualityRecord, TuningRecord};
+use htc_formats::htz::{DialPoint, Digest, HtzError, QualityRecord, TuningRecord};
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
+use htc_loader::dial::Setting;
 use htc_loader::kv::KvType;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,7 @@ use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
 use crate::make::work::Work;
 use crate::make::{Artifact, AxiomSearch, Built, Inputs};
-use crate::measure::{self, Distance, Evaluation};
+use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::plan::{Method, Plan};
 use crate::request::{DenseType, Shrinkage, Treatment};
 use crate::system::clock::{Stage, StageClock};
@@ -228,6 +229,11 @@ impl<'a> Bench<'a> {
         calibration.map_or_else(Digest::default, Calibration::held_out_digest)
     }
 
+    /// Writes what an artifact is at parts of its bytes into it.
+    pub(super) fn put_dial(&self, key: Digest, dial: Vec<DialPoint>) -> Result<(), HtzError> {
+        self.inputs.put_dial(key, dial, self.work, self.watch)
+    }
+
     /// Writes a quality into an artifact, or takes out what stands there.
     pub(super) fn put(&self, key: Digest, quality: Option<QualityRecord>) -> Result<(), HtzError> {
         self.inputs.put_quality(key, quality, self.work, self.watch)
@@ -256,18 +262,37 @@ impl<'a> Bench<'a> {
         key: Digest,
         windows: &Windows,
     ) -> Result<(Evaluation, Distance), TrialError> {
-        let artifact = self.work.artifact(key);
+        let model = self.clock.during(Stage::Measure, || self.made(key))?;
+        self.evaluate_at(&model, Setting::FULL, windows)
+    }
+
+    /// The model in an artifact that is made.
+    pub(super) fn made(&self, key: Digest) -> Result<Arc<Model>, TrialError> {
+        let file = ModelFile::from_htz(&self.work.artifact(key).open()?)?;
+        let path = file.path.clone();
+        let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
+        Ok(Arc::new(model))
+    }
+
+    /// Measures as much of a model as a setting says.
+    pub(super) fn evaluate_at(
+        &self,
+        model: &Arc<Model>,
+        setting: Setting,
+        windows: &Windows,
+    ) -> Result<(Evaluation, Distance), TrialError> {
         let found = self.clock.during(Stage::Measure, || {
-            let file = ModelFile::from_htz(&artifact.open()?)?;
-            let path = file.path.clone();
-            let model = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
             let progress = |done, all| {
                 self.watch.tell(Event::Evaluate { done, all });
                 self.watch.check()
             };
-            let (model, source) = (Arc::new(model), Some(&self.model));
-            let kv = KvType::F16;
-            let found = measure::on_windows(&self.pool, &model, source, windows, kv, progress);
+            let source = Some(&self.model);
+            let execution = Execution {
+                kv_type: KvType::F16,
+                setting,
+            };
+            let found =
+                measure::on_windows(&self.pool, model, source, windows, execution, progress);
             Ok::<_, TrialError>(found?)
         })?;
         match found.reference.clone() {

@@ -11,6 +11,7 @@
 //! quality.
 
 mod bench;
+mod dial;
 mod error;
 mod limit;
 mod quality;
@@ -20,6 +21,8 @@ mod treatments;
 mod tuning;
 
 use std::fmt;
+
+use htc_formats::htz::DialPoint;
 
 use crate::calibrate::windows::HeldOut;
 use crate::event::Watch;
@@ -33,6 +36,7 @@ use crate::system::clock::StageClock;
 use crate::tune::Tuning;
 pub use bench::Trial;
 use bench::{Bench, Candidate};
+pub use dial::{DIAL_POINTS, measure_dial};
 pub use error::TrialError;
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
@@ -58,6 +62,8 @@ pub struct Chosen {
     pub trials: Vec<Trial>,
     /// How its norms were tuned; `None` where that was not asked for.
     pub tuning: Option<Tuning>,
+    /// What it is at parts of its bytes, from its bases alone on; empty where nothing is refined.
+    pub dial: Vec<DialPoint>,
     /// What was to be reached, as it is typed; `None` where there was no limit.
     pub limit: Option<String>,
     /// What is to be said of the choice.
@@ -175,6 +181,7 @@ pub fn choose(
         choosing,
         trials,
         tuning,
+        dial: Vec::new(),
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,
     })
@@ -261,6 +268,7 @@ fn unmeasured(
         choosing: 0,
         trials: Vec::new(),
         tuning: None,
+        dial: Vec::new(),
         limit: None,
         notes,
     })

@@ -3,7 +3,7 @@
 pub mod duration;
 pub(crate) mod stages;
 
-use htc_formats::model::HyperParameters;
+use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +80,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    let back = match (made_with_gradients(options), calibration) {
+    // Codes by bands look at them, whoever made the plan.
+    let goes_back = made_with_gradients(options) || plan.has_bands();
+    let back = match (goes_back, calibration) {
         (true, Some(found)) => gradient::needed_memory(&source.hyper, found.context),
         _ => 0,
     };
@@ -109,7 +111,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let work = Workload {
         source,
         tokens: calibration.map_or(0, Calibration::tokens),
-        back: match quantises {
+        back: match goes_back {
             true => effort
                 .gradient_tokens
                 .min(calibration.map_or(0, Calibration::tokens)),
@@ -275,8 +277,7 @@ fn working(unit: &UnitPlan) -> u64 {
         Form::Kept => return 0,
         // Some rows at a time; the result is counted where it waits.
         Form::Dense { .. } => return ENCODED + results(unit),
-        // All rows, as they are and as they will be read some at a time.
-        Form::Bands { .. } => return 4 * rows * cols + ENCODED + results(unit),
+        Form::Bands { .. } => return banded(unit) + ENCODED + results(unit),
         Form::LowRank { .. } | Form::Residual { .. } if svd => {
             8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
         }
@@ -290,6 +291,22 @@ fn working(unit: &UnitPlan) -> u64 {
         _ => 0,
     };
     4 * rows * cols + base + decomposition + factors + panels(rows, cols)
+}
+
+/// All rows of a matrix, as they are and as they will be read some at a time; where rows make up for each other the
+/// second moment of the gradients at them twice in f32 and once in f64, and what they lose, carry, and are as
+/// stored; and two products of columns.
+fn banded(unit: &UnitPlan) -> u64 {
+    let (rows, cols) = shape(unit);
+    let members = unit.members.iter();
+    let largest = members.map(|member| match member.matrix {
+        MatrixId::Slot { .. } => {
+            let together = gradient::outputs_together(member.rows) as u64;
+            16 * together * together + 4 * 5 * together * cols
+        }
+        MatrixId::Embedding | MatrixId::Head => 0,
+    });
+    4 * rows * cols + largest.max().unwrap_or(0) + 4 * 4 * cols * cols
 }
 
 fn panels(rows: u64, cols: u64) -> u64 {

@@ -166,16 +166,33 @@ fn factor(member: &Member) -> f64 {
 
 /// Multiplications for a unit that is coded with feedback; `None` for any other.
 pub fn coded(unit: &UnitPlan) -> Option<f64> {
-    let of_number = match &unit.form {
-        Form::Dense { weight } if BlockFit::TYPES.contains(weight) => SEARCH,
+    let (of_number, is_banded) = match &unit.form {
+        Form::Dense { weight } if BlockFit::TYPES.contains(weight) => (SEARCH, false),
         Form::Bands { codes } => {
             let all = codes.iter().map(|code| search(code.kind()));
-            all.sum::<f64>() / codes.len() as f64
+            (all.sum::<f64>() / codes.len() as f64, true)
         }
         _ => return None,
     };
+    let along = |member: &Member| match is_banded {
+        true => along_rows(member),
+        false => 0.0,
+    };
     let members = unit.members.iter();
-    Some(members.map(|member| coded_member(member, of_number)).sum())
+    let all = members.map(|member| coded_member(member, of_number) + along(member));
+    Some(all.sum())
+}
+
+/// Multiplications for making rows make up for those above: the factor of the second moment of the gradients at
+/// them, what is carried, and the fit of columns.
+fn along_rows(member: &Member) -> f64 {
+    let (rows, cols) = (member.rows as f64, member.cols as f64);
+    let together = match member.matrix {
+        MatrixId::Slot { .. } => gradient::outputs_together(member.rows) as f64,
+        MatrixId::Embedding | MatrixId::Head => 0.0,
+    };
+    let fit = 2.0 * rows * cols * (cols + together) + cols.powi(3);
+    rows * together * (together + 0.5 * cols) + fit
 }
 
 /// The same of one matrix, and what its error takes.

@@ -145,6 +145,7 @@ fn check_places(
     for tensor in &file.tensors {
         let place = match tensor.role {
             Role::Basis { .. } => continue,
+            Role::Refinement { matrix } => matrix.weight(),
             // Numbers of the configuration.
             Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {
                 continue;

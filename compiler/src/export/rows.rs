@@ -130,9 +130,15 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// What a dense matrix lacks, where that is stored.
+    pub fn refinement(&self) -> Option<Stored<'a>> {
+        Stored::find(self.file, Role::Refinement { matrix: self.id })
+    }
+
     /// The type of a matrix that is stored dense and as nothing else.
     pub fn stored_type(&self) -> Result<Option<DType>, ExportError> {
         Ok(match self.form {
+            Form::Dense if self.refinement().is_some() => None,
             Form::Dense => Some(self.part(Part::Weight)?.tensor.dtype),
             _ => None,
         })
@@ -142,7 +148,13 @@ impl<'a> Matrix<'a> {
     pub fn tensors(&self) -> Result<Vec<Stored<'a>>, ExportError> {
         let factors = self.factors()?;
         let factors = factors.into_iter().flat_map(|(b, a)| [b, a]);
-        Ok(self.dense()?.into_iter().chain(factors).collect())
+        let refinement = self.refinement().into_iter();
+        Ok(self
+            .dense()?
+            .into_iter()
+            .chain(refinement)
+            .chain(factors)
+            .collect())
     }
 
     /// What gives its rows; decodes the factor that all of them need.
@@ -153,6 +165,7 @@ impl<'a> Matrix<'a> {
         };
         Ok(Rows {
             dense: self.dense()?,
+            refinement: self.refinement(),
             product,
             cols: self.cols,
         })
@@ -163,6 +176,8 @@ impl<'a> Matrix<'a> {
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
     dense: Option<Stored<'a>>,
+    /// What that lacks.
+    refinement: Option<Stored<'a>>,
     /// `B` where it lies, and `A`.
     product: Option<(Stored<'a>, Mat<f64>)>,
     cols: usize,
@@ -173,6 +188,7 @@ impl<'a> Rows<'a> {
     pub fn of_tensor(stored: Stored<'a>) -> Rows<'a> {
         Rows {
             dense: Some(stored),
+            refinement: None,
             product: None,
             cols: stored.tensor.cols,
         }
@@ -182,6 +198,11 @@ impl<'a> Rows<'a> {
     pub fn decode(&self, rows: Range<usize>, out: &mut [f32]) -> Result<(), ExportError> {
         if let Some(dense) = &self.dense {
             dense.decode(rows.clone(), out)?;
+        }
+        if let Some(refinement) = &self.refinement {
+            let mut lacking = vec![0.0; out.len()];
+            refinement.decode(rows.clone(), &mut lacking)?;
+            out.iter_mut().zip(lacking).for_each(|(out, l)| *out += l);
         }
         let Some((b, a)) = &self.product else {
             return Ok(());

@@ -157,6 +157,7 @@ pub fn draft(
             tuning: None,
         },
         quality: measured.then(QualityRecord::draft),
+        dial: Vec::new(),
     }
 }
 

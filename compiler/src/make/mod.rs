@@ -2,6 +2,7 @@
 
 mod error;
 mod journal;
+mod refined;
 mod treatment;
 mod tuned;
 pub mod work;
@@ -10,8 +11,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::htz::{
-    DepthSinkRecord, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord, QualityRecord,
-    Section, SpectrumRecord, TensorEntry,
+    DepthSinkRecord, DialPoint, Digest, HtzError, HtzWriter, Manifest, Origin, PlanRecord,
+    QualityRecord, Section, SpectrumRecord, TensorEntry,
 };
 use htc_formats::model::{Role, Slot};
 use htc_formats::source::ModelFile;
@@ -19,6 +20,7 @@ use htc_formats::source::ModelFile;
 use crate::calibrate::Calibration;
 use crate::event::{Event, Measurement, Watch};
 use crate::geometry::probe;
+use crate::gradient::Gradients;
 use crate::layout::{self, Job};
 use crate::math::BACKEND;
 use crate::order::{Order, Ordered};
@@ -37,7 +39,7 @@ use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 4;
+pub const ARITHMETIC_VERSION: u32 = 5;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +50,8 @@ pub struct Inputs<'a> {
     pub digest: Digest,
     /// Its activations.
     pub calibration: Option<&'a Calibration>,
+    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    pub gradients: Option<&'a Gradients>,
     /// The order in which it is stored, where that is another.
     pub order: Option<&'a Order>,
     /// The layer that the artifact names for a probe.
@@ -110,6 +114,7 @@ impl Inputs<'_> {
             source,
             digest,
             calibration,
+            gradients,
             depth_sink,
             tokenizer,
             // In the manifest.
@@ -140,6 +145,7 @@ impl Inputs<'_> {
             let (text, tokens) = (found.text_digest(), found.tokens());
             format!("{key} {text} {tokens} {context}")
         });
+        let gradients = gradients.map(|found| found.key);
         let container = source.container;
         let effort = plan.request().effort;
         // Plan, hyper-parameters and provenance are in the manifest, and the vocabulary with its chat
@@ -148,7 +154,7 @@ impl Inputs<'_> {
         let section = serde_json::to_string(tokenizer.entry()).unwrap_or_default();
         let named = format!(
             "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
-             source {digest} {container:?}\ncalibration {calibration:?}\ndepth sink {depth_sink:?}\n\
+             source {digest} {container:?}\ncalibration {calibration:?} {gradients:?}\ndepth sink {depth_sink:?}\n\
              gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
@@ -251,6 +257,23 @@ impl Inputs<'_> {
         journal.complete(Digest::of(artifact.open()?.head()))
     }
 
+    /// Writes what the complete artifact of a key is at parts of its bytes into it.
+    ///
+    /// # Errors
+    /// [`HtzError::Dial`] where the points are none of it, and failures of the system.
+    pub fn put_dial(
+        &self,
+        key: Digest,
+        dial: Vec<DialPoint>,
+        work: &Work,
+        watch: Watch,
+    ) -> Result<(), HtzError> {
+        let artifact = work.artifact(key);
+        HtzWriter::put_dial(work.folder(), &artifact.complete(), dial)?;
+        let (_, mut journal) = artifact.journal::<Found>(watch)?;
+        journal.complete(Digest::of(artifact.open()?.head()))
+    }
+
     /// Makes what is not done, units on several threads, and writes it in order; gives what was found of
     /// the units.
     fn write_missing(
@@ -261,7 +284,9 @@ impl Inputs<'_> {
     ) -> Result<Vec<(usize, Found)>, MakeError> {
         let (source, jobs, watch) = (self.source, writing.jobs, writing.watch);
         let (done, ordered) = (writing.done.clone(), writing.source);
-        let treatment = ModelTreatment::new(treatment, self.calibration).of_plan(ordered, plan);
+        let treatment = ModelTreatment::new(treatment, self.calibration)
+            .with_gradients(self.gradients)
+            .of_plan(ordered, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);
             let mut units = open.filter_map(|index| made(jobs[index]));

@@ -13,6 +13,7 @@ pub mod statistics;
 
 use std::sync::Arc;
 
+use htc_loader::dial::Setting;
 use htc_loader::exec::BATCH;
 use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
@@ -36,8 +37,27 @@ pub struct Protocol {
     pub context: usize,
     /// Windows at most; `None` for all that the text holds.
     pub chunks: Option<usize>,
+    /// How the model is executed.
+    pub execution: Execution,
+}
+
+/// How a model is executed; a reference always as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Execution {
     /// How keys and values are stored.
     pub kv_type: KvType,
+    /// What of the model is in use.
+    pub setting: Setting,
+}
+
+impl Execution {
+    /// All of a model.
+    pub const fn whole(kv_type: KvType) -> Execution {
+        Execution {
+            kv_type,
+            setting: Setting::FULL,
+        }
+    }
 }
 
 /// A 95 % interval: its lower and its upper end.
@@ -104,9 +124,21 @@ pub struct Record {
     pub reference: Option<Named>,
     /// Name of the text, without its folder.
     pub text: String,
+    /// What of the model was in use; absent where all of it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub touched: Option<Touched>,
     /// What was measured.
     #[serde(flatten)]
     pub evaluation: Evaluation,
+}
+
+/// How much of a model's weights every token touches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Touched {
+    /// Part of their bytes.
+    pub fraction: f64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// A model by its name, without its folder, and the bytes of its files.
@@ -162,7 +194,14 @@ pub fn evaluate(
     }
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
     let reference = reference.map(|(other, _)| other);
-    on_windows(pool, model, reference, &windows, protocol.kv_type, progress)
+    on_windows(
+        pool,
+        model,
+        reference,
+        &windows,
+        protocol.execution,
+        progress,
+    )
 }
 
 /// Measures `model` on windows of a text, against a reference that speaks of the same tokens;
@@ -175,16 +214,22 @@ pub fn on_windows(
     model: &Arc<Model>,
     reference: Option<&Arc<Model>>,
     windows: &Windows,
-    kv_type: KvType,
+    execution: Execution,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
     let session = |model: &Arc<Model>| {
-        Session::with_kv_type(Arc::clone(model), Cpu::new(pool), context, kv_type)
+        Session::with_kv_type(
+            Arc::clone(model),
+            Cpu::new(pool),
+            context,
+            execution.kv_type,
+        )
     };
     let other = reference.map(session).transpose();
     let mut other = other.map_err(EvaluateError::Reference)?;
     let mut session = session(model)?;
+    session.set(execution.setting);
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {
         session.reset();

@@ -20,7 +20,7 @@ use htc_formats::model::{MatrixId, Part, Role, Site, Slot};
 use crate::calibrate::{Moment, Place};
 
 pub use find::FindError;
-pub use ordered::{OrderError, Ordered};
+pub use ordered::{DecodeError, OrderError, Ordered};
 
 /// Where a model's channels and units are stored. Of every list, the entry at a place is the place that what is stored
 /// there has in the source.
@@ -106,6 +106,7 @@ impl Order {
                     }
                 }
             }
+            Role::Refinement { matrix } => self.axes(matrix.weight()),
             Role::QueryNorm { .. }
             | Role::KeyNorm { .. }
             | Role::RopeFactors
@@ -154,7 +155,7 @@ pub fn reordered_lower(values: &[f64], order: &[u32]) -> Vec<f64> {
 }
 
 /// A symmetric matrix, its lower triangle row by row, with rows and columns in another order.
-fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
+pub(crate) fn reordered_triangle<T: Copy>(lower: &[T], order: &[u32]) -> Vec<T> {
     let mut found = Vec::with_capacity(lower.len());
     for (row, &a) in order.iter().enumerate() {
         found.extend(order[..=row].iter().map(|&b| {

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::DType;
+use htc_formats::bands::{Bands, BandsError};
 use htc_formats::block::{self, BlockError};
+use htc_formats::model::{MatrixId, Part, Role, Site};
 use htc_formats::source::{ModelFile, ModelTensor};
 use thiserror::Error;
 
@@ -16,6 +18,8 @@ use super::{Axes, Order};
 pub struct Ordered<'a> {
     file: &'a ModelFile,
     order: Option<&'a Order>,
+    /// What was made of it, where what that lacks is given.
+    base: Option<&'a ModelFile>,
 }
 
 /// Why a tensor is not given in another order.
@@ -33,6 +37,37 @@ pub enum OrderError {
     },
 }
 
+/// The norm whose result a matrix reads; `None` of one that reads something else.
+fn norm_before(role: Role, file: &ModelFile) -> Option<Role> {
+    let (matrix, Part::Weight) = MatrixId::of(role)? else {
+        return None;
+    };
+    match matrix {
+        MatrixId::Slot { layer, slot } => match slot.site() {
+            Site::Attention => Some(Role::AttentionNorm { layer }),
+            Site::Ffn => Some(Role::FfnNorm { layer }),
+            Site::AttentionOutput | Site::FfnHidden => None,
+        },
+        MatrixId::Head => Some(Role::OutputNorm),
+        // That of a head, where it is one.
+        MatrixId::Embedding => file
+            .tensor(Role::Output)
+            .is_none()
+            .then_some(Role::OutputNorm),
+    }
+}
+
+/// Why the numbers of a tensor are not given.
+#[derive(Clone, Debug, Error)]
+pub enum DecodeError {
+    /// Its bytes, or the base's, do not decode.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The base's bands do not.
+    #[error(transparent)]
+    Bands(#[from] BandsError),
+}
+
 impl Deref for Ordered<'_> {
     type Target = ModelFile;
 
@@ -44,7 +79,24 @@ impl Deref for Ordered<'_> {
 impl<'a> Ordered<'a> {
     /// A source in an order, or as it is.
     pub fn new(file: &'a ModelFile, order: Option<&'a Order>) -> Self {
-        Ordered { file, order }
+        Ordered {
+            file,
+            order,
+            base: None,
+        }
+    }
+
+    /// What an artifact in this order lacks of the source: of matrices that it stores dense, their numbers less its.
+    pub fn less(self, base: &'a ModelFile) -> Self {
+        Ordered {
+            base: Some(base),
+            ..self
+        }
+    }
+
+    /// Whether it gives what an artifact lacks.
+    pub fn is_less(&self) -> bool {
+        self.base.is_some()
     }
 
     /// The source as it is.
@@ -62,11 +114,73 @@ impl<'a> Ordered<'a> {
             .map_or_else(Axes::default, |order| order.axes(tensor.role))
     }
 
-    /// The numbers of some rows of a tensor, `[rows, cols]`.
+    /// The numbers of some rows of a tensor, `[rows, cols]`; or what the base lacks of them.
     ///
     /// # Errors
     /// Bytes that do not decode, and rows that `values` is too short or too long for.
     pub fn decode(
+        &self,
+        tensor: &ModelTensor,
+        rows: Range<usize>,
+        values: &mut [f32],
+    ) -> Result<(), DecodeError> {
+        self.decode_whole(tensor, rows.clone(), values)?;
+        let Some(base) = self.base else {
+            return Ok(());
+        };
+        let Some(stored) = base.tensor(tensor.role) else {
+            return Ok(());
+        };
+        if let Some(scales) = self.scales(base, tensor.role)? {
+            for values in values.chunks_exact_mut(tensor.cols.max(1)) {
+                values
+                    .iter_mut()
+                    .zip(&scales)
+                    .for_each(|(w, scale)| *w *= scale);
+            }
+        }
+        let mut numbers = vec![0.0; stored.cols];
+        let bytes = base.bytes(stored);
+        let bands = stored.codes.as_ref();
+        let bands = bands.map(|codes| Bands::new(codes, stored.rows, bytes));
+        let bands = bands.transpose()?;
+        let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
+        for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {
+            match &bands {
+                Some(bands) => bands.row(row, &mut numbers)?,
+                None => {
+                    let bytes = &bytes[row * row_bytes..][..row_bytes];
+                    block::decode(stored.dtype, bytes, &mut numbers)?;
+                }
+            }
+            values.iter_mut().zip(&numbers).for_each(|(w, b)| *w -= b);
+        }
+        Ok(())
+    }
+
+    /// By which the columns of a matrix are to be larger where the norm in front of it was tuned: what is in use is the
+    /// product of both.
+    fn scales(&self, base: &ModelFile, role: Role) -> Result<Option<Vec<f32>>, DecodeError> {
+        let Some(norm) = norm_before(role, base) else {
+            return Ok(None);
+        };
+        let (Some(own), Some(tuned)) = (self.file.tensor(norm), base.tensor(norm)) else {
+            return Ok(None);
+        };
+        let mut scales = vec![0.0; own.cols];
+        self.decode_whole(own, 0..1, &mut scales)?;
+        let mut numbers = vec![0.0; tuned.cols];
+        block::decode(tuned.dtype, base.bytes(tuned), &mut numbers)?;
+        for (scale, number) in scales.iter_mut().zip(numbers) {
+            *scale = match number == 0.0 {
+                true => 1.0,
+                false => *scale / number,
+            };
+        }
+        Ok(Some(scales))
+    }
+
+    fn decode_whole(
         &self,
         tensor: &ModelTensor,
         rows: Range<usize>,

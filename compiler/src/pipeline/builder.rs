@@ -55,6 +55,7 @@ pub struct Compiler {
     /// Of each text, where that is not left to the effort.
     tokens: Option<usize>,
     goal: Goal,
+    planes: u8,
     probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
@@ -76,6 +77,7 @@ impl Compiler {
             },
             tokens: None,
             goal: Goal::default(),
+            planes: 1,
             probe_layer: None,
             threads: None,
             overwrite: false,
@@ -314,6 +316,14 @@ impl Compiler {
         self
     }
 
+    /// Makes an elastic artifact where these are 2: bases, and what they lack beside them, so that what executes it may
+    /// touch any part of its bytes between ([`Session::set_fraction`](htc_loader::Session::set_fraction)). It needs a
+    /// size.
+    pub fn planes(mut self, planes: u8) -> Self {
+        self.planes = planes;
+        self
+    }
+
     /// Takes the plan from a file instead of making one.
     pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
         self.plan = Some(file.into());
@@ -389,6 +399,7 @@ impl Compiler {
             calibration,
             treatment: self.wishes.treatment,
             goal,
+            planes: self.planes,
             probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,

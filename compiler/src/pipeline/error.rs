@@ -57,6 +57,12 @@ pub enum CompileError {
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// What was asked for has no planes.
+    #[error("`planes` 2: {why}")]
+    Planes {
+        /// Why, and what has.
+        why: &'static str,
+    },
     /// Weights cannot be treated so.
     #[error(transparent)]
     Treatment(#[from] TreatmentError),

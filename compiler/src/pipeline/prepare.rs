@@ -42,6 +42,8 @@ pub(super) struct Prepared {
     pub source: ModelFile,
     pub digest: Digest,
     pub calibration: Option<Calibration>,
+    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    pub gradients: Option<Gradients>,
     /// The order in which the plan is carried out, where it is another.
     pub order: Option<Order>,
     pub plan: Plan,
@@ -176,6 +178,13 @@ pub(super) struct Admitted {
     tokenizer: Section,
 }
 
+impl Admitted {
+    /// The model.
+    pub fn source(&self) -> &ModelFile {
+        &self.source
+    }
+}
+
 /// Opens the source and refuses what the options and its head rule out.
 pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
     // What the options alone rule out; a plan may ask for more.
@@ -208,6 +217,7 @@ pub(super) fn prepare(
         plan,
         digest,
         calibration,
+        gradients,
         order,
         made_from,
     } = plan(
@@ -300,6 +310,7 @@ pub(super) fn prepare(
         source,
         digest,
         calibration,
+        gradients,
         order,
         plan,
         treatment,
@@ -322,6 +333,8 @@ pub struct Planned {
     pub digest: Option<Digest>,
     /// The calibration, where there is one.
     pub calibration: Option<Calibration>,
+    /// What errors at the outputs of its matrices cost, where codes are chosen by that.
+    pub gradients: Option<Gradients>,
     /// The order in which it is carried out, where that is another.
     pub order: Option<Order>,
     /// What the plan was made from; `None` where it is from a file.
@@ -377,18 +390,22 @@ pub fn plan(
         .as_ref()
         .map_or_else(|(asked, _)| asked, Plan::request);
     let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
+    let by_gradients = match &known {
+        Ok(plan) => plan.has_bands(),
+        Err((request, _)) => request.method == Method::Quantise,
+    };
+    let gradients = match options.filter(|_| by_gradients) {
+        Some(options) => Some(clock.during(Stage::Calibrate, || {
+            let tokens = asked.effort.work().gradient_tokens;
+            gradients(source, digest(), (options, tokens), threads, watch)
+        })?),
+        None => None,
+    };
     let (plan, made_from) = match known {
         Ok(plan) => (plan, None),
         Err((request, target)) => {
             let request = &request;
             let units = plan::units(&source.hyper, request, source_type)?;
-            let gradients = match options.filter(|_| request.method == Method::Quantise) {
-                Some(options) => Some(clock.during(Stage::Calibrate, || {
-                    let tokens = request.effort.work().gradient_tokens;
-                    gradients(source, digest(), (options, tokens), threads, watch)
-                })?),
-                None => None,
-            };
             let measured = Measured {
                 source,
                 units: &units,
@@ -410,6 +427,7 @@ pub fn plan(
         plan,
         digest: read.into_inner(),
         calibration,
+        gradients,
         order,
         made_from,
     })
@@ -491,7 +509,7 @@ pub fn calibrate(
 }
 
 /// The gradients of a source on about so many tokens of the text of options.
-fn gradients(
+pub(super) fn gradients(
     source: &ModelFile,
     digest: Digest,
     (options, tokens): (&CalibrationOptions, usize),

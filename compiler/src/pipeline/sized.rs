@@ -330,7 +330,7 @@ fn kept(source: &ModelFile, request: &Request) -> Result<Plan, PlanError> {
 }
 
 /// A budget in bytes of the file, where it is one of files.
-fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
+pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget {
     let parameters: u64 = source
         .tensors
         .iter()

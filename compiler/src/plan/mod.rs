@@ -17,6 +17,7 @@ pub mod json;
 mod kind;
 pub mod phases;
 mod quantise;
+mod refine;
 mod sources;
 mod uniform;
 mod unit;
@@ -40,6 +41,7 @@ pub use error::PlanError;
 pub use evidence::{Branches, Curve, Evidence, Point};
 pub use form::{Form, StoredForm};
 pub use quantise::{losses, matrices, uniform};
+pub use refine::{Refinement, refinable, refinements};
 pub use sources::{OfSource, SourceTypes};
 pub use unit::{Member, Unit, UnitPlan, place};
 
@@ -407,6 +409,12 @@ impl Plan {
     /// Whether it is carried out on a model in another order.
     pub fn is_reordered(&self) -> bool {
         self.request.order == Some(OrderArg::On)
+    }
+
+    /// Whether any matrix gets codes by bands.
+    pub fn has_bands(&self) -> bool {
+        let mut forms = self.units.iter().map(|unit| &unit.form);
+        forms.any(|form| matches!(form, Form::Bands { .. }))
     }
 
     /// Says how weights are to be treated when the plan is carried out.

@@ -19,11 +19,11 @@ const LONGEST: usize = 1 << 14;
 
 /// A form that a matrix may have.
 #[derive(Clone, Debug, PartialEq)]
-struct Choice {
-    form: Form,
-    bytes: u64,
+pub(super) struct Choice {
+    pub form: Form,
+    pub bytes: u64,
     /// Nats per token.
-    loss: f64,
+    pub loss: f64,
 }
 
 /// Every matrix that a model has of its own, in the order of execution.
@@ -172,7 +172,11 @@ fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
 
 /// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
 fn choices(member: &Member, curves: &[Curve]) -> Vec<Choice> {
-    let mut all = forms(member, curves);
+    unbeaten(forms(member, curves))
+}
+
+/// Those that no other beats in both bytes and loss, from the smallest on.
+pub(super) fn unbeaten(mut all: Vec<Choice>) -> Vec<Choice> {
     all.sort_by(|a, b| {
         (a.bytes, a.loss)
             .partial_cmp(&(b.bytes, b.loss))
@@ -193,7 +197,7 @@ const BESIDE: usize = 4;
 
 /// Of choices in the order of their bytes those around the ones that the budget's price takes, and the smallest.
 /// Choices further off are in none of the best plans unless bytes are left over.
-fn core(mut choices: Vec<Vec<Choice>>, budget: u64) -> Vec<Vec<Choice>> {
+pub(super) fn core(mut choices: Vec<Vec<Choice>>, budget: u64) -> Vec<Vec<Choice>> {
     let at = |of: &[Choice], price: f64| {
         let costs = of.iter().map(|c| c.loss + price * c.bytes as f64);
         let least = costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
@@ -235,7 +239,7 @@ struct Sum {
 
 /// Of every matrix one choice, so that all together take at most `budget` bytes and lose least; and what they
 /// lose. `None` where even the smallest take more.
-fn best(choices: &[Vec<Choice>], budget: u64) -> Option<(Vec<Choice>, f64)> {
+pub(super) fn best(choices: &[Vec<Choice>], budget: u64) -> Option<(Vec<Choice>, f64)> {
     let smallest = |of: &Vec<Choice>| of.iter().map(|choice| choice.bytes).min();
     // What the matrices from each on take at least.
     let mut needed = vec![0; choices.len() + 1];

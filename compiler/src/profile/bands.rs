@@ -9,7 +9,7 @@ use htc_formats::bands::{BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind}
 
 use super::sample::{Cost, Sample};
 use crate::math::Feedback;
-use crate::math::codes::{BandsEncodeError, encode_bands, relative_error};
+use crate::math::codes::{BandsEncodeError, Guide, encode_bands, relative_error};
 use crate::plan::{Form, Member, Point};
 use crate::unit::UnitError;
 
@@ -105,7 +105,15 @@ pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
 fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     let sample = matrix.sample;
     let weight = sample.weight(&sample.values);
-    let bytes = encode_bands(codes, weight, matrix.feedback, sample.sweeps)?;
+    let bytes = encode_bands(
+        codes,
+        weight,
+        Guide {
+            columns: matrix.feedback,
+            rows: None,
+            sweeps: sample.sweeps,
+        },
+    )?;
     let bands = Bands::new(codes, sample.rows, &bytes)?;
     let mut stored = vec![0.0; sample.values.len()];
     for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {

@@ -121,6 +121,13 @@ fn of_matrix(
             loss: loss(&stored),
         });
     }
+    if source.is_less() {
+        // The base alone.
+        points.push(Point {
+            form: Form::Kept,
+            loss: loss(&vec![0.0; sample.values.len()]),
+        });
+    }
     points.extend(bands::points(&bands::Matrix {
         member,
         tensor: &tensor.name,

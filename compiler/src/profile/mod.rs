@@ -11,9 +11,9 @@ use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::order::{Order, Ordered};
 use crate::plan::allocate::Allocator;
-use crate::plan::{self, Branches, Evidence, Method, OfSource, Request, Unit};
+use crate::plan::{self, Branches, Curve, Evidence, Member, Method, OfSource, Request, Unit};
 use crate::request::Target;
-use crate::request::{FirstPositions, GaugeKind, Treatment};
+use crate::request::{CodeKinds, FirstPositions, GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -101,6 +101,35 @@ pub fn measure(
         }
     }
     Ok(evidence)
+}
+
+/// What is lost of each of some matrices where what an artifact lacks of it gets codes, and where it gets none
+/// ([`plan::Form::Kept`]).
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn refinements(
+    measured: Measured,
+    base: &ModelFile,
+    members: &[Member],
+    request: &Request,
+    threads: usize,
+    watch: Watch,
+) -> Result<Vec<Curve>, UnitsError> {
+    let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
+    let treatment = treatment.in_order(measured.order);
+    curves::measure(
+        &measured.ordered().less(base),
+        members,
+        &treatment.with_effort(request.effort),
+        measured.gradients,
+        match request.codes {
+            CodeKinds::Levels => CodeKinds::Levels,
+            _ => CodeKinds::Trellis,
+        },
+        threads,
+        watch,
+    )
 }
 
 /// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of

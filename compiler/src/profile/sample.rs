@@ -153,10 +153,7 @@ impl Sample {
         let mut values = vec![0.0; rows * cols];
         for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
             let decoded = source.decode(tensor, row..row + 1, values);
-            decoded.map_err(|source| UnitError::Block {
-                tensor: tensor.name.clone(),
-                source,
-            })?;
+            decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                 let (row, col) = source.place_in_source(tensor, row, at);
                 return Err(UnitError::NotFinite {

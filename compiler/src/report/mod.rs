@@ -10,7 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use htc_formats::escape::escaped;
-use htc_formats::htz::{Digest, PlanRecord};
+use htc_formats::htz::{DialPoint, Digest, PlanRecord};
 use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,9 @@ pub struct Report {
     /// How its norms were tuned; absent where that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
+    /// What an elastic artifact is at parts of its bytes; absent where there is one plane, or nothing was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dial: Vec<DialPoint>,
     /// What was decided and measured for every slot of every layer.
     pub plan: PlanRecord,
     /// Threads used.
@@ -192,6 +195,7 @@ impl Report {
             trials: chosen.trials,
             foreseen,
             tuning: chosen.tuning,
+            dial: chosen.dial,
             plan: record,
             threads: options.threads,
             forecast: estimate,
@@ -199,6 +203,25 @@ impl Report {
             seconds: Seconds::of(clock),
         }
     }
+}
+
+/// What an elastic artifact is at parts of its bytes, for people; nothing without points.
+pub(crate) fn dial_lines(dial: &[DialPoint]) -> Vec<String> {
+    if dial.is_empty() {
+        return Vec::new();
+    }
+    let head = "fraction   bytes touched   refinements       KL   perplexity over the source's";
+    let points = dial.iter().map(|point| {
+        format!(
+            "{:>8.3}   {:>13}   {:>11}   {:.5}   {:.4}",
+            point.fraction,
+            bytes_for_people(point.bytes),
+            point.refinements,
+            point.kl,
+            point.perplexity_ratio,
+        )
+    });
+    [head.to_owned()].into_iter().chain(points).collect()
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -231,6 +254,9 @@ impl fmt::Display for Report {
             }
             if let Some(quality) = &self.quality {
                 writeln!(f, "{quality}")?;
+            }
+            for line in dial_lines(&self.dial) {
+                writeln!(f, "  {line}")?;
             }
             calibrate = format!("calibrate {:.2}, ", self.seconds.calibrate);
             measure = format!("measure {:.2}, ", self.seconds.measure);

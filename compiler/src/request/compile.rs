@@ -21,6 +21,8 @@ pub struct CompileOptions {
     pub treatment: TreatmentRequest,
     /// What is to be reached by measuring.
     pub goal: Goal,
+    /// Planes: 1, or 2 for an elastic artifact, of bases and of what they lack.
+    pub planes: u8,
     /// The layer that the artifact names for a probe; the depth sink where none is named.
     pub probe_layer: Option<usize>,
     /// Threads that factorise.

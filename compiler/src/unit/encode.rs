@@ -8,9 +8,9 @@ use htc_formats::block;
 use htc_formats::source::ModelTensor;
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, place, weight_name};
+use super::{Factors, Found, ModelTreatment, Norm, UnitError, outputs, place, weight_name};
 use crate::codes;
-use crate::math::codes::{BandsEncodeError, ColumnEnergies, StripCoder};
+use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, StripCoder};
 use crate::math::{
     Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
@@ -58,8 +58,13 @@ pub(super) fn bands(
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
     all(source, unit, treatment, |member, moment| {
-        let feedback = (feedback.as_deref(), treatment.effort().work().sweeps);
-        encode_bands(source, member, (bands, feedback), moment)
+        let rows = outputs::row_feedback(source, member.matrix, place(source, unit), treatment)?;
+        let guide = Guide {
+            columns: feedback.as_deref(),
+            rows: rows.as_ref(),
+            sweeps: treatment.effort().work().sweeps,
+        };
+        encode_bands(source, member, (bands, guide), moment)
     })
 }
 
@@ -155,7 +160,7 @@ fn encode(
         values.resize(here * cols, 0.0);
         stored.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, &mut values);
-        decoded.map_err(codec)?;
+        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
         check_finite(source, tensor, &values, first)?;
         let weight = Weight {
             rows: here,
@@ -191,7 +196,7 @@ fn encode(
 fn encode_bands(
     source: &Ordered<'_>,
     member: &Member,
-    (bands, (feedback, sweeps)): (&Codes, (Option<&Feedback>, usize)),
+    (bands, guide): (&Codes, Guide<'_>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -207,10 +212,7 @@ fn encode_bands(
         let here = step.min(rows - first);
         values.resize(here * cols, 0.0);
         let decoded = source.decode(tensor, first..first + here, values);
-        decoded.map_err(|source| UnitError::Block {
-            tensor: tensor.name.clone(),
-            source,
-        })?;
+        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
         check_finite(source, tensor, values, first)
     };
     let mut values = Vec::new();
@@ -221,10 +223,10 @@ fn encode_bands(
             energies.add(row).map_err(refused)?;
         }
     }
-    let columns = energies.scales(bands, feedback).map_err(refused)?;
+    let columns = energies.scales(bands, guide.columns).map_err(refused)?;
     let mut packer = Packer::new(bands, rows);
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
-    let mut coder = StripCoder::new(bands, &columns, feedback, sweeps);
+    let mut coder = StripCoder::new(bands, &columns, guide);
     for first in portions() {
         decode(first, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
@@ -235,6 +237,8 @@ fn encode_bands(
             packed.map_err(|error| refused(error.into()))?;
         }
     }
+    let columns = coder.columns();
+    columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
     let bytes = packer.finish();
     let stored_bands = Bands::new(bands, rows, &bytes).map_err(|e| refused(e.into()))?;
     let mut sums = [Energies::default(); 2];

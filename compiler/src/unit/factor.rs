@@ -363,10 +363,7 @@ fn with_own_bias(
     check_finite(source, tensor)?;
     let mut own = vec![0.0; lost.len()];
     let decoded = source.decode(tensor, 0..1, &mut own);
-    decoded.map_err(|source| UnitError::Block {
-        tensor: tensor.name.clone(),
-        source,
-    })?;
+    decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
     lost.iter_mut()
         .zip(own)
         .for_each(|(lost, own)| *lost += own);

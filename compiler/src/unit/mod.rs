@@ -3,6 +3,7 @@
 mod encode;
 mod error;
 mod factor;
+mod outputs;
 pub mod spectrum;
 mod treatment;
 
@@ -20,7 +21,7 @@ use crate::codes::CodeError;
 use crate::gradient::NoMatrix;
 use crate::math::codes::BandsEncodeError;
 use crate::math::{FactoriseError, SinkOutcome};
-use crate::order::{OrderError, Ordered};
+use crate::order::{DecodeError, OrderError, Ordered};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
@@ -173,6 +174,18 @@ pub enum UnitError {
 }
 
 impl UnitError {
+    /// Of a tensor whose numbers are not given.
+    pub(crate) fn of_decode(tensor: &str, error: DecodeError) -> UnitError {
+        let tensor = tensor.to_owned();
+        match error {
+            DecodeError::Block(source) => UnitError::Block { tensor, source },
+            DecodeError::Bands(source) => UnitError::Bands {
+                tensor,
+                source: source.into(),
+            },
+        }
+    }
+
     /// Of a tensor that has no codes.
     pub(crate) fn of_code(tensor: &str, error: CodeError) -> UnitError {
         let tensor = tensor.to_owned();
@@ -247,10 +260,7 @@ pub(crate) fn dense_weight(source: &Ordered<'_>, member: &Member) -> Result<Vec<
     let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
     let mut values = vec![0.0; member.rows * member.cols];
     let decoded = source.decode(tensor, 0..member.rows, &mut values);
-    decoded.map_err(|source| UnitError::Block {
-        tensor: tensor.name.clone(),
-        source,
-    })?;
+    decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
     Ok(values)
 }
 

@@ -8,6 +8,7 @@ use htc_formats::model::Site;
 
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::{Calibration, Moment, Place};
+use crate::gradient::Gradients;
 use crate::math::{
     AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Feedback,
     Gauge, SecondMoment, Side, Weight, axiom_gauge, covariance, largest_columns, largest_moments,
@@ -117,6 +118,7 @@ impl SiteInputs {
 pub struct ModelTreatment<'a> {
     treatment: Treatment,
     calibration: Option<&'a Calibration>,
+    gradients: Option<&'a Gradients>,
     order: Option<&'a Order>,
     planned: Option<(Ordered<'a>, &'a Plan)>,
     effort: Effort,
@@ -159,6 +161,23 @@ impl<'a> ModelTreatment<'a> {
             None => moment,
             Some(order) => reordered_moment(&moment, order.inputs(place)),
         }
+    }
+
+    /// With what errors at the outputs of matrices cost.
+    #[must_use]
+    pub fn with_gradients(self, gradients: Option<&'a Gradients>) -> Self {
+        ModelTreatment { gradients, ..self }
+    }
+
+    /// What errors at the outputs of matrices cost.
+    pub fn gradients(&self) -> Option<&Gradients> {
+        self.gradients
+    }
+
+    /// The mean square of what is read in a place.
+    pub fn mean_square(&self, place: Place) -> Option<f64> {
+        let squares = self.calibration?.inputs(place).diagonal();
+        Some(squares.iter().sum::<f64>() / squares.len().max(1) as f64)
     }
 
     /// With so much work on codes.

@@ -11,7 +11,7 @@ use super::layout::{self, ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR};
 use super::manifest::{
     Budget, Manifest, MatrixRecord, PlanRecord, Provenance, SectionEntry, TensorEntry,
 };
-use super::{Encoding, HtzError, Origin, TOKENIZER, geometry, quality};
+use super::{Encoding, HtzError, Origin, TOKENIZER, dial, geometry, quality};
 use crate::DType;
 use crate::escape::one_line;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
@@ -20,7 +20,9 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 7] = [FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS];
+const KNOWN_FEATURES: [&str; 8] = [
+    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES,
+];
 
 /// The hyper-parameters have a `forward`.
 const FORWARD: &str = "forward";
@@ -36,6 +38,9 @@ const FORMS: &str = "forms";
 
 /// There are matrices in bands, which formats before 1.6 do not have.
 const BANDS: &str = "bands";
+
+/// There are refinements, which formats before 1.7 do not have.
+const PLANES: &str = "planes";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -97,7 +102,9 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         | Role::FfnNorm { .. }
         | Role::OutputNorm
         | Role::Output
-        | Role::OutputFactor { .. } => false,
+        | Role::OutputFactor { .. }
+        // It has a feature of its own.
+        | Role::Refinement { .. } => false,
     };
     let new_type = |dtype: DType| {
         !matches!(
@@ -123,11 +130,20 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
             BANDS,
             tensors.iter().any(|entry| entry.dtype == DType::Bands),
         ),
+        (
+            PLANES,
+            tensors.iter().any(|entry| is_refinement(entry.role)),
+        ),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
     .map(|(feature, _)| feature.to_owned())
     .collect()
+}
+
+/// Whether a tensor is what a base lacks.
+pub(super) fn is_refinement(role: Role) -> bool {
+    matches!(role, Role::Refinement { .. })
 }
 
 /// The first minor version that has a word for everything in a manifest: older readers are told the truth
@@ -139,6 +155,8 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
         provenance,
         geometry,
         quality,
+        // With planes alone.
+        dial: _,
         hyper: _,
         tensors: _,
         sections: _,
@@ -146,8 +164,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if provenance.order.is_some() || provenance.tuning.is_some() || bands {
+    if requires.iter().any(|name| name == PLANES) {
         FORMAT_MINOR
+    } else if provenance.order.is_some() || provenance.tuning.is_some() || bands {
+        6
     } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {
         5
     } else if requires_new || !plan.matrices.is_empty() {
@@ -195,6 +215,7 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     }
     provenance(&manifest.provenance)?;
     manifest.quality.as_ref().map_or(Ok(()), quality::check)?;
+    dial::check(manifest)?;
     sections(&manifest.sections)
 }
 

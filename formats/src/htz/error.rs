@@ -194,6 +194,16 @@ pub enum HtzError {
         /// What was found.
         found: String,
     },
+    /// The points of the dial are none of this artifact.
+    #[error("dial: {property} is {found}, expected {expected}")]
+    Dial {
+        /// Which property.
+        property: String,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// The bytes of a tensor or section do not match their digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::quality::LONGEST_NUMBER;
-use super::{Digest, GeometryRecord, QualityRecord};
+use super::{DialPoint, Digest, GeometryRecord, QualityRecord};
 use crate::DType;
 use crate::bands::Codes;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
@@ -34,6 +34,11 @@ pub struct Manifest {
     /// writer it reserves room, see [`HtzWriter::put_quality`](super::HtzWriter::put_quality).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<QualityRecord>,
+    /// What the artifact is at parts of its bytes (1.7), from its bases alone on; empty where nobody measured
+    /// it, or nothing is refined. In the draft of a writer it reserves room, see
+    /// [`HtzWriter::put_dial`](super::HtzWriter::put_dial).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dial: Vec<DialPoint>,
 }
 
 impl Manifest {

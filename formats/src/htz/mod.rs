@@ -1,6 +1,7 @@
 #![doc = include_str!("../../SPEC.md")]
 
 mod check;
+mod dial;
 mod digest;
 mod error;
 mod geometry;
@@ -14,6 +15,7 @@ mod source;
 mod writer;
 
 pub use crate::model::Form;
+pub use dial::DialPoint;
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
 pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};

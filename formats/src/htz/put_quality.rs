@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::layout::Header;
 use super::writer::{failure, head};
-use super::{Htz, HtzError, HtzWriter, QualityRecord};
+use super::{DialPoint, Htz, HtzError, HtzWriter, Manifest, QualityRecord};
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
 
@@ -26,22 +26,41 @@ impl HtzWriter {
         name: &OsStr,
         quality: Option<QualityRecord>,
     ) -> Result<(), HtzError> {
-        let path = folder.path().join(name);
-        let file = folder.read(name).map_err(|error| MapError::Io {
-            path: path.clone(),
-            error,
-        })?;
-        let artifact = Htz::of_map(MappedFile::of_file(path.clone(), &file)?)?;
-        let header = Header::decode(artifact.map())?;
-        let mut manifest = artifact.manifest().clone();
-        // Nobody reads the mapping while the file changes.
-        drop(artifact);
-        manifest.quality = quality;
-        let head = head(&manifest, header)?;
-        let written = folder.edit(name).and_then(|mut file| {
-            file.write_all(&head)?;
-            file.sync_all()
-        });
-        written.map_err(|error| failure("write", &path, header.file_length, error))
+        rewrite(folder, name, |manifest| manifest.quality = quality)
     }
+
+    /// Writes what the complete artifact `name` was measured to be at parts of its bytes into its manifest, as
+    /// [`put_quality`](HtzWriter::put_quality) does.
+    ///
+    /// # Errors
+    /// Those of [`put_quality`](HtzWriter::put_quality), [`HtzError::Dial`] where the points are none of this
+    /// artifact.
+    pub fn put_dial(folder: &Folder, name: &OsStr, dial: Vec<DialPoint>) -> Result<(), HtzError> {
+        rewrite(folder, name, |manifest| manifest.dial = dial)
+    }
+}
+
+/// Changes the manifest of a complete artifact within the room that it has.
+fn rewrite(
+    folder: &Folder,
+    name: &OsStr,
+    change: impl FnOnce(&mut Manifest),
+) -> Result<(), HtzError> {
+    let path = folder.path().join(name);
+    let file = folder.read(name).map_err(|error| MapError::Io {
+        path: path.clone(),
+        error,
+    })?;
+    let artifact = Htz::of_map(MappedFile::of_file(path.clone(), &file)?)?;
+    let header = Header::decode(artifact.map())?;
+    let mut manifest = artifact.manifest().clone();
+    // Nobody reads the mapping while the file changes.
+    drop(artifact);
+    change(&mut manifest);
+    let head = head(&manifest, header)?;
+    let written = folder.edit(name).and_then(|mut file| {
+        file.write_all(&head)?;
+        file.sync_all()
+    });
+    written.map_err(|error| failure("write", &path, header.file_length, error))
 }

@@ -11,8 +11,8 @@ use super::manifest::{PlanRecord, TuningRecord};
 use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
-    Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, QualityRecord, TOKENIZER,
-    TensorEntry, check,
+    DialPoint, Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, QualityRecord,
+    TOKENIZER, TensorEntry, check,
 };
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
@@ -413,6 +413,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
     // Nothing is measured before the artifact is complete.
     let quality = manifest.quality.take();
+    let dial = std::mem::take(&mut manifest.dial).len();
     let tuning = manifest
         .provenance
         .tuning
@@ -431,7 +432,7 @@ fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzE
         let data = section::decode(section.entry(), section.bytes())?;
         section::vocabulary(&data, manifest.hyper.vocabulary, &manifest.requires)?;
     }
-    let manifest_length = room(manifest, quality, tuning)?;
+    let manifest_length = room(manifest, quality, tuning, dial)?;
     let data_offset = HEADER_BYTES as u64 + manifest_length;
     let mut end = data_offset;
     for entry in &mut manifest.tensors {
@@ -457,8 +458,10 @@ fn room(
     manifest: &Manifest,
     quality: Option<QualityRecord>,
     tuning: Option<TuningRecord>,
+    dial: usize,
 ) -> Result<u64, HtzError> {
     let mut longest = manifest.clone();
+    longest.dial = vec![DialPoint::longest(); dial];
     longest.quality = quality.map(|record| record.longest());
     let tuning = tuning.or(manifest.provenance.tuning);
     longest.provenance.tuning = tuning.map(|_| TuningRecord::longest());

@@ -275,7 +275,16 @@ pub enum Role {
         /// Which factor.
         part: Part,
     },
+    /// What the dense matrix, its base, lacks: of its shape, and added to it where a part of the model's bytes
+    /// allows.
+    Refinement {
+        /// The matrix.
+        matrix: MatrixId,
+    },
 }
+
+/// The last word of a refinement's role.
+const REFINEMENT: &str = ".refinement";
 
 /// A role in every block, by the block's index.
 pub(crate) type BlockRole = fn(usize) -> Role;
@@ -319,6 +328,7 @@ impl Role {
             | Role::Linear { layer, .. }
             | Role::FfnNorm { layer }
             | Role::PostFfnNorm { layer } => Some(layer),
+            Role::Refinement { matrix } => matrix.layer(),
         }
     }
 
@@ -352,6 +362,12 @@ impl Role {
             Role::OutputNorm => (2, 0, 0),
             Role::Output => (2, 1, 0),
             Role::OutputFactor { part } => (2, 1, part as usize),
+            // Behind all bases.
+            Role::Refinement { matrix } => match matrix {
+                MatrixId::Embedding => (3, 0, 0),
+                MatrixId::Slot { slot, .. } => (3, step(slot), 0),
+                MatrixId::Head => (3, 20, 0),
+            },
         };
         (stage, self.layer(), step, part)
     }
@@ -368,6 +384,7 @@ impl fmt::Display for Role {
                 write!(f, "layers.{layer}.{}.{}", slot.name(), part.name())
             }
             Role::OutputFactor { part } => write!(f, "output.{}", part.name()),
+            Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),
             vector => {
                 let layer = vector.layer().unwrap_or_default();
                 let mut names = BLOCK_VECTORS.iter();
@@ -388,6 +405,10 @@ impl FromStr for Role {
         let unknown = || format!("unknown role {text:?}");
         if let Some((_, role)) = MODEL_TENSORS.iter().find(|(name, _)| *name == text) {
             return Ok(*role);
+        }
+        if let Some(matrix) = text.strip_suffix(REFINEMENT) {
+            let matrix = matrix.parse().map_err(|_| unknown())?;
+            return Ok(Role::Refinement { matrix });
         }
         if let Some(name) = text.strip_prefix("output.") {
             let part = Part::OF_OUTPUT.into_iter().find(|p| p.name() == name);

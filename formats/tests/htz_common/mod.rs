@@ -1,21 +1,29 @@
 //! Small artifacts for the tests of the format.
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+mod forge;
+mod planes;
+
 use std::path::Path;
 
 use htc_formats::DType;
 use htc_formats::bands::{BAND, Codes, Kind, Packer};
 use htc_formats::folder::Folder;
 use htc_formats::htz::{
-    BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HEADER_BYTES,
-    HtzError, HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, Section,
-    SlotRecord, SpectrumRecord, TensorEntry, TreatmentRecord,
+    BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HtzError,
+    HtzWriter, Manifest, MatrixRecord, PlanRecord, Provenance, QualityRecord, Section, SlotRecord,
+    SpectrumRecord, TensorEntry, TreatmentRecord,
 };
 use htc_formats::model::{
     Activation, Forward, HyperParameters, LongRope, MatrixId, Part, Role, RopePairs, SlidingWindow,
     Slot,
 };
 use htc_formats::vocab::{TokenKind, Vocabulary};
+
+#[allow(unused_imports, reason = "every test program uses its own part")]
+pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
+#[allow(unused_imports, reason = "every test program uses its own part")]
+pub use planes::refined;
 
 /// How a slot is to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -278,6 +286,7 @@ pub fn model(
             tuning: None,
         },
         geometry: None,
+        dial: Vec::new(),
         quality: None,
     };
     Model {
@@ -556,12 +565,13 @@ impl Model {
             writer.write_tensor(*role, bytes)?;
         }
         writer.finish(fill_in)?;
-        match &self.manifest.quality {
-            Some(quality) => {
-                let (folder, name) = Folder::of(path).expect("the artifact was written");
-                HtzWriter::put_quality(&folder, &name, Some(quality.clone()))
-            }
-            None => Ok(()),
+        let (folder, name) = Folder::of(path).expect("the artifact was written");
+        if let Some(quality) = &self.manifest.quality {
+            HtzWriter::put_quality(&folder, &name, Some(quality.clone()))?;
+        }
+        match &self.manifest.dial[..] {
+            [] => Ok(()),
+            dial => HtzWriter::put_dial(&folder, &name, dial.to_vec()),
         }
     }
 
@@ -577,51 +587,4 @@ impl Model {
         self.write(&path, extra).expect("the model is valid");
         std::fs::read(&path).expect("the model was written")
     }
-}
-
-/// Where the manifest of an artifact ends.
-pub fn data_offset(file: &[u8]) -> usize {
-    let length = u64::from_le_bytes(file[24..32].try_into().expect("eight bytes"));
-    HEADER_BYTES + length as usize
-}
-
-/// Makes the digest of a header right that a test has changed.
-pub fn reseal_header(file: &mut [u8]) {
-    let digest = Digest::of(&file[..96]);
-    file[96..128].copy_from_slice(&digest.0);
-}
-
-/// Makes the digests of the manifest and of the header right.
-pub fn reseal(file: &mut [u8]) {
-    let digest = Digest::of(&file[HEADER_BYTES..data_offset(file)]);
-    file[40..72].copy_from_slice(&digest.0);
-    reseal_header(file);
-}
-
-/// The manifest of an artifact as JSON.
-pub fn json(file: &[u8]) -> serde_json::Value {
-    serde_json::from_slice(&file[HEADER_BYTES..data_offset(file)]).expect("the manifest is JSON")
-}
-
-/// Replaces the manifest by another that fits its room, and makes all digests of header and
-/// manifest right; `false` where it does not fit.
-pub fn put_manifest(file: &mut [u8], text: &[u8]) -> bool {
-    let end = data_offset(file);
-    let room = &mut file[HEADER_BYTES..end];
-    if text.len() > room.len() {
-        return false;
-    }
-    room.fill(b' ');
-    room[..text.len()].copy_from_slice(text);
-    reseal(file);
-    true
-}
-
-/// An artifact whose manifest was changed by `change`, with right digests.
-pub fn forged(file: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
-    let mut file = file.to_vec();
-    let mut value = json(&file);
-    change(&mut value);
-    assert!(put_manifest(&mut file, value.to_string().as_bytes()));
-    file
 }

@@ -6,8 +6,8 @@ use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
 use super::{Buffers, Session};
 use crate::backend::{Backend, HeadShape};
+use crate::dial::Setting;
 use crate::error::ExecError;
-use crate::linear::RankFraction;
 use crate::model::Layer;
 
 /// A block in execution: what its parts have in common.
@@ -17,7 +17,7 @@ struct Block<'a, B: Backend> {
     layer: &'a Layer<B>,
     /// Rows of the batch.
     n: usize,
-    rank: RankFraction,
+    setting: Setting,
     look: Look<'a>,
 }
 
@@ -35,7 +35,7 @@ impl<B: Backend> Session<B> {
             hyper: self.model.hyper(),
             layer: &self.model.layers[index],
             n,
-            rank: self.rank,
+            setting: self.setting,
             look: Look {
                 tap,
                 layer: index,
@@ -80,7 +80,7 @@ impl<B: Backend> Block<'_, B> {
             n,
             &b.normed,
             layer.qkv_basis.as_ref(),
-            self.rank,
+            self.setting,
             outputs.map(|(linear, y)| Output { linear, y }),
             &mut b.extra,
         )?;
@@ -126,7 +126,7 @@ impl<B: Backend> Block<'_, B> {
             n,
             &b.normed,
             layer.gate_up_basis.as_ref(),
-            self.rank,
+            self.setting,
             outputs.map(|(linear, y)| Output { linear, y }),
             &mut b.extra,
         )?;
@@ -157,7 +157,7 @@ impl<B: Backend> Block<'_, B> {
             _ => &self.layer.down,
         };
         let output = Output { linear, y };
-        project(self.backend, self.n, x, None, self.rank, [output], extra)?;
+        project(self.backend, self.n, x, None, self.setting, [output], extra)?;
         self.add_bias(slot, y)
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use htc_kernels::ShapeError;
 
 use crate::backend::{Backend, Cpu};
+use crate::dial::{Fraction, Setting};
 use crate::error::ExecError;
 use crate::kv::{Kv, KvType};
 use crate::linear::RankFraction;
@@ -41,7 +42,7 @@ pub struct Session<B: Backend = Cpu> {
     held: Range<usize>,
     /// Positions that were announced.
     context: usize,
-    rank: RankFraction,
+    setting: Setting,
     buffers: Buffers<B>,
     /// Where numbers of a device are copied to.
     room: Vec<f32>,
@@ -106,7 +107,7 @@ impl<B: Backend> Session<B> {
             backend,
             held: 0..0,
             context,
-            rank: RankFraction::FULL,
+            setting: Setting::FULL,
             buffers: Buffers::new(),
             room: Vec::new(),
             rows: 0,
@@ -145,7 +146,22 @@ impl<B: Backend> Session<B> {
 
     /// Uses the leading share of every factorised slot's rank from now on.
     pub fn set_rank_fraction(&mut self, rank: RankFraction) {
-        self.rank = rank;
+        self.setting.rank = rank;
+    }
+
+    /// Touches at most this part of the weights' bytes for every token from now on; gives what is in use then, and
+    /// changes nothing where that cannot be. Keys and values of the positions that were read stay as they are.
+    ///
+    /// # Errors
+    /// [`ExecError::FractionBelow`] for less than the model can do with.
+    pub fn set_fraction(&mut self, fraction: Fraction) -> Result<Setting, ExecError> {
+        self.setting = self.model.dial().at(fraction)?;
+        Ok(self.setting)
+    }
+
+    /// Uses as much of the model as a setting says from now on.
+    pub fn set(&mut self, setting: Setting) {
+        self.setting = setting;
     }
 
     /// Forgets the sequence.
@@ -295,8 +311,20 @@ impl<B: Backend> Session<B> {
     /// Embeds the tokens of a batch, for which there is room.
     fn embed_batch(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
         let scale = self.model.hyper().forward.embedding_scale;
-        let (embedding, x) = (&self.model.embedding.weight, &mut self.buffers.x);
-        self.backend.embed(embedding, tokens, scale, x)
+        let (model, b) = (&self.model, &mut self.buffers);
+        let embedding = &model.embedding;
+        self.backend
+            .embed(&embedding.weight, tokens, scale, &mut b.x)?;
+        match &model.embedding_refinement {
+            Some((refinement, place)) if self.setting.has(*place) => {
+                let numbers = tokens.len() * refinement.cols;
+                self.backend.resize(&mut b.extra, numbers)?;
+                let weight = &refinement.weight;
+                self.backend.embed(weight, tokens, scale, &mut b.extra)?;
+                self.backend.add(numbers, &mut b.x, &b.extra)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes room for the next positions in front of some blocks and puts `x` there; the number of
@@ -416,7 +444,8 @@ impl<B: Backend> Session<B> {
         backend.resize(&mut b.logits, numbers)?;
         let (head, cap) = (self.model.head(), hyper.forward.logit_softcap);
         let room = [&mut b.inner, &mut b.extra];
-        project::logits(backend, head, start..end, &b.x, cap, &mut b.logits, room)?;
+        let how = (cap, self.setting);
+        project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
         backend.read(&b.logits, numbers, &mut self.room)
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::backend::{Backend, Factor, Input, Slot};
+use crate::dial::Setting;
 use crate::error::ExecError;
 use crate::linear::{Linear, Placed, RankFraction};
 
@@ -19,10 +20,11 @@ pub(super) fn project<B: Backend, const N: usize>(
     n: usize,
     x: &B::Buffer,
     basis: Option<&Placed<B::Weight>>,
-    fraction: RankFraction,
+    setting: Setting,
     mut outputs: [Output<'_, B>; N],
     extra: &mut B::Buffer,
 ) -> Result<(), ExecError> {
+    let fraction = setting.rank;
     let mut factors: Vec<Factor<'_, B::Weight>> = Vec::new();
     let block_of_shared = outputs
         .iter()
@@ -37,7 +39,9 @@ pub(super) fn project<B: Backend, const N: usize>(
     let mut slots: Vec<Slot<'_, B>> = Vec::with_capacity(N);
     for Output { linear, y } in &mut outputs {
         let (w, input) = match linear {
-            Linear::Dense(w) | Linear::Residual { base: w, .. } => (w, Input::Vector),
+            Linear::Dense(w)
+            | Linear::Residual { base: w, .. }
+            | Linear::Refined { base: w, .. } => (w, Input::Vector),
             Linear::LowRank { a, b } => {
                 factors.push(first_factor(a, fraction, b.dtype.block_len()));
                 (b, Input::Inner(factors.len() - 1))
@@ -72,18 +76,35 @@ pub(super) fn project<B: Backend, const N: usize>(
             backend.project(n, x, &[factor], &mut [slot])?;
             backend.add(n * b.rows, y, extra)?;
         }
+        if let Linear::Refined {
+            refinement, place, ..
+        } = linear
+            && setting.has(*place)
+        {
+            backend.resize(extra, n * refinement.rows)?;
+            let slot = Slot {
+                weight: &refinement.weight,
+                rows: refinement.rows,
+                cols: refinement.cols,
+                input: Input::Vector,
+                y: &mut *extra,
+            };
+            backend.project(n, x, &[], &mut [slot])?;
+            backend.add(n * refinement.rows, y, extra)?;
+        }
     }
     Ok(())
 }
 
-/// Logits of some rows of `x [n, width]`, with the head in any of its forms, at its own rank. `inner`
+/// Logits of some rows of `x [n, width]`, with the head in any of its forms, at its own rank and with its
+/// refinement where that is in use. `inner`
 /// holds the vectors between factors, `extra` what a base lacks.
 pub(super) fn logits<B: Backend>(
     backend: &mut B,
     head: &Linear<B::Weight>,
     rows: Range<usize>,
     x: &B::Buffer,
-    cap: Option<f32>,
+    (cap, setting): (Option<f32>, Setting),
     out: &mut B::Buffer,
     [inner, extra]: [&mut B::Buffer; 2],
 ) -> Result<(), ExecError> {
@@ -107,6 +128,22 @@ pub(super) fn logits<B: Backend>(
                 None => Ok(()),
             }
         }
+        Linear::Refined {
+            base,
+            refinement,
+            place,
+        } if setting.has(*place) => {
+            backend.logits(&base.weight, rows.clone(), x, None, out)?;
+            let numbers = n * refinement.rows;
+            backend.resize(extra, numbers)?;
+            backend.logits(&refinement.weight, rows, x, None, extra)?;
+            backend.add(numbers, out, extra)?;
+            match cap {
+                Some(cap) => backend.softcap(numbers, out, cap),
+                None => Ok(()),
+            }
+        }
+        Linear::Refined { base, .. } => backend.logits(&base.weight, rows, x, cap, out),
         // A head shares its input with nothing: no model is bound so.
         Linear::SharedBasis { projected } => backend.logits(&projected.weight, rows, x, cap, out),
     }

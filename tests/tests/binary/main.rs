@@ -25,6 +25,7 @@ mod head;
 mod inspect;
 mod interrupt;
 mod plan;
+mod planes;
 mod probe;
 mod quality;
 mod quantise;

@@ -127,6 +127,18 @@ impl Columns {
         Ok(())
     }
 
+    /// Each so much larger.
+    pub(super) fn grown(&self, by: &[f64]) -> Columns {
+        let scales = self.scales.iter().zip(by);
+        // A factor that turns a column around or doubles it fits nothing.
+        let scales =
+            scales.map(|(&scale, by)| stored_scale(scale * (1.0 + by.clamp(-0.5, 0.5) as f32)));
+        Columns {
+            scales: scales.collect(),
+            ..self.clone()
+        }
+    }
+
     /// Those of four columns.
     pub(super) fn scales(&self, first: usize) -> [f32; QUAD] {
         std::array::from_fn(|c| self.scales[first + c])

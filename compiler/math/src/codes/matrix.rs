@@ -2,8 +2,8 @@
 
 use htc_formats::bands::{BandsError, Codes, CodesError, Packer, STRIP_ROWS};
 
-use super::{ColumnEnergies, StripCoder};
-use crate::{Feedback, Weight};
+use super::{ColumnEnergies, Guide, StripCoder};
+use crate::Weight;
 
 /// Why a matrix has no codes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -43,8 +43,7 @@ pub enum BandsEncodeError {
 pub fn encode_bands(
     codes: &Codes,
     w: Weight<'_>,
-    feedback: Option<&Feedback>,
-    sweeps: usize,
+    guide: Guide<'_>,
 ) -> Result<Vec<u8>, BandsEncodeError> {
     let (rows, cols) = (w.rows, codes.cols());
     if w.cols != cols || rows.checked_mul(cols) != Some(w.values.len()) {
@@ -55,10 +54,10 @@ pub fn encode_bands(
     for row in w.values.chunks_exact(cols) {
         energies.add(row)?;
     }
-    let columns = energies.scales(codes, feedback)?;
+    let columns = energies.scales(codes, guide.columns)?;
     let mut packer = Packer::new(codes, rows);
     columns.pack(&mut packer)?;
-    let mut coder = StripCoder::new(codes, &columns, feedback, sweeps);
+    let mut coder = StripCoder::new(codes, &columns, guide);
     for (strip, values) in w.values.chunks(STRIP_ROWS * cols).enumerate() {
         let rows = Weight {
             rows: values.len() / cols,
@@ -67,5 +66,6 @@ pub fn encode_bands(
         };
         coder.code(strip, rows)?.pack(strip, &mut packer)?;
     }
+    coder.columns().pack(&mut packer)?;
     Ok(packer.finish())
 }

@@ -4,19 +4,26 @@
 //! one after the other, with [feedback](crate::Feedback) or alone ([`StripCoder`]). [`encode_bands`] does
 //! both for a matrix in memory.
 
+mod coded;
 mod columns;
+mod descent;
 mod levels;
 mod matrix;
+mod metric;
+mod refit;
+mod rows;
 mod strip;
 mod trellis;
 
 use htc_formats::bands::{Code, Kind};
 
+pub use coded::CodedStrip;
 pub use columns::{ColumnEnergies, Columns};
 pub use levels::{Levels, Nearest};
 pub use matrix::{BandsEncodeError, encode_bands};
-pub use strip::{CodedStrip, StripCoder};
-pub use trellis::Viterbi;
+pub use rows::{OutputBlock, RowFeedback};
+pub use strip::{Guide, StripCoder};
+pub use trellis::{Start, Viterbi};
 
 /// The part of the energy of Gaussian numbers that a code loses, where they are coded alone.
 pub fn relative_error(code: Code) -> f64 {

@@ -8,60 +8,30 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{
-    BAND, BandsError, Codes, Kind, LEVEL_UNIT, Packer, QUAD, QUADS, STRIP_ROWS, stored_scale,
+    BAND, BandsError, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, STRIP_ROWS, stored_scale,
 };
 
-use super::{BandsEncodeError, Columns, Levels, Viterbi};
+use super::coded::{CodedBand, CodedStrip, KINDS};
+use super::metric::Metric;
+use super::refit::ColumnFit;
+use super::rows::Carried;
+use super::trellis::Start;
+use super::{BandsEncodeError, Columns, Levels, RowFeedback, Viterbi};
 use crate::{Feedback, Weight};
 
-/// Codes of a strip's rows, as yet in no file.
-#[derive(Clone, Debug)]
-pub struct CodedStrip {
-    /// The scales of rows in bands of levels, and in those of trellises.
-    rows: [Vec<f32>; 2],
-    bands: Vec<CodedBand>,
-}
+/// Rows below a step that the search for its paths looks at, as they are known then.
+const AHEAD: usize = 8;
 
-#[derive(Clone, Debug)]
-enum CodedBand {
-    /// A scale for each row; for each quad a code for each weight, row by row.
-    Levels(Vec<u8>, [Vec<u8>; QUADS]),
-    /// For each quad a state for each weight, row by row.
-    Trellis([Vec<u16>; QUADS]),
+/// What errors count, and which make up for which.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Guide<'a> {
+    /// Along columns; without, the squares of errors count alike, and none makes up for another.
+    pub columns: Option<&'a Feedback>,
+    /// Along rows; without, they count alike.
+    pub rows: Option<&'a RowFeedback>,
+    /// Sweeps of descent over levels behind feedback.
+    pub sweeps: usize,
 }
-
-impl CodedStrip {
-    /// Writes it as the strip of this index.
-    ///
-    /// # Errors
-    /// [`BandsError::Scale`] for the scale of a row that is none in f16.
-    pub fn pack(&self, strip: usize, packer: &mut Packer) -> Result<(), BandsError> {
-        for (kind, scales) in KINDS.into_iter().zip(&self.rows) {
-            for (r, &scale) in scales.iter().enumerate() {
-                packer.row_scale(kind, strip * STRIP_ROWS + r, scale)?;
-            }
-        }
-        for (band, coded) in self.bands.iter().enumerate() {
-            match coded {
-                CodedBand::Levels(scales, quads) => {
-                    packer.level_scales(strip, band, scales);
-                    for (quad, codes) in quads.iter().enumerate() {
-                        packer.levels(strip, band, quad, codes);
-                    }
-                }
-                CodedBand::Trellis(quads) => {
-                    for (quad, states) in quads.iter().enumerate() {
-                        packer.trellis(strip, band, quad, states);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// In the order of [`CodedStrip::rows`].
-const KINDS: [Kind; 2] = [Kind::Levels, Kind::Trellis];
 
 /// Codes strips of one matrix after the other, on the calling thread. The codes of a strip depend on its
 /// rows, the scales of columns and the feedback alone.
@@ -69,50 +39,66 @@ const KINDS: [Kind; 2] = [Kind::Levels, Kind::Trellis];
 pub struct StripCoder<'a> {
     codes: &'a Codes,
     columns: &'a Columns,
-    feedback: Option<&'a Feedback>,
-    sweeps: usize,
+    guide: Guide<'a>,
+    carried: Carried<'a>,
+    /// For the scales of columns, where errors count together.
+    fit: Option<ColumnFit>,
     /// By bits, made when a band asks for it.
     searches: Vec<Viterbi>,
     tables: Vec<Levels>,
 }
 
-/// What is known of a strip while it is coded.
-struct Strip<'w> {
+/// What is known of some rows of a strip while they are coded.
+pub(super) struct Strip {
     /// The first row in the matrix.
-    first: usize,
+    pub first: usize,
     /// Rows, and those with padding.
-    rows: usize,
+    pub rows: usize,
     padded: usize,
-    cols: usize,
-    /// `W [rows, cols]`.
-    weights: &'w [f32],
+    pub cols: usize,
+    /// What the rows should be `[rows + _, cols]`; behind them come others that are only looked at.
+    pub weights: Vec<f32>,
     /// What feedback makes of it.
     targets: Vec<f32>,
-    /// What the codes stand for.
-    values: Vec<f32>,
-    coded: CodedStrip,
+    /// What the codes stand for, `[rows, cols]`.
+    pub values: Vec<f32>,
+    /// What an error of a row counts, and its scale for trellises, `[rows + _]`.
+    counts: Vec<f32>,
+    scales: Vec<f32>,
+    pub coded: CodedStrip,
+}
+
+/// The first and the last state so far of the sequence of each quad of a strip.
+type Ends = Vec<Option<(u16, u16)>>;
+
+/// Which rows of a strip are coded next.
+struct Part {
+    rows: std::ops::Range<usize>,
+    /// Those that are only looked at: behind them, and the strip's last in front of its first.
+    ahead: std::ops::Range<usize>,
+    tail: std::ops::Range<usize>,
+    /// Whether the strip ends with them.
+    ends: bool,
 }
 
 impl<'a> StripCoder<'a> {
-    /// For a matrix in these codes whose columns have these scales. Without feedback the squares of errors
-    /// count alike; with it there are `sweeps` of descent over levels behind it.
-    pub fn new(
-        codes: &'a Codes,
-        columns: &'a Columns,
-        feedback: Option<&'a Feedback>,
-        sweeps: usize,
-    ) -> StripCoder<'a> {
+    /// For a matrix in these codes whose columns have these scales.
+    pub fn new(codes: &'a Codes, columns: &'a Columns, guide: Guide<'a>) -> StripCoder<'a> {
         StripCoder {
             codes,
             columns,
-            feedback,
-            sweeps,
+            guide,
+            carried: Carried::new(guide.rows, codes.cols()),
+            fit: guide
+                .columns
+                .filter(|_| codes.has(Kind::Trellis))
+                .map(|_| ColumnFit::new(codes.cols())),
             searches: Vec::new(),
             tables: Vec::new(),
         }
     }
 
-    /// Codes the rows of the strip of this index.
+    /// Codes the rows of the strip of this index, the next one.
     ///
     /// # Errors
     /// [`BandsEncodeError::Length`] where they are more than a strip's or other columns than the feedback's;
@@ -125,63 +111,140 @@ impl<'a> StripCoder<'a> {
             found,
         };
         let fits = rows.rows <= STRIP_ROWS && rows.cols == cols && rows.rows * cols == found;
-        if !fits || self.feedback.is_some_and(|feedback| feedback.order != cols) {
+        let feedback = self.guide.columns;
+        if !fits || feedback.is_some_and(|feedback| feedback.order != cols) {
             return Err(length);
         }
-        let mut strip = self.begin(index * STRIP_ROWS, rows)?;
-        for band in 0..self.codes.len() {
-            self.band(&mut strip, band)?;
-            if let Some(feedback) = self.feedback {
-                strip.carry(feedback, band);
-            }
-        }
-        if let Some(feedback) = self.feedback {
-            let mut slopes = Vec::new();
-            let sweeps = if self.codes.has(Kind::Levels) {
-                self.sweeps
-            } else {
-                0
+        let first = index * STRIP_ROWS;
+        let step = self.guide.rows.and_then(RowFeedback::step);
+        let step = step.unwrap_or(STRIP_ROWS);
+        let mut coded = CodedStrip::default();
+        let mut ends: Ends = vec![None; cols / QUAD];
+        for start in (0..rows.rows).step_by(step) {
+            let end = (start + step).min(rows.rows);
+            let part = Part {
+                rows: start..end,
+                ahead: end..(end + AHEAD).min(rows.rows),
+                tail: match start == 0 && end < rows.rows {
+                    true => rows.rows.next_multiple_of(GROUP_ROWS) - GROUP_ROWS..rows.rows,
+                    false => 0..0,
+                },
+                ends: end == rows.rows,
             };
-            for _ in 0..sweeps {
-                strip.slopes(feedback, &mut slopes);
-                if !self.sweep(&mut strip, feedback, &mut slopes)? {
-                    break;
+            let mut strip = self.begin(first, rows, &part)?;
+            for band in 0..self.codes.len() {
+                self.band(&mut strip, band, (&part, &mut ends))?;
+                if let Some(feedback) = feedback {
+                    strip.carry(feedback, band);
                 }
             }
-            strip.refit(self.codes, feedback, &mut slopes)?;
+            if let Some(feedback) = feedback {
+                self.descend(&mut strip, feedback)?;
+            }
+            let exact = &rows.values[start * cols..end * cols];
+            let pairs = exact.iter().zip(&strip.values);
+            let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
+            self.carried.put(first + start, &errors);
+            if let (Some(fit), Some(feedback)) = (&mut self.fit, feedback) {
+                let here = (first + start, &strip.values[..], &errors[..]);
+                fit.add(here, self.guide.rows, feedback);
+            }
+            coded.append(strip.coded);
         }
-        Ok(strip.coded)
+        Ok(coded)
     }
 
-    fn begin<'w>(&self, first: usize, rows: Weight<'w>) -> Result<Strip<'w>, BandsEncodeError> {
+    /// The scales of columns that fit the codes best, when all rows are coded.
+    pub fn columns(&self) -> Columns {
+        let fits: Vec<bool> = (0..self.codes.cols())
+            .map(|col| self.codes[col / BAND].kind() == Kind::Trellis)
+            .collect();
+        let found = self.fit.as_ref().zip(self.guide.columns);
+        match found.and_then(|(fit, feedback)| fit.solve(feedback, &fits)) {
+            Some(by) => self.columns.grown(&by),
+            None => self.columns.clone(),
+        }
+    }
+
+    /// Sweeps over levels, and the scales of rows.
+    fn descend(&mut self, strip: &mut Strip, feedback: &Feedback) -> Result<(), BandsEncodeError> {
+        let mut slopes = Vec::new();
+        let sweeps = match self.codes.has(Kind::Levels) {
+            true => self.guide.sweeps,
+            false => 0,
+        };
+        for _ in 0..sweeps {
+            strip.slopes(feedback, &mut slopes);
+            if !self.sweep(strip, feedback, &mut slopes)? {
+                break;
+            }
+        }
+        strip.refit(self.codes, feedback, &mut slopes)
+    }
+
+    fn begin(
+        &self,
+        first: usize,
+        rows: Weight<'_>,
+        part: &Part,
+    ) -> Result<Strip, BandsEncodeError> {
+        let cols = rows.cols;
+        let all = || {
+            part.rows
+                .clone()
+                .chain(part.ahead.clone())
+                .chain(part.tail.clone())
+        };
+        let mut weights = Vec::with_capacity(all().count() * cols);
+        for row in all() {
+            let exact = &rows.values[row * cols..][..cols];
+            match self.carried.of_row(first + row) {
+                Some(moved) => weights.extend(exact.iter().zip(moved).map(|(w, by)| w + by)),
+                None => weights.extend_from_slice(exact),
+            }
+        }
         let mut scales = [Vec::new(), Vec::new()];
         for (kind, scales) in KINDS.into_iter().zip(&mut scales) {
             if self.codes.has(kind) {
-                for (r, row) in rows.values.chunks_exact(rows.cols.max(1)).enumerate() {
-                    scales.push(half(first + r, self.columns.row_scale(kind, row))?);
+                for (row, values) in all().zip(weights.chunks_exact(cols.max(1))) {
+                    scales.push(half(first + row, self.columns.row_scale(kind, values))?);
                 }
             }
         }
-        let coded = CodedStrip {
-            rows: scales,
-            bands: Vec::with_capacity(self.codes.len()),
-        };
+        let count = part.rows.len();
+        let of_trellis = scales[1].clone();
+        scales.iter_mut().for_each(|scales| scales.truncate(count));
+        let of_rows = self.guide.rows.map(RowFeedback::weights);
+        let counts = all().map(|row| {
+            let counts = of_rows.and_then(|of_rows| of_rows.get(first + row));
+            counts.copied().unwrap_or(1.0)
+        });
         Ok(Strip {
-            first,
-            rows: rows.rows,
-            padded: Codes::strip_rows(rows.rows, 0),
-            cols: rows.cols,
-            weights: rows.values,
-            targets: rows.values.to_vec(),
-            values: vec![0.0; rows.values.len()],
-            coded,
+            first: first + part.rows.start,
+            rows: count,
+            padded: count.next_multiple_of(GROUP_ROWS),
+            cols,
+            targets: weights.clone(),
+            weights,
+            values: vec![0.0; count * cols],
+            counts: counts.collect(),
+            scales: of_trellis,
+            coded: CodedStrip {
+                rows: scales,
+                bands: Vec::with_capacity(self.codes.len()),
+            },
         })
     }
 
     /// Codes a band, with feedback inside of it.
-    fn band(&mut self, strip: &mut Strip<'_>, band: usize) -> Result<(), BandsEncodeError> {
+    fn band(
+        &mut self,
+        strip: &mut Strip,
+        band: usize,
+        (part, ends): (&Part, &mut Ends),
+    ) -> Result<(), BandsEncodeError> {
         let bits = self.codes[band].bits();
-        let feedback = self.feedback;
+        let feedback = self.guide.columns;
         let coded = match self.codes[band].kind() {
             Kind::Levels => {
                 let levels = table(&mut self.tables, bits)?;
@@ -222,7 +285,9 @@ impl<'a> StripCoder<'a> {
                     let metric = Metric::behind(feedback, first);
                     let wanted = strip.wanted(first, &metric);
                     let columns = self.columns.scales(first);
-                    *states = strip.search(search, &wanted, columns, metric.diagonal);
+                    let of_quad = (columns, metric.diagonal);
+                    let end = &mut ends[first / QUAD];
+                    *states = strip.search(search, &wanted, of_quad, (part, end));
                     strip.stand_for(search, states, columns, first);
                     if let Some(feedback) = feedback {
                         strip.carry_inside(feedback, first..first + QUAD);
@@ -239,7 +304,7 @@ impl<'a> StripCoder<'a> {
     /// trellises again gains nothing.
     fn sweep(
         &mut self,
-        strip: &mut Strip<'_>,
+        strip: &mut Strip,
         feedback: &Feedback,
         slopes: &mut [f32],
     ) -> Result<bool, BandsEncodeError> {
@@ -279,7 +344,7 @@ fn search(searches: &mut Vec<Viterbi>, bits: u8) -> Result<&mut Viterbi, BandsEn
 }
 
 /// The scale of a row as it is in f16.
-fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
+pub(super) fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
     let rounded = stored_scale(scale);
     if rounded.is_finite() {
         return Ok(rounded);
@@ -293,53 +358,15 @@ fn half(row: usize, scale: f32) -> Result<f32, BandsEncodeError> {
 }
 
 /// A number over a scale; zero over a scale of zero, where no code matters.
-fn over(x: f32, scale: f32) -> f32 {
+pub(super) fn over(x: f32, scale: f32) -> f32 {
     if scale > 0.0 { x / scale } else { 0.0 }
 }
 
-/// How errors of four columns count together.
-struct Metric {
-    /// What the columns behind cannot make up for of each.
-    diagonal: [f32; QUAD],
-    /// `N_qq⁻¹`.
-    inverse: [[f32; QUAD]; QUAD],
-}
-
-impl Metric {
-    /// Of columns whose errors those behind make up for.
-    fn behind(feedback: Option<&Feedback>, first: usize) -> Metric {
-        let mut inverse = [[0.0; QUAD]; QUAD];
-        for (i, row) in inverse.iter_mut().enumerate() {
-            row[i] = 1.0;
-        }
-        let Some(feedback) = feedback else {
-            return Metric {
-                diagonal: [1.0; QUAD],
-                inverse,
-            };
-        };
-        let n = feedback.order;
-        let factor = |i: usize, j: usize| feedback.factor[(first + i) * n + first + j];
-        let own = &feedback.importance()[first..][..QUAD];
-        let diagonal = std::array::from_fn(|i| {
-            let behind = (i + 1..QUAD).map(|j| factor(i, j).powi(2) * own[j]);
-            own[i] + behind.sum::<f32>()
-        });
-        // Column by column, from the diagonal upwards, of a triangular matrix with ones on its diagonal.
-        let above = (0..QUAD).flat_map(|j| (0..j).rev().map(move |i| (i, j)));
-        for (i, j) in above {
-            let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
-            inverse[i][j] = -sum;
-        }
-        Metric { diagonal, inverse }
-    }
-}
-
-impl Strip<'_> {
-    /// What a quad should be, given those before it, `[padded, 4]`.
+impl Strip {
+    /// What a quad should be, given those before it, `[rows + _, 4]`.
     fn wanted(&self, first: usize, metric: &Metric) -> Vec<[f32; QUAD]> {
-        let mut wanted = vec![[0.0; QUAD]; self.padded];
-        for (r, wanted) in wanted.iter_mut().enumerate().take(self.rows) {
+        let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
+        for (r, wanted) in wanted.iter_mut().enumerate() {
             let at = r * self.cols + first;
             let (weights, targets) = (&self.weights[at..][..QUAD], &self.targets[at..][..QUAD]);
             for j in 0..QUAD {
@@ -352,34 +379,55 @@ impl Strip<'_> {
         wanted
     }
 
-    /// The states whose values are nearest to what is wanted of a quad.
+    /// The states whose values are nearest to what is wanted of a quad, `[padded, 4]`.
     fn search(
         &self,
         search: &mut Viterbi,
         wanted: &[[f32; QUAD]],
-        columns: [f32; QUAD],
-        diagonal: [f32; QUAD],
+        (columns, diagonal): ([f32; QUAD], [f32; QUAD]),
+        (part, end): (&Part, &mut Option<(u16, u16)>),
     ) -> Vec<u16> {
-        let mut targets = vec![[0.0; QUAD]; self.padded];
-        let mut importance = vec![[0.0; QUAD]; self.padded];
+        // Behind the last row there is padding, which counts for nothing.
+        let tail = part.tail.len();
+        let padding = if part.ends {
+            self.padded - self.rows
+        } else {
+            0
+        };
+        let count = wanted.len() + padding;
+        let mut targets = vec![[0.0; QUAD]; count];
+        let mut importance = vec![[0.0; QUAD]; count];
         // In units of the mean row, so that costs stay within a float's range.
-        let rows = &self.coded.rows[1];
+        let rows = &self.scales;
         let mean = rows.iter().map(|&row| f64::from(row).powi(2)).sum::<f64>() / rows.len() as f64;
         let mean = mean.max(f64::MIN_POSITIVE).sqrt() as f32;
         let widest = (0..QUAD).map(|c| diagonal[c].sqrt() * columns[c]);
         let widest = widest.fold(f32::MIN_POSITIVE, f32::max);
-        for (r, &row) in rows.iter().enumerate() {
+        for (r, (&row, &counts)) in rows.iter().zip(&self.counts).enumerate() {
             for c in 0..QUAD {
                 targets[r][c] = over(wanted[r][c], row * columns[c]);
-                importance[r][c] = (row / mean * columns[c] / widest).powi(2) * diagonal[c];
+                let size = (row / mean * columns[c] / widest).powi(2);
+                importance[r][c] = counts * size * diagonal[c];
             }
         }
+        let (targets, importance) = (targets.as_flattened(), importance.as_flattened());
         let mut states = vec![0; self.padded * QUAD];
-        search.encode(
-            targets.as_flattened(),
-            Some(importance.as_flattened()),
-            &mut states,
-        );
+        let known = (count - tail) * QUAD;
+        let (start, last) = match *end {
+            None if part.ends => {
+                search.encode(targets, Some(importance), &mut states);
+                return states;
+            }
+            None => {
+                let first = search.seam(targets, Some(importance));
+                (Start::At(first), first)
+            }
+            Some((first, last)) => (Start::Behind(last), first),
+        };
+        let closes = part.ends.then_some(last);
+        let (targets, importance) = (&targets[..known], &importance[..known]);
+        search.part(targets, Some(importance), (start, closes), &mut states);
+        *end = Some((last, states.last().copied().unwrap_or(last)));
         states
     }
 
@@ -426,7 +474,8 @@ impl Strip<'_> {
                 .for_each(|(error, (w, value))| *error = w - value);
         }
         let n = self.cols;
-        let targets = MatMut::from_row_major_slice_mut(&mut self.targets, self.rows, n);
+        let targets = &mut self.targets[..self.rows * n];
+        let targets = MatMut::from_row_major_slice_mut(targets, self.rows, n);
         let factor = MatRef::from_row_major_slice(&feedback.factor, n, n);
         matmul(
             targets.subcols_mut(behind, n - behind),
@@ -437,118 +486,4 @@ impl Strip<'_> {
             Par::Seq,
         );
     }
-
-    /// Half of the gradient of `tr(E C Eᵀ)` with its sign turned, `E C`.
-    fn slopes(&self, feedback: &Feedback, slopes: &mut Vec<f32>) {
-        let pairs = self.weights.iter().zip(&self.values);
-        let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
-        product(&errors, self.rows, feedback, slopes);
-    }
-
-    fn sweep_levels(
-        &mut self,
-        levels: &Levels,
-        feedback: &Feedback,
-        band: usize,
-        (scales, quads): (&[u8], &mut [Vec<u8>; QUADS]),
-        slopes: &mut [f32],
-    ) -> bool {
-        let n = self.cols;
-        let mut changed = false;
-        for r in 0..self.rows {
-            let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
-            let slopes = &mut slopes[r * n..][..n];
-            for c in 0..BAND {
-                let col = band * BAND + c;
-                let of_column = &feedback.moment[col * n..][..n];
-                let step = slopes[col] / of_column[col];
-                let before = self.values[r * n + col];
-                let nearest = levels.nearest(over(before + step, unit));
-                let value = f32::from(nearest.value) * unit;
-                // Nearer to the minimum, or not at all: of two that are as near the first stays.
-                if (value - before - step).abs() >= step.abs() {
-                    continue;
-                }
-                quads[c / QUAD][r * QUAD + c % QUAD] = nearest.code;
-                self.values[r * n + col] = value;
-                changed = true;
-                let moved = value - before;
-                for (slope, of) in slopes.iter_mut().zip(of_column) {
-                    *slope -= moved * of;
-                }
-            }
-        }
-        changed
-    }
-
-    /// The scales of rows by least squares under the second moment, codes fixed.
-    fn refit(
-        &mut self,
-        codes: &Codes,
-        feedback: &Feedback,
-        slopes: &mut Vec<f32>,
-    ) -> Result<(), BandsEncodeError> {
-        self.slopes(feedback, slopes);
-        let n = self.cols;
-        let of = |kind: Kind, values: &[f32]| -> Vec<f32> {
-            let kinds = codes.iter().flat_map(|code| [code.kind() == kind; BAND]);
-            let mask: Vec<bool> = kinds.collect();
-            let values = values.iter().zip(mask.iter().cycle());
-            values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
-        };
-        let parts = KINDS.map(|kind| {
-            let mut products = Vec::new();
-            let part = codes.has(kind).then(|| of(kind, &self.values));
-            if let Some(part) = &part {
-                product(part, self.rows, feedback, &mut products);
-            }
-            part.map(|part| (part, products))
-        });
-        for r in 0..self.rows {
-            let dot = |a: &[f32], b: &[f32]| -> f64 {
-                let pairs = a[r * n..][..n].iter().zip(&b[r * n..][..n]);
-                pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-            };
-            let slope = |i: usize| parts[i].as_ref().map_or(0.0, |(part, _)| dot(part, slopes));
-            let curve = |i: usize, j: usize| match (&parts[i], &parts[j]) {
-                (Some((part, _)), Some((_, products))) => dot(part, products),
-                _ => 0.0,
-            };
-            let (g, h) = ([slope(0), slope(1)], [curve(0, 0), curve(1, 1)]);
-            let cross = curve(0, 1);
-            let determinant = h[0] * h[1] - cross * cross;
-            let by = match [h[0] > 0.0, h[1] > 0.0] {
-                [true, true] if determinant > 1e-9 * h[0] * h[1] => [
-                    (g[0] * h[1] - g[1] * cross) / determinant,
-                    (g[1] * h[0] - g[0] * cross) / determinant,
-                ],
-                [true, false] => [g[0] / h[0], 0.0],
-                [false, true] => [0.0, g[1] / h[1]],
-                _ => [0.0, 0.0],
-            };
-            for (scales, by) in self.coded.rows.iter_mut().zip(by) {
-                if let Some(scale) = scales.get_mut(r) {
-                    // A factor that turns a row around or doubles it fits nothing.
-                    let factor = 1.0 + by.clamp(-0.5, 0.5) as f32;
-                    *scale = half(self.first + r, *scale * factor)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// `values · C`, `[rows, n]`.
-fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>) {
-    let n = feedback.order;
-    out.clear();
-    out.resize(rows * n, 0.0);
-    matmul(
-        MatMut::from_row_major_slice_mut(out, rows, n),
-        Accum::Replace,
-        MatRef::from_row_major_slice(values, rows, n),
-        MatRef::from_row_major_slice(&feedback.moment, n, n),
-        1.0,
-        Par::Seq,
-    );
 }

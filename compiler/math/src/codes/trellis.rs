@@ -11,6 +11,15 @@ const LANES: usize = 8;
 /// The value of each state, eight to a chunk.
 type Values = [[f32; LANES]; STATES / LANES];
 
+/// Where a part of a sequence starts.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    /// Its first weight has this state.
+    At(u16),
+    /// The weight before its first has this state.
+    Behind(u16),
+}
+
 /// Viterbi's algorithm (Viterbi 1967; for codes of this kind Tseng et al. 2024, "QTIP"): among all paths
 /// the one of least weighted squared error. Tails are bitten: the bits of the first weights go on behind
 /// the last, so that a sequence of `n` weights takes exactly `n` times the bits of its code. The state at
@@ -66,13 +75,47 @@ impl Viterbi {
     /// Where `importance` or `states` have another length than `targets`, or there are less than
     /// twelve bits in all.
     pub fn encode(&mut self, targets: &[f32], importance: Option<&[f32]>, states: &mut [u16]) {
+        assert_eq!(states.len(), targets.len());
+        let first = self.seam(targets, importance);
+        self.part(targets, importance, (Start::At(first), Some(first)), states);
+    }
+
+    /// The state of the first weight of a sequence, on the best path around the seam; without any demand that
+    /// the targets between are those that they will be.
+    ///
+    /// # Panics
+    /// As [`encode`](Self::encode).
+    pub fn seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let n = targets.len();
-        assert_eq!(states.len(), n);
         assert!(importance.is_none_or(|weights| weights.len() == n));
         assert!(n * self.bits as usize >= STATE_BITS as usize);
-        let first = self.state_at_seam(targets, importance);
-        let keeps = usize::from(first) & (self.kept() - 1);
-        self.search(targets, importance, Some(keeps));
+        self.state_at_seam(targets, importance)
+    }
+
+    /// The states of a part of a sequence: as many as there is room for, of the best path through all of the
+    /// targets, those behind them being what is known of the next part. `last` is the state of the sequence's
+    /// first weight where the targets reach its end.
+    ///
+    /// # Panics
+    /// Where there are more states than targets, or other importances.
+    pub fn part(
+        &mut self,
+        targets: &[f32],
+        importance: Option<&[f32]>,
+        (start, last): (Start, Option<u16>),
+        states: &mut [u16],
+    ) {
+        let n = targets.len();
+        assert!(states.len() <= n && importance.is_none_or(|weights| weights.len() == n));
+        let keeps = last.map(|first| usize::from(first) & (self.kept() - 1));
+        self.search(targets, importance, keeps);
+        let first = match start {
+            Start::At(first) => first,
+            Start::Behind(state) => {
+                let class = usize::from(state) >> self.bits;
+                self.cheapest(targets, importance, 0, class) as u16
+            }
+        };
         self.trace(targets, importance, first, states);
     }
 
@@ -153,25 +196,34 @@ impl Viterbi {
         best.1
     }
 
+    /// Of the states that one of this class may follow the first of the cheapest, at weight `t`.
+    fn cheapest(
+        &self,
+        targets: &[f32],
+        importance: Option<&[f32]>,
+        t: usize,
+        class: usize,
+    ) -> usize {
+        let mut best = (f32::INFINITY, class);
+        for before in (class..STATES).step_by(self.kept()) {
+            let cost = self.cost(targets, importance, t, before);
+            if cost < best.0 {
+                best = (cost, before);
+            }
+        }
+        best.1
+    }
+
     /// The path that leads to `first` at the first weight.
     fn trace(&self, targets: &[f32], importance: Option<&[f32]>, first: u16, states: &mut [u16]) {
-        let kept = self.kept();
+        let count = states.len();
         let mut state = usize::from(first);
         for (t, to) in states.iter_mut().enumerate() {
             *to = state as u16;
-            if t + 1 == targets.len() {
+            if t + 1 == count {
                 break;
             }
-            // The states that this one may follow, the first of the cheapest.
-            let class = state >> self.bits;
-            let mut best = (f32::INFINITY, class);
-            for before in (class..STATES).step_by(kept) {
-                let cost = self.cost(targets, importance, t + 1, before);
-                if cost < best.0 {
-                    best = (cost, before);
-                }
-            }
-            state = best.1;
+            state = self.cheapest(targets, importance, t + 1, state >> self.bits);
         }
     }
 }

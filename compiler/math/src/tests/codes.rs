@@ -2,9 +2,9 @@
 
 use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, QUAD, STATES, TRELLIS_TABLES};
 
-use crate::codes::{BandsEncodeError, Viterbi, encode_bands};
+use crate::codes::{BandsEncodeError, Guide, OutputBlock, RowFeedback, Viterbi, encode_bands};
 use crate::random::Rng;
-use crate::{Feedback, SecondMoment, Weight, weighted_dense_energies};
+use crate::{Feedback, SecondMoment, Weight};
 
 fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
     let mut rng = Rng(seed);
@@ -122,7 +122,7 @@ fn weights_that_count_more_lose_less() {
 /// The bytes of a matrix of which every weight counts the same.
 fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsEncodeError> {
     let cols = codes.cols();
-    encode_bands(codes, Weight { rows, cols, values }, None, 0)
+    encode_bands(codes, Weight { rows, cols, values }, Guide::default())
 }
 
 /// The relative error of a matrix.
@@ -208,51 +208,197 @@ fn moment(n: usize) -> Vec<f64> {
     (0..n * n).map(|at| entry(at / n, at % n)).collect()
 }
 
-#[test]
-fn each_step_with_feedback_loses_less_of_the_outputs() {
-    let (rows, cols) = (300, 96);
-    let values = normal(21, rows * cols, 0.05);
-    let weight = Weight {
-        rows,
-        cols,
-        values: &values,
-    };
-    let of = moment(cols);
-    let moment = SecondMoment {
-        order: cols,
-        values: &of,
-    };
-    let feedback = Feedback::new(moment, 0.01).unwrap();
-    let lost = |codes: &Codes, feedback: Option<&Feedback>, sweeps: usize| {
-        let bytes = encode_bands(codes, weight, feedback, sweeps).unwrap();
-        let bands = Bands::new(codes, rows, &bytes).unwrap();
-        let mut stored = vec![0.0; values.len()];
-        for (i, row) in stored.chunks_exact_mut(cols).enumerate() {
+/// What a matrix of normal numbers loses, by `tr(H E C Eᵀ)`.
+struct Lossy {
+    rows: usize,
+    cols: usize,
+    values: Vec<f32>,
+    /// `C [cols, cols]` and `H [rows, rows]`.
+    inputs: Vec<f64>,
+    outputs: Vec<f64>,
+}
+
+impl Lossy {
+    /// Of outputs with the second moment `outputs`.
+    fn new(rows: usize, cols: usize, outputs: Vec<f64>) -> Lossy {
+        Lossy {
+            rows,
+            cols,
+            values: normal(21, rows * cols, 0.05),
+            inputs: moment(cols),
+            outputs,
+        }
+    }
+
+    fn feedback(&self) -> Feedback {
+        let moment = SecondMoment {
+            order: self.cols,
+            values: &self.inputs,
+        };
+        Feedback::new(moment, 0.01).unwrap()
+    }
+
+    fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
+        Weight {
+            rows: self.rows,
+            cols: self.cols,
+            values,
+        }
+    }
+
+    fn lost(&self, codes: &Codes, guide: Guide<'_>) -> f64 {
+        let (m, n) = (self.rows, self.cols);
+        let bytes = encode_bands(codes, self.weight(&self.values), guide).unwrap();
+        let bands = Bands::new(codes, m, &bytes).unwrap();
+        let mut errors = vec![0.0; m * n];
+        for (i, row) in errors.chunks_exact_mut(n).enumerate() {
             bands.row(i, row).unwrap();
         }
-        weighted_dense_energies(weight, &stored, moment).missing
+        errors
+            .iter_mut()
+            .zip(&self.values)
+            .for_each(|(v, w)| *v = w - *v);
+        let product = |a: &[f64], b: &dyn Fn(usize, usize) -> f64, rows: usize, cols: usize| {
+            let inner = a.len() / rows;
+            let of = |at: usize| {
+                (0..inner)
+                    .map(|k| a[at / cols * inner + k] * b(k, at % cols))
+                    .sum()
+            };
+            (0..rows * cols).map(of).collect::<Vec<f64>>()
+        };
+        let error = |i: usize, j: usize| f64::from(errors[i * n + j]);
+        let he = product(&self.outputs, &error, m, n);
+        let hec = product(&he, &|i, j| self.inputs[i * n + j], m, n);
+        hec.iter()
+            .zip(&errors)
+            .map(|(a, e)| a * f64::from(*e))
+            .sum()
+    }
+}
+
+/// The second moment of outputs that have nothing to do with each other.
+fn alone(n: usize) -> Vec<f64> {
+    (0..n * n)
+        .map(|at| f64::from(u8::from(at / n == at % n)))
+        .collect()
+}
+
+#[test]
+fn each_step_with_feedback_loses_less_of_the_outputs() {
+    let lossy = Lossy::new(300, 96, alone(300));
+    let feedback = lossy.feedback();
+    let guide = |sweeps| Guide {
+        columns: Some(&feedback),
+        sweeps,
+        ..Guide::default()
     };
-    for codes in [
-        "1:l2x3",
-        "1:l4x3",
-        "1:t2x3",
-        "1:t3x3",
-        "1:t4x3",
-        "1:t3x1,l4x1,t2x1",
+    for (codes, most) in [
+        ("1:l2x3", 0.25),
+        ("1:l4x3", 0.25),
+        ("1:t2x3", 0.425),
+        ("1:t3x3", 0.393),
+        ("1:t4x3", 0.39),
+        ("1:t3x1,l4x1,t2x1", 0.436),
     ] {
         let codes: Codes = codes.parse().unwrap();
-        let alone = lost(&codes, None, 0);
-        let fed = lost(&codes, Some(&feedback), 0);
-        let swept = lost(&codes, Some(&feedback), 1);
+        let plain = lossy.lost(&codes, Guide::default());
+        let (fed, swept) = (lossy.lost(&codes, guide(0)), lossy.lost(&codes, guide(1)));
+        let parts = [fed / plain, swept / plain];
         println!(
-            "{codes}: {:.3} with feedback, {:.3} swept",
-            fed / alone,
-            swept / alone
+            "{codes}: {:.4} with feedback, {:.4} swept",
+            parts[0], parts[1]
         );
-        assert!(fed < 0.6 * alone, "{codes}: {fed} {alone}");
+        assert!(parts[0] < most, "{codes}: {parts:?}");
         match codes.has(Kind::Levels) {
-            true => assert!(swept < fed, "{codes}: {swept} {fed}"),
+            true => assert!(swept < fed, "{codes}: {parts:?}"),
             false => assert_eq!(swept, fed, "{codes}"),
         }
     }
+}
+
+/// The second moment of `n` outputs that mostly depend on a fifth as many numbers.
+fn few_directions(n: usize) -> Vec<f64> {
+    let count = n / 5;
+    let of = normal(8, n * count, 1.0);
+    let dot = |i: usize, j: usize| -> f64 {
+        let pairs = of[i * count..][..count].iter().zip(&of[j * count..]);
+        pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+    };
+    let own = |i: usize, j: usize| if i == j { 0.05 } else { 0.0 };
+    let entry = |at: usize| dot(at / n, at % n) / count as f64 + own(at / n, at % n);
+    (0..n * n).map(entry).collect()
+}
+
+#[test]
+fn rows_make_up_for_those_above() {
+    let rows = 300;
+    let lossy = Lossy::new(rows, 64, few_directions(rows));
+    let feedback = lossy.feedback();
+    let lower = |order: usize, first: usize| -> Vec<f32> {
+        let row = |i: usize| (0..=i).map(move |j| (first + i) * rows + first + j);
+        let all = (0..order).flat_map(row);
+        all.map(|at| lossy.outputs[at] as f32).collect()
+    };
+    let whole = [(0, lower(rows, 0))];
+    let parts = [(0, lower(256, 0)), (256, lower(44, 256))];
+    let of = |blocks: &[(usize, Vec<f32>)]| {
+        let blocks: Vec<OutputBlock<'_>> = blocks
+            .iter()
+            .map(|(first, lower)| OutputBlock {
+                first: *first,
+                order: if blocks.len() == 1 {
+                    rows
+                } else {
+                    [256, 44][usize::from(*first > 0)]
+                },
+                lower,
+            })
+            .collect();
+        RowFeedback::new(&blocks, 0.01).unwrap()
+    };
+    let (whole, parts) = (of(&whole), of(&parts));
+    for codes in ["1:l3x2", "1:t2x2", "1:t4x2", "1:t3x1,l4x1"] {
+        let codes: Codes = codes.parse().unwrap();
+        let lost = |rows: Option<&RowFeedback>| {
+            lossy.lost(
+                &codes,
+                Guide {
+                    columns: Some(&feedback),
+                    rows,
+                    sweeps: 1,
+                },
+            )
+        };
+        let one_sided = lost(None);
+        let found = [
+            lost(Some(&whole)) / one_sided,
+            lost(Some(&parts)) / one_sided,
+        ];
+        println!("{codes}: {:.4} whole, {:.4} in parts", found[0], found[1]);
+        assert!(found[0] < 0.32 && found[1] < 0.45, "{codes}: {found:?}");
+    }
+}
+
+#[test]
+fn rows_that_count_more_lose_less() {
+    let rows = 64;
+    let lossy = Lossy::new(rows, 32, alone(rows));
+    let count = |row: usize| if row % 4 == 0 { 10.0 } else { 1.0 };
+    let counted = Lossy {
+        outputs: (0..rows * rows)
+            .map(|at| lossy.outputs[at] * count(at / rows))
+            .collect(),
+        ..Lossy::new(rows, 32, Vec::new())
+    };
+    let of_rows = RowFeedback::of_weights((0..rows).map(|row| count(row) as f32).collect());
+    let codes: Codes = "1:t2x1".parse().unwrap();
+    let guide = Guide {
+        rows: Some(&of_rows),
+        ..Guide::default()
+    };
+    let [plain, weighed] = [Guide::default(), guide].map(|guide| counted.lost(&codes, guide));
+    println!("{:.4}", weighed / plain);
+    assert!(weighed < 0.6 * plain, "{weighed} {plain}");
+    assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
 }

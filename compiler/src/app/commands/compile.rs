@@ -55,6 +55,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             Some(_) => goal,
             None => goal.or_balanced(&wishes),
         },
+        planes: args.planes,
         probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,

@@ -6,16 +6,22 @@ use std::sync::Arc;
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Failure, check_room, open_model, print_json, tokenizer_of};
+use super::{Failure, check_room, in_use, open_model, print_json, setting_of, tokenizer_of};
 use crate::app::cli::EvalArgs;
 use crate::app::terminal::name;
-use crate::measure::{self, EvaluateError, Evaluation, Named, Protocol, Record, about_errors};
+use crate::measure::{
+    self, EvaluateError, Evaluation, Execution, Named, Protocol, Record, Touched, about_errors,
+};
 use crate::system::show::{interval, name_of};
 use crate::system::{memory, text};
 
 pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let model = open_model(&args.model)?;
     let tokenizer = tokenizer_of(&args.model, &model)?;
+    let setting = setting_of(&model, args.fraction).map_err(|error| Failure::Evaluate {
+        path: args.model.clone(),
+        error: error.into(),
+    })?;
     let reference = match &args.reference {
         None => None,
         Some(path) => {
@@ -56,7 +62,10 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         Protocol {
             context,
             chunks: args.chunks.map(|n| n as usize),
-            kv_type: args.kv.kv_type,
+            execution: Execution {
+                kv_type: args.kv.kv_type,
+                setting,
+            },
         },
         |done, all| {
             bar.set_length(all as u64);
@@ -92,6 +101,10 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
                 .zip(reference.as_ref())
                 .map(|(path, (other, _))| file(path, other)),
             text: name_of(&args.text),
+            touched: args.fraction.map(|_| Touched {
+                fraction: model.dial().fraction(setting),
+                bytes: model.dial().bytes(setting),
+            }),
             evaluation: result,
         })
     } else {
@@ -101,6 +114,9 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             "all"
         };
         show(&result, which, &args.model, args.reference.as_deref());
+        if args.fraction.is_some() {
+            say!("with {}", in_use(&model, setting));
+        }
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use super::{Failure, Opened, open_container, print_json};
 use crate::app::cli::FileArgs;
 use crate::app::terminal::{bounded, name};
-use crate::report::notes;
+use crate::report::{dial_lines, notes};
 use crate::system::show::{bytes_for_people, interval};
 
 /// Characters of a metadata text shown to people.
@@ -289,6 +289,9 @@ fn show_origin(manifest: &Manifest) {
             t.kl_before,
             t.kl_after
         );
+    }
+    for line in dial_lines(&manifest.dial) {
+        say!("{line}");
     }
     if let Some(quality) = &manifest.quality {
         show_quality(quality);

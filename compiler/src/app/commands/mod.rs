@@ -25,6 +25,7 @@ use htc_formats::htz::{Htz, HtzError};
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
+use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
 use htc_loader::sampling::SamplingError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
@@ -187,6 +188,7 @@ impl Failure {
             Failure::Compile(
                 CompileError::Plan(_)
                 | CompileError::PlanFile(_)
+                | CompileError::Planes { .. }
                 | CompileError::SameFile(_)
                 | CompileError::NoSuchLayer { .. }
                 | CompileError::Treatment(_)
@@ -382,6 +384,28 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
                 error,
             },
         })
+}
+
+/// What of a model is in use where a token may touch a part of its bytes.
+fn setting_of(model: &Model, fraction: Option<Fraction>) -> Result<Setting, ExecError> {
+    fraction.map_or(Ok(Setting::FULL), |fraction| model.dial().at(fraction))
+}
+
+/// What of a model is in use, in words.
+fn in_use(model: &Model, setting: Setting) -> String {
+    let dial = model.dial();
+    let used = setting.refinements.min(dial.refinements());
+    let all = dial.refinements();
+    let refinements = match all {
+        0 => String::new(),
+        _ => format!("{used} of {all} refinements, "),
+    };
+    format!(
+        "{refinements}{} of weights for every token ({:.1} % of {})",
+        bytes_for_people(dial.bytes(setting)),
+        100.0 * dial.fraction(setting),
+        bytes_for_people(dial.bytes(Setting::FULL)),
+    )
 }
 
 fn tokenizer_of(path: &Path, model: &Model) -> Result<Tokenizer, Failure> {

@@ -9,7 +9,9 @@ use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
 use htc_loader::{Cpu, Session};
 
-use super::{Failure, check_room, ignore_closed_pipe, open_model, tokenizer_of};
+use super::{
+    Failure, check_room, ignore_closed_pipe, in_use, open_model, setting_of, tokenizer_of,
+};
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::RunArgs;
 use crate::app::terminal::Output;
@@ -53,8 +55,11 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         path: args.model.clone(),
         error,
     };
+    let setting = setting_of(&model, args.fraction).map_err(|error| failed(error.into()))?;
+    let used = args.fraction.map(|_| in_use(&model, setting));
     let session = Session::with_kv_type(model, cpu, context, kv_type);
     let mut session = session.map_err(|error| failed(error.into()))?;
+    session.set(setting);
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
@@ -81,6 +86,9 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     };
     ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
     say!("{}", in_words(&summary));
+    if let Some(used) = used {
+        say!("{used}");
+    }
     if summary.stop == Stop::Context && context < full && args.tokens.is_none() {
         say!(
             "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \

@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::math::Weight;
-    use crate::math::codes::encode_bands;
+    use crate::math::codes::{Guide, encode_bands};
     use crate::system::random::Rng;
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
         };
         let codes = Code::all().map(|code| {
             let codes = Codes::uniform(code, 256).unwrap();
-            let bytes = encode_bands(&codes, weight, None, 0).unwrap();
+            let bytes = encode_bands(&codes, weight, Guide::default()).unwrap();
             let bands = Bands::new(&codes, 64, &bytes).unwrap();
             let mut row = [0.0; 256];
             let (mut missing, mut whole) = (0.0, 0.0);

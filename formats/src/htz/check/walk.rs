@@ -18,6 +18,8 @@ pub(super) struct Stored {
     /// Embedding and head.
     pub outside: Vec<StoredMatrix>,
     pub bases: Vec<StoredBasis>,
+    /// Matrices that are refined, in the order in which they come into use.
+    pub refined: Vec<MatrixId>,
 }
 
 pub(super) struct StoredMatrix {
@@ -80,6 +82,7 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
         let head = walk.stored(MatrixId::Head, None)?;
         stored.outside.push(head);
     }
+    walk.refinements(&mut stored)?;
     match walk.table.get(walk.index) {
         None => Ok(stored),
         Some(_) => Err(walk.order("the end of the table")),
@@ -185,6 +188,32 @@ impl<'a> Walk<'a> {
             return Err(tensor(entry, "shape", format!("[{rows}, {cols}]"), found));
         }
         Ok(entry)
+    }
+
+    /// What dense matrices lack, each once and in any order: the order says which come into use first. An
+    /// embedding whose rows are only looked up costs a row, so that it is not refined.
+    fn refinements(&mut self, stored: &mut Stored) -> Result<(), HtzError> {
+        while let Some(Role::Refinement { matrix }) = self.table.get(self.index).map(|e| e.role) {
+            let role = Role::Refinement { matrix };
+            let of = stored.slots.iter().chain(&stored.outside);
+            let base = of.clone().find(|found| found.matrix == matrix);
+            let tied = !of.clone().any(|found| found.matrix == MatrixId::Head);
+            let looked_up = matrix == MatrixId::Embedding && !tied;
+            let is_dense = base.is_some_and(|base| base.form == Form::Dense) && !looked_up;
+            if !is_dense || stored.refined.contains(&matrix) {
+                return Err(
+                    self.order("the refinement of a dense matrix that has none yet, or the end")
+                );
+            }
+            let (rows, cols) = matrix.shape(self.h);
+            let entry = self.any(role)?;
+            self.shaped(entry, rows as u64, cols as u64)?;
+            if entry.dtype != DType::Bands {
+                return Err(tensor(entry, "type", DType::Bands, entry.dtype));
+            }
+            stored.refined.push(matrix);
+        }
+        Ok(())
     }
 
     /// A row of plain numbers: they are read as they are, so no block type is allowed.

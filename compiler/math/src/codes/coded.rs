@@ -1,0 +1,82 @@
+//! Codes of a strip before they are packed.
+
+use htc_formats::bands::{BandsError, Kind, Packer, QUADS, STRIP_ROWS};
+
+/// Codes of a strip's rows, as yet in no file.
+#[derive(Clone, Debug, Default)]
+pub struct CodedStrip {
+    /// The scales of rows in bands of levels, and in those of trellises.
+    pub(super) rows: [Vec<f32>; 2],
+    pub(super) bands: Vec<CodedBand>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum CodedBand {
+    /// A scale for each row; for each quad a code for each weight, row by row.
+    Levels(Vec<u8>, [Vec<u8>; QUADS]),
+    /// For each quad a state for each weight, row by row.
+    Trellis([Vec<u16>; QUADS]),
+}
+
+impl CodedStrip {
+    /// Puts the rows of another behind these.
+    pub(super) fn append(&mut self, other: CodedStrip) {
+        if self.bands.is_empty() {
+            *self = other;
+            return;
+        }
+        for (rows, more) in self.rows.iter_mut().zip(other.rows) {
+            rows.extend(more);
+        }
+        for (band, more) in self.bands.iter_mut().zip(other.bands) {
+            match (band, more) {
+                (CodedBand::Levels(scales, quads), CodedBand::Levels(more_scales, more)) => {
+                    scales.extend(more_scales);
+                    quads
+                        .iter_mut()
+                        .zip(more)
+                        .for_each(|(to, of)| to.extend(of));
+                }
+                (CodedBand::Trellis(quads), CodedBand::Trellis(more)) => {
+                    quads
+                        .iter_mut()
+                        .zip(more)
+                        .for_each(|(to, of)| to.extend(of));
+                }
+                // Bands have the same code in all rows.
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes it as the strip of this index.
+    ///
+    /// # Errors
+    /// [`BandsError::Scale`] for the scale of a row that is none in f16.
+    pub fn pack(&self, strip: usize, packer: &mut Packer) -> Result<(), BandsError> {
+        for (kind, scales) in KINDS.into_iter().zip(&self.rows) {
+            for (r, &scale) in scales.iter().enumerate() {
+                packer.row_scale(kind, strip * STRIP_ROWS + r, scale)?;
+            }
+        }
+        for (band, coded) in self.bands.iter().enumerate() {
+            match coded {
+                CodedBand::Levels(scales, quads) => {
+                    packer.level_scales(strip, band, scales);
+                    for (quad, codes) in quads.iter().enumerate() {
+                        packer.levels(strip, band, quad, codes);
+                    }
+                }
+                CodedBand::Trellis(quads) => {
+                    for (quad, states) in quads.iter().enumerate() {
+                        packer.trellis(strip, band, quad, states);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In the order of [`CodedStrip::rows`].
+pub(super) const KINDS: [Kind; 2] = [Kind::Levels, Kind::Trellis];

@@ -1,0 +1,133 @@
+//! What follows feedback: sweeps of descent over levels, and the scales of rows by least squares.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef, Par};
+use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, QUAD, QUADS};
+
+use super::coded::KINDS;
+use super::strip::{Strip, half, over};
+use super::{BandsEncodeError, Levels};
+use crate::Feedback;
+
+impl Strip {
+    /// Half of the gradient of `tr(E C Eᵀ)` with its sign turned, `E C`.
+    pub fn slopes(&self, feedback: &Feedback, slopes: &mut Vec<f32>) {
+        let pairs = self.weights.iter().zip(&self.values);
+        let errors: Vec<f32> = pairs.map(|(w, value)| w - value).collect();
+        product(&errors, self.rows, feedback, slopes);
+    }
+
+    pub fn sweep_levels(
+        &mut self,
+        levels: &Levels,
+        feedback: &Feedback,
+        band: usize,
+        (scales, quads): (&[u8], &mut [Vec<u8>; QUADS]),
+        slopes: &mut [f32],
+    ) -> bool {
+        let n = self.cols;
+        let mut changed = false;
+        for r in 0..self.rows {
+            let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
+            let slopes = &mut slopes[r * n..][..n];
+            for c in 0..BAND {
+                let col = band * BAND + c;
+                let of_column = &feedback.moment[col * n..][..n];
+                let step = slopes[col] / of_column[col];
+                let before = self.values[r * n + col];
+                let nearest = levels.nearest(over(before + step, unit));
+                let value = f32::from(nearest.value) * unit;
+                // Nearer to the minimum, or not at all: of two that are as near the first stays.
+                if (value - before - step).abs() >= step.abs() {
+                    continue;
+                }
+                quads[c / QUAD][r * QUAD + c % QUAD] = nearest.code;
+                self.values[r * n + col] = value;
+                changed = true;
+                let moved = value - before;
+                for (slope, of) in slopes.iter_mut().zip(of_column) {
+                    *slope -= moved * of;
+                }
+            }
+        }
+        changed
+    }
+
+    /// The scales of rows by least squares under the second moment, codes fixed, and what they stand for then.
+    pub fn refit(
+        &mut self,
+        codes: &Codes,
+        feedback: &Feedback,
+        slopes: &mut Vec<f32>,
+    ) -> Result<(), BandsEncodeError> {
+        self.slopes(feedback, slopes);
+        let n = self.cols;
+        let of = |kind: Kind, values: &[f32]| -> Vec<f32> {
+            let kinds = codes.iter().flat_map(|code| [code.kind() == kind; BAND]);
+            let mask: Vec<bool> = kinds.collect();
+            let values = values.iter().zip(mask.iter().cycle());
+            values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
+        };
+        let parts = KINDS.map(|kind| {
+            let mut products = Vec::new();
+            let part = codes.has(kind).then(|| of(kind, &self.values));
+            if let Some(part) = &part {
+                product(part, self.rows, feedback, &mut products);
+            }
+            part.map(|part| (part, products))
+        });
+        for r in 0..self.rows {
+            let dot = |a: &[f32], b: &[f32]| -> f64 {
+                let pairs = a[r * n..][..n].iter().zip(&b[r * n..][..n]);
+                pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+            };
+            let slope = |i: usize| parts[i].as_ref().map_or(0.0, |(part, _)| dot(part, slopes));
+            let curve = |i: usize, j: usize| match (&parts[i], &parts[j]) {
+                (Some((part, _)), Some((_, products))) => dot(part, products),
+                _ => 0.0,
+            };
+            let (g, h) = ([slope(0), slope(1)], [curve(0, 0), curve(1, 1)]);
+            let cross = curve(0, 1);
+            let determinant = h[0] * h[1] - cross * cross;
+            let by = match [h[0] > 0.0, h[1] > 0.0] {
+                [true, true] if determinant > 1e-9 * h[0] * h[1] => [
+                    (g[0] * h[1] - g[1] * cross) / determinant,
+                    (g[1] * h[0] - g[0] * cross) / determinant,
+                ],
+                [true, false] => [g[0] / h[0], 0.0],
+                [false, true] => [0.0, g[1] / h[1]],
+                _ => [0.0, 0.0],
+            };
+            let mut factors = [1.0; 2];
+            for ((scales, by), factor) in self.coded.rows.iter_mut().zip(by).zip(&mut factors) {
+                if let Some(scale) = scales.get_mut(r) {
+                    // A factor that turns a row around or doubles it fits nothing.
+                    let fit = *scale * (1.0 + by.clamp(-0.5, 0.5) as f32);
+                    let before = std::mem::replace(scale, half(self.first + r, fit)?);
+                    *factor = over(*scale, before);
+                }
+            }
+            let bands = self.values[r * n..][..n].chunks_exact_mut(BAND);
+            for (values, code) in bands.zip(codes.iter()) {
+                let factor = factors[usize::from(code.kind() == KINDS[1])];
+                values.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `values · C`, `[rows, n]`.
+fn product(values: &[f32], rows: usize, feedback: &Feedback, out: &mut Vec<f32>) {
+    let n = feedback.order;
+    out.clear();
+    out.resize(rows * n, 0.0);
+    matmul(
+        MatMut::from_row_major_slice_mut(out, rows, n),
+        Accum::Replace,
+        MatRef::from_row_major_slice(values, rows, n),
+        MatRef::from_row_major_slice(&feedback.moment, n, n),
+        1.0,
+        Par::Seq,
+    );
+}

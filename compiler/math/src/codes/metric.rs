@@ -1,0 +1,43 @@
+//! How errors of four columns count together.
+
+use htc_formats::bands::QUAD;
+
+use crate::Feedback;
+
+/// How errors of four columns count together.
+pub(super) struct Metric {
+    /// What the columns behind cannot make up for of each.
+    pub diagonal: [f32; QUAD],
+    /// `N_qq⁻¹`.
+    pub inverse: [[f32; QUAD]; QUAD],
+}
+
+impl Metric {
+    /// Of columns whose errors those behind make up for.
+    pub fn behind(feedback: Option<&Feedback>, first: usize) -> Metric {
+        let mut inverse = [[0.0; QUAD]; QUAD];
+        for (i, row) in inverse.iter_mut().enumerate() {
+            row[i] = 1.0;
+        }
+        let Some(feedback) = feedback else {
+            return Metric {
+                diagonal: [1.0; QUAD],
+                inverse,
+            };
+        };
+        let n = feedback.order;
+        let factor = |i: usize, j: usize| feedback.factor[(first + i) * n + first + j];
+        let own = &feedback.importance()[first..][..QUAD];
+        let diagonal = std::array::from_fn(|i| {
+            let behind = (i + 1..QUAD).map(|j| factor(i, j).powi(2) * own[j]);
+            own[i] + behind.sum::<f32>()
+        });
+        // Column by column, from the diagonal upwards, of a triangular matrix with ones on its diagonal.
+        let above = (0..QUAD).flat_map(|j| (0..j).rev().map(move |i| (i, j)));
+        for (i, j) in above {
+            let sum: f32 = (i + 1..=j).map(|k| factor(i, k) * inverse[k][j]).sum();
+            inverse[i][j] = -sum;
+        }
+        Metric { diagonal, inverse }
+    }
+}

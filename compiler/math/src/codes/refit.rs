@@ -1,0 +1,127 @@
+//! The scales of columns by least squares, when all codes of a matrix are known.
+//!
+//! Where column `j` of what is stored, `V`, becomes `1 + δ_j` times as large, `tr(H E C Eᵀ)` is least for
+//! `A δ = g` with `A = C ∘ Vᵀ H V` and `g_j = Σ_i V_ij (H E C)_ij`.
+
+use faer::linalg::matmul::matmul;
+use faer::linalg::solvers::Solve;
+use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
+
+use super::RowFeedback;
+use crate::Feedback;
+
+/// Sums over the rows of a matrix.
+#[derive(Clone, Debug)]
+pub(super) struct ColumnFit {
+    cols: usize,
+    /// `Vᵀ H V [cols, cols]`.
+    gram: Vec<f32>,
+    /// `g [cols]`.
+    slope: Vec<f64>,
+    /// `V` and `E` of rows whose errors count together, until all of them are here.
+    values: Vec<f32>,
+    errors: Vec<f32>,
+}
+
+impl ColumnFit {
+    pub fn new(cols: usize) -> ColumnFit {
+        ColumnFit {
+            cols,
+            gram: vec![0.0; cols * cols],
+            slope: vec![0.0; cols],
+            values: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Counts the next rows, the first of which has this index.
+    pub fn add(
+        &mut self,
+        (first, values, errors): (usize, &[f32], &[f32]),
+        rows: Option<&RowFeedback>,
+        feedback: &Feedback,
+    ) {
+        let n = self.cols;
+        let end = first + values.len() / n;
+        let block = rows.and_then(|rows| rows.moment(first));
+        let Some((start, order, moment)) = block else {
+            let counts = |r: usize| rows.map_or(1.0, |rows| rows.weights()[r]);
+            let weighed = |x: &[f32]| -> Vec<f32> {
+                let rows = x.chunks_exact(n).zip(first..);
+                rows.flat_map(|(x, r)| x.iter().map(move |x| x * counts(r)))
+                    .collect()
+            };
+            self.fold(values, (&weighed(values), &weighed(errors)), feedback);
+            return;
+        };
+        self.values.extend_from_slice(values);
+        self.errors.extend_from_slice(errors);
+        if end < start + order {
+            return;
+        }
+        let (values, errors) = (
+            std::mem::take(&mut self.values),
+            std::mem::take(&mut self.errors),
+        );
+        let weighed = |x: &[f32]| product((moment, order), (x, order), n);
+        self.fold(&values, (&weighed(&values), &weighed(&errors)), feedback);
+    }
+
+    /// Adds rows, given `H V` and `H E`.
+    fn fold(&mut self, values: &[f32], (hv, he): (&[f32], &[f32]), feedback: &Feedback) {
+        let (n, rows) = (self.cols, values.len() / self.cols);
+        matmul(
+            MatMut::from_row_major_slice_mut(&mut self.gram, n, n),
+            Accum::Add,
+            MatRef::from_row_major_slice(values, rows, n).transpose(),
+            MatRef::from_row_major_slice(hv, rows, n),
+            1.0,
+            Par::Seq,
+        );
+        let slopes = product((he, rows), (&feedback.moment, n), n);
+        for (values, slopes) in values.chunks_exact(n).zip(slopes.chunks_exact(n)) {
+            for (sum, (v, s)) in self.slope.iter_mut().zip(values.iter().zip(slopes)) {
+                *sum += f64::from(*v) * f64::from(*s);
+            }
+        }
+    }
+
+    /// The parts `δ` by which columns grow; zero where `fits` says that they have no scale. `None` where the
+    /// system has no solution.
+    pub fn solve(&self, feedback: &Feedback, fits: &[bool]) -> Option<Vec<f64>> {
+        let n = self.cols;
+        let free: Vec<usize> = (0..n)
+            .filter(|&j| fits[j] && self.gram[j * n + j] > 0.0)
+            .collect();
+        let entry = |i: usize, j: usize| {
+            let at = |i: usize, j: usize| f64::from(self.gram[i * n + j]);
+            0.5 * (at(i, j) + at(j, i)) * f64::from(feedback.moment[i * n + j])
+        };
+        let mut system = Mat::from_fn(free.len(), free.len(), |a, b| entry(free[a], free[b]));
+        for a in 0..free.len() {
+            system[(a, a)] *= 1.0 + 1e-3;
+        }
+        let llt = system.llt(Side::Lower).ok()?;
+        let right = Mat::from_fn(free.len(), 1, |a, _| self.slope[free[a]]);
+        let solved = llt.solve(&right);
+        let mut found = vec![0.0; n];
+        for (a, &j) in free.iter().enumerate() {
+            found[j] = solved[(a, 0)];
+        }
+        Some(found)
+    }
+}
+
+/// `a [rows, _] · b [_, cols]`.
+fn product((a, rows): (&[f32], usize), (b, inner): (&[f32], usize), cols: usize) -> Vec<f32> {
+    let mut out = vec![0.0; rows * cols];
+    matmul(
+        MatMut::from_row_major_slice_mut(&mut out, rows, cols),
+        Accum::Replace,
+        MatRef::from_row_major_slice(a, rows, inner),
+        MatRef::from_row_major_slice(b, inner, cols),
+        1.0,
+        Par::Seq,
+    );
+    out
+}

@@ -1,0 +1,237 @@
+//! What errors of rows count, and how those of the rows above are made up for by the rows below.
+//!
+//! With the second moment `H` of the gradients at the outputs beside `C` of the inputs the errors `E` cost
+//! `½ tr(H E C Eᵀ)` (a Kronecker-factored Hessian: Martens and Grosse 2015). For `H = M G Mᵀ` with `M` upper
+//! triangular in blocks of rows, ones on its diagonal, and `G` block-diagonal, and `C = N D Nᵀ` as in
+//! [`Feedback`](crate::Feedback),
+//!
+//! ```text
+//! tr(H E C Eᵀ) = ‖G^½ Mᵀ E N D^½‖²,      (Mᵀ E)_b = E_b + Σ_{a<b} M_abᵀ E_a
+//! ```
+//!
+//! so that the best that the rows of block `b` can do, given those above, is to be coded, with feedback along
+//! columns, as if they were `W_b + Σ_{a<b} M_abᵀ E_a`, and each as important as `G_b` says (Tseng et al. 2025,
+//! "YAQA", in blocks of rows). Of `G_b` the diagonal is looked at.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, MatMut, MatRef, Par};
+
+use crate::FactoriseError;
+use crate::feedback::{SMALLEST_DAMPING, cholesky};
+
+/// Rows that are coded before what they lose is put back by those below.
+pub(super) const STEP: usize = 32;
+
+/// A square on the diagonal of the second moment of outputs.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputBlock<'a> {
+    /// Its first row and column.
+    pub first: usize,
+    /// Its rows.
+    pub order: usize,
+    /// Its lower triangle, row by row: `order (order + 1) / 2` numbers.
+    pub lower: &'a [f32],
+}
+
+/// What errors of rows count, and how they are made up for by the rows below: of one matrix.
+#[derive(Clone, Debug)]
+pub struct RowFeedback {
+    /// By row, in units of their mean.
+    weights: Vec<f32>,
+    blocks: Vec<Block>,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    first: usize,
+    order: usize,
+    /// `M [order, order]`, row-major; read to the right of the blocks on its diagonal.
+    factor: Vec<f32>,
+    /// `H [order, order]`, row-major and whole, in the units of the weights.
+    moment: Vec<f32>,
+}
+
+impl RowFeedback {
+    /// Of rows whose errors have nothing to do with each other, and count as much as this.
+    pub fn of_weights(mut weights: Vec<f32>) -> RowFeedback {
+        normalise(&mut weights);
+        RowFeedback {
+            weights,
+            blocks: Vec::new(),
+        }
+    }
+
+    /// Of the blocks of a second moment, one after the other, and `damping` times the mean of its diagonal. What
+    /// lies beside them is zero.
+    ///
+    /// # Errors
+    /// Blocks that are not definite in spite of the damping, or a damping that is not a finite number of at
+    /// least zero.
+    pub fn new(blocks: &[OutputBlock<'_>], damping: f64) -> Result<RowFeedback, FactoriseError> {
+        if !damping.is_finite() || damping < 0.0 {
+            return Err(FactoriseError::Damping { found: damping });
+        }
+        let diagonal = |of: &OutputBlock<'_>| -> f64 {
+            let of_row = (0..of.order).map(|i| f64::from(of.lower[i * (i + 3) / 2]));
+            of_row.sum()
+        };
+        let rows: usize = blocks.iter().map(|of| of.order).sum();
+        let mean = blocks.iter().map(diagonal).sum::<f64>() / rows.max(1) as f64;
+        // Outputs that count for nothing are like outputs that count alike.
+        let unit = if mean > 0.0 { mean } else { 1.0 };
+        let mut found = RowFeedback {
+            weights: Vec::with_capacity(rows),
+            blocks: Vec::with_capacity(blocks.len()),
+        };
+        for of in blocks {
+            let block = Block::new(
+                of,
+                (unit, damping.max(SMALLEST_DAMPING)),
+                &mut found.weights,
+            )?;
+            found.blocks.push(block);
+        }
+        normalise(&mut found.weights);
+        Ok(found)
+    }
+
+    /// What an error of a row counts that the rows below do not make up for, in units of the mean.
+    pub fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
+    /// The block that a row is in: its first row, its rows, and its second moment.
+    pub(super) fn moment(&self, row: usize) -> Option<(usize, usize, &[f32])> {
+        let mut blocks = self.blocks.iter();
+        let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
+        Some((found.first, found.order, &found.moment))
+    }
+
+    /// Rows that are coded together: all of a strip where none makes up for another.
+    pub(super) fn step(&self) -> Option<usize> {
+        (!self.blocks.is_empty()).then_some(STEP)
+    }
+}
+
+/// In units of the mean; ones where that is zero.
+fn normalise(weights: &mut [f32]) {
+    let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+    let mean = (sum / weights.len().max(1) as f64) as f32;
+    match mean > 0.0 {
+        true => weights.iter_mut().for_each(|w| *w /= mean),
+        false => weights.fill(1.0),
+    }
+}
+
+impl Block {
+    /// The factor of a block, whose `G` goes behind the weights of the blocks before.
+    fn new(
+        of: &OutputBlock<'_>,
+        (unit, added): (f64, f64),
+        weights: &mut Vec<f32>,
+    ) -> Result<Block, FactoriseError> {
+        let n = of.order;
+        let entry = |row: usize, col: usize| {
+            let own = if row == col { added } else { 0.0 };
+            let (row, col) = (row.max(col), row.min(col));
+            f64::from(of.lower[row * (row + 1) / 2 + col]) / unit + own
+        };
+        // From below: what the last rows leave unexplained of the first comes first in a Cholesky factor.
+        let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
+            true => entry(n - 1 - i, n - 1 - j),
+            false => 0.0,
+        });
+        cholesky(&mut reversed)?;
+        // `H = U Uᵀ` with `U` upper triangular.
+        let upper = |i: usize, j: usize| reversed[(n - 1 - i, n - 1 - j)];
+        let mut factor = vec![0.0; n * n];
+        let mut solved = vec![0.0; STEP];
+        for start in (0..n).step_by(STEP) {
+            let end = (start + STEP).min(n);
+            for i in start..end {
+                let own = (i..end).map(|j| upper(i, j).powi(2));
+                weights.push(own.sum::<f64>() as f32);
+            }
+            // `M_ab = U_ab U_bb⁻¹`, row by row from the left.
+            for row in 0..start {
+                for j in start..end {
+                    let before = (start..j).map(|k| solved[k - start] * upper(k, j));
+                    solved[j - start] = (upper(row, j) - before.sum::<f64>()) / upper(j, j);
+                    factor[row * n + j] = solved[j - start] as f32;
+                }
+            }
+        }
+        let whole = (0..n * n).map(|at| entry(at / n, at % n) as f32);
+        Ok(Block {
+            first: of.first,
+            order: n,
+            factor,
+            moment: whole.collect(),
+        })
+    }
+}
+
+/// What rows are to make up for of those above, while a matrix is coded from the top down.
+#[derive(Clone, Debug)]
+pub(super) struct Carried<'a> {
+    rows: Option<&'a RowFeedback>,
+    cols: usize,
+    /// The block that is being coded.
+    block: usize,
+    /// `Mᵀ E [order, cols]` of it.
+    moved: Vec<f32>,
+}
+
+impl<'a> Carried<'a> {
+    pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
+        Carried {
+            rows,
+            cols,
+            block: usize::MAX,
+            moved: Vec::new(),
+        }
+    }
+
+    /// What a row of the matrix is to make up for, of the rows coded so far; `None` where there is nothing.
+    pub fn of_row(&self, row: usize) -> Option<&[f32]> {
+        let block = self.rows?.blocks.get(self.block)?;
+        let at = row.checked_sub(block.first)?;
+        (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
+    }
+
+    /// Notes the errors `[_, cols]` of the rows that were coded next.
+    pub fn put(&mut self, first: usize, errors: &[f32]) {
+        let Some(rows) = self.rows else { return };
+        let Some(index) = rows
+            .blocks
+            .iter()
+            .position(|of| (of.first..of.first + of.order).contains(&first))
+        else {
+            return;
+        };
+        let (block, n) = (&rows.blocks[index], self.cols);
+        if self.block != index {
+            self.block = index;
+            self.moved.clear();
+            self.moved.resize(block.order * n, 0.0);
+        }
+        let count = errors.len() / n.max(1);
+        let (at, order) = (first - block.first, block.order);
+        let below = at + count;
+        if below >= order {
+            return;
+        }
+        let factor = MatRef::from_row_major_slice(&block.factor, order, order);
+        let moved = MatMut::from_row_major_slice_mut(&mut self.moved, order, n);
+        matmul(
+            moved.subrows_mut(below, order - below),
+            Accum::Add,
+            factor
+                .submatrix(at, below, count, order - below)
+                .transpose(),
+            MatRef::from_row_major_slice(errors, count, n),
+            1.0,
+            Par::Seq,
+        );
+    }
+}

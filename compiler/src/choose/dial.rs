@@ -1,0 +1,96 @@
+//! What an elastic artifact is at parts of its bytes.
+
+use htc_formats::htz::DialPoint;
+use htc_loader::dial::{Dial, Fraction, Setting};
+
+use super::bench::Bench;
+use super::request::ChoiceRequest;
+use super::{Chosen, TrialError};
+use crate::event::Watch;
+use crate::make::Inputs;
+use crate::make::work::Work;
+use crate::system::clock::StageClock;
+
+/// Points of a dial that are measured: both ends, and those between at equal distances.
+pub const DIAL_POINTS: usize = 5;
+
+/// Measures what was chosen at parts of its bytes, on the windows that decided nothing, and writes that and its quality
+/// into it.
+///
+/// # Errors
+/// [`TrialError`].
+pub fn measure_dial(
+    inputs: &Inputs,
+    chosen: &mut Chosen,
+    wanted: ChoiceRequest,
+    work: &Work,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<(), TrialError> {
+    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
+    let Some(windows) = held_out.and_then(|held_out| wanted.reporting(held_out)) else {
+        chosen.notes.push(
+            "what the artifact is at parts of its bytes was not measured: no held-out window is left for that; \
+             a longer text, or --held-out, gives some"
+                .to_owned(),
+        );
+        return Ok(());
+    };
+    let bench = Bench::new(inputs, work, clock, watch)?;
+    let key = chosen.built.key;
+    let model = bench.made(key)?;
+    let dial = model.dial();
+    let mut points = Vec::new();
+    for setting in settings(dial) {
+        let (evaluation, distance) = bench.evaluate_at(&model, setting, &windows)?;
+        points.push(DialPoint {
+            refinements: setting.refinements as u64,
+            bytes: dial.bytes(setting),
+            fraction: dial.fraction(setting),
+            kl: distance.kl.max(0.0),
+            perplexity_ratio: distance.perplexity_ratio,
+        });
+        if setting.refinements == dial.refinements() {
+            let found = (evaluation, distance);
+            let note = bench.put_quality(key, &windows, chosen.choosing, &found)?;
+            chosen.notes.extend(note);
+            chosen.quality = Some(found.0);
+        }
+    }
+    // A perplexity may be beyond all numbers.
+    if points
+        .iter()
+        .all(|point| point.perplexity_ratio.is_finite())
+    {
+        bench.put_dial(key, points.clone())?;
+    }
+    chosen.dial = points;
+    Ok(())
+}
+
+/// The settings that are measured, from the bases alone to all of it.
+fn settings(dial: &Dial) -> Vec<Setting> {
+    let setting = |refinements| Setting {
+        refinements,
+        ..Setting::FULL
+    };
+    let (least, all) = (setting(0), dial.refinements());
+    let mut found = vec![least];
+    let first = dial.fraction(least);
+    for step in 1..DIAL_POINTS - 1 {
+        let part = step as f64 / (DIAL_POINTS - 1) as f64;
+        let between = Fraction::new(first + (1.0 - first) * part);
+        let between = between.and_then(|fraction| dial.at(fraction));
+        // Large matrices may leave nothing between two points.
+        if let Ok(between) = between
+            && between.refinements < all
+            && found
+                .last()
+                .is_some_and(|last| between.refinements > last.refinements)
+        {
+            found.push(between);
+        }
+    }
+    found.push(setting(all));
+    found
+}

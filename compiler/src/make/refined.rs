@@ -1,0 +1,161 @@
+//! An artifact with what its matrices lack as planes of their own.
+
+use htc_formats::DType;
+use htc_formats::htz::{
+    DialPoint, Digest, HtzError, HtzWriter, Manifest, QualityRecord, TensorEntry,
+};
+use htc_formats::model::Role;
+use htc_formats::source::ModelFile;
+
+use super::journal::Left;
+use super::work::Work;
+use super::{Built, Inputs, MakeError};
+use crate::event::{Event, Watch};
+use crate::order::Ordered;
+use crate::plan::{Form, Plan, Refinement, UnitPlan};
+use crate::request::Treatment;
+use crate::system::ordered;
+use crate::unit::{self, Found, ModelTreatment, UnitsError};
+
+/// Refinements that are made before their turn to be written comes, for each thread.
+const AHEAD: usize = 2;
+
+impl Inputs<'_> {
+    /// Bytes of the artifact that an artifact with these refinements is.
+    ///
+    /// # Errors
+    /// What a reader would find wrong with it.
+    pub fn refined_bytes(
+        &self,
+        base: &Manifest,
+        refinements: &[Refinement],
+        points: usize,
+    ) -> Result<u64, HtzError> {
+        let draft = self.refined_draft(base, refinements, points);
+        HtzWriter::length_of(draft, std::slice::from_ref(self.tokenizer))
+    }
+
+    /// The manifest of an artifact with refinements before they are made, with room for so many points of its dial.
+    fn refined_draft(
+        &self,
+        base: &Manifest,
+        refinements: &[Refinement],
+        points: usize,
+    ) -> Manifest {
+        let mut draft = base.clone();
+        for refinement in refinements {
+            let member = &refinement.member;
+            let matrix = member.matrix;
+            let stored = draft.tensor(matrix.weight()).map(|entry| &entry.name);
+            let name = stored.map_or_else(|| matrix.to_string(), Clone::clone);
+            let name = name.strip_suffix(".weight").unwrap_or(&name);
+            let entry = TensorEntry::new(
+                format!("{name}.refinement"),
+                Role::Refinement { matrix },
+                DType::Bands,
+                member.rows,
+                member.cols,
+            );
+            draft
+                .tensors
+                .push(entry.with_codes(Some(refinement.codes.clone())));
+        }
+        for feature in Manifest::required_features(&draft.hyper, &draft.tensors) {
+            if !draft.requires.contains(&feature) {
+                draft.requires.push(feature);
+            }
+        }
+        draft.quality = self.measured.then(QualityRecord::draft);
+        draft.dial = match (self.measured, refinements) {
+            (false, _) | (_, []) => Vec::new(),
+            (true, _) => vec![DialPoint::default(); points],
+        };
+        draft
+    }
+
+    /// Makes the artifact that has these refinements, with room for so many points of its dial, and is else as one
+    /// that is complete; or finds it. The other stays. What is written when that is interrupted is written anew.
+    ///
+    /// # Errors
+    /// [`MakeError`].
+    pub fn refined(
+        &self,
+        built: &Built,
+        plan: &Plan,
+        (refinements, points): (&[Refinement], usize),
+        work: &Work,
+        watch: Watch,
+    ) -> Result<Built, MakeError> {
+        let base = work.artifact(built.key).open()?;
+        let draft = self.refined_draft(base.manifest(), refinements, points);
+        let mut named = format!("refined {} {points}\n", built.key);
+        for of in refinements {
+            named.push_str(&format!("{} {}\n", of.member.matrix, of.codes));
+        }
+        let key = Digest::of(named.as_bytes());
+        let bytes = HtzWriter::length_of(draft.clone(), std::slice::from_ref(self.tokenizer))?;
+        let artifact = work.artifact(key);
+        let (left, mut journal) = artifact.journal::<Found>(watch)?;
+        if !artifact.is_complete(left.complete) {
+            journal.rewrite(&Left::<Found>::default())?;
+            let (name, partial) = (artifact.complete(), artifact.partial());
+            let sections = vec![self.tokenizer.clone()];
+            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
+            writer.take_over(&[])?;
+            for entry in &base.manifest().tensors {
+                writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
+                watch.check()?;
+            }
+            let base = ModelFile::from_htz(&base)?;
+            self.write_refinements(&base, plan, refinements, &mut writer, watch)?;
+            writer.finish(|_| {})?;
+            journal.complete(Digest::of(artifact.open()?.head()))?;
+        }
+        Ok(Built {
+            key,
+            record: built.record.clone(),
+            treated: built.treated.clone(),
+            bytes,
+        })
+    }
+
+    /// Codes what a base lacks, on several threads, and writes it in order.
+    fn write_refinements(
+        &self,
+        base: &ModelFile,
+        plan: &Plan,
+        refinements: &[Refinement],
+        writer: &mut HtzWriter,
+        watch: Watch,
+    ) -> Result<(), MakeError> {
+        let treatment = ModelTreatment::new(Treatment::default(), self.calibration);
+        let treatment = treatment.in_order(self.order);
+        let treatment = treatment.with_effort(plan.request().effort);
+        let source = Ordered::new(self.source, self.order).less(base);
+        watch.tell(Event::Planned(refinements.len()));
+        ordered::for_each(
+            self.threads,
+            refinements.len(),
+            AHEAD * self.threads,
+            |index| {
+                let Refinement { member, codes, .. } = &refinements[index];
+                let unit = UnitPlan {
+                    members: vec![member.clone()],
+                    form: Form::Bands {
+                        codes: codes.clone(),
+                    },
+                    notes: Vec::new(),
+                };
+                let made = unit::factorise(&source, &unit, &treatment);
+                made.map_err(|error| MakeError::from(UnitsError::of(self.source)(error)))
+            },
+            |index, factors| {
+                let matrix = refinements[index].member.matrix;
+                for bytes in &factors.tensors {
+                    writer.write_tensor(Role::Refinement { matrix }, bytes)?;
+                }
+                Ok::<_, MakeError>(watch.done(&matrix.to_string())?)
+            },
+        )
+    }
+}

@@ -1,0 +1,98 @@
+//! What errors of a matrix' rows count, and how rows make up for those above: from the gradients at its outputs.
+
+use htc_formats::model::MatrixId;
+
+use super::{ModelTreatment, UnitError, weight_name};
+use crate::calibrate::Place;
+use crate::gradient::{Gradients, MomentBlock};
+use crate::math::codes::{OutputBlock, RowFeedback};
+use crate::order::{Ordered, reordered, reordered_triangle};
+
+/// Part of the mean of a second moment's diagonal that is added to all of it: gradients are those of some
+/// thousand tokens, drawn by the model.
+const DAMPING: f64 = 0.2;
+
+/// The same of what the rows of a vocabulary count: those that a text lacks matter in another.
+const DAMPING_OF_TOKENS: f64 = 0.1;
+
+/// Of a matrix in the order in which it is stored, that reads in this place; `None` where no gradients are known.
+///
+/// # Errors
+/// Gradients of another model, or a second moment that is none.
+pub(super) fn row_feedback(
+    source: &Ordered<'_>,
+    matrix: MatrixId,
+    place: Option<Place>,
+    treatment: &ModelTreatment,
+) -> Result<Option<RowFeedback>, UnitError> {
+    let Some(gradients) = treatment.gradients() else {
+        return Ok(None);
+    };
+    if !matches!(matrix, MatrixId::Slot { .. }) {
+        let weights = of_tokens(gradients, matrix, place, treatment)?;
+        return Ok(Some(damped(weights, DAMPING_OF_TOKENS)));
+    }
+    let outputs = gradients.of(matrix)?;
+    let order = source.order().and_then(|order| order.outputs(matrix));
+    let blocks = match (order, outputs.blocks) {
+        (None, blocks) => blocks,
+        (Some(order), blocks) if blocks.len() == 1 => blocks
+            .into_iter()
+            .map(|block| MomentBlock {
+                lower: reordered_triangle(&block.lower, order),
+                ..block
+            })
+            .collect(),
+        // What is in a block is in several when it is stored.
+        (Some(order), _) => {
+            let weights = reordered(&outputs.diagonal, order);
+            return Ok(Some(damped(weights, DAMPING)));
+        }
+    };
+    let blocks: Vec<OutputBlock<'_>> = blocks
+        .iter()
+        .map(|of| OutputBlock {
+            first: of.first,
+            order: of.order,
+            lower: &of.lower,
+        })
+        .collect();
+    let made = RowFeedback::new(&blocks, DAMPING).map_err(|error| UnitError::Factorise {
+        tensor: weight_name(source, matrix),
+        source: error,
+    })?;
+    Ok(Some(made))
+}
+
+/// Rows that do not make up for each other.
+fn damped(mut weights: Vec<f32>, damping: f64) -> RowFeedback {
+    let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+    let added = (damping * sum / weights.len().max(1) as f64) as f32;
+    weights.iter_mut().for_each(|w| *w += added);
+    RowFeedback::of_weights(weights)
+}
+
+/// What the rows of an embedding or a head cost: where they give logits by the gradients there and the size of what
+/// they read, where they are looked up by how often and the size of the gradients there.
+fn of_tokens(
+    gradients: &Gradients,
+    matrix: MatrixId,
+    place: Option<Place>,
+    treatment: &ModelTreatment,
+) -> Result<Vec<f32>, UnitError> {
+    let mut all = Vec::with_capacity(2);
+    if let Some(read) = place.and_then(|place| treatment.mean_square(place)) {
+        all.push((gradients.of(MatrixId::Head)?.diagonal, read));
+    }
+    if matrix == MatrixId::Embedding {
+        let size = gradients.of(matrix)?.mean_diagonal;
+        all.push((gradients.shares()?, size));
+    }
+    let mut weights = vec![0.0; all.first().map_or(0, |(rows, _)| rows.len())];
+    for (rows, size) in all {
+        for (weight, row) in weights.iter_mut().zip(rows) {
+            *weight += (f64::from(row) * size) as f32;
+        }
+    }
+    Ok(weights)
+}

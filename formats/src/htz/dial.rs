@@ -1,0 +1,105 @@
+//! The dial: what an artifact with refinements is at parts of its bytes.
+
+use serde::{Deserialize, Serialize};
+
+use super::check::is_refinement;
+use super::quality::LONGEST_NUMBER;
+use super::{HtzError, Manifest};
+
+/// Points that a dial has at most.
+const MOST: usize = 64;
+
+/// What an artifact is where its first refinements are in use and the others are not, measured on the windows that
+/// the quality is measured on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DialPoint {
+    /// Refinements in use.
+    pub refinements: u64,
+    /// Bytes of the weights that every token touches.
+    pub bytes: u64,
+    /// The same as a part of those with all refinements in use.
+    pub fraction: f64,
+    /// Mean Kullback–Leibler divergence of its distributions from the source's, nats.
+    pub kl: f64,
+    /// Its perplexity over that of the source.
+    pub perplexity_ratio: f64,
+}
+
+impl DialPoint {
+    /// With the longest numbers.
+    pub(super) fn longest() -> DialPoint {
+        DialPoint {
+            refinements: u64::MAX,
+            bytes: u64::MAX,
+            fraction: LONGEST_NUMBER,
+            kl: LONGEST_NUMBER,
+            perplexity_ratio: LONGEST_NUMBER,
+        }
+    }
+}
+
+/// Checks that the points are some of this artifact, from its bases to all of it.
+pub(super) fn check(manifest: &Manifest) -> Result<(), HtzError> {
+    let points = &manifest.dial;
+    let fault = |property: &str, expected: String, found: String| {
+        Err(HtzError::Dial {
+            property: property.to_owned(),
+            expected,
+            found,
+        })
+    };
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Ok(());
+    };
+    let entries = manifest.tensors.iter();
+    let refined = entries.filter(|entry| is_refinement(entry.role)).count() as u64;
+    if points.len() > MOST || refined == 0 {
+        let expected = match refined {
+            0 => "none without refinements".to_owned(),
+            _ => format!("at most {MOST}"),
+        };
+        return fault("number of points", expected, points.len().to_string());
+    }
+    if (first.refinements, last.refinements) != (0, refined) {
+        let found = format!("{} and {}", first.refinements, last.refinements);
+        let expected = format!("0 and {refined}");
+        return fault(
+            "refinements of the first and the last point",
+            expected,
+            found,
+        );
+    }
+    for (before, after) in points.iter().zip(&points[1..]) {
+        if before.refinements >= after.refinements || before.bytes >= after.bytes {
+            let found = format!("{} behind {}", after.refinements, before.refinements);
+            return fault(
+                "refinements of a point",
+                "more than before, and more bytes".to_owned(),
+                found,
+            );
+        }
+    }
+    for point in points {
+        let expected = point.bytes as f64 / last.bytes.max(1) as f64;
+        if (point.fraction - expected).abs() > 1e-6 {
+            return fault("fraction", expected.to_string(), point.fraction.to_string());
+        }
+        let is_measured = point.kl.is_finite() && point.kl >= 0.0;
+        if !is_measured {
+            return fault(
+                "kl",
+                "a finite number, not negative".to_owned(),
+                point.kl.to_string(),
+            );
+        }
+        let ratio = point.perplexity_ratio;
+        if !(ratio.is_finite() && ratio > 0.0) {
+            return fault(
+                "perplexity_ratio",
+                "a finite number above zero".to_owned(),
+                ratio.to_string(),
+            );
+        }
+    }
+    Ok(())
+}

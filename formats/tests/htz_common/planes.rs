@@ -1,0 +1,48 @@
+//! A small artifact with refinements.
+
+use htc_formats::DType;
+use htc_formats::bands::Codes;
+use htc_formats::htz::{DialPoint, Manifest, TensorEntry};
+use htc_formats::model::{MatrixId, Role, Slot};
+
+use super::{Model, banded, bands};
+
+/// [`banded`] with what three of its matrices lack, in an order that is not that of execution, and its dial.
+pub fn refined() -> Model {
+    let mut model = banded();
+    let slot = |slot| MatrixId::Slot { layer: 0, slot };
+    for (seed, (matrix, codes)) in [
+        (slot(Slot::Down), "1:t2x2"),
+        (MatrixId::Head, "1:l2x1"),
+        (slot(Slot::Q), "1:l3x1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let codes: Codes = codes.parse().expect("codes");
+        let (rows, cols) = matrix.shape(&model.manifest.hyper);
+        let role = Role::Refinement { matrix };
+        let entry = TensorEntry::new(role.to_string(), role, DType::Bands, rows, cols);
+        let entry = entry.with_codes(Some(codes.clone()));
+        model.manifest.tensors.push(entry);
+        model
+            .data
+            .push((role, bands(&codes, rows, 90 + seed as u64)));
+    }
+    let manifest = &mut model.manifest;
+    manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
+    manifest.dial = [
+        (0, 5000, 0.02, 1.02),
+        (2, 6000, 0.01, 1.01),
+        (3, 8000, 0.005, 0.999),
+    ]
+    .map(|(refinements, bytes, kl, perplexity_ratio)| DialPoint {
+        refinements,
+        bytes,
+        fraction: bytes as f64 / 8000.0,
+        kl,
+        perplexity_ratio,
+    })
+    .to_vec();
+    model
+}

@@ -1,0 +1,238 @@
+//! `htc compile --planes 2`: elastic artifacts, and `--fraction` of those who execute them.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Instant;
+
+use htc_formats::model::Role;
+use htc_formats::source::ModelFile;
+use htc_loader::backend::Reference;
+use htc_loader::dial::{Fraction, Setting};
+use htc_loader::kv::KvType;
+use htc_loader::{Backend, Cpu, Model, Session};
+use htc_tests::artifact::Artifact;
+use htc_tests::logits::largest_difference;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::{list, number};
+
+const SIZE: u64 = 110_000;
+
+/// A model of which half of the bytes remain, on some windows of words.
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        let tiny = TinyModel {
+            ffn: 192,
+            ..TinyModel::default()
+        };
+        scratch.file("model.gguf", tiny.bytes());
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", &model, "-o", scratch.path(name), "--force"]
+        .args(["--context", "32", "--calibration-tokens", "8192"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--report", "json", "--effort", "fast"])
+        .args(options)
+}
+
+fn elastic(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    let size = SIZE.to_string();
+    let options = [&["--file-size", &size, "--planes", "2"], options].concat();
+    compile(scratch, name, &options)
+}
+
+fn logits<B: Backend>(file: &ModelFile, mut backend: B, setting: Setting) -> Vec<f32> {
+    let tokens = [1, 5, 9, 3, 7, 11, 2, 8];
+    let model = Model::load(file.clone(), &mut backend).unwrap();
+    let session = Session::with_kv_type(model, backend, tokens.len(), KvType::F32);
+    let mut session = session.unwrap();
+    session.set(setting);
+    session.step(&tokens).unwrap().to_vec()
+}
+
+/// Of the size that was asked for, from below; the further the dial the closer, in the report, in the artifact, and
+/// where it is measured again.
+#[test]
+fn an_elastic_artifact_is_closer_the_more_of_it_is_touched() {
+    let scratch = Scratch::new();
+    let report = elastic(&scratch, "e.htz", &["--tune", "4"]).run().json();
+    let path = scratch.path("e.htz");
+    htc!["verify", &path].run().ok();
+    let bytes = fs::metadata(&path).unwrap().len();
+    assert!(bytes <= SIZE && bytes > SIZE - 4096, "{bytes}");
+    assert_eq!(number(&report, "/bytes/after"), bytes as f64);
+    let artifact = Artifact::open(&path);
+    let dial = &artifact.manifest.dial;
+    assert_eq!(list(&report, "/dial").len(), dial.len());
+    let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
+    assert!(dial.len() > 2 && first.fraction < 0.75, "{dial:?}");
+    assert!(last.kl < 0.5 * first.kl, "{dial:?}");
+    let quality = artifact.manifest.quality.as_ref().unwrap();
+    assert_eq!(quality.kl.value, last.kl);
+    // Refinements lie behind all bases.
+    let roles: Vec<Role> = artifact.manifest.tensors.iter().map(|t| t.role).collect();
+    let is_refinement = |role: &Role| matches!(role, Role::Refinement { .. });
+    let bases = roles.iter().position(is_refinement).unwrap();
+    assert!(roles[bases..].iter().all(is_refinement));
+    assert_eq!(last.refinements as usize, roles.len() - bases);
+    let kl = |fraction: f64| {
+        let measured = htc!["eval", &path, "--json", "--context", "32", "--chunks", "8"]
+            .args(["--text".into(), scratch.path("words.txt")])
+            .args(["--reference".into(), scratch.path("model.gguf")])
+            .args(["--fraction", &fraction.to_string()])
+            .run()
+            .json();
+        let touched = number(&measured, "/touched/fraction");
+        assert!(touched <= fraction + 1e-3 && touched > fraction - 0.2);
+        number(&measured, "/kl")
+    };
+    let (base, whole) = (kl(first.fraction), kl(1.0));
+    assert!(whole < 0.5 * base, "{whole} {base}");
+    let said = htc!["inspect", &path].run().ok().stderr;
+    assert!(said.contains("fraction   bytes touched"), "{said}");
+}
+
+/// Every setting computes what base and refinement are together: against float64, and all of it against the export as
+/// plain numbers.
+#[test]
+fn what_is_in_use_is_added_to_the_bases() {
+    let scratch = Scratch::new();
+    elastic(&scratch, "e.htz", &[]).run().ok();
+    let path = scratch.path("e.htz");
+    let file = ModelFile::open(&path).unwrap();
+    let model = Model::bind(file.clone()).unwrap();
+    let dial = model.dial();
+    let cpu = || Cpu::with_threads(2).unwrap();
+    let whole = logits(&file, cpu(), Setting::FULL);
+    let mut before: Option<Vec<f32>> = None;
+    for refinements in 0..=dial.refinements() {
+        let setting = Setting {
+            refinements,
+            ..Setting::FULL
+        };
+        let exact = logits(&file, Reference, setting);
+        let found = logits(&file, cpu(), setting);
+        // Activations in eight bits, in a model of few numbers.
+        let difference = largest_difference(&found, &exact);
+        assert!(difference < 0.15, "{refinements}: {difference:.2e}");
+        // Every refinement counts.
+        if let Some(before) = &before {
+            let moved = largest_difference(before, &exact);
+            assert!(moved > 1e-3, "{refinements}: {moved:.2e}");
+        }
+        before = Some(exact);
+    }
+    let bases = Setting {
+        refinements: 0,
+        ..Setting::FULL
+    };
+    let moved = largest_difference(&logits(&file, cpu(), bases), &whole);
+    assert!(moved > 0.3, "{moved:.2e}");
+    let exported = scratch.path("whole.gguf");
+    htc!["export", &path, "-o", &exported, "--as", "f32"]
+        .run()
+        .ok();
+    let plain = logits(
+        &ModelFile::open(&exported).unwrap(),
+        Reference,
+        Setting::FULL,
+    );
+    let difference = largest_difference(&logits(&file, Reference, Setting::FULL), &plain);
+    assert!(difference < 1e-3, "{difference:.2e}");
+    // A fraction between two points is the one below.
+    let between = Fraction::new(0.5 * (1.0 + dial.fraction(Setting::FULL)) - 2e-3).unwrap();
+    assert_eq!(
+        dial.at(between).unwrap().refinements,
+        dial.refinements() - 1
+    );
+}
+
+#[test]
+fn threads_and_an_end_at_any_time_give_the_same_elastic_bytes() {
+    let scratch = Scratch::new();
+    let started = Instant::now();
+    elastic(&scratch, "one.htz", &["--threads", "1"]).run().ok();
+    let whole = started.elapsed();
+    elastic(&scratch, "two.htz", &["--threads", "2"]).run().ok();
+    let bytes = |name: &str| fs::read(scratch.path(name)).unwrap();
+    assert!(bytes("one.htz") == bytes("two.htz"));
+    for part in [0.3, 0.6, 0.75, 0.9] {
+        let mut child = elastic(&scratch, "killed.htz", &["--threads", "1"]).spawn();
+        sleep(whole.mul_f64(part));
+        child.kill().unwrap();
+        if child.wait().unwrap().success() {
+            break;
+        }
+        assert!(!scratch.path("killed.htz").exists());
+    }
+    elastic(&scratch, "killed.htz", &[]).run().ok();
+    assert!(bytes("killed.htz") == bytes("one.htz"));
+    assert!(!scratch.path(".killed.htz.htc-work").exists());
+}
+
+#[test]
+fn what_has_no_planes_and_parts_that_are_none_are_refused() {
+    let scratch = Scratch::new();
+    let size = ["--file-size", "110kB"];
+    for (options, said) in [
+        (&["--planes", "3"][..], "--planes"),
+        (&["--planes", "0"], "--planes"),
+        (&["--planes", "2"], "--file-size"),
+        (&["--planes", "2", "--preset", "small"], "--file-size"),
+        (
+            &["--planes", "2", "--method", "gp", "--rank", "8"],
+            "--method",
+        ),
+        (
+            &["--planes", "2", "--codes", "gguf", size[0], size[1]],
+            "--codes",
+        ),
+    ] {
+        let run = compile(&scratch, "none.htz", options).run();
+        run.refused(2, &["--planes", said]);
+        assert!(!scratch.path("none.htz").exists());
+    }
+    let model = scratch.path("model.gguf");
+    let text = scratch.path("words.txt");
+    for fraction in ["0", "1.5", "-1", "half", "nan"] {
+        let run = htc![
+            "run",
+            &model,
+            "-p",
+            "the cat",
+            "-n",
+            "2",
+            "--fraction",
+            fraction
+        ]
+        .run();
+        run.refused(2, &["--fraction"]);
+    }
+    // A model with nothing to leave out.
+    let run = htc![
+        "eval",
+        &model,
+        "--text",
+        &text,
+        "--context",
+        "32",
+        "--fraction",
+        "0.5"
+    ]
+    .run();
+    run.refused(1, &["fraction 0.5", "below 1.000"]);
+    let dry = compile(
+        &scratch,
+        "none.htz",
+        &["--planes", "2", "--dry-run", size[0], size[1]],
+    );
+    let dry = dry.run().ok();
+    assert!(
+        dry.stderr.contains("the plan is of the bases"),
+        "{}",
+        dry.stderr
+    );
+}
