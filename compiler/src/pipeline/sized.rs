@@ -21,6 +21,9 @@ const HALVINGS: usize = 9;
 /// Bytes by which names and alignment may differ from one plan to the next.
 const SLACK: u64 = 128;
 
+/// What is left at most before a size is given up.
+const LARGEST_SLACK: u64 = 1 << 20;
+
 /// What plans of one request are made from.
 #[derive(Clone, Debug)]
 pub struct MadeFrom {
@@ -210,34 +213,53 @@ impl MadeFrom {
             // Nothing loses less.
             return Ok(kept);
         }
-        let mut beside = whole - matrices(&kept);
-        let mut best: Option<(u64, Plan)> = None;
-        for _ in 0..TURNS {
+        let best = fitted(total, whole - matrices(&kept), |beside| {
             let mut evidence = self.evidence.clone();
             evidence.beside = Some(beside);
-            let made = match plan::make(hyper, request.clone(), &evidence, OfSource(source)) {
-                // What was found already is less.
-                Err(_) if best.is_some() => break,
-                made => made?,
-            };
-            let bytes = length(&made)?;
-            beside = match bytes <= total {
-                true => beside.saturating_sub(total - bytes),
-                false => beside + (bytes - total) + SLACK,
-            };
-            let better = best.as_ref().is_none_or(|(before, _)| bytes > *before);
-            if bytes <= total && better {
-                best = Some((bytes, made));
-            }
-        }
+            let made = plan::make(hyper, request.clone(), &evidence, OfSource(source))?;
+            Ok((length(&made)?, made))
+        })?;
         match best {
-            Some((_, plan)) => Ok(plan),
+            Some(plan) => Ok(plan),
             None => Err(PlanError::FileTooSmall {
                 budget: request.budget,
                 smallest: total + SLACK,
             }),
         }
     }
+}
+
+/// The largest that was found of no more than `total` bytes, of what is made where so many bytes are left for what is beside
+/// the matrices: that depends on the plan, which depends on it. `None` where each was too large.
+fn fitted<T>(
+    total: u64,
+    mut beside: u64,
+    mut make: impl FnMut(u64) -> Result<(u64, T), PlanError>,
+) -> Result<Option<T>, PlanError> {
+    let mut best: Option<(u64, T)> = None;
+    // Names of codes may differ by more than what is left to them: every file that is too large leaves more.
+    let (mut slack, mut turns) = (SLACK, 0);
+    while turns < TURNS {
+        let (bytes, made) = match make(beside) {
+            // What was found already is less.
+            Err(_) if best.is_some() => break,
+            made => made?,
+        };
+        if bytes > total {
+            beside += (bytes - total) + slack;
+            slack *= 2;
+            if best.is_none() && slack <= LARGEST_SLACK {
+                continue;
+            }
+        } else {
+            beside = beside.saturating_sub(total - bytes);
+            if best.as_ref().is_none_or(|(before, _)| bytes > *before) {
+                best = Some((bytes, made));
+            }
+        }
+        turns += 1;
+    }
+    Ok(best.map(|(_, made)| made))
 }
 
 impl FileParts {
@@ -324,4 +346,30 @@ pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget 
 /// Whether the budget of a request is the size of the file.
 pub(super) fn is_of_file(request: &Request) -> bool {
     request.method == Method::Quantise
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of `total` bytes at most whose names take more the smaller its matrices are.
+    fn file(total: u64, names: impl Fn(u64) -> u64) -> Option<u64> {
+        let made = fitted(total, 1000, |beside| {
+            let matrices = total.saturating_sub(beside);
+            let bytes = matrices + names(matrices);
+            Ok((bytes, bytes))
+        });
+        made.unwrap()
+    }
+
+    #[test]
+    fn a_size_is_met_from_below_whatever_names_take() {
+        assert_eq!(file(100_000, |_| 1000), Some(100_000));
+        // Every plan that is smaller has longer names, by most of what it is smaller.
+        let found = file(100_000, |matrices| {
+            1000 + (99_000 - matrices) * 19 / 20 + 500
+        });
+        assert!(found.is_some_and(|bytes| bytes <= 100_000), "{found:?}");
+        assert_eq!(file(100_000, |_| 2_000_000), None);
+    }
 }

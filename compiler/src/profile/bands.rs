@@ -138,8 +138,8 @@ fn worth(matrix: &Matrix<'_>) -> Vec<f64> {
     let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
         let mut sums = vec![0.0; sample.cols];
         let rows = sample.values.chunks_exact(sample.cols);
-        for (row, &index) in rows.zip(&sample.indices) {
-            let of_row = row_worth(index);
+        for ((row, &index), of) in rows.zip(&sample.indices).zip(&sample.stand_for) {
+            let of_row = of * row_worth(index);
             for (sum, &w) in sums.iter_mut().zip(row) {
                 *sum += of_row * f64::from(w).powi(2);
             }

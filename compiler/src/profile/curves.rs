@@ -96,7 +96,7 @@ fn of_matrix(
         None => Vec::new(),
     };
     let effort = treatment.effort().work();
-    let sample = Sample::of(source, tensor, effort)?;
+    let sample = Sample::of(source, tensor, &costs, effort)?;
     let mut points = Vec::new();
     let loss = |stored: &[f32]| match &costs[..] {
         [] => sample.part(stored, moment),

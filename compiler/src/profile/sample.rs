@@ -80,24 +80,78 @@ pub(super) struct Sample {
     pub values: Vec<f32>,
     /// Their indices in the matrix.
     pub indices: Vec<usize>,
-    /// Rows of the matrix for each of them.
-    stand_for: f64,
+    /// Rows of the matrix that each of them stands for.
+    pub stand_for: Vec<f64>,
     /// Sweeps over their codes.
     pub sweeps: usize,
 }
 
+/// Part of a sample that is taken of all rows alike, whatever they cost: what they cost is an estimate, too.
+const ALIKE: f64 = 0.2;
+
+/// How likely each of `rows` rows is taken, so that about `wanted` are. Where the rows of a vocabulary cost as their tokens
+/// are frequent, a thousandth of them has most of the cost: rows at equal distances would tell by luck what all cost.
+fn chances(costs: &[Cost], rows: usize, wanted: usize) -> Vec<f64> {
+    let mut parts = vec![0.0; rows];
+    let mut all = 0.0;
+    for cost in costs {
+        let energy: f64 = (0..cost.order)
+            .map(|i| cost.moment[i * cost.order + i])
+            .sum();
+        for (part, &h) in parts.iter_mut().zip(&cost.rows) {
+            let of_row = energy * f64::from(h.max(0.0));
+            *part += of_row;
+            all += of_row;
+        }
+    }
+    let even = 1.0 / rows.max(1) as f64;
+    for part in &mut parts {
+        *part = match all > 0.0 && all.is_finite() {
+            true => ALIKE * even + (1.0 - ALIKE) * *part / all,
+            false => even,
+        };
+    }
+    // Nothing is taken twice: rows that are certain leave the others to be taken the oftener.
+    let (mut certain, mut factor) = (0, wanted as f64);
+    loop {
+        let found = parts.iter().filter(|part| *part * factor >= 1.0).count();
+        if found <= certain || found >= wanted {
+            break;
+        }
+        certain = found;
+        let rest: f64 = parts.iter().filter(|part| *part * factor < 1.0).sum();
+        factor = (wanted - certain) as f64 / rest;
+    }
+    parts.iter().map(|part| (part * factor).min(1.0)).collect()
+}
+
+/// Rows taken with these chances, at equal distances of their sum, and for each of them how many it stands for.
+fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
+    let mut sum = 0.5;
+    chances
+        .iter()
+        .enumerate()
+        .filter_map(move |(row, &chance)| {
+            let before = f64::floor(sum);
+            sum += chance;
+            (sum.floor() > before).then(|| (row, 1.0 / chance))
+        })
+}
+
 impl Sample {
-    /// Rows at equal distances, as many as the effort says.
+    /// As many rows as the effort says, those oftener whose errors cost more.
     pub fn of(
         source: &Ordered<'_>,
         tensor: &ModelTensor,
+        costs: &[Cost],
         effort: Work,
     ) -> Result<Sample, UnitError> {
         let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
+        let (indices, stand_for): (Vec<usize>, Vec<f64>) =
+            chosen(&chances(costs, tensor.rows, rows)).unzip();
+        let rows = indices.len();
         let mut values = vec![0.0; rows * cols];
-        let mut indices = Vec::with_capacity(rows);
-        for (index, values) in values.chunks_mut(cols.max(1)).enumerate() {
-            let row = (2 * index + 1) * tensor.rows / (2 * rows);
+        for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
             let decoded = source.decode(tensor, row..row + 1, values);
             decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
@@ -109,14 +163,13 @@ impl Sample {
                     value: values[at],
                 });
             }
-            indices.push(row);
         }
         Ok(Sample {
             rows,
             cols,
             values,
             indices,
-            stand_for: tensor.rows as f64 / rows.max(1) as f64,
+            stand_for,
             sweeps: effort.sweeps,
         })
     }
@@ -167,7 +220,11 @@ impl Sample {
         let roots: Vec<f32> = self
             .indices
             .iter()
-            .map(|&row| cost.rows.get(row).map_or(0.0, |h| h.max(0.0).sqrt()))
+            .zip(&self.stand_for)
+            .map(|(&row, stand_for)| {
+                let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
+                (h * stand_for).sqrt() as f32
+            })
             .collect();
         let weighed = |values: &[f32]| -> Vec<f32> {
             let rows = values.chunks(self.cols).zip(&roots);
@@ -180,7 +237,7 @@ impl Sample {
         };
         let exact = weighed(&self.values);
         let lost = weighted_dense_energies(self.weight(&exact), &weighed(stored), moment);
-        0.5 * self.stand_for * lost.missing
+        0.5 * lost.missing
     }
 
     pub fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
@@ -189,5 +246,48 @@ impl Sample {
             cols: self.cols,
             values,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vocabulary whose n-th row costs as a word of that rank is frequent, in an order that says nothing.
+    fn vocabulary(rows: usize) -> Cost {
+        let h = |row: usize| 1.0 / (1.0 + (row * 7919 % rows) as f32).powf(1.3);
+        Cost {
+            rows: (0..rows).map(h).collect(),
+            order: 1,
+            moment: vec![2.0],
+        }
+    }
+
+    #[test]
+    fn a_few_rows_tell_what_all_cost() {
+        let rows = 10_007;
+        let cost = vocabulary(rows);
+        let all: f64 = cost.rows.iter().map(|&h| f64::from(h)).sum();
+        let told = |chances: &[f64]| {
+            let (rows, told) = chosen(chances).fold((0, 0.0), |(count, sum), (row, of)| {
+                (count + 1, sum + of * f64::from(cost.rows[row]))
+            });
+            (rows, told / all)
+        };
+        let even = told(&chances(&[], rows, 64));
+        let found = told(&chances(std::slice::from_ref(&cost), rows, 64));
+        println!("of what they cost: {found:?}, rows at equal distances {even:?}");
+        assert!((63..=65).contains(&found.0) && even.0 == 64);
+        assert!((0.9..1.1).contains(&found.1), "{found:?}");
+    }
+
+    #[test]
+    fn all_rows_are_taken_once_where_as_many_are_wanted() {
+        let cost = vocabulary(100);
+        let taken: Vec<(usize, f64)> = chosen(&chances(&[cost], 100, 100)).collect();
+        assert_eq!(taken.len(), 100);
+        assert!(taken.iter().all(|(_, of)| (0.999..1.001).contains(of)));
+        assert_eq!(chosen(&chances(&[], 3, 3)).count(), 3);
+        assert_eq!(chosen(&[]).count(), 0);
     }
 }
