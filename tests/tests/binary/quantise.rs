@@ -20,6 +20,8 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
         "8192",
         "--tune",
         "0",
+        "--effort",
+        "fast",
     ];
     on_demo(scratch, name, demo("alice.txt").as_path())
         .args(little)
@@ -166,6 +168,7 @@ fn threads_and_plans_give_the_same_bytes() {
     htc!["plan", &model, "-o", &plan, "--method", "quantise"]
         .args(asked)
         .args(["--calibration".as_ref(), demo("alice.txt").as_os_str()])
+        .args(["--effort", "fast"])
         .args(["--calibration-tokens", "8192", "--cache"])
         .arg(scratch.path("cache"))
         .run()
@@ -238,7 +241,8 @@ fn calibrated_codes_lose_less_than_plain_ones() {
 fn the_smallest_file_within_a_limit() {
     let scratch = Scratch::new();
     let options = ["--max-kl", "0.05", "--calibration-tokens", "16384"];
-    let untuned = ["--tune", "0"];
+    // Of codes that are found fast: a dozen artifacts are made.
+    let untuned = ["--tune", "0", "--codes", "levels", "--effort", "fast"];
     let report = htc![
         "compile",
         demo("reference-7m-f16.gguf"),
