@@ -44,6 +44,9 @@ impl<B: Backend> Layer<B> {
     }
 }
 
+/// What a dense matrix lacks, and its place among those of the model.
+type Refinement<W> = (Placed<W>, usize);
+
 /// A model, its weights where a backend reads them. Sessions share it in an
 /// [`Arc`](std::sync::Arc).
 ///
@@ -53,7 +56,7 @@ pub struct Model<B: Backend = Cpu> {
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) embedding: Placed<B::Weight>,
     /// What the embedding lacks, and its place among refinements.
-    pub(crate) embedding_refinement: Option<(Placed<B::Weight>, usize)>,
+    pub(crate) embedding_refinement: Option<Refinement<B::Weight>>,
     pub(crate) output_norm: B::Vector,
     /// From the normed residual stream to the logits; where the model ties it to the embedding, that.
     head: Linear<B::Weight>,
@@ -357,7 +360,7 @@ impl<P> Binder<'_, P> {
         &mut self,
         matrix: MatrixId,
         shape: [usize; 2],
-    ) -> Result<Option<(Placed<B::Weight>, usize)>, LoadError>
+    ) -> Result<Option<Refinement<B::Weight>>, LoadError>
     where
         P: Place<B>,
     {

@@ -141,7 +141,7 @@ impl Inputs<'_> {
             |index| {
                 let Refinement { member, codes, .. } = &refinements[index];
                 let unit = UnitPlan {
-                    members: vec![member.clone()],
+                    members: vec![*member],
                     form: Form::Bands {
                         codes: codes.clone(),
                     },

@@ -77,7 +77,7 @@ impl Elastic {
         request.budget = Budget::FileSize((BASES * total as f64) as u64);
         let planning = Planning::Make {
             request,
-            target: target.clone(),
+            target: *target,
         };
         let bases = CompileOptions {
             planning,

@@ -50,7 +50,7 @@ pub fn refinements(
         let alone = of.first().map_or(0.0, |choice| choice.loss);
         if let Form::Bands { codes } = choice.form {
             found.push(Refinement {
-                member: member.clone(),
+                member: *member,
                 codes,
                 bytes: choice.bytes,
                 gain: alone - choice.loss,
@@ -90,7 +90,7 @@ pub fn refinable<'a>(
         let looked_up = member.matrix == MatrixId::Embedding && !tied;
         matches!(form, Form::Dense { .. } | Form::Bands { .. }) && !looked_up
     });
-    dense.map(|(member, _)| member.clone()).collect()
+    dense.map(|(member, _)| *member).collect()
 }
 
 #[cfg(test)]

@@ -384,7 +384,7 @@ fn rows_make_up_for_those_above() {
 fn rows_that_count_more_lose_less() {
     let rows = 64;
     let lossy = Lossy::new(rows, 32, alone(rows));
-    let count = |row: usize| if row % 4 == 0 { 10.0 } else { 1.0 };
+    let count = |row: usize| if row.is_multiple_of(4) { 10.0 } else { 1.0 };
     let counted = Lossy {
         outputs: (0..rows * rows)
             .map(|at| lossy.outputs[at] * count(at / rows))
