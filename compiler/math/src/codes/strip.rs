@@ -22,6 +22,10 @@ use crate::{Feedback, Weight};
 /// Rows below a step that the search for its paths looks at, as they are known then.
 const AHEAD: usize = 8;
 
+/// Columns of the widest matrix whose columns' scales are fitted to all codes: the system of equations is a square of
+/// them, and gains one percent.
+const WIDEST_FIT: usize = 4096;
+
 /// What errors count, and which make up for which.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guide<'a> {
@@ -91,7 +95,7 @@ impl<'a> StripCoder<'a> {
             carried: Carried::new(guide.rows, codes.cols()),
             fit: guide
                 .columns
-                .filter(|_| codes.has(Kind::Trellis))
+                .filter(|_| codes.has(Kind::Trellis) && codes.cols() <= WIDEST_FIT)
                 .map(|_| ColumnFit::new(codes.cols())),
             searches: Vec::new(),
             tables: Vec::new(),
