@@ -137,7 +137,7 @@ pub struct CompileArgs {
     #[arg(long, value_name = "1|2", default_value_t = 1, hide_default_value = true, hide_short_help = true, help_heading = heading::METHOD, conflicts_with = "plan", value_parser = clap::value_parser!(u8).range(1..=2))]
     pub planes: u8,
     /// Tune the norms in so many steps when every matrix is stored, on the source's logits, as long as that gains
-    /// on held-out text; 0 leaves them [default: for quantise 40, with --effort fast 0, with high 120; else 0]
+    /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tune: Option<u32>,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
