@@ -10,10 +10,9 @@
 
 mod htz_common;
 
-use htc_formats::bands::Bands;
 use htc_formats::htz::Htz;
 use htc_formats::model::Role;
-use htz_common::{banded, forged, json};
+use htz_common::{banded, classed, forged, json};
 use serde_json::{Value, json};
 
 /// Refuses the artifact after a change, and returns the message, which is one line.
@@ -44,7 +43,8 @@ fn codes_are_read_back_and_a_reader_must_know_them() {
     for role in [Role::TokenEmbedding, Role::Output] {
         let entry = htz.manifest().tensor(role).unwrap();
         let codes = entry.codes.as_ref().unwrap();
-        let bands = Bands::new(codes, entry.rows as usize, htz.tensor_bytes(entry)).unwrap();
+        let bands = codes.view(entry.rows as usize, htz.tensor_bytes(entry));
+        let bands = bands.unwrap();
         bands.check_scales().unwrap();
     }
     let message = refused(|json| json["requires"] = json!([]));
@@ -105,4 +105,52 @@ fn bands_have_no_place_in_vectors_and_factors() {
         message.contains("layers.0.q.a") && message.contains("type is bands"),
         "{message}"
     );
+}
+
+#[test]
+fn classes_are_read_back_and_others_refused_by_name() {
+    let model = classed();
+    let file = model.bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 8));
+    assert_eq!(htz.manifest().requires, ["bands", "row_classes"]);
+    let entry = htz.manifest().tensor(Role::TokenEmbedding).unwrap();
+    let layout = entry.codes.as_ref().unwrap();
+    assert_eq!(layout.to_string(), "3*1:l5x1;4*1:t3x1;5*1:t2x1");
+    let bytes = htz.tensor_bytes(entry);
+    layout.view(12, bytes).unwrap().check_scales().unwrap();
+
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let message = Htz::parse(&forged(&file, change)).unwrap_err().to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    };
+    let message = refused(&|json| json["requires"] = json!(["bands"]));
+    assert!(message.contains("feature \"row_classes\""), "{message}");
+    for (codes, said) in [
+        ("3*1:l5x1;4*1:t3x1;6*1:t2x1", "classes of 12 rows together"),
+        (
+            "3*1:l5x2;4*1:t3x2;5*1:t2x2",
+            "one for every 32 of 32 columns",
+        ),
+        ("3*1:l5x1;4*1:t3x2;5*1:t2x1", "classes of 32 and 64 columns"),
+        ("12*1:l5x1", "1 classes"),
+        (
+            "3*1:l5x1;4*1:t3x1;5*1:t2x1;0*1:t2x1",
+            "a class without rows",
+        ),
+        ("1*1:l5x1;1*1:l5x1;1*1:l5x1;1*1:l5x1;8*1:l5x1", "5 classes"),
+        ("3*1:l5x1;4*1:t3x1;05*1:t2x1", "05*1:t2x1"),
+        ("3*1:l5x1;4*1:t3x1;x*1:t2x1", "x*1:t2x1"),
+        ("3*1:l5x1;4*1:t3x1;", "rows, a star and codes"),
+        (
+            "3*1:l5x1;18446744073709551615*1:t2x1",
+            "a class of more than",
+        ),
+        ("3*1:l5x1;4*2:t3x1;5*1:t2x1", "tables of version \"2\""),
+    ] {
+        let at = index("token_embedding");
+        let message = refused(&|json| json["tensors"][at]["codes"] = json!(codes));
+        assert!(message.contains(said), "{codes}: {message}");
+    }
 }

@@ -15,12 +15,12 @@ use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
-    Choice, Model, banded, data_offset, forged, formed, hyper, json, measured, mixed, model,
-    probed, refined, varied,
+    Choice, Model, banded, classed, data_offset, forged, formed, hyper, json, measured, mixed,
+    model, probed, refined, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 8] {
+fn golden() -> [(u16, Model, usize); 9] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -30,6 +30,7 @@ fn golden() -> [(u16, Model, usize); 8] {
         (5, measured(), 17 + 1 + 1),
         (6, banded(), 12 + 1 + 1),
         (7, refined(), 15 + 1 + 1),
+        (8, classed(), 12 + 1 + 1),
     ]
 }
 

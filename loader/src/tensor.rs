@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, BandsError, Codes};
+use htc_formats::bands::{Banded, BandsError, Layout};
 use htc_formats::block;
 use htc_formats::map::MappedFile;
 use htc_formats::source::{ModelFile, ModelTensor, Place};
@@ -20,7 +20,7 @@ pub struct Tensor {
     dtype: DType,
     rows: usize,
     cols: usize,
-    codes: Option<Codes>,
+    codes: Option<Layout>,
 }
 
 #[derive(Clone)]
@@ -75,12 +75,12 @@ impl Tensor {
     /// [`ExecError::Bands`] where the bytes are not those of so many rows with these codes.
     pub fn computed_bands(
         name: impl Into<String>,
-        codes: Codes,
+        codes: Layout,
         rows: usize,
         bytes: impl Into<Arc<[u8]>>,
     ) -> Result<Self, ExecError> {
         let bytes = bytes.into();
-        Bands::new(&codes, rows, &bytes)?.check_scales()?;
+        codes.view(rows, &bytes)?.check_scales()?;
         Ok(Tensor {
             data: Data::Computed(bytes),
             name: name.into(),
@@ -133,11 +133,11 @@ impl Tensor {
     /// The view that kernels work on where it is in bands; `None` where it is not.
     ///
     /// # Errors
-    /// Never: shapes were validated when the tensor was made.
-    pub fn bands(&self) -> Result<Option<Bands<'_>>, BandsError> {
+    /// [`BandsError::Rows`] for a map of classes that contradicts itself; shapes were validated when the tensor was made.
+    pub fn bands(&self) -> Result<Option<Banded<'_>>, BandsError> {
         let codes = self.codes.as_ref();
         codes
-            .map(|codes| Bands::new(codes, self.rows, self.bytes()))
+            .map(|codes| codes.view(self.rows, self.bytes()))
             .transpose()
     }
 

@@ -5,7 +5,6 @@ use std::ops::Range;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 use htc_formats::DType;
-use htc_formats::bands::Bands;
 use htc_formats::block;
 use htc_formats::model::{Form, MatrixId, Part, Role};
 use htc_formats::source::{ModelFile, ModelTensor};
@@ -43,7 +42,7 @@ impl<'a> Stored<'a> {
         let role = self.tensor.role;
         if let Some(codes) = &self.tensor.codes {
             let failed = |error| ExportError::Bands { role, error };
-            let bands = Bands::new(codes, self.tensor.rows, self.bytes).map_err(failed)?;
+            let bands = codes.view(self.tensor.rows, self.bytes).map_err(failed)?;
             for (row, out) in rows.zip(out.chunks_exact_mut(self.tensor.cols.max(1))) {
                 bands.row(row, out).map_err(failed)?;
             }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, BandsError};
+use htc_formats::bands::BandsError;
 use htc_formats::block::{self, BlockError};
 use htc_formats::htz::{DepthSinkRecord, GeometryRecord, SpectrumRecord, TensorEntry};
 use htc_formats::model::{HyperParameters, Part, Role, Slot};
@@ -212,7 +212,7 @@ fn of_bands(entry: &TensorEntry, bytes: &[u8], rows: Range<usize>) -> Result<Vec
     let Some(codes) = &entry.codes else {
         return Ok(Vec::new());
     };
-    let bands = Bands::new(codes, entry.rows as usize, bytes)?;
+    let bands = codes.view(entry.rows as usize, bytes)?;
     let mut values = vec![0.0; codes.cols()];
     rows.map(|row| {
         bands.row(row, &mut values)?;

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef};
-use htc_formats::bands::Bands;
 use htc_formats::block;
 use htc_formats::model::{Form, MatrixId, Part, Role, Slot};
 use htc_formats::source::{ModelFile, ModelTensor};
@@ -55,7 +54,7 @@ impl<T: Number> Rows<T> for Stored<'_> {
                 tensor: tensor.name.clone(),
                 source,
             };
-            let bands = Bands::new(codes, tensor.rows, bytes).map_err(refused)?;
+            let bands = codes.view(tensor.rows, bytes).map_err(refused)?;
             let mut numbers = vec![0.0; tensor.cols];
             for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
                 bands.row(row, &mut numbers).map_err(refused)?;

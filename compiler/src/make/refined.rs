@@ -58,7 +58,7 @@ impl Inputs<'_> {
             );
             draft
                 .tensors
-                .push(entry.with_codes(Some(refinement.codes.clone())));
+                .push(entry.with_codes(Some(refinement.codes.clone().into())));
         }
         for feature in Manifest::required_features(&draft.hyper, &draft.tensors) {
             if !draft.requires.contains(&feature) {
@@ -143,7 +143,7 @@ impl Inputs<'_> {
                 let unit = UnitPlan {
                     members: vec![*member],
                     form: Form::Bands {
-                        codes: codes.clone(),
+                        codes: codes.clone().into(),
                     },
                     notes: Vec::new(),
                 };

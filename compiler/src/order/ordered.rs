@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::{Deref, Range};
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, BandsError};
+use htc_formats::bands::BandsError;
 use htc_formats::block::{self, BlockError};
 use htc_formats::model::{MatrixId, Part, Role, Site};
 use htc_formats::source::{ModelFile, ModelTensor};
@@ -142,7 +142,7 @@ impl<'a> Ordered<'a> {
         let mut numbers = vec![0.0; stored.cols];
         let bytes = base.bytes(stored);
         let bands = stored.codes.as_ref();
-        let bands = bands.map(|codes| Bands::new(codes, stored.rows, bytes));
+        let bands = bands.map(|codes| codes.view(stored.rows, bytes));
         let bands = bands.transpose()?;
         let row_bytes = stored.dtype.row_bytes(stored.cols).unwrap_or(0);
         for (row, values) in rows.zip(values.chunks_exact_mut(tensor.cols.max(1))) {

@@ -1,7 +1,7 @@
 //! Plans of files that are to have a size: from bits, or a part of the source, to bytes, and to the plan whose
 //! file takes no more.
 
-use htc_formats::bands::Code;
+use htc_formats::bands::{Code, Layout};
 use htc_formats::block::BlockFit;
 use htc_formats::htz::{Digest, HtzWriter, Section};
 use htc_formats::source::ModelFile;
@@ -136,7 +136,7 @@ impl MadeFrom {
                 Form::Dense { weight } => weight.to_string(),
                 Form::Bands { codes } => match codes.same() {
                     Some(code) => code.to_string(),
-                    None => format!("bands of {:.2} bits", codes.mean_bits()),
+                    None => described(codes),
                 },
                 _ => "other codes".to_owned(),
             },
@@ -346,6 +346,22 @@ pub(super) fn of_file(budget: Budget, source: &ModelFile, bytes: u64) -> Budget 
 /// Whether the budget of a request is the size of the file.
 pub(super) fn is_of_file(request: &Request) -> bool {
     request.method == Method::Quantise
+}
+
+/// Bands of several codes: the bits of a weight on average, and of each class of rows.
+fn described(codes: &Layout) -> String {
+    let Layout::Classes(of) = codes else {
+        return format!("bands of {:.2} bits", codes.mean_bits());
+    };
+    let classes = of
+        .iter()
+        .map(|class| format!("{:.1} in {} rows", class.codes.mean_bits(), class.rows));
+    let classes: Vec<String> = classes.collect();
+    format!(
+        "bands of {:.2} bits: {}",
+        codes.mean_bits(),
+        classes.join(", ")
+    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use htc_formats::bands::CodesError;
+use htc_formats::bands::{BAND, CodesError, Layout};
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::{DType, block};
 use thiserror::Error;
@@ -246,8 +246,18 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     if let Form::Bands { codes } = form
         && codes.cols() != cols
     {
-        let bands = codes.len();
+        let bands = codes.cols() / BAND;
         faults.push(Fault::Codes(CodesError::Width { cols, bands }));
+    }
+    if let Form::Bands {
+        codes: codes @ Layout::Classes(_),
+    } = form
+        && let Some(member) = members
+            .iter()
+            .find(|member| member.matrix.slot().is_some() || !codes.has_rows(member.rows))
+    {
+        let found = format!("{codes} for the {} rows of {}", member.rows, member.matrix);
+        faults.push(Fault::Codes(CodesError::Classes { found }));
     }
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";

@@ -2,7 +2,7 @@
 //! estimate ask here; the loader and the check of a manifest ask [`StoredForm`], which this builds on.
 
 use htc_formats::DType;
-use htc_formats::bands::Codes;
+use htc_formats::bands::Layout;
 pub use htc_formats::model::StoredForm;
 use htc_formats::model::StoredTensor;
 
@@ -22,8 +22,8 @@ pub enum Form {
     },
     /// Dense, encoded anew in bands of 32 columns.
     Bands {
-        /// The code of each band.
-        codes: Codes,
+        /// The codes of its bands.
+        codes: Layout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {

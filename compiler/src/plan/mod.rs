@@ -237,7 +237,12 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
             (Form::Dense { weight }, DenseType::Blocks(weight))
         }
         DenseType::Bands(code) => match Codes::uniform(code, cols) {
-            Ok(codes) => (Form::Bands { codes }, asked),
+            Ok(codes) => (
+                Form::Bands {
+                    codes: codes.into(),
+                },
+                asked,
+            ),
             // Blocks of any other type have as many numbers as bands have columns.
             Err(_) => {
                 let weight = DType::F16;

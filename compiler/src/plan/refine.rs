@@ -1,7 +1,7 @@
 //! Shares bytes out among what the matrices of an artifact lack: which of them get a refinement, in which codes, and in
 //! which order refinements come into use.
 
-use htc_formats::bands::Codes;
+use htc_formats::bands::{Codes, Layout};
 use htc_formats::model::MatrixId;
 
 use super::form::Form;
@@ -48,7 +48,11 @@ pub fn refinements(
     let mut found: Vec<Refinement> = Vec::new();
     for ((member, of), choice) in members.iter().zip(&choices).zip(chosen) {
         let alone = of.first().map_or(0.0, |choice| choice.loss);
-        if let Form::Bands { codes } = choice.form {
+        // What a base lacks has the same codes in all rows.
+        if let Form::Bands {
+            codes: Layout::Whole(codes),
+        } = choice.form
+        {
             found.push(Refinement {
                 member: *member,
                 codes,

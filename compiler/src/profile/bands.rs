@@ -5,7 +5,9 @@
 //! is measured on some of its rows, all bands having it, and shared out among bands by their worth. Going from
 //! code to code where a byte gains most gives the plans of a matrix that nothing else beats.
 
-use htc_formats::bands::{BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind};
+use htc_formats::bands::{
+    BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind, Layout, RowClass, RowClasses,
+};
 
 use super::sample::{Cost, Sample};
 use crate::math::Feedback;
@@ -21,18 +23,22 @@ pub(super) struct Matrix<'a> {
     pub member: &'a Member,
     /// Its name.
     pub tensor: &'a str,
-    /// Some of its rows.
-    pub sample: &'a Sample,
     /// What errors cost; empty where it is not known.
     pub costs: &'a [Cost],
     pub feedback: Option<&'a Feedback>,
     /// The codes to choose from.
     pub codes: Vec<Code>,
-    /// What the matrix loses where this is stored of the sample.
+}
+
+/// Some rows of those that are to have the same codes, and how many those are.
+pub(super) struct Class<'a> {
+    pub rows: usize,
+    pub sample: &'a Sample,
+    /// What they lose where this is stored of the sample.
     pub loss: &'a dyn Fn(&[f32]) -> f64,
 }
 
-/// What a code costs and loses where the whole matrix has it.
+/// What a code costs and loses where all rows of a class have it.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     code: Code,
@@ -41,13 +47,74 @@ struct Whole {
     loss: f64,
 }
 
-/// Plans of the matrix in bands that take less than the source, from the smallest on; none where its rows are
-/// no whole bands, or its numbers beyond the codes.
-pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
-    let (rows, cols) = (matrix.member.rows, matrix.member.cols);
+/// Plans of the matrix in bands that take less than the source, from the smallest on: with all rows as one class, and
+/// with the classes that there are. None where its rows are no whole bands, or its numbers beyond the codes.
+pub(super) fn points(
+    matrix: &Matrix<'_>,
+    all: &Class<'_>,
+    classes: &[Class<'_>],
+) -> Result<Vec<Point>, UnitError> {
+    let cols = matrix.member.cols;
     if !cols.is_multiple_of(BAND) || cols == 0 {
         return Ok(Vec::new());
     }
+    let refused = |source: CodesError| UnitError::Bands {
+        tensor: matrix.tensor.to_owned(),
+        source: source.into(),
+    };
+    let mut points = Vec::new();
+    let whole = wholes(matrix, all)?;
+    for one in &whole {
+        let codes = Codes::uniform(one.code, cols).map_err(refused)?;
+        let loss = one.loss;
+        points.push(Point {
+            form: Form::Bands {
+                codes: codes.into(),
+            },
+            loss,
+        });
+    }
+    let of_class = |class: &Class<'_>| -> Result<(Vec<Whole>, Vec<f64>), UnitError> {
+        Ok((hull(wholes(matrix, class)?), worth(matrix, class.sample)))
+    };
+    for (codes, loss) in plans(&[(hull(whole), worth(matrix, all.sample))]) {
+        for codes in codes {
+            let codes = Codes::new(codes, cols).map_err(refused)?;
+            points.push(Point {
+                form: Form::Bands {
+                    codes: codes.into(),
+                },
+                loss,
+            });
+        }
+    }
+    let of_classes: Result<Vec<_>, UnitError> = classes.iter().map(of_class).collect();
+    let of_classes = of_classes?;
+    if of_classes.len() > 1 {
+        for (codes, loss) in plans(&of_classes) {
+            let of = codes.into_iter().zip(classes).map(|(codes, class)| {
+                let codes = Codes::new(codes, cols)?;
+                let rows = class.rows;
+                Ok(RowClass { rows, codes })
+            });
+            let of: Result<Vec<RowClass>, CodesError> = of.collect();
+            let of = of.and_then(RowClasses::new).map_err(refused)?;
+            points.push(Point {
+                form: Form::Bands {
+                    codes: Layout::Classes(of),
+                },
+                loss,
+            });
+        }
+    }
+    let before = matrix.member.bytes();
+    let members = std::slice::from_ref(matrix.member);
+    points.retain(|point| point.form.bytes(members) < before);
+    Ok(points)
+}
+
+/// What a class of rows loses in every code.
+fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitError> {
     let refused = |source| UnitError::Bands {
         tensor: matrix.tensor.to_owned(),
         source,
@@ -63,14 +130,15 @@ pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
         let loss = match below {
             Some(below) => Ok(below.loss * relative_error(code) / relative_error(below.code)),
             None => {
+                let cols = matrix.member.cols;
                 let codes = Codes::uniform(code, cols).map_err(|e| refused(e.into()))?;
-                lost(matrix, &codes)
+                lost(matrix, class, &codes)
             }
         };
         match loss {
             Ok(loss) => whole.push(Whole {
                 code,
-                bytes: bytes_of_band(code, rows),
+                bytes: bytes_of_band(code, class.rows),
                 loss,
             }),
             // Numbers beyond what a scale says: it is none for this matrix.
@@ -78,32 +146,12 @@ pub(super) fn points(matrix: &Matrix<'_>) -> Result<Vec<Point>, UnitError> {
             Err(error) => return Err(refused(error)),
         }
     }
-    let mut points = Vec::new();
-    for one in &whole {
-        let codes = Codes::uniform(one.code, cols).map_err(|e| refused(e.into()))?;
-        let loss = one.loss;
-        points.push(Point {
-            form: Form::Bands { codes },
-            loss,
-        });
-    }
-    let plans = plans(&hull(whole), &worth(matrix));
-    for (codes, loss) in plans {
-        let codes = Codes::new(codes, cols).map_err(|e: CodesError| refused(e.into()))?;
-        points.push(Point {
-            form: Form::Bands { codes },
-            loss,
-        });
-    }
-    let before = matrix.member.bytes();
-    let members = std::slice::from_ref(matrix.member);
-    points.retain(|point| point.form.bytes(members) < before);
-    Ok(points)
+    Ok(whole)
 }
 
-/// What the matrix loses in these codes, by the sample.
-fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
-    let sample = matrix.sample;
+/// What a class of rows loses in these codes, by its sample.
+fn lost(matrix: &Matrix<'_>, class: &Class<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
+    let sample = class.sample;
     let weight = sample.weight(&sample.values);
     let bytes = encode_bands(
         codes,
@@ -119,7 +167,7 @@ fn lost(matrix: &Matrix<'_>, codes: &Codes) -> Result<f64, BandsEncodeError> {
     for (row, stored) in stored.chunks_exact_mut(sample.cols).enumerate() {
         bands.row(row, stored)?;
     }
-    Ok((matrix.loss)(&stored))
+    Ok((class.loss)(&stored))
 }
 
 /// Bytes of a band of so many rows, with the scales of its columns.
@@ -131,9 +179,8 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
     (rows.div_ceil(GROUP_ROWS) * code.group_bytes() + scales) as u64
 }
 
-/// The part that each band has of what errors of the matrix cost.
-fn worth(matrix: &Matrix<'_>) -> Vec<f64> {
-    let sample = matrix.sample;
+/// The part that each band has of what errors of a class cost.
+fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Vec<f64> {
     let mut columns = vec![0.0; sample.cols];
     let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
         let mut sums = vec![0.0; sample.cols];
@@ -204,28 +251,37 @@ fn gain(from: &Whole, to: &Whole) -> f64 {
     (from.loss - to.loss) / (to.bytes - from.bytes) as f64
 }
 
-/// Codes of all bands, and what they lose together: from all the smallest on, in steps of about as many
-/// bytes, to all the largest.
-fn plans(hull: &[Whole], worth: &[f64]) -> Vec<(Vec<Code>, f64)> {
-    let [first, .., last] = hull else {
-        return Vec::new();
-    };
-    let mut steps: Vec<(f64, usize, usize)> = Vec::with_capacity(worth.len() * hull.len());
-    for (band, worth) in worth.iter().enumerate() {
-        for (step, pair) in hull.windows(2).enumerate() {
-            steps.push((worth * gain(&pair[0], &pair[1]), band, step));
+/// Codes of all bands of every class, and what they lose together: from all the smallest on, in steps of about as many
+/// bytes, to all the largest. Of a class are given the codes that it may have and what each band of it is worth.
+fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> Vec<(Vec<Vec<Code>>, f64)> {
+    let mut steps: Vec<(f64, usize, usize, usize)> = Vec::new();
+    let mut codes = Vec::with_capacity(classes.len());
+    let (mut loss, mut whole) = (0.0, 0);
+    for (class, (hull, worth)) in classes.iter().enumerate() {
+        let [first, .., last] = &hull[..] else {
+            return Vec::new();
+        };
+        for (band, worth) in worth.iter().enumerate() {
+            for (step, pair) in hull.windows(2).enumerate() {
+                steps.push((worth * gain(&pair[0], &pair[1]), class, band, step));
+            }
         }
+        codes.push(vec![first.code; worth.len()]);
+        loss += first.loss;
+        whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
     // Of a band the steps come in their order, because gains fall along the hull.
-    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.2, a.1).cmp(&(b.2, b.1))));
-    let whole = (last.bytes - first.bytes) * worth.len() as u64;
+    steps.sort_by(|a, b| {
+        b.0.total_cmp(&a.0)
+            .then((a.3, a.1, a.2).cmp(&(b.3, b.1, b.2)))
+    });
     let every = whole / PLANS as u64 + 1;
-    let mut codes = vec![first.code; worth.len()];
-    let (mut loss, mut bytes, mut told) = (first.loss, 0, 0);
+    let (mut bytes, mut told) = (0, 0);
     let mut plans = Vec::with_capacity(PLANS + 1);
-    for (_, band, step) in steps {
+    for (_, class, band, step) in steps {
+        let (hull, worth) = &classes[class];
         let (from, to) = (&hull[step], &hull[step + 1]);
-        codes[band] = to.code;
+        codes[class][band] = to.code;
         loss -= (from.loss - to.loss) * worth[band];
         bytes += to.bytes - from.bytes;
         if bytes >= told + every {
@@ -269,9 +325,10 @@ mod tests {
             whole(code(4), 19, 0.15),
         ];
         let worth = [0.5, 0.1, 0.15, 0.05, 0.2];
-        let found = plans(&hull, &worth);
+        let found = plans(&[(hull.to_vec(), worth.to_vec())]);
         assert!(found.len() > 5);
         for (codes, loss) in found {
+            let codes = &codes[0];
             let at = |code: &Code| hull.iter().find(|one| one.code == *code).unwrap();
             let bytes: u64 = codes.iter().map(|code| at(code).bytes).sum();
             let sum: f64 = codes.iter().zip(worth).map(|(c, w)| at(c).loss * w).sum();

@@ -4,10 +4,12 @@
 use htc_formats::DType;
 use htc_formats::bands::BAND;
 use htc_formats::block::{BlockError, BlockFit};
-use htc_formats::model::Role;
+use htc_formats::model::{MatrixId, Role};
+use htc_formats::source::ModelTensor;
 
 use super::bands;
 use super::sample::{Sample, costs};
+use crate::calibrate::Place;
 use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
 use crate::math::FactoriseError;
@@ -15,7 +17,7 @@ use crate::order::Ordered;
 use crate::plan::{self, Curve, Form, Member, Point};
 use crate::request::CodeKinds;
 use crate::system::ordered;
-use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError};
+use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError, classes};
 
 /// The curves of matrices, in their order. They do not depend on the number of threads; a matrix for each
 /// is in work at a time. Without gradients each loses the part that it loses of its own outputs' energy.
@@ -96,12 +98,14 @@ fn of_matrix(
         None => Vec::new(),
     };
     let effort = treatment.effort().work();
-    let sample = Sample::of(source, tensor, &costs, effort)?;
+    let all: Vec<u32> = (0..tensor.rows as u32).collect();
+    let sample = Sample::of(source, tensor, &all, &costs, effort)?;
     let mut points = Vec::new();
-    let loss = |stored: &[f32]| match &costs[..] {
+    let loss_of = |sample: &Sample, stored: &[f32]| match &costs[..] {
         [] => sample.part(stored, moment),
         costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
     };
+    let loss = |stored: &[f32]| loss_of(&sample, stored);
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
@@ -128,14 +132,53 @@ fn of_matrix(
             loss: loss(&vec![0.0; sample.values.len()]),
         });
     }
-    points.extend(bands::points(&bands::Matrix {
+    let classes = match codes.bands().is_empty() || source.is_less() {
+        true => Vec::new(),
+        false => row_classes(source, tensor, (matrix, place), treatment)?,
+    };
+    let samples = classes
+        .iter()
+        .map(|rows| Sample::of(source, tensor, rows, &costs, effort));
+    let samples: Result<Vec<Sample>, UnitError> = samples.collect();
+    let samples = samples?;
+    let losses = samples
+        .iter()
+        .map(|sample| move |stored: &[f32]| loss_of(sample, stored));
+    let losses: Vec<_> = losses.collect();
+    let of_classes = classes.iter().zip(&samples).zip(&losses);
+    let of_classes = of_classes.map(|((rows, sample), loss)| bands::Class {
+        rows: rows.len(),
+        sample,
+        loss,
+    });
+    let of_classes: Vec<bands::Class<'_>> = of_classes.collect();
+    let all = bands::Class {
+        rows: member.rows,
+        sample: &sample,
+        loss: &loss,
+    };
+    let matrix_of = bands::Matrix {
         member,
         tensor: &tensor.name,
-        sample: &sample,
         costs: &costs,
         feedback: feedback.as_deref(),
         codes: codes.bands(),
-        loss: &loss,
-    })?);
+    };
+    points.extend(bands::points(&matrix_of, &all, &of_classes)?);
     Ok(Curve { matrix, points })
+}
+
+/// The rows of each class that a vocabulary's matrix should have; none where all should be one.
+fn row_classes(
+    source: &Ordered<'_>,
+    tensor: &ModelTensor,
+    (matrix, place): (MatrixId, Option<Place>),
+    treatment: &ModelTreatment,
+) -> Result<Vec<Vec<u32>>, UnitError> {
+    let costs = classes::costs_of_rows(source, tensor, matrix, place, treatment)?;
+    let counts = costs.as_ref().and_then(|costs| classes::counts(costs));
+    Ok(match costs.zip(counts) {
+        Some((costs, counts)) => classes::members(&costs, &counts),
+        None => Vec::new(),
+    })
 }

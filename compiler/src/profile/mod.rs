@@ -64,6 +64,7 @@ pub fn measure(
         let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
         let treatment = treatment.in_order(measured.order);
         let treatment = treatment.with_effort(request.effort);
+        let treatment = treatment.with_gradients(measured.gradients);
         let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
         let curves = curves::measure(
             &measured.ordered(),

@@ -89,22 +89,23 @@ pub(super) struct Sample {
 /// Part of a sample that is taken of all rows alike, whatever they cost: what they cost is an estimate, too.
 const ALIKE: f64 = 0.2;
 
-/// How likely each of `rows` rows is taken, so that about `wanted` are. Where the rows of a vocabulary cost as their tokens
+/// How likely each of some rows, whose indices are given, is taken, so that about `wanted` are. Where the rows of a vocabulary cost as their tokens
 /// are frequent, a thousandth of them has most of the cost: rows at equal distances would tell by luck what all cost.
-fn chances(costs: &[Cost], rows: usize, wanted: usize) -> Vec<f64> {
-    let mut parts = vec![0.0; rows];
+fn chances(costs: &[Cost], rows: &[u32], wanted: usize) -> Vec<f64> {
+    let mut parts = vec![0.0; rows.len()];
     let mut all = 0.0;
     for cost in costs {
         let energy: f64 = (0..cost.order)
             .map(|i| cost.moment[i * cost.order + i])
             .sum();
-        for (part, &h) in parts.iter_mut().zip(&cost.rows) {
+        for (part, &row) in parts.iter_mut().zip(rows) {
+            let h = cost.rows.get(row as usize).copied().unwrap_or(0.0);
             let of_row = energy * f64::from(h.max(0.0));
             *part += of_row;
             all += of_row;
         }
     }
-    let even = 1.0 / rows.max(1) as f64;
+    let even = 1.0 / rows.len().max(1) as f64;
     for part in &mut parts {
         *part = match all > 0.0 && all.is_finite() {
             true => ALIKE * even + (1.0 - ALIKE) * *part / all,
@@ -139,16 +140,18 @@ fn chosen(chances: &[f64]) -> impl Iterator<Item = (usize, f64)> {
 }
 
 impl Sample {
-    /// As many rows as the effort says, those oftener whose errors cost more.
+    /// As many of some rows as the effort says, those oftener whose errors cost more.
     pub fn of(
         source: &Ordered<'_>,
         tensor: &ModelTensor,
+        among: &[u32],
         costs: &[Cost],
         effort: Work,
     ) -> Result<Sample, UnitError> {
-        let (rows, cols) = (tensor.rows.min(effort.sampled_rows), tensor.cols);
-        let (indices, stand_for): (Vec<usize>, Vec<f64>) =
-            chosen(&chances(costs, tensor.rows, rows)).unzip();
+        let (rows, cols) = (among.len().min(effort.sampled_rows), tensor.cols);
+        let chances = chances(costs, among, rows);
+        let taken = chosen(&chances).map(|(index, stands_for)| (among[index] as usize, stands_for));
+        let (indices, stand_for): (Vec<usize>, Vec<f64>) = taken.unzip();
         let rows = indices.len();
         let mut values = vec![0.0; rows * cols];
         for (&row, values) in indices.iter().zip(values.chunks_mut(cols.max(1))) {
@@ -268,14 +271,15 @@ mod tests {
         let rows = 10_007;
         let cost = vocabulary(rows);
         let all: f64 = cost.rows.iter().map(|&h| f64::from(h)).sum();
+        let every: Vec<u32> = (0..rows as u32).collect();
         let told = |chances: &[f64]| {
             let (rows, told) = chosen(chances).fold((0, 0.0), |(count, sum), (row, of)| {
                 (count + 1, sum + of * f64::from(cost.rows[row]))
             });
             (rows, told / all)
         };
-        let even = told(&chances(&[], rows, 64));
-        let found = told(&chances(std::slice::from_ref(&cost), rows, 64));
+        let even = told(&chances(&[], &every, 64));
+        let found = told(&chances(std::slice::from_ref(&cost), &every, 64));
         println!("of what they cost: {found:?}, rows at equal distances {even:?}");
         assert!((63..=65).contains(&found.0) && even.0 == 64);
         assert!((0.9..1.1).contains(&found.1), "{found:?}");
@@ -284,10 +288,11 @@ mod tests {
     #[test]
     fn all_rows_are_taken_once_where_as_many_are_wanted() {
         let cost = vocabulary(100);
-        let taken: Vec<(usize, f64)> = chosen(&chances(&[cost], 100, 100)).collect();
+        let every: Vec<u32> = (0..100).collect();
+        let taken: Vec<(usize, f64)> = chosen(&chances(&[cost], &every, 100)).collect();
         assert_eq!(taken.len(), 100);
         assert!(taken.iter().all(|(_, of)| (0.999..1.001).contains(of)));
-        assert_eq!(chosen(&chances(&[], 3, 3)).count(), 3);
+        assert_eq!(chosen(&chances(&[], &every[..3], 3)).count(), 3);
         assert_eq!(chosen(&[]).count(), 0);
     }
 }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, Codes, Packer, STRIP_ROWS};
+use htc_formats::bands::{Bands, Codes, Layout, Packer, RowClasses, STRIP_ROWS};
 use htc_formats::block;
 use htc_formats::source::ModelTensor;
 
 use super::treatment::SiteInputs;
-use super::{Factors, Found, ModelTreatment, Norm, UnitError, outputs, place, weight_name};
+use super::{
+    Factors, Found, ModelTreatment, Norm, UnitError, classes, outputs, place, weight_name,
+};
 use crate::codes;
-use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, StripCoder};
+use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, RowFeedback, StripCoder};
 use crate::math::{
     Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
     weighted_dense_energies,
@@ -48,7 +50,7 @@ pub(super) fn dense(
 pub(super) fn bands(
     source: &Ordered<'_>,
     unit: &UnitPlan,
-    bands: &Codes,
+    layout: &Layout,
     treatment: &ModelTreatment,
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
@@ -64,7 +66,23 @@ pub(super) fn bands(
             rows: rows.as_ref(),
             sweeps: treatment.effort().work().sweeps,
         };
-        encode_bands(source, member, (bands, guide), moment)
+        let role = member.matrix.weight();
+        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        match layout {
+            Layout::Whole(codes) => {
+                let rows = RowsOf::all(source, tensor);
+                encode_bands(&rows, (codes, guide), moment)
+            }
+            Layout::Classes(of) => {
+                let place = place(source, unit);
+                let matrix = member.matrix;
+                let costs = classes::costs_of_rows(source, tensor, matrix, place, treatment)?;
+                let costs = costs.ok_or_else(|| UnitError::NoCosts {
+                    tensor: tensor.name.clone(),
+                })?;
+                encode_classes((source, tensor), (of, &costs), guide, moment)
+            }
+        }
     })
 }
 
@@ -191,30 +209,108 @@ fn encode(
     Ok((bytes, sums))
 }
 
-/// The bytes of a matrix in bands, and what that loses. It is read twice, some strips at a time: the scales of
-/// its columns are of all rows.
+/// Rows of a matrix that are encoded together.
+struct RowsOf<'a> {
+    source: &'a Ordered<'a>,
+    tensor: &'a ModelTensor,
+    /// Those of a class; all of them without.
+    of_class: Option<&'a [u32]>,
+}
+
+impl<'a> RowsOf<'a> {
+    fn all(source: &'a Ordered<'a>, tensor: &'a ModelTensor) -> Self {
+        RowsOf {
+            source,
+            tensor,
+            of_class: None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.of_class.map_or(self.tensor.rows, <[u32]>::len)
+    }
+
+    /// The numbers of some of them.
+    fn decode(
+        &self,
+        range: std::ops::Range<usize>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), UnitError> {
+        let (source, tensor) = (self.source, self.tensor);
+        values.resize(range.len() * tensor.cols, 0.0);
+        let of_decode = |error| UnitError::of_decode(&tensor.name, error);
+        let Some(rows) = self.of_class else {
+            let decoded = source.decode(tensor, range.clone(), values);
+            decoded.map_err(of_decode)?;
+            return check_finite(source, tensor, values, range.start);
+        };
+        let values = values.chunks_exact_mut(tensor.cols.max(1));
+        for (&row, values) in rows[range].iter().zip(values) {
+            let row = row as usize;
+            source
+                .decode(tensor, row..row + 1, values)
+                .map_err(of_decode)?;
+            check_finite(source, tensor, values, row)?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a matrix whose rows have classes, and what that loses. Rows of a class are coded as a matrix of their own.
+fn encode_classes(
+    (source, tensor): (&Ordered<'_>, &ModelTensor),
+    (of, costs): (&RowClasses, &[f64]),
+    guide: Guide<'_>,
+    moment: Option<SecondMoment<'_>>,
+) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
+    let counts: Vec<usize> = of.iter().map(|class| class.rows).collect();
+    let members = classes::members(costs, &counts);
+    let mut of_rows = vec![0_u8; tensor.rows];
+    let mut parts = Vec::with_capacity(members.len());
+    let mut sums = [Energies::default(); 2];
+    for (index, (rows, class)) in members.iter().zip(of.iter()).enumerate() {
+        for &row in rows {
+            of_rows[row as usize] = index as u8;
+        }
+        let weights = guide.rows.map(|all| {
+            let own = rows.iter().map(|&row| all.weights()[row as usize]);
+            RowFeedback::of_weights(own.collect())
+        });
+        let guide = Guide {
+            rows: weights.as_ref(),
+            ..guide
+        };
+        let rows = RowsOf {
+            source,
+            tensor,
+            of_class: Some(rows),
+        };
+        let (bytes, lost) = encode_bands(&rows, (&class.codes, guide), moment)?;
+        parts.push(bytes);
+        sums.iter_mut()
+            .zip(lost)
+            .for_each(|(sum, lost)| *sum += lost);
+    }
+    Ok((of.pack(&of_rows, &parts), sums))
+}
+
+/// The bytes of rows in bands, and what that loses. They are read twice, some strips at a time: the scales of
+/// columns are of all of them.
 fn encode_bands(
-    source: &Ordered<'_>,
-    member: &Member,
+    matrix: &RowsOf<'_>,
     (bands, guide): (&Codes, Guide<'_>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
-    let role = member.matrix.weight();
-    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+    let tensor = matrix.tensor;
     let refused = |source: BandsEncodeError| UnitError::Bands {
         tensor: tensor.name.clone(),
         source,
     };
-    let (rows, cols) = (member.rows, member.cols);
+    let (rows, cols) = (matrix.len(), tensor.cols);
     let step = (PORTION / cols.max(1)).max(1).next_multiple_of(STRIP_ROWS);
     let portions = || (0..rows).step_by(step);
-    let decode = |first: usize, values: &mut Vec<f32>| {
-        let here = step.min(rows - first);
-        values.resize(here * cols, 0.0);
-        let decoded = source.decode(tensor, first..first + here, values);
-        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
-        check_finite(source, tensor, values, first)
-    };
+    let decode =
+        |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
     let mut values = Vec::new();
     let mut energies = ColumnEnergies::new(cols);
     for first in portions() {

@@ -1,5 +1,6 @@
 //! One unit of the plan from the source's bytes to the stored factors and their measured error.
 
+pub(crate) mod classes;
 mod encode;
 mod error;
 mod factor;
@@ -156,6 +157,14 @@ pub enum UnitError {
     /// What errors of a matrix cost is not known.
     #[error(transparent)]
     Cost(#[from] NoMatrix),
+    /// Rows are to have classes by what their errors cost, which is not known.
+    #[error(
+        "tensor {tensor}: its rows have classes by what their errors cost, which is not known; give a calibration"
+    )]
+    NoCosts {
+        /// Name in the source.
+        tensor: String,
+    },
     /// A number that is passed through is infinite or not a number.
     #[error(
         "tensor {tensor} holds {value} at row {row}, column {col}, expected finite numbers; repair or re-export \

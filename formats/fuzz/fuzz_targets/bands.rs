@@ -3,7 +3,9 @@
 
 #![no_main]
 
-use htc_formats::bands::{Bands, CHUNK, Codes, GROUP_ROWS, QUADS, STRIP_ROWS};
+use htc_formats::bands::{
+    Bands, CHUNK, ClassedBands, Codes, GROUP_ROWS, Layout, QUADS, RowClasses, STRIP_ROWS,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// Numbers of a matrix that a run decodes.
@@ -11,6 +13,14 @@ const MOST: usize = 1 << 18;
 
 fuzz_target!(|input: (&str, u16, &[u8])| {
     let (text, rows, bytes) = input;
+    let Ok(layout) = text.parse::<Layout>() else {
+        return;
+    };
+    assert_eq!(layout.to_string(), text);
+    assert_eq!(layout.to_string().parse(), Ok(layout.clone()));
+    if let Layout::Classes(classes) = &layout {
+        return in_classes(classes, bytes);
+    }
     let Ok(codes) = text.parse::<Codes>() else {
         return;
     };
@@ -44,3 +54,20 @@ fuzz_target!(|input: (&str, u16, &[u8])| {
         }
     }
 });
+
+/// Any map is refused or has a place for every row.
+fn in_classes(classes: &RowClasses, bytes: &[u8]) {
+    let rows = classes.rows();
+    if rows.saturating_mul(classes.cols()) > MOST {
+        return;
+    }
+    let mut whole = bytes.to_vec();
+    whole.resize(classes.bytes() as usize, 0);
+    let Ok(bands) = ClassedBands::new(classes, rows, &whole) else {
+        return;
+    };
+    let mut row = vec![0.0; classes.cols()];
+    for i in 0..rows {
+        assert!(bands.row(i, &mut row).is_ok());
+    }
+}

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::bands::Codes;
+use crate::bands::Layout;
 use crate::block::BlockError;
 use crate::dtype::DType;
 use crate::gguf::{Contents, GgufError};
@@ -183,7 +183,7 @@ pub struct ModelTensor {
     /// Length of a row.
     pub cols: usize,
     /// The codes of its bands, where it is in [`DType::Bands`].
-    pub codes: Option<Codes>,
+    pub codes: Option<Layout>,
     /// Where its bytes are.
     pub place: Place,
 }

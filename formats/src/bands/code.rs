@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{BAND, CHUNK, GROUP_ROWS, QUADS, SCALE_BYTES, STRIP_ROWS, TABLES_VERSION};
+use super::{BAND, CHUNK, GROUP_ROWS, MAX_CLASSES, QUADS, SCALE_BYTES, STRIP_ROWS, TABLES_VERSION};
 use crate::escape::one_line;
 use crate::limits::MAX_WIDTH;
 use crate::wire;
@@ -70,6 +70,14 @@ pub enum CodesError {
         cols: usize,
         /// Bands that have a code.
         bands: usize,
+    },
+    /// Classes of rows that are none.
+    #[error(
+        "classes of rows: found {found}, expected 2 to {MAX_CLASSES} classes of one width, with a row each at least"
+    )]
+    Classes {
+        /// What was found.
+        found: String,
     },
 }
 

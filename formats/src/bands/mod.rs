@@ -10,13 +10,18 @@
 //! decoded together and multiplied by one broadcast of four numbers into sixteen sums. `SPEC.md`, under
 //! "Bands", is normative.
 //!
-//! [`Codes`] says which code each band has, and with it every size; [`Bands`] reads, [`Packer`] writes.
+//! [`Codes`] says which code each band has, and with it every size; [`Bands`] reads, [`Packer`] writes. Rows may have
+//! classes with codes of their own: [`Layout`] says which, [`Banded`] reads either.
 
+mod classes;
 mod code;
 mod pack;
 mod tables;
 mod view;
 
+pub use classes::{
+    Banded, ClassedBands, Layout, MAP_ROWS, MAX_CLASSES, MapBlock, RowClass, RowClasses,
+};
 pub use code::{Code, Codes, CodesError, Kind};
 pub use pack::{Packer, stored_scale};
 pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};

@@ -49,6 +49,12 @@ pub enum BandsError {
         /// Columns of the matrix.
         cols: usize,
     },
+    /// A map of classes whose counts are not those of its rows.
+    #[error("bands: the map of the rows' classes contradicts itself before row {row}")]
+    Rows {
+        /// The first row behind what contradicts.
+        row: usize,
+    },
 }
 
 /// A matrix in bands, where it lies.

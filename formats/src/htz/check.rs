@@ -13,6 +13,7 @@ use super::manifest::{
 };
 use super::{Encoding, HtzError, Origin, TOKENIZER, dial, geometry, quality};
 use crate::DType;
+use crate::bands::Layout;
 use crate::escape::one_line;
 use crate::limits::MAX_TENSOR_NAME_BYTES;
 use crate::model::{Form, HyperParameters, MatrixId, Part, Role};
@@ -20,8 +21,8 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 8] = [
-    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES,
+const KNOWN_FEATURES: [&str; 9] = [
+    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -41,6 +42,9 @@ const BANDS: &str = "bands";
 
 /// There are refinements, which formats before 1.7 do not have.
 const PLANES: &str = "planes";
+
+/// Rows of matrices in bands have classes, which formats before 1.8 do not have.
+const CLASSES: &str = "row_classes";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -134,6 +138,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
             PLANES,
             tensors.iter().any(|entry| is_refinement(entry.role)),
         ),
+        (CLASSES, tensors.iter().any(has_classes)),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -144,6 +149,11 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
 /// Whether a tensor is what a base lacks.
 pub(super) fn is_refinement(role: Role) -> bool {
     matches!(role, Role::Refinement { .. })
+}
+
+/// Whether the rows of a matrix in bands have classes.
+fn has_classes(entry: &TensorEntry) -> bool {
+    matches!(entry.codes, Some(Layout::Classes(_)))
 }
 
 /// The first minor version that has a word for everything in a manifest: older readers are told the truth
@@ -164,8 +174,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == PLANES) {
+    if requires.iter().any(|name| name == CLASSES) {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == PLANES) {
+        7
     } else if provenance.order.is_some() || provenance.tuning.is_some() || bands {
         6
     } else if quality.is_some() || treatment.is_some_and(|found| found.shrinkage.is_some()) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::quality::LONGEST_NUMBER;
 use super::{DialPoint, Digest, GeometryRecord, QualityRecord};
 use crate::DType;
-use crate::bands::Codes;
+use crate::bands::Layout;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
 
 /// What an artifact holds and how it came to be.
@@ -79,9 +79,9 @@ pub struct TensorEntry {
     pub rows: u64,
     /// Numbers in a row.
     pub cols: u64,
-    /// The codes of its bands (1.6), where it is in [`DType::Bands`] and only there.
+    /// The codes of its bands (1.6), perhaps in classes of rows (1.8), where it is in [`DType::Bands`] and only there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codes: Option<Codes>,
+    pub codes: Option<Layout>,
     /// Bytes from the beginning of the file; the writer's to fill.
     pub offset: u64,
     /// Bytes; the writer's to fill.
@@ -113,7 +113,7 @@ impl TensorEntry {
     }
 
     /// The same with the codes of its bands.
-    pub fn with_codes(self, codes: Option<Codes>) -> TensorEntry {
+    pub fn with_codes(self, codes: Option<Layout>) -> TensorEntry {
         TensorEntry { codes, ..self }
     }
 
@@ -129,7 +129,8 @@ impl TensorEntry {
             (None, DType::Bands) => return None,
             (None, _) => {}
             (Some(codes), DType::Bands) if codes.cols() as u64 == self.cols => {
-                return Some(codes.bytes(usize::try_from(self.rows).ok()?));
+                let rows = usize::try_from(self.rows).ok()?;
+                return codes.has_rows(rows).then(|| codes.bytes(rows));
             }
             (Some(_), _) => return None,
         }

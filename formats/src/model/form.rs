@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{HyperParameters, InputGroup, Part, Role, Slot};
 use crate::DType;
-use crate::bands::Codes;
+use crate::bands::Layout;
 
 /// A matrix that a plan decides about and a manifest has a record of, in the order of execution.
 ///
@@ -210,8 +210,8 @@ pub enum StoredForm {
     },
     /// `W [out, in]` in bands of 32 columns: a dense matrix, too.
     Bands {
-        /// The code of each band.
-        codes: Codes,
+        /// The codes of its bands.
+        codes: Layout,
     },
     /// `A [rank, in]` and `B [out, rank]`.
     LowRank {
@@ -300,7 +300,7 @@ impl StoredForm {
     }
 
     /// The codes of its bands; `None` with another form.
-    pub const fn codes(&self) -> Option<&Codes> {
+    pub const fn codes(&self) -> Option<&Layout> {
         match self {
             StoredForm::Bands { codes } => Some(codes),
             _ => None,
@@ -334,7 +334,7 @@ pub struct StoredTensor {
     /// Numbers in a row.
     pub cols: usize,
     /// The codes of its bands, where it is in [`DType::Bands`].
-    pub codes: Option<Codes>,
+    pub codes: Option<Layout>,
 }
 
 impl StoredTensor {
@@ -428,7 +428,7 @@ mod tests {
                 (768, 32, 768 * 34)
             ]
         );
-        let codes: Codes = "1:t3x4,l4x4".parse().unwrap();
+        let codes: Layout = "1:t3x4,l4x4".parse().unwrap();
         let bytes = codes.bytes(768);
         let bands = StoredForm::Bands { codes };
         assert_eq!((bands.form(), bands.rank()), (Form::Dense, None));

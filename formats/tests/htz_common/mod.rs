@@ -7,7 +7,7 @@ mod planes;
 use std::path::Path;
 
 use htc_formats::DType;
-use htc_formats::bands::{BAND, Codes, Kind, Packer};
+use htc_formats::bands::{BAND, Codes, Kind, Layout, Packer};
 use htc_formats::folder::Folder;
 use htc_formats::htz::{
     BasisRecord, Budget, DepthSinkRecord, Digest, Estimate, Form, GeometryRecord, HtzError,
@@ -444,12 +444,13 @@ pub fn banded() -> Model {
         (Role::Output, "1:t2x1"),
     ] {
         let codes: Codes = codes.parse().expect("codes");
+        let layout = Layout::from(codes.clone());
         let tensors = &mut model.manifest.tensors;
         let index = tensors.iter().position(|entry| entry.role == role);
         let index = index.expect("the model has it");
         let entry = &mut tensors[index];
         entry.dtype = DType::Bands;
-        entry.codes = Some(codes.clone());
+        entry.codes = Some(layout);
         let bytes = entry.stored_bytes().expect("whole bands");
         model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
         let mut slots = model.manifest.plan.slots.iter_mut();
@@ -457,6 +458,28 @@ pub fn banded() -> Model {
             record.bytes_after = bytes;
         }
     }
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
+/// The small model with what format 1.8 brought: rows of the embedding in three classes.
+pub fn classed() -> Model {
+    let mut model = banded();
+    let tensors = &mut model.manifest.tensors;
+    let at = tensors
+        .iter()
+        .position(|of| of.role == Role::TokenEmbedding);
+    let at = at.expect("the model has it");
+    let layout: Layout = "3*1:l5x1;4*1:t3x1;5*1:t2x1".parse().expect("classes");
+    let Layout::Classes(classes) = &layout else {
+        panic!("they are classes");
+    };
+    let of_rows = [1, 2, 2, 0, 1, 1, 2, 0, 0, 2, 1, 2];
+    let parts = classes.iter().zip(0..);
+    let parts = parts.map(|(class, seed)| bands(&class.codes, class.rows, seed));
+    model.data[at].1 = classes.pack(&of_rows, &parts.collect::<Vec<_>>());
+    tensors[at].codes = Some(layout);
     model.manifest.requires =
         Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
     model

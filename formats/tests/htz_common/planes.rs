@@ -23,7 +23,7 @@ pub fn refined() -> Model {
         let (rows, cols) = matrix.shape(&model.manifest.hyper);
         let role = Role::Refinement { matrix };
         let entry = TensorEntry::new(role.to_string(), role, DType::Bands, rows, cols);
-        let entry = entry.with_codes(Some(codes.clone()));
+        let entry = entry.with_codes(Some(codes.clone().into()));
         model.manifest.tensors.push(entry);
         model
             .data

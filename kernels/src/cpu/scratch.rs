@@ -14,6 +14,8 @@ pub struct Scratch {
     panels: Vec<Panel>,
     /// Inner vectors of factorised slots, beside which products need `buffer`.
     pub(super) inner: Vec<f32>,
+    /// Products of classes of rows, before they are put in the order of the rows.
+    pub(super) classes: Vec<f32>,
 }
 
 impl Scratch {

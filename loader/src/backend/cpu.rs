@@ -172,7 +172,7 @@ impl Backend for Cpu {
                 // A matrix in bands is dense, so that it reads the input.
                 let x = &x[..n * w.cols()];
                 let y = &mut slot.y[..n * slot.rows];
-                self.cpu.bands(w, n, x, y, &mut self.scratch)?;
+                self.cpu.banded(w, n, x, y, &mut self.scratch)?;
                 continue;
             }
             let w = slot.weight.matrix()?.first_cols(slot.cols)?;
@@ -296,7 +296,7 @@ impl Backend for Cpu {
         let out = &mut out[..n * output.rows()];
         let scratch = &mut self.scratch;
         match output.bands()? {
-            Some(bands) => self.cpu.bands(bands, n, x, out, scratch)?,
+            Some(bands) => self.cpu.banded(bands, n, x, out, scratch)?,
             None => self.cpu.matmul(output.matrix()?, n, x, out, scratch)?,
         }
         if let Some(cap) = cap {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use htc_formats::bands::Layout;
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
@@ -405,9 +406,13 @@ fn type_for_people(entry: &TensorEntry) -> String {
     let Some(codes) = &entry.codes else {
         return entry.dtype.to_string();
     };
-    match codes.same() {
-        Some(code) => code.to_string(),
-        None => format!("bands {:.2}", codes.mean_bits()),
+    match (codes, codes.same()) {
+        (_, Some(code)) => code.to_string(),
+        (Layout::Whole(_), None) => format!("bands {:.2}", codes.mean_bits()),
+        (Layout::Classes(of), None) => {
+            let classes = of.iter().len();
+            format!("bands {:.2}, {classes} classes of rows", codes.mean_bits())
+        }
     }
 }
 

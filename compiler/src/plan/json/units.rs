@@ -1,7 +1,7 @@
 //! The units of a plan's file: slots, embedding and head, each with its form, rank and types.
 
 use htc_formats::DType;
-use htc_formats::bands::Codes;
+use htc_formats::bands::{Codes, Layout};
 use htc_formats::model::{Form as FormName, HyperParameters, MatrixId};
 
 use super::check::{At, Checker};
@@ -298,7 +298,7 @@ impl Checker {
         let codes = match &node {
             Node::Text(text) if text.contains(':') => Some(text.parse()),
             Node::Text(text) => match text.parse() {
-                Ok(DenseType::Bands(code)) => Some(Codes::uniform(code, cols)),
+                Ok(DenseType::Bands(code)) => Some(Codes::uniform(code, cols).map(Layout::from)),
                 _ => None,
             },
             _ => None,

@@ -158,6 +158,12 @@ impl<'a> Walk<'a> {
                     let expected = format!("one for every {BAND} of {} columns", entry.cols);
                     return Err(tensor(entry, "list of codes", expected, codes));
                 }
+                if let Some(codes) = &entry.codes
+                    && !usize::try_from(entry.rows).is_ok_and(|rows| codes.has_rows(rows))
+                {
+                    let expected = format!("classes of {} rows together", entry.rows);
+                    return Err(tensor(entry, "list of codes", expected, codes));
+                }
                 match entry.stored_bytes() {
                     Some(bytes) if bytes == entry.length => Ok(entry),
                     Some(bytes) => Err(tensor(entry, "length", bytes, entry.length)),

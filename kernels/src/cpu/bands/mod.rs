@@ -13,6 +13,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+mod classes;
 #[cfg(test)]
 pub(super) mod emulated;
 #[cfg(target_arch = "aarch64")]
@@ -27,7 +28,7 @@ use std::ops::Range;
 
 use htc_formats::DType;
 use htc_formats::bands::{
-    BAND, Bands, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_UNIT, QUADS, SCALE_BYTES, STRIP_ROWS,
+    BAND, Banded, Bands, CHUNK, Code, GROUP_ROWS, Kind, LEVEL_UNIT, QUADS, SCALE_BYTES, STRIP_ROWS,
     level_scales,
 };
 
@@ -155,7 +156,7 @@ impl Cpu {
     /// When there is no such row or `out` has another length.
     pub fn embed_bands(
         &self,
-        w: Bands<'_>,
+        w: Banded<'_>,
         token: usize,
         out: &mut [f32],
     ) -> Result<(), ShapeError> {

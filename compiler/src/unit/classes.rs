@@ -1,0 +1,206 @@
+//! Which rows of the matrix of a vocabulary have the same codes: those of which errors cost about as much.
+//!
+//! Errors of a row cost in proportion to its energy and to what errors at its output count. Where a row costs four times
+//! another it should have a bit more for each weight; in the vocabulary of a large model the rows of frequent tokens cost
+//! a hundred times what most others do.
+
+use htc_formats::bands::MAX_CLASSES;
+use htc_formats::model::MatrixId;
+use htc_formats::source::ModelTensor;
+
+use super::{ModelTreatment, UnitError, outputs};
+use crate::calibrate::Place;
+use crate::order::Ordered;
+
+/// Rows of a class at least.
+const LEAST_ROWS: usize = 256;
+
+/// Steps of a class' boundaries: rows of about the same cost.
+const STEPS: usize = 256;
+
+/// What errors of every row of a vocabulary's matrix cost, in units of no meaning; `None` of any other matrix, and
+/// where no gradients are known.
+///
+/// # Errors
+/// Numbers that do not decode, and gradients of another model.
+pub(crate) fn costs_of_rows(
+    source: &Ordered<'_>,
+    tensor: &ModelTensor,
+    matrix: MatrixId,
+    place: Option<Place>,
+    treatment: &ModelTreatment,
+) -> Result<Option<Vec<f64>>, UnitError> {
+    if matches!(matrix, MatrixId::Slot { .. }) {
+        return Ok(None);
+    }
+    let Some(found) = outputs::row_feedback(source, matrix, place, treatment)? else {
+        return Ok(None);
+    };
+    let weights = found.weights().iter().enumerate();
+    let mut values = vec![0.0; tensor.cols];
+    let costs = weights.map(|(row, &weight)| {
+        let decoded = source.decode(tensor, row..row + 1, &mut values);
+        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+        let energy: f64 = values.iter().map(|&w| f64::from(w).powi(2)).sum();
+        Ok(f64::from(weight) * energy)
+    });
+    let costs: Result<Vec<f64>, UnitError> = costs.collect();
+    // A number that is none is named where the matrix is encoded.
+    Ok(costs
+        .ok()
+        .filter(|costs| costs.iter().all(|cost| cost.is_finite())))
+}
+
+/// Rows from those that cost most on; of equal ones the first first.
+fn ranked(costs: &[f64]) -> Vec<u32> {
+    let mut rows: Vec<u32> = (0..costs.len() as u32).collect();
+    rows.sort_by(|&a, &b| {
+        let of = |row: u32| costs[row as usize];
+        of(b).total_cmp(&of(a)).then(a.cmp(&b))
+    });
+    rows
+}
+
+/// The rows of each class in their order, of classes with so many rows: those that cost most are the first.
+pub(crate) fn members(costs: &[f64], counts: &[usize]) -> Vec<Vec<u32>> {
+    let ranked = ranked(costs);
+    let mut rest = &ranked[..];
+    let members = counts.iter().map(|&count| {
+        let (own, others) = rest.split_at(count.min(rest.len()));
+        rest = others;
+        let mut own = own.to_vec();
+        own.sort_unstable();
+        own
+    });
+    members.collect()
+}
+
+/// How many rows classes should have, so that codes of their own gain most: two at least; `None` where there are
+/// too few rows, or all cost the same.
+///
+/// With bits by what they cost the errors of classes of `n_c` rows that cost `m_c` on average are in
+/// proportion to `exp(Σ n_c log m_c / n)`, the least of which is found among boundaries at equal steps of the costs' logarithm.
+pub(crate) fn counts(costs: &[f64]) -> Option<Vec<usize>> {
+    let ranked = ranked(costs);
+    let of = |rank: usize| costs[ranked[rank] as usize];
+    let positive = ranked.iter().take_while(|&&row| costs[row as usize] > 0.0);
+    let positive = positive.count();
+    if positive < 2 * LEAST_ROWS {
+        return None;
+    }
+    let (high, low) = (of(0).ln(), of(positive - 1).ln());
+    // Ranks at which a class may end, and the sums of costs before them.
+    let mut ends = vec![0];
+    for step in 1..STEPS {
+        let least = (high + (low - high) * step as f64 / STEPS as f64).exp();
+        let end = ranked.partition_point(|&row| costs[row as usize] >= least);
+        let rest = ranked.len() - end;
+        if end >= ends[ends.len() - 1] + LEAST_ROWS && rest >= LEAST_ROWS {
+            ends.push(end);
+        }
+    }
+    ends.push(ranked.len());
+    let mut sums = vec![0.0];
+    for pair in ends.windows(2) {
+        let sum: f64 = (pair[0]..pair[1]).map(of).sum();
+        sums.push(sums[sums.len() - 1] + sum);
+    }
+    let loss = |from: usize, to: usize| {
+        let rows = (ends[to] - ends[from]) as f64;
+        rows * ((sums[to] - sums[from]) / rows).max(f64::MIN_POSITIVE).ln()
+    };
+    let cuts = best_cuts(ends.len() - 1, loss);
+    (cuts.len() > 2).then(|| {
+        cuts.windows(2)
+            .map(|pair| ends[pair[1]] - ends[pair[0]])
+            .collect()
+    })
+}
+
+/// The boundaries of at most [`MAX_CLASSES`] classes of `0..last` that lose least together, the first and the last among
+/// them.
+fn best_cuts(last: usize, loss: impl Fn(usize, usize) -> f64) -> Vec<usize> {
+    // By classes so far and their end: the loss, and where the last of them begins.
+    let mut best: Vec<Vec<(f64, usize)>> =
+        vec![(0..=last).map(|end| (loss(0, end.max(1)), 0)).collect()];
+    for classes in 1..MAX_CLASSES {
+        let before = &best[classes - 1];
+        let of = |end: usize| {
+            let starts = (classes..end).map(|start| (before[start].0 + loss(start, end), start));
+            let least = starts.min_by(|a, b| a.0.total_cmp(&b.0));
+            least.unwrap_or((f64::INFINITY, 0))
+        };
+        let next = (0..=last).map(of).collect();
+        best.push(next);
+    }
+    let classes = (0..MAX_CLASSES).min_by(|&a, &b| best[a][last].0.total_cmp(&best[b][last].0));
+    let (mut cuts, mut end) = (vec![last], last);
+    for class in (1..=classes.unwrap_or(0)).rev() {
+        end = best[class][end].1;
+        cuts.push(end);
+    }
+    cuts.push(0);
+    cuts.reverse();
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_cost_the_same_are_in_one_class() {
+        // 300 rows that cost 64, 700 that cost 1, interleaved; and nothing between.
+        let costs: Vec<f64> = (0..1000)
+            .map(|i| {
+                if i % 10 < 3 {
+                    64.0
+                } else {
+                    1.0 + 1e-6 * i as f64
+                }
+            })
+            .collect();
+        let found = counts(&costs).unwrap();
+        assert_eq!(found[0], 300);
+        assert_eq!(found.iter().sum::<usize>(), 1000);
+        let members = members(&costs, &found);
+        assert!(members[0].iter().all(|&row| row % 10 < 3));
+        assert!(members.iter().all(|own| own.is_sorted()));
+        let mut all: Vec<u32> = members.into_iter().flatten().collect();
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..1000));
+    }
+
+    #[test]
+    fn boundaries_are_those_that_trying_everything_finds() {
+        let costs: Vec<f64> = (0..9).map(|i| f64::from(7 * i % 9 + 1).powi(3)).collect();
+        let loss = |from: usize, to: usize| {
+            let own = &costs[from..to];
+            let mean = own.iter().sum::<f64>() / own.len() as f64;
+            own.len() as f64 * mean.ln()
+        };
+        let found = best_cuts(9, loss);
+        let of = |cuts: &[usize]| {
+            cuts.windows(2)
+                .map(|pair| loss(pair[0], pair[1]))
+                .sum::<f64>()
+        };
+        let mut least = f64::INFINITY;
+        for set in 0_u32..1 << 8 {
+            if set.count_ones() < MAX_CLASSES as u32 {
+                let inner = (1..9).filter(|cut| set >> (cut - 1) & 1 == 1);
+                let cuts: Vec<usize> = [0].into_iter().chain(inner).chain([9]).collect();
+                least = least.min(of(&cuts));
+            }
+        }
+        assert!((of(&found) - least).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn few_rows_and_rows_alike_have_no_classes() {
+        assert_eq!(counts(&[1.0; 300]), None);
+        assert_eq!(counts(&[2.0; 5000]), None);
+        assert_eq!(counts(&[0.0; 5000]), None);
+        assert_eq!(counts(&[]), None);
+    }
+}

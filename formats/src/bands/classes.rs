@@ -1,0 +1,508 @@
+//! Matrices in bands whose rows have classes: each class has codes of its own for its bands, so that rows of
+//! which errors cost more, as those of frequent tokens in the matrix of a vocabulary, have more bits.
+//!
+//! The bytes begin with a map of the rows, in blocks of 256: for each class how many of its rows stand before the block,
+//! and two bits for each row that say which class it has. Behind it the classes lie one after the other, each a matrix
+//! in bands of its rows in their order.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{Bands, BandsError, Code, Codes, CodesError, Kind};
+use crate::escape::one_line;
+use crate::limits::MAX_VOCABULARY;
+use crate::wire;
+
+/// Classes of a matrix at most.
+pub const MAX_CLASSES: usize = 4;
+
+/// Rows of a block of the map.
+pub const MAP_ROWS: usize = 256;
+
+/// Bytes of a block of the map.
+const MAP_BYTES: usize = 4 * MAX_CLASSES + MAP_ROWS / 4;
+
+/// The rows of a class, and their codes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RowClass {
+    /// How many rows.
+    pub rows: usize,
+    /// The code of each band.
+    pub codes: Codes,
+}
+
+/// The classes of a matrix, two to four. Cloning shares them.
+///
+/// As a text, and in a manifest: the rows of each class, a star and its codes, classes separated by
+/// semicolons: `8192*1:t4x20;253952*1:t2x20`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RowClasses(Arc<[RowClass]>);
+
+impl RowClasses {
+    /// # Errors
+    /// [`CodesError::Classes`] for less than two classes or more than [`MAX_CLASSES`], one without rows, or
+    /// classes of different widths.
+    pub fn new(classes: Vec<RowClass>) -> Result<RowClasses, CodesError> {
+        let wrong = |found: String| Err(CodesError::Classes { found });
+        if !(2..=MAX_CLASSES).contains(&classes.len()) {
+            return wrong(format!("{} classes", classes.len()));
+        }
+        if classes.iter().any(|class| class.rows == 0) {
+            return wrong("a class without rows".to_owned());
+        }
+        if classes.iter().any(|class| class.rows > MAX_VOCABULARY) {
+            return wrong(format!("a class of more than {MAX_VOCABULARY} rows"));
+        }
+        let mut widths = classes.iter().map(|class| class.codes.cols());
+        let first = widths.next();
+        if let Some(other) = widths.find(|width| Some(*width) != first) {
+            return wrong(format!(
+                "classes of {} and {other} columns",
+                first.unwrap_or(0)
+            ));
+        }
+        Ok(RowClasses(classes.into()))
+    }
+
+    /// The classes, in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &RowClass> + Clone {
+        self.0.iter()
+    }
+
+    /// Rows of all classes.
+    pub fn rows(&self) -> usize {
+        self.iter().map(|class| class.rows).sum()
+    }
+
+    /// Columns of the matrix.
+    pub fn cols(&self) -> usize {
+        self.0.first().map_or(0, |class| class.codes.cols())
+    }
+
+    /// Bytes of the matrix.
+    pub fn bytes(&self) -> u64 {
+        self.iter().fold(self.map_bytes(), |at, class| {
+            aligned(at).saturating_add(class.codes.bytes(class.rows))
+        })
+    }
+
+    fn map_bytes(&self) -> u64 {
+        (self.rows().div_ceil(MAP_ROWS) * MAP_BYTES) as u64
+    }
+
+    /// Where a class begins and ends.
+    fn place(&self, index: usize) -> std::ops::Range<usize> {
+        let mut end = self.map_bytes();
+        let mut start = end;
+        for class in self.iter().take(index + 1) {
+            start = aligned(end);
+            end = start.saturating_add(class.codes.bytes(class.rows));
+        }
+        start as usize..end as usize
+    }
+
+    /// The bytes of the matrix, of those of its classes and the class of each row.
+    ///
+    /// # Panics
+    /// Where rows or bytes are not those of the classes.
+    pub fn pack(&self, of_rows: &[u8], classes: &[Vec<u8>]) -> Vec<u8> {
+        assert_eq!(of_rows.len(), self.rows());
+        assert_eq!(classes.len(), self.0.len());
+        let mut bytes = vec![0; self.bytes() as usize];
+        let mut before = [0_u32; MAX_CLASSES];
+        let blocks = bytes.chunks_exact_mut(MAP_BYTES);
+        for (rows, block) in of_rows.chunks(MAP_ROWS).zip(blocks) {
+            let (counts, of_block) = block.split_at_mut(4 * MAX_CLASSES);
+            for (to, count) in counts.chunks_exact_mut(4).zip(before) {
+                to.copy_from_slice(&count.to_le_bytes());
+            }
+            for (row, &class) in rows.iter().enumerate() {
+                of_block[row / 4] |= class << (2 * (row % 4));
+                before[usize::from(class)] += 1;
+            }
+        }
+        let counted = before.iter().zip(self.iter());
+        assert!(counted.clone().all(|(&n, class)| n as usize == class.rows));
+        for (index, class) in classes.iter().enumerate() {
+            bytes[self.place(index)].copy_from_slice(class);
+        }
+        bytes
+    }
+}
+
+fn aligned(at: u64) -> u64 {
+    wire::align_up(at, 64).unwrap_or(u64::MAX)
+}
+
+impl fmt::Display for RowClasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, class) in self.iter().enumerate() {
+            let between = if i > 0 { ";" } else { "" };
+            write!(f, "{between}{}*{}", class.rows, class.codes)?;
+        }
+        Ok(())
+    }
+}
+
+/// How a matrix in bands is stored: with the same codes in all rows, or in classes of rows.
+///
+/// As a text it is that of the [`Codes`] or of the [`RowClasses`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// The same codes in all rows.
+    Whole(Codes),
+    /// In classes of rows.
+    Classes(RowClasses),
+}
+
+impl Layout {
+    /// Columns of the matrix.
+    pub fn cols(&self) -> usize {
+        match self {
+            Layout::Whole(codes) => codes.cols(),
+            Layout::Classes(classes) => classes.cols(),
+        }
+    }
+
+    /// Whether it is that of a matrix of so many rows.
+    pub fn has_rows(&self, rows: usize) -> bool {
+        match self {
+            Layout::Whole(_) => true,
+            Layout::Classes(classes) => classes.rows() == rows,
+        }
+    }
+
+    /// Bytes of a matrix of so many rows.
+    pub fn bytes(&self, rows: usize) -> u64 {
+        match self {
+            Layout::Whole(codes) => codes.bytes(rows),
+            Layout::Classes(classes) => classes.bytes(),
+        }
+    }
+
+    /// The code of all bands and rows, where they have the same.
+    pub fn same(&self) -> Option<Code> {
+        match self {
+            Layout::Whole(codes) => codes.same(),
+            Layout::Classes(_) => None,
+        }
+    }
+
+    /// The codes, where all rows have the same.
+    pub fn whole(&self) -> Option<&Codes> {
+        match self {
+            Layout::Whole(codes) => Some(codes),
+            Layout::Classes(_) => None,
+        }
+    }
+
+    /// The codes of a matrix of so many rows, each with the rows that have them.
+    pub fn each(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
+        let (whole, classes) = match self {
+            Layout::Whole(codes) => (Some((rows, codes)), None),
+            Layout::Classes(classes) => (None, Some(classes)),
+        };
+        let classes = classes.into_iter().flat_map(RowClasses::iter);
+        whole
+            .into_iter()
+            .chain(classes.map(|class| (class.rows, &class.codes)))
+    }
+
+    /// Whether a band is of this kind.
+    pub fn has(&self, kind: Kind) -> bool {
+        self.each(0).any(|(_, codes)| codes.has(kind))
+    }
+
+    /// Bits of a weight on average, without scales.
+    pub fn mean_bits(&self) -> f64 {
+        let each = self
+            .each(1)
+            .map(|(rows, codes)| (rows as f64, codes.mean_bits()));
+        let (rows, bits) = each.fold((0.0, 0.0), |(rows, sum), (n, bits)| {
+            (rows + n, sum + n * bits)
+        });
+        bits / rows
+    }
+
+    /// The matrix of so many rows in `bytes`.
+    ///
+    /// # Errors
+    /// [`BandsError::Length`], [`BandsError::Rows`] for a map that contradicts itself.
+    pub fn view<'a>(&'a self, rows: usize, bytes: &'a [u8]) -> Result<Banded<'a>, BandsError> {
+        match self {
+            Layout::Whole(codes) => Ok(Banded::Whole(Bands::new(codes, rows, bytes)?)),
+            Layout::Classes(classes) => {
+                let classed = ClassedBands::new(classes, rows, bytes)?;
+                Ok(Banded::Classes(classed))
+            }
+        }
+    }
+}
+
+impl From<Codes> for Layout {
+    fn from(codes: Codes) -> Layout {
+        Layout::Whole(codes)
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::Whole(codes) => codes.fmt(f),
+            Layout::Classes(classes) => classes.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Layout {
+    type Err = CodesError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if !text.contains('*') {
+            return text.parse().map(Layout::Whole);
+        }
+        let malformed = |found: &str| CodesError::List {
+            expected: "rows, a star and codes, as 8192*1:t4x20".to_owned(),
+            found: one_line(found),
+        };
+        // So that no more is read than there may be.
+        let classes = text.splitn(MAX_CLASSES + 1, ';').map(|class| {
+            let (rows, codes) = class.split_once('*').ok_or_else(|| malformed(class))?;
+            let number: usize = rows.parse().map_err(|_| malformed(class))?;
+            if number.to_string() != rows {
+                return Err(malformed(class));
+            }
+            let codes = codes.parse()?;
+            Ok(RowClass {
+                rows: number,
+                codes,
+            })
+        });
+        let classes: Result<Vec<RowClass>, CodesError> = classes.collect();
+        RowClasses::new(classes?).map(Layout::Classes)
+    }
+}
+
+impl Serialize for Layout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Layout {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A matrix in bands, where it lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Banded<'a> {
+    /// The same codes in all rows.
+    Whole(Bands<'a>),
+    /// In classes of rows.
+    Classes(ClassedBands<'a>),
+}
+
+impl Banded<'_> {
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        match self {
+            Banded::Whole(bands) => bands.rows(),
+            Banded::Classes(classes) => classes.rows(),
+        }
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        match self {
+            Banded::Whole(bands) => bands.cols(),
+            Banded::Classes(classes) => classes.cols(),
+        }
+    }
+
+    /// Checks that every scale of a row or column is a finite number.
+    ///
+    /// # Errors
+    /// [`BandsError::Scale`] for the first that is not.
+    pub fn check_scales(&self) -> Result<(), BandsError> {
+        match self {
+            Banded::Whole(bands) => bands.check_scales(),
+            Banded::Classes(classes) => {
+                let mut all = (0..classes.len()).filter_map(|index| classes.class(index));
+                all.try_for_each(|class| class.check_scales())
+            }
+        }
+    }
+
+    /// The numbers of a row, as [`Bands::row`] gives them.
+    ///
+    /// # Errors
+    /// [`BandsError::Row`].
+    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BandsError> {
+        match self {
+            Banded::Whole(bands) => bands.row(row, out),
+            Banded::Classes(classes) => classes.row(row, out),
+        }
+    }
+}
+
+/// A matrix in classes of rows, where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassedBands<'a> {
+    classes: &'a RowClasses,
+    bytes: &'a [u8],
+}
+
+/// A block of the map: the rows of each class before it, and the classes of its rows.
+pub struct MapBlock<'a> {
+    /// Rows of each class before the block.
+    pub before: [usize; MAX_CLASSES],
+    of_rows: &'a [u8],
+}
+
+impl MapBlock<'_> {
+    /// The class of a row of the block.
+    pub fn class(&self, row: usize) -> usize {
+        usize::from(self.of_rows[row / 4] >> (2 * (row % 4)) & 3)
+    }
+}
+
+impl<'a> ClassedBands<'a> {
+    /// The matrix of so many rows in `bytes`.
+    ///
+    /// # Errors
+    /// [`BandsError::Length`], [`BandsError::Rows`] for a map that contradicts itself.
+    pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, BandsError> {
+        let (expected, found) = (classes.bytes(), bytes.len() as u64);
+        if expected != found || classes.rows() != rows {
+            return Err(BandsError::Length {
+                rows,
+                cols: classes.cols(),
+                expected,
+                found,
+            });
+        }
+        let classed = ClassedBands { classes, bytes };
+        classed.check_map()?;
+        Ok(classed)
+    }
+
+    /// The counts of the map are those of the rows before, and all rows together those of the classes.
+    fn check_map(&self) -> Result<(), BandsError> {
+        let mut counted = [0; MAX_CLASSES];
+        for first in (0..self.rows()).step_by(MAP_ROWS) {
+            let block = self.block(first / MAP_ROWS);
+            if block.before != counted {
+                return Err(BandsError::Rows { row: first });
+            }
+            let here = MAP_ROWS.min(self.rows() - first);
+            for (class, count) in counted.iter_mut().enumerate() {
+                *count += rows_of(block.of_rows, here, class);
+            }
+        }
+        let mut expected = [0; MAX_CLASSES];
+        for (to, class) in expected.iter_mut().zip(self.classes.iter()) {
+            *to = class.rows;
+        }
+        match counted == expected {
+            true => Ok(()),
+            false => Err(BandsError::Rows { row: self.rows() }),
+        }
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.classes.rows()
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.classes.cols()
+    }
+
+    /// Classes.
+    pub fn len(&self) -> usize {
+        self.classes.0.len()
+    }
+
+    /// Whether there are none, which never is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows of a class, as a matrix; `None` where there is no such class.
+    pub fn class(&self, index: usize) -> Option<Bands<'a>> {
+        let class = self.classes.0.get(index)?;
+        let bytes = self.bytes.get(self.classes.place(index))?;
+        Bands::new(&class.codes, class.rows, bytes).ok()
+    }
+
+    /// A block of [`MAP_ROWS`] rows of the map.
+    ///
+    /// # Panics
+    /// Where there is no such block.
+    pub fn block(&self, index: usize) -> MapBlock<'a> {
+        let block = &self.bytes[index * MAP_BYTES..][..MAP_BYTES];
+        let (counts, of_rows) = block.split_at(4 * MAX_CLASSES);
+        let (counts, _) = counts.as_chunks::<4>();
+        let mut before = [0; MAX_CLASSES];
+        for (to, &count) in before.iter_mut().zip(counts) {
+            *to = u32::from_le_bytes(count) as usize;
+        }
+        MapBlock { before, of_rows }
+    }
+
+    /// The class of a row, and which of its rows it is.
+    ///
+    /// # Panics
+    /// Where there is no such row.
+    pub fn place(&self, row: usize) -> (usize, usize) {
+        let block = self.block(row / MAP_ROWS);
+        let row = row % MAP_ROWS;
+        let class = block.class(row);
+        (
+            class,
+            block.before[class] + rows_of(block.of_rows, row, class),
+        )
+    }
+
+    /// The numbers of a row.
+    ///
+    /// # Errors
+    /// [`BandsError::Row`].
+    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), BandsError> {
+        let outside = BandsError::Row {
+            row,
+            rows: self.rows(),
+            room: out.len(),
+            cols: self.cols(),
+        };
+        if row >= self.rows() {
+            return Err(outside);
+        }
+        let (class, index) = self.place(row);
+        self.class(class).ok_or(outside)?.row(index, out)
+    }
+}
+
+/// How many of the first rows of a block have a class.
+fn rows_of(of_rows: &[u8], rows: usize, class: usize) -> usize {
+    let whole = &of_rows[..rows / 4];
+    let same = [0b11_11_11_11_u8, 0b10_10_10_10, 0b01_01_01_01, 0][class & 3];
+    // Both bits of a row are set where it has the class.
+    let has = |byte: u8| {
+        let found = byte ^ same;
+        found & (found >> 1) & 0b01_01_01_01
+    };
+    let mut count: u32 = whole.iter().map(|&byte| has(byte).count_ones()).sum();
+    if let Some(&last) = of_rows.get(rows / 4) {
+        let mask = (1_u8 << (2 * (rows % 4))) - 1;
+        count += (has(last) & mask).count_ones();
+    }
+    count as usize
+}

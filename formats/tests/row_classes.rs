@@ -1,0 +1,141 @@
+//! Matrices in bands whose rows have classes: every row is that of its class, and maps that lie are refused.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use htc_formats::bands::{Banded, Bands, BandsError, Kind, Layout, Packer, RowClasses};
+
+/// Classes of rows by a rule, and the layout that has as many of each.
+fn classes(of_rows: &[u8], codes: &[&str]) -> (Layout, RowClasses) {
+    let of = |class: usize| {
+        of_rows
+            .iter()
+            .filter(|&&of| usize::from(of) == class)
+            .count()
+    };
+    let text: Vec<String> = codes
+        .iter()
+        .enumerate()
+        .map(|(class, codes)| format!("{}*{codes}", of(class)))
+        .collect();
+    let layout: Layout = text.join(";").parse().unwrap();
+    assert_eq!(layout.to_string(), text.join(";"));
+    let Layout::Classes(of) = layout.clone() else {
+        panic!("not in classes");
+    };
+    (layout, of)
+}
+
+/// A matrix of bytes that say which class and place they are of, as far as scales of rows can.
+fn part(class: usize, of: &RowClasses) -> Vec<u8> {
+    let class_of = of.iter().nth(class).unwrap();
+    let mut packer = Packer::new(&class_of.codes, class_of.rows);
+    for row in 0..class_of.rows {
+        let kind = if class == 0 {
+            Kind::Levels
+        } else {
+            Kind::Trellis
+        };
+        packer
+            .row_scale(kind, row, (10 * row + class + 1) as f32)
+            .unwrap();
+    }
+    for col in 0..class_of.codes.cols() {
+        if class > 0 {
+            packer.column_scale(col, 1.0).unwrap();
+        }
+    }
+    let mut bytes = packer.finish();
+    let end = bytes.len();
+    for (i, byte) in bytes[end - 64..].iter_mut().enumerate() {
+        *byte = (31 * i + class) as u8;
+    }
+    bytes
+}
+
+const CODES: [&str; 4] = ["1:l4x2", "1:t2x1,t3x1", "1:t2x2", "1:t4x2"];
+
+#[test]
+fn every_row_is_that_of_its_class() {
+    for (rows, count) in [(2, 2), (255, 3), (256, 4), (257, 2), (1100, 4)] {
+        let mut of_rows: Vec<u8> = (0..rows).map(|row| (row * row / 7 % count) as u8).collect();
+        for class in 0..count {
+            of_rows[class] = class as u8;
+        }
+        let (layout, of) = classes(&of_rows, &CODES[..count]);
+        let parts: Vec<Vec<u8>> = (0..count).map(|class| part(class, &of)).collect();
+        let bytes = of.pack(&of_rows, &parts);
+        assert_eq!(bytes.len() as u64, layout.bytes(rows));
+        let Banded::Classes(found) = layout.view(rows, &bytes).unwrap() else {
+            panic!("not in classes");
+        };
+        found.class(0).unwrap().check_scales().unwrap();
+        assert!(found.class(count).is_none());
+        let mut next = [0; 4];
+        let (mut row, mut expected) = ([0.0; 64], [0.0; 64]);
+        for (index, &class) in of_rows.iter().enumerate() {
+            let class = usize::from(class);
+            assert_eq!(found.place(index), (class, next[class]), "{rows} {index}");
+            let own = of.iter().nth(class).unwrap();
+            let own = Bands::new(&own.codes, own.rows, &parts[class]).unwrap();
+            own.row(next[class], &mut expected).unwrap();
+            layout
+                .view(rows, &bytes)
+                .unwrap()
+                .row(index, &mut row)
+                .unwrap();
+            assert_eq!(row, expected);
+            next[class] += 1;
+        }
+        let fault = found.row(rows, &mut row).unwrap_err();
+        assert!(matches!(fault, BandsError::Row { .. }));
+        assert!(found.row(0, &mut row[..32]).is_err());
+    }
+}
+
+#[test]
+fn maps_that_lie_and_other_lengths_are_refused() {
+    let rows = 600;
+    let of_rows: Vec<u8> = (0..rows).map(|row| (row % 3) as u8).collect();
+    let (layout, of) = classes(&of_rows, &CODES[..3]);
+    let parts: Vec<Vec<u8>> = (0..3).map(|class| part(class, &of)).collect();
+    let bytes = of.pack(&of_rows, &parts);
+    assert!(layout.view(rows, &bytes).is_ok());
+    assert!(layout.view(rows + 1, &bytes).is_err());
+    assert!(layout.view(rows, &bytes[1..]).is_err());
+    // The class of a row, to one that there is and to one that there is not, and a count of each block.
+    for (at, row) in [
+        (16, 256),
+        (80 + 16 + 63, 512),
+        (80, 256),
+        (160, 512),
+        (160 + 16 + 21, 600),
+    ] {
+        for flip in [1, 3] {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= flip;
+            let fault = layout.view(rows, &wrong).unwrap_err();
+            assert_eq!(fault, BandsError::Rows { row }, "{at}");
+        }
+    }
+    // Another number of rows of a class, all counts being right.
+    let mut wrong = bytes.clone();
+    wrong[160 + 16 + 21] ^= 0b11 << 6;
+    assert_eq!(
+        layout.view(rows, &wrong).unwrap_err(),
+        BandsError::Rows { row: rows }
+    );
+}
+
+#[test]
+fn bits_are_those_of_all_rows() {
+    let layout: Layout = "100*1:t4x2;300*1:t2x2".parse().unwrap();
+    assert_eq!(layout.mean_bits(), 2.5);
+    assert_eq!((layout.cols(), layout.same()), (64, None));
+    assert!(layout.has_rows(400) && !layout.has_rows(401));
+    assert!(layout.has(Kind::Trellis) && !layout.has(Kind::Levels));
+    let each: Vec<usize> = layout.each(400).map(|(rows, _)| rows).collect();
+    assert_eq!(each, [100, 300]);
+    let whole: Layout = "1:t3x2".parse().unwrap();
+    assert_eq!(whole.each(7).map(|(rows, _)| rows).collect::<Vec<_>>(), [7]);
+    assert_eq!(whole.whole().map(|codes| codes.cols()), Some(64));
+}

@@ -1,0 +1,91 @@
+//! Products of matrices whose rows have classes: each class is multiplied as a matrix of its own, and the results
+//! are put in the order of the rows.
+
+use htc_formats::bands::{Banded, ClassedBands, MAP_ROWS};
+
+use crate::cpu::Cpu;
+use crate::cpu::gemm::for_each_block;
+use crate::cpu::scratch::Scratch;
+use crate::error::{ShapeError, expect, product};
+
+impl Cpu {
+    /// `y = x Wᵀ` for a matrix in bands of either kind, `x [n, cols]` and `y [n, rows]`.
+    ///
+    /// # Errors
+    /// When `x` or `y` has another length.
+    pub fn banded(
+        &self,
+        w: Banded<'_>,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        match w {
+            Banded::Whole(w) => self.bands(w, n, x, y, scratch),
+            Banded::Classes(w) => {
+                expect(
+                    "y (numbers)",
+                    product("y (numbers)", &[n, w.rows()])?,
+                    y.len(),
+                )?;
+                let mut products = std::mem::take(&mut scratch.classes);
+                let outcome = self.classes(w, n, x, y, (&mut products, scratch));
+                scratch.classes = products;
+                outcome
+            }
+        }
+    }
+
+    fn classes(
+        &self,
+        w: ClassedBands<'_>,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        (products, scratch): (&mut Vec<f32>, &mut Scratch),
+    ) -> Result<(), ShapeError> {
+        if products.len() < y.len() {
+            products.resize(y.len(), 0.0);
+        }
+        // Of each class where its products begin, and how many there are of a vector.
+        let mut places = Vec::with_capacity(w.len());
+        let mut rest = &mut products[..y.len()];
+        let mut start = 0;
+        for class in (0..w.len()).filter_map(|index| w.class(index)) {
+            let (own, others) = rest.split_at_mut(n * class.rows());
+            self.bands(class, n, x, own, scratch)?;
+            places.push((start, class.rows()));
+            start += own.len();
+            rest = others;
+        }
+        let (products, rows) = (&products[..start], w.rows());
+        let (shape, block) = ([n, rows], [n.max(1), MAP_ROWS]);
+        let mut none = vec![(); self.pool.threads()];
+        for_each_block(
+            &self.pool,
+            y,
+            shape,
+            block,
+            &mut none,
+            |[_, row], mut y, _| {
+                let block = w.block(row / MAP_ROWS);
+                let mut before = block.before;
+                let mut from = [(0, 0); MAP_ROWS];
+                let from = &mut from[..MAP_ROWS.min(rows - row)];
+                for (r, from) in from.iter_mut().enumerate() {
+                    let class = block.class(r);
+                    let (start, stride) = places[class];
+                    *from = (start + before[class], stride);
+                    before[class] += 1;
+                }
+                for t in 0..n {
+                    for (y, (start, stride)) in y.row_mut(t).iter_mut().zip(&*from) {
+                        *y = products[start + t * stride];
+                    }
+                }
+            },
+        );
+        Ok(())
+    }
+}
