@@ -65,7 +65,7 @@ pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMome
 pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
 pub use measure::{
     Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
-    weighted_energies, weighted_error,
+    weighted_energies, weighted_error, weighted_row_errors,
 };
 pub use sink::{
     Coverage, Sink, SinkOutcome, append_direction, coverage, largest_columns, largest_moments,

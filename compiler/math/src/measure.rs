@@ -240,6 +240,38 @@ pub fn weighted_dense_energies(
     energies
 }
 
+/// `E((w − w′) x)²` of every row, for inputs with the second moment `C = E[x xᵀ]`, in float64; `None` when a length does
+/// not fit its shape.
+pub fn weighted_row_errors(
+    weight: Weight<'_>,
+    stored: &[f32],
+    moment: SecondMoment<'_>,
+) -> Option<Vec<f64>> {
+    let (m, n) = (weight.rows, weight.cols);
+    let numbers = m.checked_mul(n);
+    if numbers != Some(weight.values.len())
+        || numbers != Some(stored.len())
+        || moment.order != n
+        || moment.check().is_err()
+    {
+        return None;
+    }
+    // Rows as columns.
+    let missing = Mat::from_fn(n, m, |col, row| {
+        let at = row * n + col;
+        f64::from(weight.values[at]) - f64::from(stored[at])
+    });
+    let mut errors = vec![0.0; m];
+    quadratic_blocks(moment.lower(), missing.as_ref(), |start, block| {
+        let rows = missing.as_ref().subrows(start, block.nrows());
+        let columns = rows.col_iter().zip(block.col_iter());
+        for (error, (x, y)) in errors.iter_mut().zip(columns) {
+            *error += x.iter().zip(y.iter()).map(|(x, y)| x * y).sum::<f64>();
+        }
+    });
+    Some(errors)
+}
+
 /// `tr(Tᵀ C T)`.
 fn energy(t: MatRef<'_, f64>, moment: SecondMoment<'_>) -> f64 {
     let mut sum = 0.0;

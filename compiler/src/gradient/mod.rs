@@ -23,6 +23,7 @@ mod number;
 mod pass;
 mod store;
 mod sums;
+mod tokens;
 mod weights;
 
 use htc_formats::htz::Digest;

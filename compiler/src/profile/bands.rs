@@ -121,9 +121,12 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
     };
     let mut whole: Vec<Whole> = Vec::with_capacity(matrix.codes.len());
     for &code in &matrix.codes {
-        // Every second number of bits is measured; those between lose what Gaussian numbers would.
+        // Every second number of bits is measured; those between lose what Gaussian numbers would, where losses are in
+        // proportion to errors.
+        let in_proportion = !matrix.costs.iter().any(|cost| cost.of_logits);
         let below = whole.last().filter(|below| {
-            !code.bits().is_multiple_of(2)
+            in_proportion
+                && !code.bits().is_multiple_of(2)
                 && below.code.kind() == code.kind()
                 && below.code.bits() + 1 == code.bits()
         });

@@ -7,13 +7,20 @@ use htc_formats::source::ModelTensor;
 
 use crate::calibrate::Place;
 use crate::gradient::Gradients;
-use crate::math::{Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies};
+use crate::math::{
+    Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies, weighted_row_errors,
+};
 use crate::order::{Order, Ordered, reordered, reordered_lower};
 use crate::request::Work;
 use crate::unit::UnitError;
 
-/// Half of `Σ_i h_i e_i C e_iᵀ` over the rows `e_i` of a matrix' error is what they cost, in nats per token.
+/// What errors `e_i` of a matrix' rows cost, in nats per token: `Σ_i h_i f(e_i C e_iᵀ)`, where `f(q)` is `q / 2` for small
+/// errors.
 pub(super) struct Cost {
+    /// Whether the rows give logits. Those of a large vocabulary have errors of more than a nat where rows have few bits,
+    /// and a token whose logit is normally distributed around its own with the variance `q` is `exp(q / 2)` times as likely as it
+    /// was: `f(q) = exp(q / 2) - 1`.
+    pub of_logits: bool,
     /// `h`, by row.
     pub rows: Vec<f32>,
     /// Numbers of a row.
@@ -38,8 +45,12 @@ pub(super) fn costs(
         } else {
             matrix
         };
-        let rows = gradients.of(of)?.diagonal;
+        let rows = match of {
+            MatrixId::Head => gradients.token_costs()?.logits,
+            of => gradients.of(of)?.diagonal,
+        };
         costs.push(Cost {
+            of_logits: of == MatrixId::Head,
             rows: match order.and_then(|order| order.outputs(of)) {
                 None => rows,
                 Some(order) => reordered(&rows, order),
@@ -62,7 +73,8 @@ pub(super) fn costs(
             }
         }
         costs.push(Cost {
-            rows: gradients.shares()?,
+            of_logits: false,
+            rows: gradients.token_costs()?.lookups,
             order: n,
             moment: match order.and_then(|order| order.outputs(matrix)) {
                 None => moment,
@@ -85,6 +97,9 @@ pub(super) struct Sample {
     /// Sweeps over their codes.
     pub sweeps: usize,
 }
+
+/// Beyond it a row costs too much in any case.
+const LARGEST_EXPONENT: f64 = 30.0;
 
 /// Part of a sample that is taken of all rows alike, whatever they cost: what they cost is an estimate, too.
 const ALIKE: f64 = 0.2;
@@ -220,6 +235,22 @@ impl Sample {
 
     /// What the errors of all rows cost, judged by these.
     pub fn cost(&self, stored: &[f32], cost: &Cost) -> f64 {
+        let moment = SecondMoment {
+            order: cost.order,
+            values: &cost.moment,
+        };
+        if cost.of_logits {
+            let weight = self.weight(&self.values);
+            let Some(errors) = weighted_row_errors(weight, stored, moment) else {
+                return f64::NAN;
+            };
+            let rows = self.indices.iter().zip(&self.stand_for).zip(errors);
+            let of_rows = rows.map(|((&row, stand_for), error)| {
+                let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
+                h * stand_for * (0.5 * error).min(LARGEST_EXPONENT).exp_m1()
+            });
+            return of_rows.sum();
+        }
         let roots: Vec<f32> = self
             .indices
             .iter()
@@ -233,10 +264,6 @@ impl Sample {
             let rows = values.chunks(self.cols).zip(&roots);
             rows.flat_map(|(row, root)| row.iter().map(move |value| value * root))
                 .collect()
-        };
-        let moment = SecondMoment {
-            order: cost.order,
-            values: &cost.moment,
         };
         let exact = weighed(&self.values);
         let lost = weighted_dense_energies(self.weight(&exact), &weighed(stored), moment);
@@ -260,6 +287,7 @@ mod tests {
     fn vocabulary(rows: usize) -> Cost {
         let h = |row: usize| 1.0 / (1.0 + (row * 7919 % rows) as f32).powf(1.3);
         Cost {
+            of_logits: false,
             rows: (0..rows).map(h).collect(),
             order: 1,
             moment: vec![2.0],

@@ -12,9 +12,6 @@ use crate::order::{Ordered, reordered, reordered_triangle};
 /// thousand tokens, drawn by the model.
 const DAMPING: f64 = 0.2;
 
-/// The same of what the rows of a vocabulary count: those that a text lacks matter in another.
-const DAMPING_OF_TOKENS: f64 = 0.1;
-
 /// Of a matrix in the order in which it is stored, that reads in this place; `None` where no gradients are known.
 ///
 /// # Errors
@@ -30,7 +27,7 @@ pub(super) fn row_feedback(
     };
     if !matches!(matrix, MatrixId::Slot { .. }) {
         let weights = of_tokens(gradients, matrix, place, treatment)?;
-        return Ok(Some(damped(weights, DAMPING_OF_TOKENS)));
+        return Ok(Some(RowFeedback::of_weights(weights)));
     }
     let outputs = gradients.of(matrix)?;
     let order = source.order().and_then(|order| order.outputs(matrix));
@@ -81,12 +78,13 @@ fn of_tokens(
     treatment: &ModelTreatment,
 ) -> Result<Vec<f32>, UnitError> {
     let mut all = Vec::with_capacity(2);
+    let tokens = gradients.token_costs()?;
     if let Some(read) = place.and_then(|place| treatment.mean_square(place)) {
-        all.push((gradients.of(MatrixId::Head)?.diagonal, read));
+        all.push((tokens.logits, read));
     }
     if matrix == MatrixId::Embedding {
         let size = gradients.of(matrix)?.mean_diagonal;
-        all.push((gradients.shares()?, size));
+        all.push((tokens.lookups, size));
     }
     let mut weights = vec![0.0; all.first().map_or(0, |(rows, _)| rows.len())];
     for (rows, size) in all {
