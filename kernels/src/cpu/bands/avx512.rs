@@ -9,8 +9,14 @@ use super::wide::{
     Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES, WIDTH,
     WINDOWS, Windows, interleaved, separated, spread, wide,
 };
-use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
-use crate::cpu::blocks::prefetch;
+use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
+
+/// EXP
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    // SAFETY: a prefetch reads nothing into the program and cannot fault.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+}
 
 type Register = __m512i;
 

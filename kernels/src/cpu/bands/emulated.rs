@@ -9,7 +9,7 @@ use super::wide::{
     Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES, WIDTH,
     WINDOWS, Windows, interleaved, separated, spread, wide,
 };
-use super::{BandKernels, Group, Group16, Part, Room, Vector, part};
+use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 use crate::cpu::blocks::prefetch;
 
 type Register = [u8; WIDTH];

@@ -152,64 +152,72 @@ macro_rules! wide {
             words
         }
 
-        /// A block of [`Blocks`] after another, all streams of each.
+        /// A stream after another, so that memory is read as it lies; where all groups of a strip are
+        /// asked for their sums stay in registers.
         $(#[$attribute])*
+        #[inline]
         fn trellis<const BITS: usize>(
             band: &[u8],
             groups: Range<usize>,
             vector: &Vector<'_>,
             sums: &mut [Group16],
         ) {
-            let blocks = const { &Blocks::of(BITS) };
-            let length = band.len() / QUADS;
-            let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
-            let behind = if end == length { 0 } else { end };
-            let mut streams = [&[] as &[u8]; QUADS];
-            let mut words_behind = [0; QUADS];
-            for quad in 0..QUADS {
-                let stream = &band[quad * length..][..length];
-                streams[quad] = &stream[start..end];
-                words_behind[quad] = u16::from_le_bytes(*part(stream, behind));
+            if sums.len() == GROUPS {
+                streams::<BITS, true>(band, groups, vector, sums);
+            } else {
+                streams::<BITS, false>(band, groups, vector, sums);
             }
-            let four = words_of(vector.codes);
-            let centre = words(-128 * vector.sum);
+        }
+
+        $(#[$attribute])*
+        fn streams<const BITS: usize, const WHOLE: bool>(
+            band: &[u8],
+            groups: Range<usize>,
+            vector: &Vector<'_>,
+            sums: &mut [Group16],
+        ) {
+            let blocks = const { &Blocks::of(BITS) };
             let [low, high] = &TRELLISES[BITS - 2];
             let tables = [constant(low), constant(high)];
-            let next = band.as_ptr().wrapping_add(band.len());
-            let bytes = blocks.groups * 8 * BITS;
-            let last = (sums.len() - 1) / blocks.groups;
-            let (whole, rest) = sums.split_at_mut(last * blocks.groups);
-            for (b, sums) in whole.chunks_exact_mut(blocks.groups).enumerate() {
-                for line in (0..bytes * QUADS).step_by(64) {
-                    prefetch(next.wrapping_add(b * bytes * QUADS + line));
-                }
-                let mut totals = [centre; MOST_PARTS];
-                for quad in 0..QUADS {
-                    // At least one group is behind a whole block.
-                    let stream = &streams[quad][b * bytes..];
-                    let first = load_whole(part(stream, 0));
-                    let second = load_whole(part(stream, blocks.second));
-                    let four = words(four[quad]);
-                    add_block::<BITS>(&mut totals, tables, [first, second], four);
-                }
-                add_rows::<BITS>(totals, vector.scale, sums);
-            }
-            let mut totals = [centre; MOST_PARTS];
+            let length = band.len() / QUADS;
+            let bytes = blocks.parts * 8 * BITS;
+            let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
+            let behind = if WHOLE || end == length { 0 } else { end };
+            let last = if WHOLE { GROUPS / blocks.parts - 1 } else { (groups.len() - 1) / blocks.parts };
+            let four = words_of(vector.codes);
+            let mut totals = [words(-128 * vector.sum); GROUPS];
             for quad in 0..QUADS {
-                let stream = &streams[quad][last * bytes..];
-                let first = load_behind(stream, words_behind[quad]);
-                let second = load_behind(&stream[blocks.second..], words_behind[quad]);
+                let stream = &band[quad * length..][..length];
+                let behind = u16::from_le_bytes(*part(stream, behind));
+                let blocks_of = &stream[start..end];
                 let four = words(four[quad]);
-                add_block::<BITS>(&mut totals, tables, [first, second], four);
+                for b in 0..last {
+                    // At least one group is behind a whole block.
+                    let block = &blocks_of[b * bytes..];
+                    let first = load_whole(part(block, 0));
+                    let second = load_whole(part(block, blocks.second));
+                    add_block::<BITS>(&mut totals, b * blocks.parts, tables, [first, second], four);
+                }
+                let block = &blocks_of[last * bytes..];
+                let first = load_behind(block, behind);
+                let second = load_behind(&block[blocks.second..], behind);
+                add_block::<BITS>(&mut totals, last * blocks.parts, tables, [first, second], four);
             }
-            add_rows::<BITS>(totals, vector.scale, rest);
+            for (b, sums) in sums.chunks_mut(blocks.parts).enumerate() {
+                let mut of_block = [totals[0]; MOST_PARTS];
+                for p in 0..blocks.parts {
+                    of_block[p] = totals[b * blocks.parts + p];
+                }
+                add_rows::<BITS>(of_block, vector.scale, sums);
+            }
         }
 
         /// Adds the products of a stream's block with four codes.
         $(#[$attribute])*
         #[inline]
         fn add_block<const BITS: usize>(
-            totals: &mut [Register; MOST_PARTS],
+            totals: &mut [Register; GROUPS],
+            at: usize,
             tables: [Register; 2],
             bytes: [Register; 2],
             four: Register,
@@ -225,7 +233,7 @@ macro_rules! wide {
                 let [low, high] = &blocks.cuts[p];
                 let low = permute(tables[0], cut(constant(low), bytes));
                 let high = permute(tables[1], cut(constant(high), bytes));
-                totals[p] = dot(totals[p], add_bytes(low, high), four);
+                totals[at + p] = dot(totals[at + p], add_bytes(low, high), four);
             }
         }
 
@@ -282,11 +290,12 @@ macro_rules! wide {
             scales_of_rows(scales, room);
             let scales = room.0.as_chunks::<GROUP_ROWS>().0;
             let codes = Spread::new(vector.codes);
+            let ahead = crate::cpu::bands::EXP.load(std::sync::atomic::Ordering::Relaxed);
             let centre = words(-128 * vector.sum);
             for (g, sums) in sums.iter_mut().enumerate() {
                 let group = &chunks[g * bytes..][..bytes];
                 for line in (0..bytes).step_by(64) {
-                    prefetch(group.as_ptr().wrapping_add(AHEAD + line));
+                    prefetch(group.as_ptr().wrapping_add(ahead + line));
                 }
                 let totals = match BITS {
                     2 => twos(group, &codes),
