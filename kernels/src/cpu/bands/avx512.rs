@@ -11,20 +11,10 @@ use super::wide::{
 };
 use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
-/// EXP
-#[inline(always)]
-fn prefetch(address: *const u8) {
-    // SAFETY: a prefetch reads nothing into the program and cannot fault.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
-}
-
 type Register = __m512i;
 
 /// Vectors that are multiplied together, whose sums are in registers.
 const TILE: usize = 8;
-
-/// How many bytes ahead levels are asked for.
-const AHEAD: usize = 2048;
 
 /// For tables that are handed out where the processor has the instructions.
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {

@@ -10,13 +10,10 @@ use super::wide::{
     WINDOWS, Windows, interleaved, separated, spread, wide,
 };
 use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
-use crate::cpu::blocks::prefetch;
 
 type Register = [u8; WIDTH];
 
 const TILE: usize = 3;
-
-const AHEAD: usize = 0;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
     unpack,

@@ -39,7 +39,6 @@ use super::scratch::Scratch;
 use crate::error::{ShapeError, expect, product};
 
 /// Groups of a whole strip.
-pub(super) static EXP: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 pub(super) const GROUPS: usize = STRIP_ROWS / GROUP_ROWS;
 
 /// The integers of a group's rows in a band.
@@ -126,13 +125,17 @@ impl Cpu {
         let (rows, cols) = (w.rows(), w.cols());
         expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
         expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
-        if EXP.load(std::sync::atomic::Ordering::Relaxed) == 0 { EXP.store(std::env::var("EXP").ok().and_then(|v| v.parse().ok()).unwrap_or(2048), std::sync::atomic::Ordering::Relaxed); }
         if n == 0 || rows == 0 {
             return Ok(());
         }
         let (kernels, pool) = (self.kernels, &*self.pool);
         // A power of two, so that no task reaches into a second strip.
-        let groups = if pool.threads() == 1 { GROUPS } else { rows.div_ceil(GROUP_ROWS * TASKS_PER_THREAD * pool.threads()) };
+        let tasks = match pool.threads() {
+            // One thread waits for no other.
+            1 => 1,
+            threads => TASKS_PER_THREAD * threads,
+        };
+        let groups = rows.div_ceil(GROUP_ROWS * tasks);
         // And few enough that the sums of many vectors stay in the second-level cache.
         let most = (MOST_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
         let groups = groups.next_power_of_two().min(most);

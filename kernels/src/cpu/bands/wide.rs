@@ -290,13 +290,9 @@ macro_rules! wide {
             scales_of_rows(scales, room);
             let scales = room.0.as_chunks::<GROUP_ROWS>().0;
             let codes = Spread::new(vector.codes);
-            let ahead = crate::cpu::bands::EXP.load(std::sync::atomic::Ordering::Relaxed);
             let centre = words(-128 * vector.sum);
             for (g, sums) in sums.iter_mut().enumerate() {
                 let group = &chunks[g * bytes..][..bytes];
-                for line in (0..bytes).step_by(64) {
-                    prefetch(group.as_ptr().wrapping_add(ahead + line));
-                }
                 let totals = match BITS {
                     2 => twos(group, &codes),
                     3 => threes(group, &codes),

@@ -205,9 +205,7 @@ const fn of_two(byte: usize) -> u8 {
 /// a block. Each word of eight bytes holds eight or more weights that can be cut out of it; those that have
 /// the same place in all words are a part.
 pub(in crate::cpu::bands) struct Blocks {
-    /// Groups of a block.
-    pub groups: usize,
-    /// Parts of eight weights to a word.
+    /// Parts of eight weights to a word, and groups of a block.
     pub parts: usize,
     /// From which byte of the block on the last part is read.
     pub second: usize,
@@ -225,11 +223,11 @@ impl Blocks {
     /// is read so many bytes further on that its windows end in the word. With three a word of eight
     /// bytes has just the bits of sixteen weights.
     pub const fn of(bits: usize) -> Blocks {
-        let (groups, parts, second) = match bits {
-            2 => (4, 4, 2),
-            3 => (2, 2, 0),
-            4 => (2, 2, 4),
-            _ => (1, 1, 0),
+        let (parts, second) = match bits {
+            2 => (4, 2),
+            3 => (2, 0),
+            4 => (2, 4),
+            _ => (1, 0),
         };
         let bytes = if second == 0 {
             Some(word_bytes(bits * parts))
@@ -251,7 +249,6 @@ impl Blocks {
             p += 1;
         }
         Blocks {
-            groups,
             parts,
             second,
             bytes,
