@@ -13,8 +13,8 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = __m512i;
 
-/// Vectors that are multiplied together, whose sums are in registers.
-const TILE: usize = 8;
+/// Vectors that are multiplied with weights in registers before those of other groups.
+const TOGETHER: usize = 64;
 
 /// For tables that are handed out where the processor has the instructions.
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {

@@ -13,7 +13,8 @@ use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = [u8; WIDTH];
 
-const TILE: usize = 3;
+/// Vectors that are multiplied with weights in registers before those of other groups.
+const TOGETHER: usize = 3;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
     unpack,

@@ -61,7 +61,8 @@ macro_rules! wide {
             }
         }
 
-        /// As [`BandKernels::add`](super::BandKernels::add).
+        /// As [`BandKernels::add`](super::BandKernels::add). The weights of two groups stay in registers for
+        /// some vectors.
         $(#[$attribute])*
         pub(in super::super) fn add(
             integers: &[Group],
@@ -70,48 +71,55 @@ macro_rules! wide {
             sums: &mut [Group16],
         ) {
             let stride = integers.len();
-            let (tiles, rest) = vectors.as_chunks::<TILE>();
-            let (of_tiles, of_rest) = sums.split_at_mut(tiles.len() * TILE * stride);
-            for (vectors, sums) in tiles.iter().zip(of_tiles.chunks_exact_mut(TILE * stride)) {
-                tile(integers, factors, vectors, sums);
-            }
-            let (rest, _) = rest.as_chunks::<1>();
-            for (vector, sums) in rest.iter().zip(of_rest.chunks_exact_mut(stride)) {
-                tile(integers, factors, vector, sums);
+            let (pairs, rest) = integers.as_chunks::<2>();
+            let (factors_of_pairs, factors_of_rest) = factors.as_chunks::<2>();
+            let together = sums.chunks_mut(TOGETHER * stride);
+            for (vectors, sums) in vectors.chunks(TOGETHER).zip(together) {
+                let mut centres = [0; TOGETHER];
+                for (centre, vector) in centres.iter_mut().zip(vectors) {
+                    for &code in vector.codes {
+                        *centre -= 128 * i32::from(code);
+                    }
+                }
+                for (i, (pair, factors)) in pairs.iter().zip(factors_of_pairs).enumerate() {
+                    tile(pair, factors, vectors, &centres, &mut sums[2 * i..], stride);
+                }
+                if let ([group], [factors]) = (rest, factors_of_rest) {
+                    let (group, factors) = (&[*group], &[*factors]);
+                    tile(group, factors, vectors, &centres, &mut sums[stride - 1..], stride);
+                }
             }
         }
 
-        /// Adds the products with `T` vectors.
+        /// Adds the products of `G` groups with vectors, whose sums are `stride` groups apart.
         $(#[$attribute])*
         #[inline]
-        fn tile<const T: usize>(
-            integers: &[Group],
-            factors: &[Group16],
-            vectors: &[Part<'_>; T],
+        fn tile<const G: usize>(
+            integers: &[Group; G],
+            factors: &[Group16; G],
+            vectors: &[Part<'_>],
+            centres: &[i32; TOGETHER],
             sums: &mut [Group16],
+            stride: usize,
         ) {
-            let mut four = [[0; QUADS]; T];
-            let mut centres = [0; T];
-            for t in 0..T {
-                four[t] = words_of(vectors[t].codes);
-                for &code in vectors[t].codes {
-                    centres[t] -= 128 * i32::from(code);
+            let mut weights = [[words(0); QUADS]; G];
+            for g in 0..G {
+                for quad in 0..QUADS {
+                    weights[g][quad] = flip(load_integers(&integers[g][quad]));
                 }
             }
-            for (g, (group, factors)) in integers.iter().zip(factors).enumerate() {
-                let mut totals = [words(0); T];
-                for t in 0..T {
-                    totals[t] = words(centres[t]);
-                }
-                for (quad, chunk) in group.iter().enumerate() {
-                    let weights = flip(load_integers(chunk));
-                    for t in 0..T {
-                        totals[t] = dot(totals[t], weights, words(four[t][quad]));
+            for (t, (vector, &centre)) in vectors.iter().zip(centres).enumerate() {
+                let four = words_of(vector.codes);
+                let mut totals = [words(centre); G];
+                for quad in 0..QUADS {
+                    let four = words(four[quad]);
+                    for g in 0..G {
+                        totals[g] = dot(totals[g], weights[g][quad], four);
                     }
                 }
-                for t in 0..T {
-                    let sums = &mut sums[t * integers.len() + g];
-                    finish(sums, totals[t], vectors[t].scale, factors);
+                let sums = &mut sums[t * stride..][..G];
+                for g in 0..G {
+                    finish(&mut sums[g], totals[g], vector.scale, &factors[g]);
                 }
             }
         }
