@@ -24,7 +24,8 @@ pub(in crate::cpu::bands) struct Windows {
 }
 
 /// Those of 2 to 5 bits.
-pub(in crate::cpu::bands) static WINDOWS: [Windows; 4] = [windows(2), windows(3), windows(4), windows(5)];
+pub(in crate::cpu::bands) static WINDOWS: [Windows; 4] =
+    [windows(2), windows(3), windows(4), windows(5)];
 
 const fn windows(bits: usize) -> Windows {
     let mut windows = Windows {
@@ -43,7 +44,8 @@ const fn windows(bits: usize) -> Windows {
 }
 
 /// The tables of a trellis, the first with 128 above its values.
-pub(in crate::cpu::bands) static TRELLISES: [[Bytes; 2]; 4] = [trellis(0), trellis(1), trellis(2), trellis(3)];
+pub(in crate::cpu::bands) static TRELLISES: [[Bytes; 2]; 4] =
+    [trellis(0), trellis(1), trellis(2), trellis(3)];
 
 const fn trellis(index: usize) -> [Bytes; 2] {
     let (low, high) = (&TRELLIS_TABLES[index].low, &TRELLIS_TABLES[index].high);
