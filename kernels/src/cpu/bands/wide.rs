@@ -5,13 +5,13 @@
 //! permutation ignores the upper two bits of an index, so that windows need no mask, and tables of levels
 //! are repeated as often as they fit, so that the bits above a code may be any.
 //!
-//! What limits the product with one vector are the instructions that permute, cut and shift, of which Zen 4
-//! does one of 64 bytes a cycle (two units of half the width), with room for as many others. Of a trellis
-//! two look windows up, two cut them out, and with three and five bits one brings bytes into words of
-//! sixteen or eight weights: for 64 weights 4 (two and four bits: words lie as they are read), 4.5 (three)
-//! and 5 (five). Of levels of two to four bits whole registers of bytes are shifted so that the codes of
-//! some quads stand in the lowest bits: 2.4, 2.75 and 1.5; others go by [`Plane`]s, two for each of these
-//! and one or two to look up: 5 to 8. Scales of rows and the order of sums take .3 to .8.
+//! What limits the product with one vector are the instructions that permute, cut and shift and the products:
+//! each takes a cycle for 64 bytes on Zen 4, where permutations have one unit of their own, cuts and products
+//! another, and a third serves both. Of a trellis two look windows up, two cut them out, and with three and
+//! five bits one brings bytes into words of sixteen or eight weights: for 64 weights 4 (two and four bits:
+//! words lie as they are read), 4.5 (three) and 5 (five). Of levels of two to four bits whole registers of
+//! bytes are shifted so that the codes of some quads stand in the lowest bits: 2.5, 2.75 and 1.5 and the order
+//! of sums; others go by [`Plane`]s, two for each of these and one or two to look up: 5 to 8.
 
 mod tables;
 
