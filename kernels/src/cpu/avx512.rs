@@ -12,7 +12,7 @@ use super::activations;
 use super::bands::{self, BandKernels};
 use super::blocks::{
     Aligned, SEGMENT, block_decoder, decoder, float_kernels, in_memory, kernel_table, padded, part,
-    prefetch, row_groups, six_bit_scales, tile_kernels,
+    prefetch_far as prefetch, row_groups, six_bit_scales, tile_kernels,
 };
 use super::dot;
 use super::heads::{Columns, Heads, attention_kernels, heads};

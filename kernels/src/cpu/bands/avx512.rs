@@ -3,13 +3,18 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
+use htc_formats::bands::{BAND, CHUNK, Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
 
-use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
-use super::{BandKernels, Group, Group16, Part, Room, Vector};
-use crate::cpu::blocks::prefetch;
+use super::wide::{
+    Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,
+    WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
+};
+use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = __m512i;
+
+/// Vectors that are multiplied with weights in registers before those of other groups.
+const TOGETHER: usize = 64;
 
 /// For tables that are handed out where the processor has the instructions.
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
@@ -57,6 +62,21 @@ avx512! {
         unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
     }
 
+    fn load_whole(bytes: &[u8; WIDTH]) -> __m512i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    fn load_integers(integers: &[i8; CHUNK]) -> __m512i {
+        // SAFETY: the array has the bytes that are read.
+        unsafe { _mm512_loadu_si512(integers.as_ptr().cast()) }
+    }
+
+    fn load_behind(bytes: &[u8], behind: u16) -> __m512i {
+        let place = 1_u64.checked_shl(bytes.len() as u32 / 2).unwrap_or(0) as u32;
+        _mm512_mask_set1_epi16(load(bytes), place, behind.cast_signed())
+    }
+
     fn store(to: &mut [i8; WIDTH], bytes: __m512i) {
         // SAFETY: the array has the bytes that are written.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
@@ -74,6 +94,10 @@ avx512! {
         _mm512_multishift_epi64_epi8(from, words)
     }
 
+    fn shift<const BY: u32>(a: __m512i) -> __m512i {
+        _mm512_srli_epi16::<BY>(a)
+    }
+
     fn select(mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
         // For each bit of the mask, a and b: a where it is set, else b.
         _mm512_ternarylogic_epi64::<0b1100_1010>(mask, a, b)
@@ -81,6 +105,10 @@ avx512! {
 
     fn add_bytes(a: __m512i, b: __m512i) -> __m512i {
         _mm512_add_epi8(a, b)
+    }
+
+    fn add_words(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_add_epi32(a, b)
     }
 
     fn at_least(a: __m512i, least: i8) -> __m512i {
@@ -99,14 +127,19 @@ avx512! {
         _mm512_set1_epi32(word)
     }
 
-    fn finish(sums: &mut Group16, totals: __m512i, factors: &Group16) {
+    fn finish(sums: &mut Group16, totals: __m512i, scale: f32, factors: &Group16) {
         // SAFETY: the array has the numbers that are read.
         let factors = unsafe { _mm512_loadu_ps(factors.as_ptr()) };
-        add_products(sums, totals, factors);
+        add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), factors));
     }
 
-    fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: __m512i) {
-        let scales = _mm_and_si128(_mm512_castsi512_si128(scales), _mm_set1_epi8(63));
+    fn finish_same(sums: &mut Group16, totals: __m512i, factor: f32) {
+        add_products(sums, totals, _mm512_set1_ps(factor));
+    }
+
+    fn finish_scaled(sums: &mut Group16, totals: __m512i, scale: f32, scales: &[u8; GROUP_ROWS]) {
+        // SAFETY: the array has the bytes that are read.
+        let scales = unsafe { _mm_loadu_si128(scales.as_ptr().cast()) };
         let scales = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales));
         add_products(sums, totals, _mm512_mul_ps(_mm512_set1_ps(scale), scales));
     }

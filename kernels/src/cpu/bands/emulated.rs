@@ -3,13 +3,18 @@
 
 use std::ops::Range;
 
-use htc_formats::bands::{Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
+use htc_formats::bands::{BAND, CHUNK, Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES};
 
-use super::wide::{Bytes, LEVELS, Plane, SCALES, STREAM, TRELLISES, WIDTH, WINDOWS, Windows, wide};
-use super::{BandKernels, Group, Group16, Part, Room, Vector};
-use crate::cpu::blocks::prefetch;
+use super::wide::{
+    Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,
+    WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
+};
+use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 
 type Register = [u8; WIDTH];
+
+/// Vectors that are multiplied with weights in registers before those of other groups.
+const TOGETHER: usize = 3;
 
 pub(in crate::cpu) const KERNELS: BandKernels = BandKernels {
     unpack,
@@ -27,6 +32,22 @@ fn load(bytes: &[u8]) -> Register {
     let mut register = [0; WIDTH];
     let count = bytes.len().min(WIDTH);
     register[..count].copy_from_slice(&bytes[..count]);
+    register
+}
+
+fn load_whole(bytes: &[u8; WIDTH]) -> Register {
+    *bytes
+}
+
+fn load_integers(integers: &[i8; CHUNK]) -> Register {
+    integers.map(i8::cast_unsigned)
+}
+
+fn load_behind(bytes: &[u8], behind: u16) -> Register {
+    let mut register = load(bytes);
+    if let Some(word) = register.get_mut(bytes.len()..bytes.len() + 2) {
+        word.copy_from_slice(&behind.to_le_bytes());
+    }
     register
 }
 
@@ -52,6 +73,16 @@ fn cut(from: Register, words: Register) -> Register {
     })
 }
 
+/// `vpsrlw`
+fn shift<const BY: u32>(a: Register) -> Register {
+    let mut register = [0; WIDTH];
+    let words = a.as_chunks::<2>().0.iter();
+    for (bytes, word) in register.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+        *bytes = (u16::from_le_bytes(*word) >> BY).to_le_bytes();
+    }
+    register
+}
+
 /// `vpternlogq`
 fn select(mask: Register, a: Register, b: Register) -> Register {
     std::array::from_fn(|i| a[i] & mask[i] | b[i] & !mask[i])
@@ -60,6 +91,12 @@ fn select(mask: Register, a: Register, b: Register) -> Register {
 /// `vpaddb`
 fn add_bytes(a: Register, b: Register) -> Register {
     std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+}
+
+/// `vpaddd`
+fn add_words(a: Register, b: Register) -> Register {
+    let (a, b) = (integers(a), integers(b));
+    bytes(std::array::from_fn(|i| a[i].wrapping_add(b[i])))
 }
 
 /// `vpmaxsb`
@@ -79,11 +116,7 @@ fn dot(sums: Register, unsigned: Register, signed: Register) -> Register {
         let product = i32::from(a) * i32::from(b.cast_signed());
         totals[i / 4] = totals[i / 4].wrapping_add(product);
     }
-    let mut register = [0; WIDTH];
-    for (bytes, total) in register.as_chunks_mut::<4>().0.iter_mut().zip(totals) {
-        *bytes = total.to_le_bytes();
-    }
-    register
+    bytes(totals)
 }
 
 /// `vpbroadcastd`
@@ -95,13 +128,25 @@ fn integers(register: Register) -> [i32; GROUP_ROWS] {
     std::array::from_fn(|i| i32::from_le_bytes(register.as_chunks::<4>().0[i]))
 }
 
-fn finish(sums: &mut Group16, totals: Register, factors: &Group16) {
-    for ((sum, total), factor) in sums.iter_mut().zip(integers(totals)).zip(factors) {
-        *sum = (total as f32).mul_add(*factor, *sum);
+fn bytes(words: [i32; GROUP_ROWS]) -> Register {
+    let mut register = [0; WIDTH];
+    for (bytes, word) in register.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+    register
+}
+
+fn finish(sums: &mut Group16, totals: Register, scale: f32, factors: &Group16) {
+    let sums = sums.iter_mut().zip(integers(totals));
+    for ((sum, total), factor) in sums.zip(factors) {
+        *sum = (total as f32).mul_add(scale * factor, *sum);
     }
 }
 
-fn finish_scaled(sums: &mut Group16, totals: Register, scale: f32, scales: Register) {
-    let factors = std::array::from_fn(|i| scale * f32::from(scales[i] & 63));
-    finish(sums, totals, &factors);
+fn finish_same(sums: &mut Group16, totals: Register, factor: f32) {
+    finish(sums, totals, factor, &[1.0; GROUP_ROWS]);
+}
+
+fn finish_scaled(sums: &mut Group16, totals: Register, scale: f32, scales: &[u8; GROUP_ROWS]) {
+    finish(sums, totals, scale, &scales.map(f32::from));
 }

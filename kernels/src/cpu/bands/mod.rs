@@ -131,7 +131,12 @@ impl Cpu {
         }
         let (kernels, pool) = (self.kernels, &*self.pool);
         // A power of two, so that no task reaches into a second strip.
-        let groups = rows.div_ceil(GROUP_ROWS * TASKS_PER_THREAD * pool.threads());
+        let tasks = match pool.threads() {
+            // One thread waits for no other.
+            1 => 1,
+            threads => TASKS_PER_THREAD * threads,
+        };
+        let groups = rows.div_ceil(GROUP_ROWS * tasks);
         // And few enough that the sums of many vectors stay in the second-level cache.
         let most = (MOST_SUMS / n.next_power_of_two()).clamp(1, GROUPS);
         let groups = groups.next_power_of_two().min(most);

@@ -1,180 +1,32 @@
 //! Kernels for registers of 64 bytes and a processor that permutes bytes across them and cuts bytes out of
 //! words at any bit, as AVX-512 with VBMI and VNNI does.
 //!
-//! A register is a chunk: sixteen rows of four columns. Of a trellis eight weights are in one word of eight
-//! bytes each: one permutation brings its bytes there, two instructions cut all windows of six bits, two
-//! look them up, one adds, one multiplies and adds, 8 for 64 weights with the load; tables have 128 above
-//! their values, so that weights are unsigned, which is taken back at the end. Of levels each plane of bits
-//! takes a permutation and a cut, two planes a selection, and looking up one permutation, two with seven
-//! bits: 5 to 11 for 64 weights with four of the scales of rows.
+//! Tables have 128 above their values, so that weights are unsigned, which is taken back at the end. A
+//! permutation ignores the upper two bits of an index, so that windows need no mask, and tables of levels
+//! are repeated as often as they fit, so that the bits above a code may be any.
+//!
+//! What limits the product with one vector are the instructions that permute, cut and shift and the products:
+//! each takes a cycle for 64 bytes on Zen 4, where permutations have one unit of their own, cuts and products
+//! another, and a third serves both. Of a trellis two look windows up, two cut them out, and with three and
+//! five bits one brings bytes into words of sixteen or eight weights: for 64 weights 4 (two and four bits:
+//! words lie as they are read), 4.5 (three) and 5 (five). Of levels of two to four bits whole registers of
+//! bytes are shifted so that the codes of some quads stand in the lowest bits: 2.5, 2.75 and 1.5 and the order
+//! of sums; others go by [`Plane`]s, two for each of these and one or two to look up: 5 to 8.
 
-use htc_formats::bands::{LEVEL_TABLES, TRELLIS_TABLES};
+mod tables;
 
-/// Bytes of a register.
-pub(super) const WIDTH: usize = 64;
-
-/// A register's bytes.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(super) struct Bytes(pub [u8; WIDTH]);
-
-/// Bytes of a stream of the largest width in a strip, and those behind it that are read with its last.
-pub(super) const STREAM: usize = 640 + WIDTH;
-
-/// How the windows of a chunk are cut out of its bytes: where each word's are; and the bits from which a
-/// window of each half of the state begins in it.
-pub(super) struct Windows {
-    pub bytes: Bytes,
-    pub low: Bytes,
-    pub high: Bytes,
-}
-
-/// Those of 2 to 5 bits.
-pub(super) static WINDOWS: [Windows; 4] = [windows(2), windows(3), windows(4), windows(5)];
-
-const fn windows(bits: usize) -> Windows {
-    let mut windows = Windows {
-        bytes: Bytes([0; WIDTH]),
-        low: Bytes([0; WIDTH]),
-        high: Bytes([0; WIDTH]),
-    };
-    let mut i = 0;
-    while i < WIDTH {
-        windows.bytes.0[i] = (i / 8 * bits + i % 8) as u8;
-        windows.low.0[i] = (i % 8 * bits) as u8;
-        windows.high.0[i] = (i % 8 * bits + 6) as u8;
-        i += 1;
-    }
-    windows
-}
-
-/// The tables of a trellis, the first with 128 above its values.
-pub(super) static TRELLISES: [[Bytes; 2]; 4] = [trellis(0), trellis(1), trellis(2), trellis(3)];
-
-const fn trellis(index: usize) -> [Bytes; 2] {
-    let (low, high) = (&TRELLIS_TABLES[index].low, &TRELLIS_TABLES[index].high);
-    let mut tables = [Bytes([0; WIDTH]); 2];
-    let mut i = 0;
-    while i < WIDTH {
-        tables[0].0[i] = low[i].wrapping_add(-128).cast_unsigned();
-        tables[1].0[i] = high[i].cast_unsigned();
-        i += 1;
-    }
-    tables
-}
-
-/// A part of codes that lies together: where each weight's byte is, from which bit of its word on a byte
-/// is to be cut so that the part is in its place, and which bits are those of this part or of one before.
-#[derive(Clone, Copy)]
-pub(super) struct Plane {
-    pub bytes: Bytes,
-    pub from: Bytes,
-    pub mask: Bytes,
-}
-
-/// How levels are read.
-pub(super) struct Levels {
-    /// Planes of four, two and one bits, of which there are so many.
-    pub planes: [Plane; 3],
-    pub count: usize,
-    /// The values of codes, 128 above, as often as they fit.
-    pub tables: [Bytes; 2],
-}
-
-/// Those of 2 to 7 bits.
-pub(super) static LEVELS: [Levels; 6] = [
-    levels(2),
-    levels(3),
-    levels(4),
-    levels(5),
-    levels(6),
-    levels(7),
-];
-
-const fn levels(bits: usize) -> Levels {
-    let none = Plane {
-        bytes: Bytes([0; WIDTH]),
-        from: Bytes([0; WIDTH]),
-        mask: Bytes([0; WIDTH]),
-    };
-    let mut levels = Levels {
-        planes: [none; 3],
-        count: 0,
-        tables: [Bytes([0; WIDTH]); 2],
-    };
-    let (mut at, mut place, mut width) = (0, 0, 4);
-    while width > 0 {
-        if bits & width != 0 {
-            levels.planes[levels.count] = plane(width, at, place);
-            levels.count += 1;
-            (at, place) = (at + 8 * width, place + width);
-        }
-        width /= 2;
-    }
-    let table = LEVEL_TABLES[bits - 2];
-    let mut code = 0;
-    while code < 2 * WIDTH {
-        let magnitude = table[code % table.len()];
-        let negative = code / table.len() % 2 == 1;
-        let value = if negative { -magnitude } else { magnitude };
-        levels.tables[code / WIDTH].0[code % WIDTH] = value.wrapping_add(-128).cast_unsigned();
-        code += 1;
-    }
-    levels
-}
-
-/// A plane of `width` bits that begins at byte `at` of a chunk and belongs at bit `place` of codes.
-const fn plane(width: usize, at: usize, place: usize) -> Plane {
-    let mut plane = Plane {
-        bytes: Bytes([0; WIDTH]),
-        from: Bytes([0; WIDTH]),
-        mask: Bytes([0; WIDTH]),
-    };
-    let bytes = 8 * width;
-    let mut i = 0;
-    while i < WIDTH {
-        plane.bytes.0[i] = (at + i % bytes) as u8;
-        let from = 8 * (i % 8) + i / bytes * width;
-        plane.from.0[i] = ((from + 64 - place) % 64) as u8;
-        plane.mask.0[i] = ((1_u16 << (place + width)) - 1) as u8;
-        i += 1;
-    }
-    plane
-}
-
-/// How the scales of a group's rows are cut out of their twelve bytes: the lower four bits, and the upper
-/// two in their place.
-pub(super) static SCALES: [Plane; 2] = scales();
-
-const fn scales() -> [Plane; 2] {
-    let none = Plane {
-        bytes: Bytes([0; WIDTH]),
-        from: Bytes([0; WIDTH]),
-        mask: Bytes([0; WIDTH]),
-    };
-    let mut planes = [none; 2];
-    let mut j = 0;
-    while j < 16 {
-        planes[0].bytes.0[j] = (j % 8) as u8;
-        planes[0].from.0[j] = (8 * (j % 8) + j / 8 * 4) as u8;
-        planes[0].mask.0[j] = 15;
-        planes[1].bytes.0[j] = (8 + j % 4) as u8;
-        planes[1].from.0[j] = ((8 * (j % 8) + j / 4 * 2 + 64 - 4) % 64) as u8;
-        planes[1].mask.0[j] = 63;
-        j += 1;
-    }
-    planes
-}
+pub(super) use tables::*;
 
 /// The kernels of [`BandKernels`](super::BandKernels) from the operations on registers in scope.
 ///
-/// `constant` is a register of these bytes, `load` one of as many as there are, zeros behind; `permute`
-/// takes the byte that the lower six bits of each choose, `permute_two` by seven bits out of two
-/// registers; `cut` takes the eight bits from a bit of each word on; `select` takes the first where a
-/// mask's bits are set; `add_bytes`; `at_least` the larger of signed bytes; `flip` the other highest bit
-/// of each byte; `dot` adds four products of unsigned with signed bytes; `words` the same number in all
-/// lanes; `store` bytes; `finish` adds sums times a scale, and `finish_scaled` those times unsigned bytes,
-/// the first sixteen of a register.
+/// `constant` is a register of these bytes, `load` one of as many as there are, zeros behind, and
+/// `load_behind` likewise with a word of sixteen bits behind; `permute` takes the byte that the lower six
+/// bits of each choose, `permute_two` by seven bits out of two registers; `cut` takes the eight bits from a
+/// bit of each word on; `shift` shifts words of sixteen bits to the right; `select` takes the first where a
+/// mask's bits are set; `add_bytes`, and `add_words` of 32 bits; `at_least` the larger of signed bytes;
+/// `flip` the other highest bit of each byte; `dot` adds four products of unsigned with signed bytes;
+/// `words` the same number in all lanes; `store` bytes; `finish` adds sums times a factor for each row,
+/// `finish_same` those times one number, and `finish_scaled` those times a number and unsigned bytes.
 macro_rules! wide {
     ($(#[$attribute:meta])*) => {
         /// As [`BandKernels::unpack`](super::BandKernels::unpack).
@@ -209,7 +61,8 @@ macro_rules! wide {
             }
         }
 
-        /// As [`BandKernels::add`](super::BandKernels::add).
+        /// As [`BandKernels::add`](super::BandKernels::add). The weights of two groups stay in registers for
+        /// some vectors.
         $(#[$attribute])*
         pub(in super::super) fn add(
             integers: &[Group],
@@ -217,19 +70,56 @@ macro_rules! wide {
             vectors: &[Part<'_>],
             sums: &mut [Group16],
         ) {
-            for (part, sums) in vectors.iter().zip(sums.chunks_exact_mut(integers.len())) {
-                let sum: i32 = part.codes.iter().map(|&code| i32::from(code)).sum();
-                let mut four = [words(0); QUADS];
-                for (four, codes) in four.iter_mut().zip(part.codes.as_chunks::<4>().0) {
-                    *four = words(word(*codes));
-                }
-                for ((group, factors), sums) in integers.iter().zip(factors).zip(sums) {
-                    let mut totals = words(-128 * sum);
-                    for (chunk, four) in group.iter().zip(four) {
-                        let bytes = chunk.map(i8::cast_unsigned);
-                        totals = dot(totals, flip(constant(&Bytes(bytes))), four);
+            let stride = integers.len();
+            let (pairs, rest) = integers.as_chunks::<2>();
+            let (factors_of_pairs, factors_of_rest) = factors.as_chunks::<2>();
+            let together = sums.chunks_mut(TOGETHER * stride);
+            for (vectors, sums) in vectors.chunks(TOGETHER).zip(together) {
+                let mut centres = [0; TOGETHER];
+                for (centre, vector) in centres.iter_mut().zip(vectors) {
+                    for &code in vector.codes {
+                        *centre -= 128 * i32::from(code);
                     }
-                    finish(sums, totals, &factors.map(|factor| part.scale * factor));
+                }
+                for (i, (pair, factors)) in pairs.iter().zip(factors_of_pairs).enumerate() {
+                    tile(pair, factors, vectors, &centres, &mut sums[2 * i..], stride);
+                }
+                if let ([group], [factors]) = (rest, factors_of_rest) {
+                    let (group, factors) = (&[*group], &[*factors]);
+                    tile(group, factors, vectors, &centres, &mut sums[stride - 1..], stride);
+                }
+            }
+        }
+
+        /// Adds the products of `G` groups with vectors, whose sums are `stride` groups apart.
+        $(#[$attribute])*
+        #[inline]
+        fn tile<const G: usize>(
+            integers: &[Group; G],
+            factors: &[Group16; G],
+            vectors: &[Part<'_>],
+            centres: &[i32; TOGETHER],
+            sums: &mut [Group16],
+            stride: usize,
+        ) {
+            let mut weights = [[words(0); QUADS]; G];
+            for g in 0..G {
+                for quad in 0..QUADS {
+                    weights[g][quad] = flip(load_integers(&integers[g][quad]));
+                }
+            }
+            for (t, (vector, &centre)) in vectors.iter().zip(centres).enumerate() {
+                let four = words_of(vector.codes);
+                let mut totals = [words(centre); G];
+                for quad in 0..QUADS {
+                    let four = words(four[quad]);
+                    for g in 0..G {
+                        totals[g] = dot(totals[g], weights[g][quad], four);
+                    }
+                }
+                let sums = &mut sums[t * stride..][..G];
+                for g in 0..G {
+                    finish(&mut sums[g], totals[g], vector.scale, &factors[g]);
                 }
             }
         }
@@ -244,64 +134,316 @@ macro_rules! wide {
             room: &mut Room,
             sums: &mut [Group16],
         ) {
-            let bits = usize::from(code.bits());
-            let mut four = [0; QUADS];
-            for (four, codes) in four.iter_mut().zip(vector.codes.as_chunks::<4>().0) {
-                *four = word(*codes);
+            match (code.kind(), code.bits()) {
+                (Kind::Trellis, 2) => trellis::<2>(band, groups, vector, sums),
+                (Kind::Trellis, 3) => trellis::<3>(band, groups, vector, sums),
+                (Kind::Trellis, 4) => trellis::<4>(band, groups, vector, sums),
+                (Kind::Trellis, _) => trellis::<5>(band, groups, vector, sums),
+                (Kind::Levels, 2) => levels::<2>(code, band, groups, vector, room, sums),
+                (Kind::Levels, 3) => levels::<3>(code, band, groups, vector, room, sums),
+                (Kind::Levels, 4) => levels::<4>(code, band, groups, vector, room, sums),
+                (Kind::Levels, 5) => levels::<5>(code, band, groups, vector, room, sums),
+                (Kind::Levels, 6) => levels::<6>(code, band, groups, vector, room, sums),
+                (Kind::Levels, 7) => levels::<7>(code, band, groups, vector, room, sums),
+                (Kind::Levels, _) => levels::<8>(code, band, groups, vector, room, sums),
             }
-            let centre = words(-128 * vector.sum);
-            let next = band.as_ptr().wrapping_add(band.len());
-            if code.kind() == Kind::Trellis {
-                let [low, high] = &TRELLISES[bits - 2];
-                let tables = [constant(low), constant(high)];
-                for (quad, room) in room.0.chunks_exact_mut(STREAM).take(QUADS).enumerate() {
-                    stream(bits, band, &groups, quad, room);
-                }
-                let scale = [vector.scale; GROUP_ROWS];
-                for (g, sums) in sums.iter_mut().enumerate() {
-                    let group_bytes = 8 * bits * QUADS;
-                    for line in (0..group_bytes).step_by(64) {
-                        prefetch(next.wrapping_add(g * group_bytes + line));
-                    }
-                    let mut totals = centre;
-                    for quad in 0..QUADS {
-                        let bytes = &room.0[quad * STREAM + g * 8 * bits..][..WIDTH];
-                        let weights = trellis_weights(&WINDOWS[bits - 2], tables, bytes);
-                        totals = dot(totals, weights, words(four[quad]));
-                    }
-                    finish(sums, totals, &scale);
-                }
-                return;
+        }
+
+        /// A vector's codes, four to a word.
+        #[inline(always)]
+        fn words_of(codes: &[i8; BAND]) -> [i32; QUADS] {
+            let mut words = [0; QUADS];
+            for quad in 0..QUADS {
+                let four = &codes.as_chunks::<4>().0[quad];
+                words[quad] = i32::from_le_bytes(four.map(i8::cast_unsigned));
             }
+            words
+        }
+
+        /// A stream after another, so that memory is read as it lies; where all groups of a strip are
+        /// asked for their sums stay in registers.
+        $(#[$attribute])*
+        #[inline]
+        fn trellis<const BITS: usize>(
+            band: &[u8],
+            groups: Range<usize>,
+            vector: &Vector<'_>,
+            sums: &mut [Group16],
+        ) {
+            if sums.len() == GROUPS {
+                streams::<BITS, true>(band, groups, vector, sums);
+            } else {
+                streams::<BITS, false>(band, groups, vector, sums);
+            }
+        }
+
+        $(#[$attribute])*
+        fn streams<const BITS: usize, const WHOLE: bool>(
+            band: &[u8],
+            groups: Range<usize>,
+            vector: &Vector<'_>,
+            sums: &mut [Group16],
+        ) {
+            let blocks = const { &Blocks::of(BITS) };
+            let [low, high] = &TRELLISES[BITS - 2];
+            let tables = [constant(low), constant(high)];
+            let length = band.len() / QUADS;
+            let bytes = blocks.parts * 8 * BITS;
+            let (start, end) = (groups.start * 8 * BITS, groups.end * 8 * BITS);
+            let behind = if WHOLE || end == length { 0 } else { end };
+            let last = if WHOLE { GROUPS / blocks.parts - 1 } else { (groups.len() - 1) / blocks.parts };
+            let four = words_of(vector.codes);
+            let mut totals = [words(-128 * vector.sum); GROUPS];
+            for quad in 0..QUADS {
+                let stream = &band[quad * length..][..length];
+                let behind = u16::from_le_bytes(*part(stream, behind));
+                let blocks_of = &stream[start..end];
+                let four = words(four[quad]);
+                for b in 0..last {
+                    // At least one group is behind a whole block.
+                    let block = &blocks_of[b * bytes..];
+                    let first = load_whole(part(block, 0));
+                    let second = load_whole(part(block, blocks.second));
+                    add_block::<BITS>(&mut totals, b * blocks.parts, tables, [first, second], four);
+                }
+                let block = &blocks_of[last * bytes..];
+                let first = load_behind(block, behind);
+                let second = load_behind(&block[blocks.second..], behind);
+                add_block::<BITS>(&mut totals, last * blocks.parts, tables, [first, second], four);
+            }
+            for (b, sums) in sums.chunks_mut(blocks.parts).enumerate() {
+                let mut of_block = [totals[0]; MOST_PARTS];
+                for p in 0..blocks.parts {
+                    of_block[p] = totals[b * blocks.parts + p];
+                }
+                add_rows::<BITS>(of_block, vector.scale, sums);
+            }
+        }
+
+        /// Adds the products of a stream's block with four codes.
+        $(#[$attribute])*
+        #[inline]
+        fn add_block<const BITS: usize>(
+            totals: &mut [Register; GROUPS],
+            at: usize,
+            tables: [Register; 2],
+            bytes: [Register; 2],
+            four: Register,
+        ) {
+            let blocks = const { &Blocks::of(BITS) };
+            let [mut first, second] = bytes;
+            if let Some(bytes) = &blocks.bytes {
+                first = permute(first, constant(bytes));
+            }
+            for p in 0..blocks.parts {
+                let last = blocks.second != 0 && p + 1 == blocks.parts;
+                let bytes = if last { second } else { first };
+                let [low, high] = &blocks.cuts[p];
+                let low = permute(tables[0], cut(constant(low), bytes));
+                let high = permute(tables[1], cut(constant(high), bytes));
+                totals[at + p] = dot(totals[at + p], add_bytes(low, high), four);
+            }
+        }
+
+        /// Adds a block's totals, two rows to a word of each part, to the sums of its groups.
+        $(#[$attribute])*
+        #[inline]
+        fn add_rows<const BITS: usize>(
+            mut totals: [Register; MOST_PARTS],
+            scale: f32,
+            sums: &mut [Group16],
+        ) {
+            let parts = const { Blocks::of(BITS).parts };
+            let [low, high] = const { &interleaved(8) };
+            let (low, high) = (constant(low), constant(high));
+            if parts == 2 {
+                let pair = [totals[0], totals[1]];
+                totals = [permute_two(pair, low), permute_two(pair, high), pair[0], pair[1]];
+            }
+            if parts == 4 {
+                let [a, b, c, d] = totals;
+                let (first, second) = ([a, b], [c, d]);
+                let lower = [permute_two(first, low), permute_two(second, low)];
+                let upper = [permute_two(first, high), permute_two(second, high)];
+                let [low, high] = const { &interleaved(16) };
+                let (low, high) = (constant(low), constant(high));
+                totals = [
+                    permute_two(lower, low),
+                    permute_two(lower, high),
+                    permute_two(upper, low),
+                    permute_two(upper, high),
+                ];
+            }
+            for g in 0..parts {
+                if g < sums.len() {
+                    finish_same(&mut sums[g], totals[g], scale);
+                }
+            }
+        }
+
+        /// A group after another.
+        $(#[$attribute])*
+        fn levels<const BITS: usize>(
+            code: Code,
+            band: &[u8],
+            groups: Range<usize>,
+            vector: &Vector<'_>,
+            room: &mut Room,
+            sums: &mut [Group16],
+        ) {
             let (scales, chunks) = parts(band, code);
-            let [low, high] = &SCALES;
-            for (group, sums) in groups.zip(sums) {
-                let mut totals = centre;
-                for quad in 0..QUADS {
-                    let chunk = &chunks[(group * QUADS + quad) * 8 * bits..][..8 * bits];
-                    prefetch(chunk.as_ptr().wrapping_add(1024));
-                    totals = dot(totals, level_weights(bits, chunk), words(four[quad]));
-                }
-                let packed = load(&scales[group * SCALE_BYTES..][..SCALE_BYTES]);
-                let scales = select(
-                    constant(&low.mask),
-                    cut_plane(low, packed),
-                    cut_plane(high, packed),
-                );
-                finish_scaled(sums, totals, vector.scale, scales);
+            let bytes = 64 * BITS;
+            let chunks = &chunks[groups.start * bytes..groups.end * bytes];
+            let scales = &scales[groups.start * SCALE_BYTES..groups.end * SCALE_BYTES];
+            scales_of_rows(scales, room);
+            let scales = room.0.as_chunks::<GROUP_ROWS>().0;
+            let codes = Spread::new(vector.codes);
+            let centre = words(-128 * vector.sum);
+            for (g, sums) in sums.iter_mut().enumerate() {
+                let group = &chunks[g * bytes..][..bytes];
+                let totals = match BITS {
+                    2 => twos(group, &codes),
+                    3 => threes(group, &codes),
+                    4 => fours(group, &codes),
+                    _ => by_planes::<BITS>(group, &codes),
+                };
+                finish_scaled(sums, add_words(totals, centre), vector.scale, &scales[g]);
             }
+        }
+
+        /// The scales of rows as bytes, those of four groups at a time.
+        $(#[$attribute])*
+        #[inline]
+        fn scales_of_rows(packed: &[u8], room: &mut Room) {
+            let [low, high] = &SCALES;
+            let rooms = room.0.as_chunks_mut::<WIDTH>().0.iter_mut();
+            for (packed, room) in packed.chunks(FOUR_SCALES).zip(rooms) {
+                let packed = load(packed);
+                let mut scales = cut_plane(high, packed);
+                scales = select(constant(&low.mask), cut_plane(low, packed), scales);
+                scales = select(constant(&high.mask), scales, words(0));
+                let mut bytes = [0; WIDTH];
+                store(&mut bytes, scales);
+                *room = bytes.map(i8::cast_unsigned);
+            }
+        }
+
+        /// The codes of a vector for registers with one, two and four quads.
+        struct Spread {
+            ones: [i32; QUADS],
+            pairs: [Register; 4],
+            fours: [Register; 2],
+        }
+
+        impl Spread {
+            $(#[$attribute])*
+            #[inline]
+            fn new(codes: &[i8; BAND]) -> Spread {
+                let bytes = load(&codes.map(i8::cast_unsigned));
+                let (pairs, fours) = const { (&spread(32), &spread(16)) };
+                let mut spread = Spread {
+                    ones: words_of(codes),
+                    pairs: [bytes; 4],
+                    fours: [bytes; 2],
+                };
+                for i in 0..4 {
+                    spread.pairs[i] = permute(bytes, constant(&pairs[i]));
+                }
+                for i in 0..2 {
+                    spread.fours[i] = permute(bytes, constant(&fours[i]));
+                }
+                spread
+            }
+        }
+
+        /// The sums of a group's rows with two bits, from zero on.
+        $(#[$attribute])*
+        #[inline]
+        fn twos(group: &[u8], codes: &Spread) -> Register {
+            let table = constant(&LEVELS[0].tables[0]);
+            let mut totals = [words(0); 4];
+            for i in 0..2 {
+                let bytes = load_whole(part(group, 64 * i));
+                let shifted = [bytes, shift::<2>(bytes), shift::<4>(bytes), shift::<6>(bytes)];
+                for k in 0..4 {
+                    totals[k] = dot(totals[k], permute(table, shifted[k]), codes.fours[i]);
+                }
+            }
+            of_quarters(totals)
+        }
+
+        /// Likewise with three bits.
+        $(#[$attribute])*
+        #[inline]
+        fn threes(group: &[u8], codes: &Spread) -> Register {
+            let table = constant(&LEVELS[1].tables[0]);
+            let mut totals = [words(0); 4];
+            let mask = constant(&THREES.mask);
+            for i in 0..2 {
+                let bytes = [
+                    load_whole(part(group, 96 * i)),
+                    load_whole(part(group, 96 * i + 32)),
+                ];
+                let pairs = permute_two(bytes, constant(&THREES.pairs));
+                let thirds = permute_two(bytes, constant(&THREES.thirds));
+                let [even, odd] = &THREES.cuts;
+                let even = select(mask, pairs, cut(constant(even), thirds));
+                let odd = select(mask, shift::<2>(pairs), cut(constant(odd), thirds));
+                let shifted = [even, odd, shift::<4>(even), shift::<4>(odd)];
+                for k in 0..4 {
+                    totals[k] = dot(totals[k], permute(table, shifted[k]), codes.fours[i]);
+                }
+            }
+            of_quarters(totals)
+        }
+
+        /// Likewise with four bits.
+        $(#[$attribute])*
+        #[inline]
+        fn fours(group: &[u8], codes: &Spread) -> Register {
+            let table = constant(&LEVELS[2].tables[0]);
+            let mut totals = [words(0); 2];
+            for i in 0..4 {
+                let bytes = load_whole(part(group, 64 * i));
+                let shifted = [bytes, shift::<4>(bytes)];
+                for k in 0..2 {
+                    totals[k] = dot(totals[k], permute(table, shifted[k]), codes.pairs[i]);
+                }
+            }
+            sum_of_separated(totals, const { &separated(32) })
+        }
+
+        /// Likewise with more bits.
+        $(#[$attribute])*
+        #[inline]
+        fn by_planes<const BITS: usize>(group: &[u8], codes: &Spread) -> Register {
+            let mut totals = words(0);
+            for quad in 0..QUADS {
+                let weights = level_weights(BITS, &group[quad * 8 * BITS..][..8 * BITS]);
+                totals = dot(totals, weights, words(codes.ones[quad]));
+            }
+            totals
+        }
+
+        /// The sums over quads of four rows each, which are in the quarters of a register.
+        $(#[$attribute])*
+        #[inline]
+        fn of_quarters([a, b, c, d]: [Register; 4]) -> Register {
+            let quarters = const { &separated(16) };
+            let first = sum_of_separated([a, b], quarters);
+            sum_of_separated([first, sum_of_separated([c, d], quarters)], quarters)
+        }
+
+        $(#[$attribute])*
+        #[inline]
+        fn sum_of_separated(pair: [Register; 2], [a, b]: &[Bytes; 2]) -> Register {
+            add_words(permute_two(pair, constant(a)), permute_two(pair, constant(b)))
         }
 
         /// The scales and the chunks of a band of levels.
         #[inline(always)]
         fn parts(band: &[u8], code: Code) -> (&[u8], &[u8]) {
             band.split_at(band.len() / code.group_bytes() * SCALE_BYTES)
-        }
-
-        /// Four codes as a word.
-        #[inline(always)]
-        fn word(codes: [i8; 4]) -> i32 {
-            i32::from_le_bytes(codes.map(i8::cast_unsigned))
         }
 
         /// The part of a sequence that some groups read, with two bytes behind it, which are its first
