@@ -74,7 +74,13 @@ impl Elastic {
             ));
         };
         let mut request = request.clone();
-        request.budget = Budget::FileSize((BASES * total as f64) as u64);
+        request.budget = Budget::FileSize(
+            (std::env::var("HTC_BASES")
+                .ok()
+                .and_then(|s| s.parse().ok())
+                .unwrap_or(BASES)
+                * total as f64) as u64,
+        );
         let planning = Planning::Make {
             request,
             target: *target,
@@ -120,6 +126,9 @@ impl Elastic {
                 watch,
             )
         })?;
+        if std::env::var_os("HTC_FULL").is_some() {
+            crate::choose::tune_refined(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
+        }
         measure_dial(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
         Ok(chosen)
     }
