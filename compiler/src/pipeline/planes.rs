@@ -74,13 +74,7 @@ impl Elastic {
             ));
         };
         let mut request = request.clone();
-        request.budget = Budget::FileSize(
-            (std::env::var("HTC_BASES")
-                .ok()
-                .and_then(|s| s.parse().ok())
-                .unwrap_or(BASES)
-                * total as f64) as u64,
-        );
+        request.budget = Budget::FileSize((BASES * total as f64) as u64);
         let planning = Planning::Make {
             request,
             target: *target,
