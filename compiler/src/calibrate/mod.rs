@@ -36,7 +36,7 @@ use htc_loader::kv::KvType;
 use htc_loader::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
-use crate::calibrate::windows::{HeldOut, Mixture, Windows};
+use crate::calibrate::windows::{HeldOut, MOST_HELD_OUT, Mixture, Windows};
 use crate::event::{Event, Watch};
 pub use crate::request::{CalibrationOptions, DEFAULT_CONTEXT, DEFAULT_TOKENS};
 use crate::request::{CalibrationText, TextSource};
@@ -51,9 +51,6 @@ pub use store::{Moment, StoredHead, StoredLayer};
 
 /// Changes with the statistics' definition: files of another version are not found.
 const VERSION: u32 = 4;
-
-/// Windows at most that are measured of a text of its own.
-const MOST_HELD_OUT: usize = 64;
 
 impl CalibrationOptions {
     /// Makes sure that the model can be calibrated so.

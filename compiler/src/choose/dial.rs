@@ -6,6 +6,7 @@ use htc_loader::dial::{Dial, Fraction, Setting};
 use super::bench::Bench;
 use super::request::ChoiceRequest;
 use super::{Chosen, TrialError};
+use crate::calibrate::windows::HeldOut;
 use crate::event::Watch;
 use crate::make::Inputs;
 use crate::make::work::Work;
@@ -13,6 +14,32 @@ use crate::system::clock::StageClock;
 
 /// Points of a dial that are measured: both ends, and those between at equal distances.
 pub const DIAL_POINTS: usize = 5;
+
+/// Tunes the norms of an artifact with refinements for all of it, on what decides.
+///
+/// # Errors
+/// [`TrialError`].
+pub fn tune_whole(
+    inputs: &Inputs,
+    chosen: &mut Chosen,
+    steps: usize,
+    work: &Work,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<(), TrialError> {
+    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
+    let Some(windows) = held_out.and_then(HeldOut::choosing) else {
+        return Ok(());
+    };
+    let bench = Bench::new(inputs, work, clock, watch)?;
+    let (better, tuning) = bench.tuned_whole(&chosen.built, steps, &windows)?;
+    if let Some(better) = better {
+        chosen.built = better;
+    }
+    chosen.tuning = tuning;
+    chosen.choosing = windows.count();
+    Ok(())
+}
 
 /// Measures what was chosen at parts of its bytes, on the windows that decided nothing, and writes that and its quality
 /// into it.

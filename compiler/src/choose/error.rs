@@ -39,8 +39,8 @@ pub enum TrialError {
     #[error(
         "{}: the upper end of the 95 % interval is not within it at any ratio; the closest is {ratio:.2}, with {:.4} times the perplexity{} and a KL divergence of {:.5} nats{}; allow more, measure on more text (`held_out`, `calibration_tokens`), or try `factor_type` f16 or fewer `slots`",
         limit.asked(),
-        found.perplexity_ratio,
-        interval(found.perplexity_ratio_interval, 4),
+        found.perplexity_ratio_all,
+        interval(found.perplexity_ratio_all_interval, 4),
         found.kl,
         interval(found.kl_interval, 5)
     )]

@@ -12,13 +12,22 @@ impl Limit {
     /// Whether a candidate holds it: with the upper end of its 95 % interval, since a search over a
     /// dozen candidates would else find the one that chance favours. Without an interval nothing is
     /// known to hold.
+    ///
+    /// A perplexity counts over all positions, which say as much about it as twice as many windows by their second
+    /// halves. It is to hold on text that the source itself would write, too, where its increase is the exponential of
+    /// the divergence: `E log p/q` over `p`. What a text's own tokens add to that is chance for the most part, and differs
+    /// from one kind of text to another; a divergence is known ten times as well, and a search does not find the size at
+    /// which chance is kind.
     pub(super) fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, interval: Option<Interval>| {
             let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
             limit.is_none_or(held)
         };
         let ratio = self.perplexity_increase.map(|increase| 1.0 + increase);
-        within(ratio, found.perplexity_ratio_interval) && within(self.kl, found.kl_interval)
+        let of_source = ratio.map(f64::ln);
+        within(ratio, found.perplexity_ratio_all_interval)
+            && within(of_source, found.kl_interval)
+            && within(self.kl, found.kl_interval)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::system::clock::StageClock;
 use crate::tune::Tuning;
 pub use bench::Trial;
 use bench::{Bench, Candidate};
-pub use dial::{DIAL_POINTS, measure_dial};
+pub use dial::{DIAL_POINTS, measure_dial, tune_whole};
 pub use error::TrialError;
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;

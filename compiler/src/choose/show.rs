@@ -30,6 +30,14 @@ pub(crate) fn show_trials(
         let Some(found) = &trial.evaluation.reference else {
             continue;
         };
+        let (ratio, upper) = match limit {
+            Some(_) => (
+                found.perplexity_ratio_all,
+                found.perplexity_ratio_all_interval,
+            ),
+            None => (found.perplexity_ratio, None),
+        };
+        let up_to = upper.map_or_else(String::new, |(_, upper)| format!(" (to {upper:.4})"));
         let shrinkage = match (of_shrinkages, trial.shrinkage) {
             (true, Some(part)) => format!("  shrinkage {part:<5}"),
             (true, None) => " ".repeat(17),
@@ -38,7 +46,7 @@ pub(crate) fn show_trials(
         if trial.codes {
             writeln!(
                 f,
-                "    {} {:<18}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}",
+                "    {} {:<18}  {:>9}  perplexity {:.4}{} of the source's, KL {:.5}{}",
                 if trial.chosen { "*" } else { " " },
                 match (trial.tuned, trial.uniform) {
                     (0, Some(code)) => format!("{code} throughout"),
@@ -46,7 +54,8 @@ pub(crate) fn show_trials(
                     (steps, _) => format!("the same, {steps} steps"),
                 },
                 bytes_for_people(trial.bytes),
-                found.perplexity_ratio,
+                ratio,
+                up_to,
                 found.kl,
                 interval(found.kl_interval, 5),
             )?;
@@ -54,13 +63,14 @@ pub(crate) fn show_trials(
         }
         writeln!(
             f,
-            "    {} gauge {:<10}{shrinkage}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4} of the source's, KL {:.5}{}{}",
+            "    {} gauge {:<10}{shrinkage}  bias {:<3}  ratio {:.3}  {:>9}  perplexity {:.4}{} of the source's, KL {:.5}{}{}",
             if trial.chosen { "*" } else { " " },
             trial.gauge,
             if trial.bias { "on" } else { "off" },
             trial.ratio,
             bytes_for_people(trial.bytes),
-            found.perplexity_ratio,
+            ratio,
+            up_to,
             found.kl,
             interval(found.kl_interval, 5),
             match (trial.elsewhere, trial.tuned) {

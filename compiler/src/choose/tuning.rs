@@ -3,8 +3,7 @@
 use std::fmt;
 
 use htc_formats::htz::TuningRecord;
-use htc_formats::source::ModelFile;
-use htc_loader::Model;
+use htc_loader::dial::Setting;
 
 use super::TrialError;
 use super::bench::{Bench, Candidate, Trial};
@@ -14,6 +13,9 @@ use crate::make::Built;
 use crate::measure::{Distance, Evaluation};
 use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
+
+/// The part of their divergence that bases may have when norms are tuned for all of an artifact.
+const BASES_LOSE: f64 = 1.05;
 
 impl Bench<'_> {
     /// Tunes the artifact of a candidate: what comes of it where it measures better on the windows that decide, and
@@ -25,38 +27,13 @@ impl Bench<'_> {
         wanted: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(Built, Option<Tuning>), TrialError> {
-        let Some(calibration) = self.calibration() else {
+        let Some((mut course, better)) = self.course(&built, wanted.tune, windows)? else {
             return Ok((built, None));
         };
-        let artifact = self.artifact(built.key);
-        let file = ModelFile::from_htz(&artifact.open()?)?;
-        let path = file.path.clone();
-        let made = Model::bind(file).map_err(|error| TrialError::Load { path, error })?;
-        let course = Course {
-            source: self.source(),
-            made: &made,
-            calibration,
-            held_out: windows,
-            steps: wanted.tune,
-            threads: self.threads(),
-        };
-        let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
-        let Tuned {
-            tensors,
-            mut course,
-        } = tuned;
         course.kl_before = candidate.distance.kl;
-        if tensors.is_empty() {
+        let Some(better) = better else {
             return Ok((built, Some(course)));
-        }
-        let at = |step: usize| course.trace.iter().find(|point| point.step == step);
-        let kl = |step| at(step).map_or(0.0, |point| point.kl.max(0.0));
-        let record = TuningRecord {
-            steps: course.kept as u64,
-            kl_before: kl(0),
-            kl_after: kl(course.kept),
         };
-        let better = self.with_tuned(&built, &tensors, record)?;
         let (evaluation, distance) = self.measure_built(&better, windows)?;
         course.kl_after = Some(distance.kl);
         let limit = wanted.goal.limit;
@@ -78,6 +55,76 @@ impl Bench<'_> {
                 Ok((built, Some(course)))
             }
         }
+    }
+
+    /// Tunes an artifact with refinements as a whole: what comes of it where all of it measures better on the windows
+    /// that decide and the bases alone lose at most [`BASES_LOSE`] there.
+    pub(super) fn tuned_whole(
+        &self,
+        built: &Built,
+        steps: usize,
+        windows: &Windows,
+    ) -> Result<(Option<Built>, Option<Tuning>), TrialError> {
+        let Some((mut course, better)) = self.course(built, steps, windows)? else {
+            return Ok((None, None));
+        };
+        let whole = |of: &Built| Ok::<_, TrialError>(self.measure_built(of, windows)?.1.kl);
+        course.kl_before = whole(built)?;
+        let Some(better) = better else {
+            return Ok((None, Some(course)));
+        };
+        let after = whole(&better)?;
+        course.kl_after = Some(after);
+        let bases = |of: &Built| {
+            let setting = Setting {
+                refinements: 0,
+                ..Setting::FULL
+            };
+            let found = self.evaluate_at(&self.made(of.key)?, setting, windows)?;
+            Ok::<_, TrialError>(found.1.kl)
+        };
+        if after < course.kl_before && bases(&better)? <= BASES_LOSE * bases(built)? {
+            return Ok((Some(better), Some(course)));
+        }
+        course.kept = 0;
+        Ok((None, Some(course)))
+    }
+
+    /// How the norms of an artifact are tuned, and the artifact that has them where any step gained; `None` without a
+    /// calibration.
+    fn course(
+        &self,
+        built: &Built,
+        steps: usize,
+        windows: &Windows,
+    ) -> Result<Option<(Tuning, Option<Built>)>, TrialError> {
+        let Some(calibration) = self.calibration() else {
+            return Ok(None);
+        };
+        let made = self.made(built.key)?;
+        let course = Course {
+            source: self.source(),
+            made: &made,
+            calibration,
+            held_out: windows,
+            steps,
+            threads: self.threads(),
+        };
+        let artifact = self.artifact(built.key);
+        let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
+        let Tuned { tensors, course } = tuned;
+        if tensors.is_empty() {
+            return Ok(Some((course, None)));
+        }
+        let at = |step: usize| course.trace.iter().find(|point| point.step == step);
+        let kl = |step| at(step).map_or(0.0, |point| point.kl.max(0.0));
+        let record = TuningRecord {
+            steps: course.kept as u64,
+            kl_before: kl(0),
+            kl_after: kl(course.kept),
+        };
+        let better = self.with_tuned(built, &tensors, record)?;
+        Ok(Some((course, Some(better))))
     }
 
     /// Measures an artifact on windows, or finds that it was.

@@ -261,8 +261,8 @@ pub(crate) fn before(
         true => 2.0,
         false => SEARCHED,
     };
-    // A quarter of the text is held out, of which half decides.
-    let held_out = (candidates + 1.0) * 0.5 * tokens as f64 / 3.0;
+    // Half as much as is calibrated on is held out at most, of which half decides.
+    let held_out = (candidates + 1.0) * 0.5 * tokens as f64 / 2.0;
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
         calibrate: calibration(work, speed),

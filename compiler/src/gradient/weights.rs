@@ -20,13 +20,20 @@ use super::number::{Matrix, Number, TASK_ROWS, product};
 pub(super) struct Stored<'a> {
     file: &'a ModelFile,
     tensor: &'a ModelTensor,
+    /// What is added to it.
+    refinement: Option<&'a ModelTensor>,
 }
 
 impl<'a> Stored<'a> {
     /// The tensor of a role.
     pub fn new(file: &'a ModelFile, role: Role) -> Result<Self, GradientError> {
         let tensor = file.tensor(role).ok_or(GradientError::Missing(role))?;
-        Ok(Stored { file, tensor })
+        let of_it = |of: &&ModelTensor| matches!(of.role, Role::Refinement { matrix } if matrix.weight() == role);
+        Ok(Stored {
+            file,
+            tensor,
+            refinement: file.tensors.iter().find(of_it),
+        })
     }
 
     /// The matrix of a model's head: its own, or the embedding that it is tied to.
@@ -48,7 +55,27 @@ impl<T: Number> Rows<T> for Stored<'_> {
     type Error = GradientError;
 
     fn rows(&self, rows: Range<usize>, out: &mut [T]) -> Result<(), GradientError> {
-        let (tensor, bytes) = (self.tensor, self.file.bytes(self.tensor));
+        self.numbers(self.tensor, rows.clone(), |of, number| *of = number, out)?;
+        match self.refinement {
+            Some(refinement) => {
+                let add = |of: &mut T, number: T| *of = *of + number;
+                self.numbers(refinement, rows, add, out)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Stored<'_> {
+    /// Puts the numbers of some rows of a tensor to what there is.
+    fn numbers<T: Number>(
+        &self,
+        tensor: &ModelTensor,
+        rows: Range<usize>,
+        put: impl Fn(&mut T, T),
+        out: &mut [T],
+    ) -> Result<(), GradientError> {
+        let bytes = self.file.bytes(tensor);
         if let Some(codes) = &tensor.codes {
             let refused = |source| GradientError::Bands {
                 tensor: tensor.name.clone(),
@@ -59,7 +86,7 @@ impl<T: Number> Rows<T> for Stored<'_> {
             for (row, out) in rows.zip(out.chunks_exact_mut(tensor.cols.max(1))) {
                 bands.row(row, &mut numbers).map_err(refused)?;
                 for (out, &number) in out.iter_mut().zip(&numbers) {
-                    *out = T::from(number);
+                    put(out, T::from(number));
                 }
             }
             return Ok(());
@@ -72,7 +99,7 @@ impl<T: Number> Rows<T> for Stored<'_> {
             GradientError::Block { tensor, source }
         })?;
         for (out, number) in out.iter_mut().zip(numbers) {
-            *out = T::from(number);
+            put(out, T::from(number));
         }
         Ok(())
     }

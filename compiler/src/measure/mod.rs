@@ -112,6 +112,13 @@ pub struct Distance {
     /// Interval of `perplexity_ratio`: that of the paired differences of the two models' losses,
     /// exponentiated.
     pub perplexity_ratio_interval: Option<Interval>,
+    /// `perplexity_ratio` over all positions, as `perplexity_all` is; 0 in what an older version wrote.
+    #[serde(default)]
+    pub perplexity_ratio_all: f64,
+    /// Interval of `perplexity_ratio_all`, from about half the variance of the other: what a model that is near its
+    /// reference loses differs from position to position far more than from window to window.
+    #[serde(default)]
+    pub perplexity_ratio_all_interval: Option<Interval>,
 }
 
 /// An evaluation beside what it is of, as `htc eval --json` writes it: its numbers are to stand alone.
@@ -320,6 +327,7 @@ struct Totals {
 struct Compared {
     reference: Clustered,
     difference: Clustered,
+    difference_all: Clustered,
     divergence: Clustered,
     agreement: Clustered,
 }
@@ -338,10 +346,14 @@ impl Totals {
         self.all.add(score.loss);
         if second_half {
             self.second_half.add(score.loss);
-            if let Some((divergence, agrees)) = score.distance {
-                let compared = self.compared.get_or_insert_default();
+        }
+        if let Some((divergence, agrees)) = score.distance {
+            let compared = self.compared.get_or_insert_default();
+            let difference = score.loss - score.reference_loss;
+            compared.difference_all.add(difference);
+            if second_half {
                 compared.reference.add(score.reference_loss);
-                compared.difference.add(score.loss - score.reference_loss);
+                compared.difference.add(difference);
                 compared.divergence.add(divergence);
                 compared.agreement.add(f64::from(u8::from(agrees)));
             }
@@ -371,6 +383,7 @@ impl Compared {
     fn begin(&mut self) {
         self.reference.begin();
         self.difference.begin();
+        self.difference_all.begin();
         self.divergence.begin();
         self.agreement.begin();
     }
@@ -387,6 +400,8 @@ impl Compared {
             perplexity_ratio: ratio,
             perplexity_ratio_stderr: self.difference.standard_error().map(|error| ratio * error),
             perplexity_ratio_interval: self.difference.interval().map(exponentiated),
+            perplexity_ratio_all: self.difference_all.mean().exp(),
+            perplexity_ratio_all_interval: self.difference_all.interval().map(exponentiated),
         }
     }
 }

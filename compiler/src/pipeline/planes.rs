@@ -7,7 +7,7 @@ use htc_formats::source::ModelFile;
 use super::CompileError;
 use super::prepare::Prepared;
 use super::sized::of_file;
-use crate::choose::{Chosen, DIAL_POINTS, measure_dial};
+use crate::choose::{Chosen, DIAL_POINTS, measure_dial, tune_whole};
 use crate::event::Watch;
 use crate::make::Inputs;
 use crate::make::work::Work;
@@ -120,6 +120,10 @@ impl Elastic {
                 watch,
             )
         })?;
+        let steps = prepared.wanted.tune;
+        if steps > 0 {
+            tune_whole(inputs, &mut chosen, steps, work, clock, watch)?;
+        }
         measure_dial(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
         Ok(chosen)
     }

@@ -56,8 +56,11 @@ fn a_model_and_a_name_are_enough() {
     assert!(after < 0.6 * before, "{after} of {before}");
     let trials = list(&report, "/trials");
     let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
-    let upper = number(chosen, "/evaluation/perplexity_ratio_interval/1");
+    let upper = number(chosen, "/evaluation/perplexity_ratio_all_interval/1");
     assert!(upper <= 1.01, "{upper}");
+    // On text that the source would write, too.
+    let upper = number(chosen, "/evaluation/kl_interval/1");
+    assert!(upper <= 1.01f64.ln(), "{upper}");
     htc!["verify", scratch.path("small.htz")].run().ok();
     // Named, it is the same.
     let named = ["--method", "auto", "--preset", "balanced"];

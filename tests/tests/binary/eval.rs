@@ -158,6 +158,7 @@ fn follows_the_definitions(add_bos: bool) {
     let open = |path: &Path| Arc::new(Model::open(path).unwrap());
     let (source, artifact) = (open(&model), open(&other));
     let (mut all, mut half, mut divergence, mut same) = (vec![], vec![], vec![], vec![]);
+    let mut more = vec![];
     for window in tokens.chunks_exact(context).take(chunks) {
         let mut window = window.to_vec();
         if add_bos {
@@ -166,6 +167,7 @@ fn follows_the_definitions(add_bos: bool) {
         let scored = score(&artifact, &window).into_iter();
         for (position, (own, theirs)) in scored.zip(score(&source, &window)).enumerate() {
             all.push(own.loss);
+            more.push(own.loss - theirs.loss);
             if position >= context / 2 {
                 half.push(own.loss);
                 let terms = theirs.distribution.iter().zip(&own.distribution);
@@ -193,6 +195,14 @@ fn follows_the_definitions(add_bos: bool) {
     assert_eq!(number(&found, "/tokens"), half.len() as f64);
     let all = mean_and_error(&all, chunks).0.exp();
     close(number(&found, "/perplexity_all"), all, 1e-5);
+    let (mean, error) = mean_and_error(&more, chunks);
+    close(number(&found, "/perplexity_ratio_all"), mean.exp(), 1e-5);
+    let upper = (mean + 4.302_652_73 * error).exp();
+    close(
+        number(&found, "/perplexity_ratio_all_interval/1"),
+        upper,
+        1e-3,
+    );
     let (mean, error) = mean_and_error(&divergence, chunks);
     close(number(&found, "/kl"), mean, 1e-4);
     close(number(&found, "/kl_stderr"), error, 1e-3);

@@ -72,6 +72,9 @@ fn an_elastic_artifact_is_closer_the_more_of_it_is_touched() {
     assert!(last.kl < 0.5 * first.kl, "{dial:?}");
     let quality = artifact.manifest.quality.as_ref().unwrap();
     assert_eq!(quality.kl.value, last.kl);
+    // What is tuned is all of it, not the bases.
+    assert!(number(&report, "/tuning/kl_before") < 0.5 * first.kl);
+    assert!(quality.choosing_windows > 0);
     // Refinements lie behind all bases.
     let roles: Vec<Role> = artifact.manifest.tensors.iter().map(|t| t.role).collect();
     let is_refinement = |role: &Role| matches!(role, Role::Refinement { .. });

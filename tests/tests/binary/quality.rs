@@ -73,9 +73,9 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
         );
         assert!(estimate.stderr > Some(0.0));
     }
-    assert_eq!((quality.windows, quality.choosing_windows), (8, 8));
+    assert_eq!((quality.windows, quality.choosing_windows), (16, 16));
     // From half of each window on, but for the last position, which predicts nothing.
-    assert_eq!((quality.context, quality.tokens), (64, 8 * 31));
+    assert_eq!((quality.context, quality.tokens), (64, 16 * 31));
     assert_eq!(quality.protocol, QualityRecord::SECOND_HALF);
     let text = fs::read(demo("alice.txt")).unwrap();
     assert_eq!(quality.text_sha256, Digest::of(&text));
@@ -104,7 +104,7 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
             quality.perplexity_ratio.value
         ),
         format!(
-            "8 windows of 64 tokens that decided nothing, 248 positions by second_half, text sha256 {}",
+            "16 windows of 64 tokens that decided nothing, 496 positions by second_half, text sha256 {}",
             quality.text_sha256
         ),
         format!(", shrinkage {}", treatment.shrinkage.unwrap()),
@@ -117,7 +117,7 @@ fn an_artifact_says_what_was_measured_on_what_decided_nothing() {
     let page = scratch.path("page.html");
     htc!["report", &path, "-o", &page].run().ok();
     let page = fs::read_to_string(&page).unwrap();
-    assert!(page.contains("as it says itself, on 248 tokens of held-out text"));
+    assert!(page.contains("as it says itself, on 496 tokens of held-out text"));
     // `htc eval` measures the same where nothing decided: on the windows of a text of its own.
     let held_out = demo("time_machine.txt");
     let start: String = fs::read_to_string(held_out)

@@ -30,7 +30,9 @@ pub struct GoalArgs {
     pub preset: Option<Preset>,
     /// Find the smallest artifact whose perplexity is at most PERCENT above the source's
     ///
-    /// Measured on held-out text, the upper end of the 95 % interval included.
+    /// Measured over all positions of the held-out windows that decide, the upper end of the 95 % interval included.
+    /// Text that the source itself would write counts as well, where the increase is the exponential of the KL
+    /// divergence.
     #[arg(long, value_name = "PERCENT", hide_short_help = true, value_parser = parse_positive, allow_negative_numbers = true, conflicts_with_all = BUDGETS)]
     pub max_perplexity_increase: Option<f64>,
     /// Find the smallest artifact whose KL divergence from the source on held-out text is at most so

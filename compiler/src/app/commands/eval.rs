@@ -153,6 +153,11 @@ fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>
             interval(d.perplexity_ratio_interval, 4)
         );
         say!(
+            "  the same over all positions              {:.4}{}",
+            d.perplexity_ratio_all,
+            interval(d.perplexity_ratio_all_interval, 4)
+        );
+        say!(
             "  KL divergence                            {:.5}{} nats",
             d.kl,
             error(d.kl_stderr, 5)
