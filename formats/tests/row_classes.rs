@@ -1,6 +1,10 @@
 //! Matrices in bands whose rows have classes: every row is that of its class, and maps that lie are refused.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use htc_formats::bands::{Banded, Bands, BandsError, Kind, Layout, Packer, RowClasses};
 
@@ -58,8 +62,8 @@ const CODES: [&str; 4] = ["1:l4x2", "1:t2x1,t3x1", "1:t2x2", "1:t4x2"];
 fn every_row_is_that_of_its_class() {
     for (rows, count) in [(2, 2), (255, 3), (256, 4), (257, 2), (1100, 4)] {
         let mut of_rows: Vec<u8> = (0..rows).map(|row| (row * row / 7 % count) as u8).collect();
-        for class in 0..count {
-            of_rows[class] = class as u8;
+        for (class, of_row) in of_rows.iter_mut().enumerate().take(count) {
+            *of_row = class as u8;
         }
         let (layout, of) = classes(&of_rows, &CODES[..count]);
         let parts: Vec<Vec<u8>> = (0..count).map(|class| part(class, &of)).collect();

@@ -58,7 +58,7 @@ impl<T: Number> Rows<T> for Stored<'_> {
         self.numbers(self.tensor, rows.clone(), |of, number| *of = number, out)?;
         match self.refinement {
             Some(refinement) => {
-                let add = |of: &mut T, number: T| *of = *of + number;
+                let add = |of: &mut T, number: T| *of += number;
                 self.numbers(refinement, rows, add, out)
             }
             None => Ok(()),

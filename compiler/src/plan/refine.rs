@@ -120,7 +120,9 @@ mod tests {
     fn curve(layer: usize, alone: f64) -> Curve {
         let with = |bits: u8| Point {
             form: Form::Bands {
-                codes: Codes::uniform(Code::levels(bits).unwrap(), 64).unwrap(),
+                codes: Codes::uniform(Code::levels(bits).unwrap(), 64)
+                    .unwrap()
+                    .into(),
             },
             loss: alone * 4f64.powi(-i32::from(bits)),
         };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use htc_formats::bands::{Codes, Kind};
+use htc_formats::bands::{Kind, Layout};
 use htc_tests::artifact::Artifact;
 use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
@@ -119,10 +119,13 @@ fn each_kind_of_code_is_closer_than_the_one_before() {
         compile(&scratch, "kind.htz", &options).run().ok();
         let artifact = Artifact::open(&scratch.path("kind.htz"));
         let mut weights = artifact.manifest.tensors.iter().filter(|t| t.rows > 1);
-        let wanted = |list: &Codes| match codes {
+        let wanted = |list: &Layout| match codes {
             "levels" => !list.has(Kind::Trellis),
             // More bits than trellises have are levels.
-            _ => list.has(Kind::Trellis) || list.iter().all(|code| code.bits() > 5),
+            _ => {
+                let mut all = list.each(1).flat_map(|(_, codes)| codes.iter());
+                list.has(Kind::Trellis) || all.all(|code| code.bits() > 5)
+            }
         };
         assert!(
             weights.all(|t| t.codes.as_ref().map_or(codes == "gguf", &wanted)),

@@ -1,7 +1,8 @@
 //! Matrices in bands: what is unpacked, bit for bit, and products against the reference.
 
 use htc_formats::bands::{
-    Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Packer, QUAD, QUADS, STRIP_ROWS, level_scales,
+    Banded, Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Layout, Packer, QUAD, QUADS, RowClass,
+    STRIP_ROWS, level_scales,
 };
 
 use super::*;
@@ -232,6 +233,62 @@ fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
     }
 }
 
+/// Every row has what it has in the matrix of its class, on any number of threads.
+#[test]
+fn rows_of_classes_have_the_products_of_their_class() {
+    let mut random = Random(55);
+    let mut scratch = Scratch::new();
+    let pools = pools([1, 2, 3]);
+    for (rows, n) in [(3, 1), (300, 1), (300, 5), (1030, 2)] {
+        let of_rows: Vec<u8> = (0..rows)
+            .map(|row| match row {
+                0..3 => row as u8,
+                _ => random.bits() as u8 % 3,
+            })
+            .collect();
+        let count = |class| of_rows.iter().filter(|&&of| of == class).count();
+        let text = format!(
+            "{}*1:l5x2;{}*1:t2x1,t4x1;{}*1:t3x2",
+            count(0),
+            count(1),
+            count(2)
+        );
+        let layout: Layout = text.parse().unwrap();
+        let Layout::Classes(classes) = &layout else {
+            panic!("not in classes");
+        };
+        let of_class = |class: &RowClass| matrix(&mut random, &class.codes, class.rows);
+        let parts: Vec<Vec<u8>> = classes.iter().map(of_class).collect();
+        let bytes = classes.pack(&of_rows, &parts);
+        let w = layout.view(rows, &bytes).unwrap();
+        let x = random.numbers(n * w.cols());
+        for k in available() {
+            let mut expected = vec![f32::NAN; n * rows];
+            for (index, (class, part)) in classes.iter().zip(&parts).enumerate() {
+                let part = Bands::new(&class.codes, class.rows, part).unwrap();
+                let mut y = vec![0.0; n * class.rows];
+                let cpu = on(k, &pools[0]);
+                cpu.bands(part, n, &x, &mut y, &mut scratch).unwrap();
+                let own = (0..rows).filter(|&row| usize::from(of_rows[row]) == index);
+                for (place, row) in own.enumerate() {
+                    for t in 0..n {
+                        expected[t * rows + row] = y[t * class.rows + place];
+                    }
+                }
+            }
+            for pool in &pools {
+                let mut y = vec![f32::NAN; n * rows];
+                let cpu = on(k, pool);
+                cpu.banded(w, n, &x, &mut y, &mut scratch).unwrap();
+                assert_eq!(y, expected, "{} {rows} {n}", k.name);
+            }
+            let mut short = vec![0.0; n * rows - 1];
+            let outcome = on(k, &pools[0]).banded(w, n, &x, &mut short, &mut scratch);
+            assert!(outcome.is_err());
+        }
+    }
+}
+
 /// Where all of a vector's codes and all weights are extreme, no sum overflows; what is not finite makes
 /// every product NaN.
 #[test]
@@ -275,8 +332,14 @@ fn extremes_of_bands_are_exact_and_nan_is_seen() {
                 .is_err()
         );
         let mut row = [0.0; 64];
-        on(k, &pool).embed_bands(w, 3, &mut row).unwrap();
+        on(k, &pool)
+            .embed_bands(Banded::Whole(w), 3, &mut row)
+            .unwrap();
         assert_eq!(row, [-127.0 * 63.0 / 8192.0; 64]);
-        assert!(on(k, &pool).embed_bands(w, 16, &mut row).is_err());
+        assert!(
+            on(k, &pool)
+                .embed_bands(Banded::Whole(w), 16, &mut row)
+                .is_err()
+        );
     }
 }
