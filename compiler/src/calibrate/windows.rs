@@ -59,7 +59,7 @@ impl Windows {
     /// The first windows, `most` at most, and those behind them that are held out: what is decided on
     /// the first is measured on the others. Held out are a quarter as many as `most`, or as there are, half of
     /// which may decide and half report; they are at least two where there are three windows. Where text is left
-    /// behind these it is held out, too, until they are half as many as the first or [`MOST_HELD_OUT`]: that takes
+    /// behind these it is held out, too, until they are half as many as the first or `MOST_HELD_OUT`: that takes
     /// nothing from what is calibrated on, and a mean over twice as many windows is surer by a factor of 1.4. A text
     /// with a single window holds nothing out.
     pub fn hold_out(mut self, most: usize) -> (Windows, Option<Windows>) {
