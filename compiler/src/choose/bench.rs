@@ -14,6 +14,7 @@ use htc_loader::kv::KvType;
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
+use super::dial::DIAL_POINTS;
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
@@ -214,7 +215,7 @@ impl<'a> Bench<'a> {
         let (work, watch) = (self.work, self.watch);
         Ok(self
             .inputs
-            .with_tuned(built, tensors, record, work, watch)?)
+            .with_tuned(built, tensors, (record, DIAL_POINTS), work, watch)?)
     }
 
     /// The index of a trial that comes of another.

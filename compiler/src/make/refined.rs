@@ -11,6 +11,7 @@ use super::journal::Left;
 use super::work::Work;
 use super::{Built, Inputs, MakeError};
 use crate::event::{Event, Watch};
+use crate::layout;
 use crate::order::Ordered;
 use crate::plan::{Form, Plan, Refinement, UnitPlan};
 use crate::request::Treatment;
@@ -70,7 +71,7 @@ impl Inputs<'_> {
             (false, _) | (_, []) => Vec::new(),
             (true, _) => vec![DialPoint::default(); points],
         };
-        draft
+        layout::reserve_tuning(draft, self.tuned)
     }
 
     /// Makes the artifact that has these refinements, with room for so many points of its dial, and is else as one

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use htc_formats::htz::{Digest, HtzWriter, QualityRecord, TuningRecord};
+use htc_formats::htz::{DialPoint, Digest, HtzWriter, QualityRecord, TensorEntry, TuningRecord};
 use htc_formats::model::Role;
 
 use super::journal::Left;
@@ -13,7 +13,7 @@ use crate::unit::Found;
 
 impl Inputs<'_> {
     /// Makes the artifact that has the bytes of `tensors` and is else as one that is complete, or finds it; the other
-    /// stays.
+    /// stays. Where it has refinements there is room for so many points of its dial.
     ///
     /// # Errors
     /// [`MakeError`].
@@ -21,7 +21,7 @@ impl Inputs<'_> {
         &self,
         built: &Built,
         tensors: &BTreeMap<Role, Vec<u8>>,
-        tuning: TuningRecord,
+        (tuning, points): (TuningRecord, usize),
         work: &Work,
         watch: Watch,
     ) -> Result<Built, MakeError> {
@@ -29,6 +29,10 @@ impl Inputs<'_> {
         let mut draft = untuned.manifest().clone();
         draft.quality = self.measured.then(QualityRecord::draft);
         draft.provenance.tuning = Some(tuning);
+        let is_refinement = |entry: &TensorEntry| matches!(entry.role, Role::Refinement { .. });
+        if self.measured && draft.tensors.iter().any(is_refinement) {
+            draft.dial = vec![DialPoint::default(); points];
+        }
         let mut named = format!("tuned {}\n", built.key);
         for (role, bytes) in tensors {
             named.push_str(&format!("{role} {}\n", Digest::of(bytes)));
