@@ -16,7 +16,7 @@ impl Limit {
     /// A perplexity counts over all positions, which say as much about it as twice as many windows by their second
     /// halves. It is to hold on text that the source itself would write, too, where its increase is the exponential of
     /// the divergence: `E log p/q` over `p`. What a text's own tokens add to that is chance for the most part, and differs
-    /// from one kind of text to another; a divergence is known ten times as well, and a search does not find the size at
+    /// from one kind of text to another; a divergence is known four times as well, and a search does not find the size at
     /// which chance is kind.
     pub(super) fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, interval: Option<Interval>| {

@@ -36,7 +36,6 @@ pub(super) fn lost(form: &Form) -> f64 {
         Form::Kept => 0.0,
         Form::Dense { weight } => of(weight),
         Form::Bands { ref codes } => {
-            // What a refinement of this matters to is how many bits it has, not which rows have more.
             let of = |codes: &Codes| {
                 let all = codes.iter().map(|&code| relative_error(code));
                 all.sum::<f64>() / codes.len() as f64
