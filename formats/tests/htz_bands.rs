@@ -45,7 +45,7 @@ fn codes_are_read_back_and_a_reader_must_know_them() {
         let codes = entry.codes.as_ref().unwrap();
         let bands = codes.view(entry.rows as usize, htz.tensor_bytes(entry));
         let bands = bands.unwrap();
-        bands.check_scales().unwrap();
+        bands.check().unwrap();
     }
     let message = refused(|json| json["requires"] = json!([]));
     assert!(message.contains("feature \"bands\""), "{message}");
@@ -118,7 +118,7 @@ fn classes_are_read_back_and_others_refused_by_name() {
     let layout = entry.codes.as_ref().unwrap();
     assert_eq!(layout.to_string(), "3*1:l5x1;4*1:t3x1;5*1:t2x1");
     let bytes = htz.tensor_bytes(entry);
-    layout.view(12, bytes).unwrap().check_scales().unwrap();
+    layout.view(12, bytes).unwrap().check().unwrap();
 
     let refused = |change: &dyn Fn(&mut Value)| {
         let message = Htz::parse(&forged(&file, change)).unwrap_err().to_string();

@@ -103,7 +103,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
     let (layout, of) = classes(&of_rows, &CODES[..3]);
     let parts: Vec<Vec<u8>> = (0..3).map(|class| part(class, &of)).collect();
     let bytes = of.pack(&of_rows, &parts);
-    assert!(layout.view(rows, &bytes).is_ok());
+    layout.view(rows, &bytes).unwrap().check().unwrap();
     assert!(layout.view(rows + 1, &bytes).is_err());
     assert!(layout.view(rows, &bytes[1..]).is_err());
     // The class of a row, to one that there is and to one that there is not, and a count of each block.
@@ -117,7 +117,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
         for flip in [1, 3] {
             let mut wrong = bytes.clone();
             wrong[at] ^= flip;
-            let fault = layout.view(rows, &wrong).unwrap_err();
+            let fault = layout.view(rows, &wrong).unwrap().check().unwrap_err();
             assert_eq!(fault, BandsError::Rows { row }, "{at}");
         }
     }
@@ -125,7 +125,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
     let mut wrong = bytes.clone();
     wrong[160 + 16 + 21] ^= 0b11 << 6;
     assert_eq!(
-        layout.view(rows, &wrong).unwrap_err(),
+        layout.view(rows, &wrong).unwrap().check().unwrap_err(),
         BandsError::Rows { row: rows }
     );
 }
@@ -141,5 +141,5 @@ fn bits_are_those_of_all_rows() {
     assert_eq!(each, [100, 300]);
     let whole: Layout = "1:t3x2".parse().unwrap();
     assert_eq!(whole.each(7).map(|(rows, _)| rows).collect::<Vec<_>>(), [7]);
-    assert_eq!(whole.whole().map(|codes| codes.cols()), Some(64));
+    assert_eq!((whole.cols(), whole.mean_bits()), (64, 3.0));
 }

@@ -80,7 +80,7 @@ impl Tensor {
         bytes: impl Into<Arc<[u8]>>,
     ) -> Result<Self, ExecError> {
         let bytes = bytes.into();
-        codes.view(rows, &bytes)?.check_scales()?;
+        codes.view(rows, &bytes)?.check()?;
         Ok(Tensor {
             data: Data::Computed(bytes),
             name: name.into(),
@@ -94,10 +94,10 @@ impl Tensor {
     /// The tensor as a processor uses it, where it lies.
     ///
     /// # Errors
-    /// [`ExecError::Bands`] for a scale in bands that is not finite.
+    /// [`ExecError::Bands`] for a scale in bands that is not finite, and a map of classes that contradicts itself.
     pub(crate) fn used(&self) -> Result<Self, ExecError> {
         if let Some(bands) = self.bands()? {
-            bands.check_scales()?;
+            bands.check()?;
         }
         Ok(self.clone())
     }
@@ -133,7 +133,7 @@ impl Tensor {
     /// The view that kernels work on where it is in bands; `None` where it is not.
     ///
     /// # Errors
-    /// [`BandsError::Rows`] for a map of classes that contradicts itself; shapes were validated when the tensor was made.
+    /// Never: shapes were validated when the tensor was made.
     pub fn bands(&self) -> Result<Option<Banded<'_>>, BandsError> {
         let codes = self.codes.as_ref();
         codes

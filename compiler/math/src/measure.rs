@@ -205,12 +205,7 @@ pub fn weighted_dense_energies(
     moment: SecondMoment<'_>,
 ) -> Energies {
     let (m, n) = (weight.rows, weight.cols);
-    let numbers = m.checked_mul(n);
-    if numbers != Some(weight.values.len())
-        || numbers != Some(stored.len())
-        || moment.order != n
-        || moment.check().is_err()
-    {
+    if !fits(weight, stored, moment) {
         return Energies {
             missing: f64::NAN,
             whole: f64::NAN,
@@ -248,12 +243,7 @@ pub fn weighted_row_errors(
     moment: SecondMoment<'_>,
 ) -> Option<Vec<f64>> {
     let (m, n) = (weight.rows, weight.cols);
-    let numbers = m.checked_mul(n);
-    if numbers != Some(weight.values.len())
-        || numbers != Some(stored.len())
-        || moment.order != n
-        || moment.check().is_err()
-    {
+    if !fits(weight, stored, moment) {
         return None;
     }
     // Rows as columns.
@@ -270,6 +260,15 @@ pub fn weighted_row_errors(
         }
     });
     Some(errors)
+}
+
+/// Whether the lengths of a weight, of what is stored of it and of the second moment of its inputs fit their shapes.
+fn fits(weight: Weight<'_>, stored: &[f32], moment: SecondMoment<'_>) -> bool {
+    let numbers = weight.rows.checked_mul(weight.cols);
+    numbers == Some(weight.values.len())
+        && numbers == Some(stored.len())
+        && moment.order == weight.cols
+        && moment.check().is_ok()
 }
 
 /// `tr(Tᵀ C T)`.

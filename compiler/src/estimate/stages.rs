@@ -5,7 +5,7 @@
 //! measured on an AMD EPYC (AVX2) with one thread, by `the_constants_are_those_of_this_code` and by the stages of
 //! compilations of the demo model.
 
-use htc_formats::bands::{BAND, Codes, Kind};
+use htc_formats::bands::{BAND, Kind};
 use htc_formats::block::BlockFit;
 use htc_formats::model::{MatrixId, Slot};
 use htc_formats::source::ModelFile;
@@ -168,16 +168,7 @@ fn factor(member: &Member) -> f64 {
 pub fn coded(unit: &UnitPlan) -> Option<f64> {
     let (of_number, is_banded) = match &unit.form {
         Form::Dense { weight } if BlockFit::TYPES.contains(weight) => (SEARCH, false),
-        Form::Bands { codes } => {
-            let of = |codes: &Codes| {
-                let all = codes.iter().map(|code| search(code.kind()));
-                all.sum::<f64>() / codes.len() as f64
-            };
-            let (rows, sum) = codes.each(1).fold((0, 0.0), |(rows, sum), (n, codes)| {
-                (rows + n, sum + n as f64 * of(codes))
-            });
-            (sum / rows.max(1) as f64, true)
-        }
+        Form::Bands { codes } => (codes.mean(|code| search(code.kind())), true),
         _ => return None,
     };
     let along = |member: &Member| match is_banded {

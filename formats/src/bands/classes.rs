@@ -191,14 +191,6 @@ impl Layout {
         }
     }
 
-    /// The codes, where all rows have the same.
-    pub fn whole(&self) -> Option<&Codes> {
-        match self {
-            Layout::Whole(codes) => Some(codes),
-            Layout::Classes(_) => None,
-        }
-    }
-
     /// The codes of a matrix of so many rows, each with the rows that have them.
     pub fn each(&self, rows: usize) -> impl Iterator<Item = (usize, &Codes)> {
         let (whole, classes) = match self {
@@ -216,21 +208,27 @@ impl Layout {
         self.each(0).any(|(_, codes)| codes.has(kind))
     }
 
+    /// What codes have on average over the weights that have them.
+    pub fn mean(&self, of: impl Fn(Code) -> f64) -> f64 {
+        let each = self.each(1).map(|(rows, codes)| {
+            let sum: f64 = codes.iter().map(|&code| of(code)).sum();
+            (rows as f64, sum / codes.len() as f64)
+        });
+        let (rows, sum) = each.fold((0.0, 0.0), |(rows, sum), (n, mean)| {
+            (rows + n, sum + n * mean)
+        });
+        sum / rows
+    }
+
     /// Bits of a weight on average, without scales.
     pub fn mean_bits(&self) -> f64 {
-        let each = self
-            .each(1)
-            .map(|(rows, codes)| (rows as f64, codes.mean_bits()));
-        let (rows, bits) = each.fold((0.0, 0.0), |(rows, sum), (n, bits)| {
-            (rows + n, sum + n * bits)
-        });
-        bits / rows
+        self.mean(|code| f64::from(code.bits()))
     }
 
     /// The matrix of so many rows in `bytes`.
     ///
     /// # Errors
-    /// [`BandsError::Length`], [`BandsError::Rows`] for a map that contradicts itself.
+    /// [`BandsError::Length`]; nothing else is looked at, see [`Banded::check`].
     pub fn view<'a>(&'a self, rows: usize, bytes: &'a [u8]) -> Result<Banded<'a>, BandsError> {
         match self {
             Layout::Whole(codes) => Ok(Banded::Whole(Bands::new(codes, rows, bytes)?)),
@@ -325,16 +323,16 @@ impl Banded<'_> {
         }
     }
 
-    /// Checks that every scale of a row or column is a finite number.
+    /// Checks that every scale of a row or column is a finite number, and that a map of classes is one.
     ///
     /// # Errors
-    /// [`BandsError::Scale`] for the first that is not.
-    pub fn check_scales(&self) -> Result<(), BandsError> {
+    /// [`BandsError::Rows`] for a map that contradicts itself, [`BandsError::Scale`] for the first scale that is not finite.
+    pub fn check(&self) -> Result<(), BandsError> {
         match self {
             Banded::Whole(bands) => bands.check_scales(),
             Banded::Classes(classes) => {
-                let mut all = (0..classes.len()).filter_map(|index| classes.class(index));
-                all.try_for_each(|class| class.check_scales())
+                classes.check_map()?;
+                classes.classes().try_for_each(|class| class.check_scales())
             }
         }
     }
@@ -376,7 +374,7 @@ impl<'a> ClassedBands<'a> {
     /// The matrix of so many rows in `bytes`.
     ///
     /// # Errors
-    /// [`BandsError::Length`], [`BandsError::Rows`] for a map that contradicts itself.
+    /// [`BandsError::Length`]; nothing else is looked at, see [`Banded::check`].
     pub fn new(classes: &'a RowClasses, rows: usize, bytes: &'a [u8]) -> Result<Self, BandsError> {
         let (expected, found) = (classes.bytes(), bytes.len() as u64);
         if expected != found || classes.rows() != rows {
@@ -387,9 +385,7 @@ impl<'a> ClassedBands<'a> {
                 found,
             });
         }
-        let classed = ClassedBands { classes, bytes };
-        classed.check_map()?;
-        Ok(classed)
+        Ok(ClassedBands { classes, bytes })
     }
 
     /// The counts of the map are those of the rows before, and all rows together those of the classes.
@@ -425,14 +421,10 @@ impl<'a> ClassedBands<'a> {
         self.classes.cols()
     }
 
-    /// Classes.
-    pub fn len(&self) -> usize {
-        self.classes.0.len()
-    }
-
-    /// Whether there are none, which never is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// The rows of each class, as a matrix.
+    pub fn classes(&self) -> impl Iterator<Item = Bands<'a>> {
+        let of = *self;
+        (0..self.classes.0.len()).filter_map(move |index| of.class(index))
     }
 
     /// The rows of a class, as a matrix; `None` where there is no such class.
@@ -485,6 +477,7 @@ impl<'a> ClassedBands<'a> {
         if row >= self.rows() {
             return Err(outside);
         }
+        // In a map that was not checked there may be classes and rows that there are not.
         let (class, index) = self.place(row);
         self.class(class).ok_or(outside)?.row(index, out)
     }

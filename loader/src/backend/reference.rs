@@ -88,7 +88,7 @@ impl Backend for Reference {
         let mut numbers = vec![0.0; rows * cols];
         let rows_of = numbers.chunks_exact_mut(cols.max(1)).enumerate();
         if let Some(bands) = tensor.bands()? {
-            bands.check_scales()?;
+            bands.check()?;
             for (row, numbers) in rows_of {
                 bands.row(row, numbers)?;
             }

@@ -1,7 +1,6 @@
 //! What storing in a type loses, beside what a rank loses.
 
 use htc_formats::DType;
-use htc_formats::bands::Codes;
 
 use crate::math::codes::relative_error;
 use crate::plan::form::Form;
@@ -35,16 +34,7 @@ pub(super) fn lost(form: &Form) -> f64 {
     match *form {
         Form::Kept => 0.0,
         Form::Dense { weight } => of(weight),
-        Form::Bands { ref codes } => {
-            let of = |codes: &Codes| {
-                let all = codes.iter().map(|&code| relative_error(code));
-                all.sum::<f64>() / codes.len() as f64
-            };
-            let (rows, sum) = codes.each(1).fold((0, 0.0), |(rows, sum), (n, codes)| {
-                (rows + n, sum + n as f64 * of(codes))
-            });
-            sum / rows.max(1) as f64
-        }
+        Form::Bands { ref codes } => codes.mean(relative_error),
         Form::LowRank { a, b, .. } => of(a) + of(b),
         Form::SharedBasis {
             basis, projected, ..
@@ -56,7 +46,7 @@ pub(super) fn lost(form: &Form) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use htc_formats::bands::{Bands, Code};
+    use htc_formats::bands::{Bands, Code, Codes};
     use htc_formats::block;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! Products of matrices whose rows have classes: each class is multiplied as a matrix of its own, and the results
 //! are put in the order of the rows.
 
-use htc_formats::bands::{Banded, ClassedBands, MAP_ROWS};
+use htc_formats::bands::{Banded, ClassedBands, MAP_ROWS, MAX_CLASSES};
 
 use crate::cpu::Cpu;
 use crate::cpu::gemm::for_each_block;
@@ -13,6 +13,9 @@ impl Cpu {
     ///
     /// # Errors
     /// When `x` or `y` has another length.
+    ///
+    /// # Panics
+    /// Where a map of classes was not [checked](Banded::check) and contradicts itself.
     pub fn banded(
         &self,
         w: Banded<'_>,
@@ -49,10 +52,10 @@ impl Cpu {
             products.resize(y.len(), 0.0);
         }
         // Of each class where its products begin, and how many there are of a vector.
-        let mut places = Vec::with_capacity(w.len());
+        let mut places = Vec::with_capacity(MAX_CLASSES);
         let mut rest = &mut products[..y.len()];
         let mut start = 0;
-        for class in (0..w.len()).filter_map(|index| w.class(index)) {
+        for class in w.classes() {
             let (own, others) = rest.split_at_mut(n * class.rows());
             self.bands(class, n, x, own, scratch)?;
             places.push((start, class.rows()));
