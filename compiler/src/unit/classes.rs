@@ -8,6 +8,7 @@ use htc_formats::bands::MAX_CLASSES;
 use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
 
+use super::encode::RowsOf;
 use super::{ModelTreatment, UnitError, outputs};
 use crate::calibrate::Place;
 use crate::order::Ordered;
@@ -22,7 +23,7 @@ const STEPS: usize = 256;
 /// where no gradients are known.
 ///
 /// # Errors
-/// Numbers that do not decode, and gradients of another model.
+/// Numbers that do not decode or are not finite, and gradients of another model.
 pub(crate) fn costs_of_rows(
     source: &Ordered<'_>,
     tensor: &ModelTensor,
@@ -37,18 +38,13 @@ pub(crate) fn costs_of_rows(
         return Ok(None);
     };
     let weights = found.weights().iter().enumerate();
-    let mut values = vec![0.0; tensor.cols];
+    let (rows, mut values) = (RowsOf::all(source, tensor), Vec::new());
     let costs = weights.map(|(row, &weight)| {
-        let decoded = source.decode(tensor, row..row + 1, &mut values);
-        decoded.map_err(|error| UnitError::of_decode(&tensor.name, error))?;
+        rows.decode(row..row + 1, &mut values)?;
         let energy: f64 = values.iter().map(|&w| f64::from(w).powi(2)).sum();
         Ok(f64::from(weight) * energy)
     });
-    let costs: Result<Vec<f64>, UnitError> = costs.collect();
-    // A number that is none is named where the matrix is encoded.
-    Ok(costs
-        .ok()
-        .filter(|costs| costs.iter().all(|cost| cost.is_finite())))
+    costs.collect::<Result<Vec<f64>, UnitError>>().map(Some)
 }
 
 /// Rows from those that cost most on; of equal ones the first first.

@@ -210,7 +210,7 @@ fn encode(
 }
 
 /// Rows of a matrix that are encoded together.
-struct RowsOf<'a> {
+pub(super) struct RowsOf<'a> {
     source: &'a Ordered<'a>,
     tensor: &'a ModelTensor,
     /// Those of a class; all of them without.
@@ -218,7 +218,8 @@ struct RowsOf<'a> {
 }
 
 impl<'a> RowsOf<'a> {
-    fn all(source: &'a Ordered<'a>, tensor: &'a ModelTensor) -> Self {
+    /// All rows.
+    pub(super) fn all(source: &'a Ordered<'a>, tensor: &'a ModelTensor) -> Self {
         RowsOf {
             source,
             tensor,
@@ -230,8 +231,8 @@ impl<'a> RowsOf<'a> {
         self.of_class.map_or(self.tensor.rows, <[u32]>::len)
     }
 
-    /// The numbers of some of them.
-    fn decode(
+    /// The numbers of some of them, which are finite.
+    pub(super) fn decode(
         &self,
         range: std::ops::Range<usize>,
         values: &mut Vec<f32>,
