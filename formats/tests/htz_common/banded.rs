@@ -1,0 +1,95 @@
+//! Small artifacts with matrices in bands.
+
+use htc_formats::DType;
+use htc_formats::bands::{BAND, Codes, Kind, Layout, Packer};
+use htc_formats::htz::Manifest;
+use htc_formats::model::{Part, Role, Slot};
+
+use super::{Choice, Model, hyper, model, numbers};
+
+/// The small model with everything that format 1.6 brought: the embedding, a slot and the head in bands.
+pub fn banded() -> Model {
+    let choose = |_, _| Choice::Dense(DType::Q8_0);
+    let mut model = model(hyper(1), false, Some(DType::F16), (DType::F32, 6), choose);
+    let down = Role::Linear {
+        layer: 0,
+        slot: Slot::Down,
+        part: Part::Weight,
+    };
+    for (role, codes) in [
+        (Role::TokenEmbedding, "1:l5x1"),
+        (down, "1:t3x1,l4x1"),
+        (Role::Output, "1:t2x1"),
+    ] {
+        let codes: Codes = codes.parse().expect("codes");
+        let layout = Layout::from(codes.clone());
+        let tensors = &mut model.manifest.tensors;
+        let index = tensors.iter().position(|entry| entry.role == role);
+        let index = index.expect("the model has it");
+        let entry = &mut tensors[index];
+        entry.dtype = DType::Bands;
+        entry.codes = Some(layout);
+        let bytes = entry.stored_bytes().expect("whole bands");
+        model.data[index].1 = bands(&codes, entry.rows as usize, index as u64);
+        let mut slots = model.manifest.plan.slots.iter_mut();
+        if let Some(record) = slots.find(|record| role == down && record.slot == Slot::Down) {
+            record.bytes_after = bytes;
+        }
+    }
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
+/// The small model with what format 1.8 brought: rows of the embedding in three classes.
+pub fn classed() -> Model {
+    let mut model = banded();
+    let tensors = &mut model.manifest.tensors;
+    let at = tensors
+        .iter()
+        .position(|of| of.role == Role::TokenEmbedding);
+    let at = at.expect("the model has it");
+    let layout: Layout = "3*1:l5x1;4*1:t3x1;5*1:t2x1".parse().expect("classes");
+    let classes = match &layout {
+        Layout::Classes(classes) => Some(classes),
+        Layout::Whole(_) => None,
+    };
+    let classes = classes.expect("classes");
+    let of_rows = [1, 2, 2, 0, 1, 1, 2, 0, 0, 2, 1, 2];
+    let parts = classes.iter().zip(0..);
+    let parts = parts.map(|(class, seed)| bands(&class.codes, class.rows, seed));
+    model.data[at].1 = classes.pack(&of_rows, &parts.collect::<Vec<_>>());
+    tensors[at].codes = Some(layout);
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
+/// A matrix in bands of any codes, with scales of a sixteenth and less.
+pub fn bands(codes: &Codes, rows: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = numbers(DType::I8, codes.bytes(rows) as usize, seed);
+    let mut packer = Packer::new(codes, rows);
+    for row in 0..rows {
+        for kind in [Kind::Levels, Kind::Trellis] {
+            if codes.has(kind) {
+                let scale = 1.0 / (16 + row) as f32;
+                packer.row_scale(kind, row, scale).expect("a finite scale");
+            }
+        }
+    }
+    for (band, _) in codes
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| c.kind() == Kind::Trellis)
+    {
+        for col in band * BAND..(band + 1) * BAND {
+            packer
+                .column_scale(col, 1.0 / 32.0)
+                .expect("a finite scale");
+        }
+    }
+    let scales = packer.finish();
+    let start = codes.place(rows, 0, 0).start;
+    bytes[..start].copy_from_slice(&scales[..start]);
+    bytes
+}
