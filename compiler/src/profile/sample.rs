@@ -323,4 +323,32 @@ mod tests {
         assert_eq!(chosen(&chances(&[], &every[..3], 3)).count(), 3);
         assert_eq!(chosen(&[]).count(), 0);
     }
+
+    #[test]
+    fn errors_of_logits_cost_their_exponential_and_others_half_their_square() {
+        let sample = Sample {
+            rows: 2,
+            cols: 1,
+            values: vec![1.0, 3.0],
+            indices: vec![4, 1],
+            stand_for: vec![1.0, 10.0],
+            sweeps: 0,
+        };
+        let mut cost = Cost {
+            of_logits: false,
+            rows: vec![0.0, 0.25, 0.0, 0.0, 2.0],
+            order: 1,
+            moment: vec![2.0],
+        };
+        // q = 2 (1/2)^2 of row 4, and 2 1^2 of row 1.
+        let stored = [0.5, 2.0];
+        let plain = 2.0 * 0.25 + 10.0 * 0.25 * 1.0;
+        assert!((sample.cost(&stored, &cost) - plain).abs() < 1e-6);
+        cost.of_logits = true;
+        let likelier = 2.0 * (0.25_f64.exp() - 1.0) + 10.0 * 0.25 * (1.0_f64.exp() - 1.0);
+        assert!((sample.cost(&stored, &cost) - likelier).abs() < 1e-12);
+        // So far off that its exponential is no number.
+        let far = sample.cost(&[1e6, 3.0], &cost);
+        assert!(far.is_finite() && far > 1e12, "{far}");
+    }
 }

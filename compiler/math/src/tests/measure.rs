@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use super::super::{
     Energies, SecondMoment, Weight, dense_energies, low_rank_error, shared_error, tail,
-    weighted_dense_energies, weighted_error,
+    weighted_dense_energies, weighted_error, weighted_row_errors,
 };
 use super::gauge::Moment;
 use super::{Dense, close, matrix, norm};
@@ -134,6 +134,17 @@ fn energies_of_a_dense_matrix_are_those_of_the_plain_computation_part_by_part() 
         close(sum.error(), output.error(), 1e-12);
         let short = weighted_dense_energies(w.weight(), &stored.values[1..], moment.of());
         assert!(short.error().is_nan());
+        let rows = weighted_row_errors(w.weight(), &stored.values, moment.of()).unwrap();
+        let plain = (&lost * &root)
+            .as_ref()
+            .row_iter()
+            .map(|row| row.squared_norm_l2())
+            .collect::<Vec<_>>();
+        assert_eq!(rows.len(), m);
+        for (found, expected) in rows.iter().zip(plain) {
+            close(*found, expected, 1e-9 * output.missing);
+        }
+        assert!(weighted_row_errors(w.weight(), &stored.values[1..], moment.of()).is_none());
     }
     let same = Dense::normal(3, 4, 5);
     assert_eq!(dense_energies(same.weight(), &same.values).error(), 0.0);
