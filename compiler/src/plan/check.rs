@@ -85,6 +85,16 @@ pub enum Fault {
     /// Codes that are not those of the columns.
     #[error("types.weight: {0}")]
     Codes(CodesError),
+    /// Classes of rows in a matrix that has none, or of other rows.
+    #[error("types.weight: expected {expected} for {matrix}, found {found}")]
+    Classes {
+        /// The matrix.
+        matrix: MatrixId,
+        /// What would do.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
     /// Rows that are no whole blocks.
     #[error(
         "types.{key}: rows of {length} numbers are not whole blocks of {}, which {dtype} has; \
@@ -252,12 +262,20 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
     if let Form::Bands {
         codes: codes @ Layout::Classes(_),
     } = form
-        && let Some(member) = members
+        && let Some(&Member { matrix, rows, .. }) = members
             .iter()
             .find(|member| member.matrix.slot().is_some() || !codes.has_rows(member.rows))
     {
-        let found = format!("{codes} for the {} rows of {}", member.rows, member.matrix);
-        faults.push(Fault::Codes(CodesError::Classes { found }));
+        let expected = match matrix.slot() {
+            Some(_) => "codes without classes of rows".to_owned(),
+            None => format!("classes of {rows} rows together"),
+        };
+        let found = codes.to_string();
+        faults.push(Fault::Classes {
+            matrix,
+            expected,
+            found,
+        });
     }
     for (key, dtype) in form.types() {
         let of_factors = form.rank().is_some() && key != "base";

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use htc_formats::bands::{Kind, Layout};
+use htc_formats::model::Role;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
@@ -108,6 +109,10 @@ fn every_matrix_has_a_type_in_the_time_that_was_forecast() {
         let coded = tensor.dtype.block_len() > 1 || tensor.codes.is_some();
         assert!(coded, "{} {}", tensor.name, tensor.dtype);
     }
+    // Rows of the vocabulary count so differently that they have classes.
+    let embedding = manifest.tensor(Role::TokenEmbedding).unwrap();
+    let classes = matches!(embedding.codes, Some(Layout::Classes(_)));
+    assert!(classes, "{:?}", embedding.codes);
 }
 
 #[test]
