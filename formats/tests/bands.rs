@@ -4,8 +4,9 @@
 
 use htc_formats::bands::{
     BAND, Bands, BandsError, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_TABLES, LEVEL_UNIT,
-    Packer, QUAD, QUADS, STRIP_ROWS, TRELLIS_TABLES, level,
+    Packer, QUAD, QUADS, STATES, STRIP_ROWS, TRELLIS_TABLES, Trellis, level,
 };
+use htc_formats::htz::Digest;
 
 /// Numbers of a linear congruential generator.
 struct Random(u64);
@@ -83,7 +84,7 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
                 };
                 let states: Vec<u16> = (0..news.len()).map(|t| state(t) as u16).collect();
                 packer.trellis(strip, band, quad, &states);
-                let table = &TRELLIS_TABLES[usize::from(bits) - 2];
+                let table = Trellis::of(*code).unwrap();
                 for (i, &state) in states.iter().enumerate() {
                     let (r, c) = (i / QUAD, quad * QUAD + i % QUAD);
                     let integer =
@@ -98,9 +99,10 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
 
 /// Every code, alone and beside others, in strips that are full, short or a single row.
 fn cases() -> Vec<(Codes, usize)> {
-    let alone = Code::all().map(|code| Codes::uniform(code, 64).unwrap());
+    let alone = Code::all().chain(Code::earlier());
+    let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
     let mixed =
-        ["1:l4x1,t3x1,l2x1", "1:t2x1,t5x1,l8x1,t4x2,l7x1"].map(|text| text.parse().unwrap());
+        ["1:l4x1,t3x1,l2x1", "2:t2x1,t5x1,l8x1,t4x2,l7x1"].map(|text| text.parse().unwrap());
     alone
         .chain(mixed)
         .flat_map(|codes| [1, 16, 39, 256, 530].map(|rows| (codes.clone(), rows)))
@@ -168,12 +170,50 @@ fn tables_are_symmetric_and_their_sums_fit_a_byte() {
         [0, 5, 127, 128, 129, 255].map(|c| level(8, c)),
         [0, 5, 127, -127, -127, -1]
     );
-    for table in &TRELLIS_TABLES {
+    for (at, table) in TRELLIS_TABLES.as_flattened().iter().enumerate() {
         let most = |half: &[i8; 64]| half.iter().map(|v| i32::from(*v).abs()).max().unwrap();
         let sum = most(&table.low) + most(&table.high);
         assert!((100..=127).contains(&sum), "{sum}");
         assert!(table.deviation > 20.0 && table.deviation < 60.0);
+        assert_eq!(table.nibbles.is_some(), at >= 4);
+        for state in 0..STATES {
+            let sum = |tables: [[i8; 16]; 3]| {
+                let nibbles = tables.iter().zip([0, 4, 8]);
+                nibbles.map(|(table, from)| table[state >> from & 15]).sum()
+            };
+            assert_eq!(
+                table.nibbles.map_or(table.value(state), sum),
+                table.value(state)
+            );
+        }
     }
+}
+
+/// Of every artifact that there is: entries never change.
+#[test]
+fn the_tables_are_those_that_artifacts_were_made_with() {
+    let digest = |values: Vec<i8>| {
+        let bytes: Vec<u8> = values.into_iter().map(i8::cast_unsigned).collect();
+        Digest::of(&bytes).to_string()
+    };
+    let levels = (2..=7).flat_map(|bits| (0..1_u8 << bits).map(move |code| level(bits, code)));
+    assert_eq!(
+        digest(levels.collect()),
+        "33ea544ca904b3d753f68daa867db0490d97a000023509fad220b5727b6586d6"
+    );
+    let of_version = |tables: &[Trellis; 4]| {
+        let values = tables
+            .iter()
+            .flat_map(|of| (0..STATES).map(|state| of.value(state)));
+        digest(values.collect())
+    };
+    assert_eq!(
+        TRELLIS_TABLES.each_ref().map(of_version),
+        [
+            "3544e0ea9606c23f226a23c4d0cd17ebc472b4262716522b823fe5d11ff5cf93",
+            "fe528da75bc3124f27e186404db887b6dbc66715bdab2cc4a2c93116c14132d6",
+        ]
+    );
 }
 
 #[test]

@@ -10,9 +10,9 @@
 
 mod htz_common;
 
-use htc_formats::htz::Htz;
-use htc_formats::model::Role;
-use htz_common::{banded, classed, forged, json};
+use htc_formats::htz::{Htz, Manifest};
+use htc_formats::model::{MatrixId, Role};
+use htz_common::{Model, banded, classed, forged, json, refined, tabled};
 use serde_json::{Value, json};
 
 /// Refuses the artifact after a change, and returns the message, which is one line.
@@ -59,7 +59,7 @@ fn codes_that_fit_neither_the_columns_nor_the_bytes_are_refused_by_name() {
         (json!("1:t3x1"), "one for every 32 of 64 columns"),
         (json!("1:t3x1,l4x2"), "one for every 32 of 64 columns"),
         (json!("1:t3x1,l5x1"), "length"),
-        (json!("2:t3x1,l4x1"), "tables of version \"2\""),
+        (json!("3:t3x1,l4x1"), "tables of version \"3\""),
         (json!("1:t6x1,l4x1"), "trellis of 6 bits"),
         (json!("1:t3x1,l9x1"), "levels of 9 bits"),
         (json!("1:t3x99999999999"), "a run of 1 to 32768 bands"),
@@ -147,10 +147,68 @@ fn classes_are_read_back_and_others_refused_by_name() {
             "3*1:l5x1;18446744073709551615*1:t2x1",
             "a class of more than",
         ),
-        ("3*1:l5x1;4*2:t3x1;5*1:t2x1", "tables of version \"2\""),
+        ("3*1:l5x1;4*3:t3x1;5*1:t2x1", "tables of version \"3\""),
     ] {
         let at = index("token_embedding");
         let message = refused(&|json| json["tensors"][at]["codes"] = json!(codes));
         assert!(message.contains(said), "{codes}: {message}");
     }
+}
+
+/// Both versions of tables are read, each from an artifact that says what it needs.
+#[test]
+fn tables_are_those_that_the_codes_name() {
+    let file = tabled().bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 9));
+    assert_eq!(htz.manifest().requires, ["bands", "row_classes", "tables"]);
+    let silent = forged(&file, |json| {
+        json["requires"] = json!(["bands", "row_classes"]);
+    });
+    let message = Htz::parse(&silent).unwrap_err().to_string();
+    assert!(message.contains("feature \"tables\""), "{message}");
+
+    let role = Role::Output;
+    let rows = |file: &Vec<u8>| {
+        let htz = Htz::parse(file).unwrap();
+        let entry = htz.manifest().tensor(role).unwrap();
+        let (count, cols) = (entry.rows as usize, entry.cols as usize);
+        let matrix = entry.codes.as_ref().unwrap();
+        let matrix = matrix.view(count, htz.tensor_bytes(entry)).unwrap();
+        let mut row = vec![0.0; cols];
+        let rows = (0..count).map(|r| {
+            matrix.row(r, &mut row).unwrap();
+            row.clone()
+        });
+        rows.collect::<Vec<_>>()
+    };
+    // The same bytes are other numbers.
+    let earlier = classed();
+    assert_eq!(
+        earlier.data.iter().find(|(of, _)| *of == role),
+        tabled().data.iter().find(|(of, _)| *of == role)
+    );
+    assert_ne!(rows(&earlier.bytes()), rows(&file));
+}
+
+/// Wherever they are: in one class of rows, or in a refinement.
+#[test]
+fn later_tables_are_required_wherever_they_are() {
+    let required = |mut model: Model, role: Role, codes: &str| {
+        let tensors = &mut model.manifest.tensors;
+        let entry = tensors.iter_mut().find(|entry| entry.role == role);
+        entry.unwrap().codes = Some(codes.parse().unwrap());
+        let Manifest { hyper, tensors, .. } = &model.manifest;
+        Manifest::required_features(hyper, tensors)
+    };
+    let classes = |codes| required(classed(), Role::TokenEmbedding, codes);
+    let before = classes("3*1:l5x1;4*1:t3x1;5*1:t2x1");
+    assert_eq!(before, ["bands", "row_classes"]);
+    let after = classes("3*1:l5x1;4*1:t3x1;5*2:t2x1");
+    assert_eq!(after, ["bands", "row_classes", "tables"]);
+    let refinement = Role::Refinement {
+        matrix: MatrixId::Head,
+    };
+    let after = required(refined(), refinement, "2:t2x1");
+    assert_eq!(after, ["bands", "planes", "tables"]);
 }

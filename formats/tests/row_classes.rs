@@ -56,7 +56,7 @@ fn part(class: usize, of: &RowClasses) -> Vec<u8> {
     bytes
 }
 
-const CODES: [&str; 4] = ["1:l4x2", "1:t2x1,t3x1", "1:t2x2", "1:t4x2"];
+const CODES: [&str; 4] = ["1:l4x2", "2:t2x1,t3x1", "1:t2x2", "2:t4x2"];
 
 #[test]
 fn every_row_is_that_of_its_class() {
@@ -132,7 +132,7 @@ fn maps_that_lie_and_other_lengths_are_refused() {
 
 #[test]
 fn bits_are_those_of_all_rows() {
-    let layout: Layout = "100*1:t4x2;300*1:t2x2".parse().unwrap();
+    let layout: Layout = "100*2:t4x2;300*1:t2x2".parse().unwrap();
     assert_eq!(layout.mean_bits(), 2.5);
     assert_eq!((layout.cols(), layout.same()), (64, None));
     assert!(layout.has_rows(400) && !layout.has_rows(401));

@@ -1,13 +1,15 @@
 //! How fast the kernels are on this machine, beside what its memory allows.
 //!
 //! `cargo run --release -p htc-kernels --example throughput [THREADS [NAME]...]` prints, for every format
-//! and every code of bands, the bytes and the weights read per second by a product with one vector, for
+//! and every code of bands, also those that are only read, the bytes and the weights read per second by a product with one vector, for
 //! weights that fit the second-level cache, the third and none, each with the ratio to a loop that only
 //! reads the same bytes; then the arithmetic rate of products with several vectors and the cost of a
-//! fork-join. With names (`q4_k`, `trellis3`) only those are measured. Every number is the best of
-//! interleaved rounds, so that other work on the machine disturbs it little.
+//! fork-join. With names (`q4_k`, `trellis3`) only those are measured; the name of an instruction set
+//! (`x86-64-v3`) among them asks for its kernels. Every number is the best of interleaved rounds, so that
+//! other work on the machine disturbs it little.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Instant;
 
 use htc_formats::DType;
@@ -50,7 +52,8 @@ enum Form {
 impl Form {
     fn all() -> Vec<Form> {
         let blocks = FORMATS.into_iter().map(Form::Blocks);
-        blocks.chain(Code::all().map(Form::Bands)).collect()
+        let codes = Code::all().chain(Code::earlier());
+        blocks.chain(codes.map(Form::Bands)).collect()
     }
 
     fn name(self) -> String {
@@ -140,15 +143,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(text) => text.parse()?,
         None => std::thread::available_parallelism()?.get(),
     };
-    let names: Vec<String> = arguments.collect();
-    let forms: Vec<Form> = Form::all()
-        .into_iter()
-        .filter(|form| names.is_empty() || names.contains(&form.name()))
-        .collect();
-    if forms.is_empty() {
-        return Err(format!("no format is called {}", names.join(" or ")).into());
+    let (names, cpu) = kernels_of(arguments.collect(), threads)?;
+    let mut forms = Form::all();
+    let unknown = |name: &&String| forms.iter().all(|form| form.name() != **name);
+    if let Some(name) = names.iter().find(unknown) {
+        return Err(format!("{name} is no format, nor kernels that this processor has").into());
     }
-    let cpu = Cpu::with_threads(threads)?;
+    forms.retain(|form| names.is_empty() || names.contains(&form.name()));
     let pool = cpu.pool();
     println!("{} on {threads} threads", cpu.instruction_set());
 
@@ -162,6 +163,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = vec![0x2c_u8; 264 << 20];
     one_vector(&cpu, &forms, &bytes)?;
     several_vectors(&cpu, &forms, &bytes)
+}
+
+/// The names of formats, and the kernels that another of the names asks for, or else the best.
+fn kernels_of(
+    mut names: Vec<String>,
+    threads: usize,
+) -> Result<(Vec<String>, Cpu), Box<dyn Error>> {
+    let mut each = Cpu::each(&Arc::new(Pool::new(threads)?));
+    let asked = each
+        .iter()
+        .position(|cpu| names.iter().any(|name| name == cpu.instruction_set()));
+    let cpu = each.swap_remove(asked.unwrap_or(0));
+    names.retain(|name| name != cpu.instruction_set());
+    Ok((names, cpu))
 }
 
 fn one_vector(cpu: &Cpu, forms: &[Form], bytes: &[u8]) -> Result<(), Box<dyn Error>> {

@@ -82,7 +82,15 @@ impl Artifact {
         let entry = self.manifest.tensor(role).unwrap();
         let (rows, cols) = (entry.rows as usize, entry.cols as usize);
         let mut values = vec![0.0; rows * cols];
-        block::decode(entry.dtype, bytes, &mut values).unwrap();
+        match &entry.codes {
+            Some(codes) => {
+                let bands = codes.view(rows, bytes).unwrap();
+                for (row, values) in values.chunks_exact_mut(cols).enumerate() {
+                    bands.row(row, values).unwrap();
+                }
+            }
+            None => block::decode(entry.dtype, bytes, &mut values).unwrap(),
+        }
         Matrix::new(rows, cols, &values)
     }
 

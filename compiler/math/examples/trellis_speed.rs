@@ -1,5 +1,6 @@
 //! Weights that are coded in a second, on the calling thread.
 
+use htc_formats::bands::Code;
 use htc_math::codes::Viterbi;
 use htc_math::random::Rng;
 use std::time::Instant;
@@ -8,8 +9,8 @@ fn main() {
     let mut rng = Rng(1);
     let x: Vec<f32> = (0..1024).map(|_| (rng.normal() * 32.0) as f32).collect();
     let weights = vec![1.0; 1024];
-    for bits in 2..=5 {
-        let Ok(mut viterbi) = Viterbi::new(bits) else {
+    for code in Code::all() {
+        let Some(mut viterbi) = Viterbi::new(code) else {
             continue;
         };
         let mut states = vec![0; 1024];
@@ -20,7 +21,7 @@ fn main() {
             best = best.min(start.elapsed().as_secs_f64());
         }
         println!(
-            "{bits} bits: {:.3} million weights a second",
+            "{code}: {:.3} million weights a second",
             1024.0 / best / 1e6
         );
     }

@@ -37,7 +37,7 @@ pub struct RowClass {
 /// The classes of a matrix, two to four. Cloning shares them.
 ///
 /// As a text, and in a manifest: the rows of each class, a star and its codes, classes separated by
-/// semicolons: `8192*1:t4x20;253952*1:t2x20`.
+/// semicolons: `8192*2:t4x20;253952*2:t2x20`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowClasses(Arc<[RowClass]>);
 
@@ -263,7 +263,7 @@ impl FromStr for Layout {
             return text.parse().map(Layout::Whole);
         }
         let malformed = |found: &str| CodesError::List {
-            expected: "rows, a star and codes, as 8192*1:t4x20".to_owned(),
+            expected: "rows, a star and codes, as 8192*2:t4x20".to_owned(),
             found: one_line(found),
         };
         // So that no more is read than there may be.

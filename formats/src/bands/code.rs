@@ -21,11 +21,13 @@ pub enum Kind {
     Trellis,
 }
 
-/// The code of a band: its kind, and its bits for each weight.
+/// The code of a band: its kind, its bits for each weight, and which tables a trellis has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code {
     kind: Kind,
     bits: u8,
+    /// The version of the tables; levels have the same in all of them, and version 1.
+    version: u8,
 }
 
 /// What is no code, or does not fit a matrix.
@@ -55,11 +57,21 @@ pub enum CodesError {
     },
     /// Tables that this build does not have.
     #[error(
-        "codes of bands: tables of version {found:?}, this build has {TABLES_VERSION}; update htc"
+        "codes of bands: tables of version {found:?}, this build has those up to {TABLES_VERSION}; update htc"
     )]
     Tables {
         /// The version.
         found: String,
+    },
+    /// Trellises with tables of several versions in one matrix.
+    #[error(
+        "codes of bands: trellises with tables of version {first} and of version {other}; expected one"
+    )]
+    Mixed {
+        /// The version of the first trellis.
+        first: u8,
+        /// Another one.
+        other: u8,
     },
     /// A width that is no whole number of bands, or another number of them.
     #[error(
@@ -134,20 +146,53 @@ impl Code {
     /// [`CodesError::Bits`].
     pub fn new(kind: Kind, bits: u8) -> Result<Code, CodesError> {
         if kind.bits().contains(&bits) {
-            return Ok(Code { kind, bits });
+            return Ok(Code::of(kind, bits, TABLES_VERSION));
         }
         Err(CodesError::Bits { kind, found: bits })
     }
 
-    /// Every code.
+    const fn of(kind: Kind, bits: u8, version: u8) -> Code {
+        let version = match kind {
+            Kind::Levels => 1,
+            Kind::Trellis => version,
+        };
+        Code {
+            kind,
+            bits,
+            version,
+        }
+    }
+
+    /// Every code that matrices are given today.
     pub fn all() -> impl Iterator<Item = Code> {
-        let of = |kind: Kind| kind.bits().map(move |bits| Code { kind, bits });
+        let of = |kind: Kind| {
+            kind.bits()
+                .map(move |bits| Code::of(kind, bits, TABLES_VERSION))
+        };
         of(Kind::Levels).chain(of(Kind::Trellis))
+    }
+
+    /// Those that are only read, with tables of earlier versions.
+    pub fn earlier() -> impl Iterator<Item = Code> {
+        (1..TABLES_VERSION).flat_map(|version| {
+            let of = move |bits| Code::of(Kind::Trellis, bits, version);
+            Kind::Trellis.bits().map(of)
+        })
     }
 
     /// Levels or trellis.
     pub const fn kind(self) -> Kind {
         self.kind
+    }
+
+    /// The version of the tables that a trellis has; 1 for levels.
+    pub const fn version(self) -> u8 {
+        self.version
+    }
+
+    /// Which of [`TRELLIS_TABLES`](super::TRELLIS_TABLES) a trellis has; the first for levels.
+    pub const fn tables(self) -> usize {
+        self.version as usize - 1
     }
 
     /// Bits of a weight, without its scales.
@@ -165,10 +210,15 @@ impl Code {
     }
 }
 
-/// `levels4`, `trellis3`.
+/// `levels4`, `trellis3`; `trellis3 (tables 1)` with tables of an earlier version, which is read only in the text of
+/// [`Codes`].
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.kind, self.bits)
+        write!(f, "{}{}", self.kind, self.bits)?;
+        if self.kind == Kind::Trellis && self.version < TABLES_VERSION {
+            write!(f, " (tables {})", self.version)?;
+        }
+        Ok(())
     }
 }
 
@@ -196,14 +246,16 @@ fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
 
 /// The code of every band of a matrix, from the first columns to the last. Cloning shares them.
 ///
-/// As a text, and in a manifest, it is the version of the tables and the runs of equal codes:
-/// `1:t3x60,l4x4`.
+/// As a text, and in a manifest, it is the version of the tables, 1 where there are levels alone, and the runs
+/// of equal codes: `2:t3x60,l4x4`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Codes(Arc<Inner>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
+    /// The version of the tables of trellises.
+    version: u8,
     /// Bytes of sixteen rows before each band, and of all bands at the end.
     starts: Vec<u64>,
     /// Trellises before each band, and all of them at the end.
@@ -214,11 +266,19 @@ impl Codes {
     /// The codes of a matrix of `cols` columns.
     ///
     /// # Errors
-    /// [`CodesError::Width`] where there is not a code for every 32 columns.
+    /// [`CodesError::Width`] where there is not a code for every 32 columns; [`CodesError::Mixed`].
     pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodesError> {
         if codes.is_empty() || codes.len().checked_mul(BAND) != Some(cols) || cols > MAX_WIDTH {
             let bands = codes.len();
             return Err(CodesError::Width { cols, bands });
+        }
+        let mut versions = codes
+            .iter()
+            .filter(|code| code.kind == Kind::Trellis)
+            .map(|code| code.version);
+        let first = versions.next().unwrap_or(1);
+        if let Some(other) = versions.find(|&other| other != first) {
+            return Err(CodesError::Mixed { first, other });
         }
         let (mut starts, mut trellises) = (vec![0], vec![0]);
         let (mut bytes, mut count) = (0, 0);
@@ -230,6 +290,7 @@ impl Codes {
         }
         Ok(Codes(Arc::new(Inner {
             codes,
+            version: first,
             starts,
             trellises,
         })))
@@ -245,6 +306,11 @@ impl Codes {
             return Err(CodesError::Width { cols, bands });
         }
         Codes::new(vec![code; cols / BAND], cols)
+    }
+
+    /// The version of the tables of its trellises, one where it has none.
+    pub fn version(&self) -> u8 {
+        self.0.version
     }
 
     /// Columns of the matrix.
@@ -354,13 +420,13 @@ impl Deref for Codes {
 
 impl fmt::Display for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{TABLES_VERSION}:")?;
+        write!(f, "{}:", self.version())?;
         for (i, run) in self.chunk_by(|a, b| a == b).enumerate() {
             if i > 0 {
                 f.write_str(",")?;
             }
             // A run is not empty.
-            let Code { kind, bits } = run[0];
+            let Code { kind, bits, .. } = run[0];
             write!(f, "{}{bits}x{}", kind.letter(), run.len())?;
         }
         Ok(())
@@ -377,12 +443,13 @@ impl FromStr for Codes {
         };
         let (version, runs) = text
             .split_once(':')
-            .ok_or_else(|| wrong("a version and runs, as 1:t3x60,l4x4", text))?;
-        if version != TABLES_VERSION.to_string() {
+            .ok_or_else(|| wrong("a version and runs, as 2:t3x60,l4x4", text))?;
+        let known = number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
+        let Some(known) = known else {
             return Err(CodesError::Tables {
                 found: one_line(version),
             });
-        }
+        };
         let mut codes = Vec::new();
         for run in runs.split(',') {
             let malformed = || wrong("a run of a code, as t3x60", run);
@@ -393,6 +460,7 @@ impl FromStr for Codes {
             };
             let (bits, count) = run[1..].split_once('x').ok_or_else(malformed)?;
             let code = Code::new(kind, number(bits).ok_or_else(malformed)?)?;
+            let code = Code::of(kind, code.bits, known);
             let count: usize = number(count).ok_or_else(malformed)?;
             let most = MAX_WIDTH / BAND - codes.len();
             if count == 0 || count > most {
@@ -405,7 +473,11 @@ impl FromStr for Codes {
             codes.extend(std::iter::repeat_n(code, count));
         }
         let cols = codes.len() * BAND;
-        Codes::new(codes, cols)
+        let codes = Codes::new(codes, cols)?;
+        if codes.version() != known {
+            return Err(wrong("version 1 where there are levels alone", version));
+        }
+        Ok(codes)
     }
 }
 
@@ -427,7 +499,7 @@ mod tests {
     use super::*;
 
     fn mixed() -> Codes {
-        "1:t3x2,l4x1,t2x1".parse().unwrap()
+        "2:t3x2,l4x1,t2x1".parse().unwrap()
     }
 
     #[test]
@@ -438,7 +510,21 @@ mod tests {
             assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
             assert_eq!(codes.same(), Some(code));
         }
-        assert_eq!(mixed().to_string(), "1:t3x2,l4x1,t2x1");
+        for code in Code::earlier() {
+            let codes = Codes::uniform(code, 96).unwrap();
+            assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
+            assert_eq!(codes.to_string().parse(), Ok(codes));
+            // A name alone stands for today's tables.
+            assert_eq!(
+                code.to_string(),
+                format!("trellis{} (tables 1)", code.bits())
+            );
+            assert!(code.to_string().parse::<Code>().is_err());
+            let mixed = vec![Code::levels(4).unwrap(), code, Code::trellis(2).unwrap()];
+            let refused = Codes::new(mixed, 96).unwrap_err();
+            assert_eq!(refused, CodesError::Mixed { first: 1, other: 2 });
+        }
+        assert_eq!(mixed().to_string(), "2:t3x2,l4x1,t2x1");
         assert_eq!((mixed().cols(), mixed().same()), (128, None));
         assert_eq!(mixed().mean_bits(), 3.0);
         for text in [
@@ -462,11 +548,16 @@ mod tests {
             "1:t3x99999999999999999999",
             "1:é3x1",
             "1:l4x32768,l5x1",
+            "2:l4x1",
+            "0:t3x1",
+            "02:t3x1",
+            "-1:t3x1",
+            "257:t3x1",
         ] {
             assert!(text.parse::<Codes>().is_err(), "{text}");
         }
-        let tables = "2:t3x1".parse::<Codes>().unwrap_err();
-        assert!(tables.to_string().contains("version \"2\""), "{tables}");
+        let tables = "3:t3x1".parse::<Codes>().unwrap_err();
+        assert!(tables.to_string().contains("version \"3\""), "{tables}");
     }
 
     #[test]

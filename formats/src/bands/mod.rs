@@ -3,8 +3,9 @@
 //! Two kinds of code share one order of the weights. **Levels** are non-uniform symmetric tables of 2
 //! to 8 bits, with a scale for each row and band. A **trellis** has 2 to 5 bits: each weight brings so
 //! many new bits into a state of twelve, and its value is the sum of two table entries, one for each
-//! half of the state (the bitshift trellis of QTIP, Tseng et al. 2024, with additive tables of our own),
-//! with a scale for each row and one for each column.
+//! half of the state (the bitshift trellis of QTIP, Tseng et al. 2024, with additive tables of our own, which
+//! are sums themselves, one entry for each nibble of the state), with a scale for each row and one for each
+//! column.
 //!
 //! The order serves a product with a vector: sixteen rows of four columns are 64 weights that are
 //! decoded together and multiplied by one broadcast of four numbers into sixteen sums. `SPEC.md`, under

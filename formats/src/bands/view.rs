@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::tables::{TRELLIS_TABLES, level};
+use super::tables::{Trellis, level};
 use super::{
     BAND, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, SCALE_BYTES, STATE_BITS,
     STATES, STRIP_ROWS,
@@ -243,7 +243,7 @@ fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
             let length = groups * CHUNK * bits / 8;
             let stream = &band[quad * length..][..length];
             let state = state_at(stream, (r * QUAD + c % QUAD) * bits);
-            TRELLIS_TABLES[bits - 2].value(state)
+            Trellis::of(code).map_or(0, |tables| tables.value(state))
         }
         Kind::Levels => {
             let chunk = (r / GROUP_ROWS) * QUADS + quad;

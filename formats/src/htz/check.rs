@@ -21,8 +21,8 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 9] = [
-    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES,
+const KNOWN_FEATURES: [&str; 10] = [
+    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -45,6 +45,9 @@ const PLANES: &str = "planes";
 
 /// Rows of matrices in bands have classes, which formats before 1.8 do not have.
 const CLASSES: &str = "row_classes";
+
+/// Trellises have tables that formats before 1.9 do not have.
+const TABLES: &str = "tables";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -139,6 +142,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
             tensors.iter().any(|entry| is_refinement(entry.role)),
         ),
         (CLASSES, tensors.iter().any(has_classes)),
+        (TABLES, tensors.iter().any(has_new_tables)),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -154,6 +158,12 @@ pub(super) fn is_refinement(role: Role) -> bool {
 /// Whether the rows of a matrix in bands have classes.
 fn has_classes(entry: &TensorEntry) -> bool {
     matches!(entry.codes, Some(Layout::Classes(_)))
+}
+
+/// Whether trellises of a matrix have tables of another version than the first.
+fn has_new_tables(entry: &TensorEntry) -> bool {
+    let layout = entry.codes.as_ref();
+    layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
 }
 
 /// The first minor version that has a word for everything in a manifest: older readers are told the truth
@@ -174,8 +184,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == CLASSES) {
+    if requires.iter().any(|name| name == TABLES) {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == CLASSES) {
+        8
     } else if requires.iter().any(|name| name == PLANES) {
         7
     } else if provenance.order.is_some() || provenance.tuning.is_some() || bands {

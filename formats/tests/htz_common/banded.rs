@@ -9,6 +9,21 @@ use super::{Choice, Model, hyper, model, numbers};
 
 /// The small model with everything that format 1.6 brought: the embedding, a slot and the head in bands.
 pub fn banded() -> Model {
+    in_bands(1)
+}
+
+/// The small model with what format 1.8 brought: rows of the embedding in three classes.
+pub fn classed() -> Model {
+    in_classes(1)
+}
+
+/// [`classed`] with what format 1.9 brought: tables of version 2.
+pub fn tabled() -> Model {
+    in_classes(2)
+}
+
+/// Matrices in bands, with tables of a version.
+fn in_bands(version: u8) -> Model {
     let choose = |_, _| Choice::Dense(DType::Q8_0);
     let mut model = model(hyper(1), false, Some(DType::F16), (DType::F32, 6), choose);
     let down = Role::Linear {
@@ -17,9 +32,9 @@ pub fn banded() -> Model {
         part: Part::Weight,
     };
     for (role, codes) in [
-        (Role::TokenEmbedding, "1:l5x1"),
-        (down, "1:t3x1,l4x1"),
-        (Role::Output, "1:t2x1"),
+        (Role::TokenEmbedding, "1:l5x1".to_owned()),
+        (down, format!("{version}:t3x1,l4x1")),
+        (Role::Output, format!("{version}:t2x1")),
     ] {
         let codes: Codes = codes.parse().expect("codes");
         let layout = Layout::from(codes.clone());
@@ -41,15 +56,16 @@ pub fn banded() -> Model {
     model
 }
 
-/// The small model with what format 1.8 brought: rows of the embedding in three classes.
-pub fn classed() -> Model {
-    let mut model = banded();
+/// Those of [`in_bands`], and rows of the embedding in three classes.
+fn in_classes(version: u8) -> Model {
+    let mut model = in_bands(version);
     let tensors = &mut model.manifest.tensors;
     let at = tensors
         .iter()
         .position(|of| of.role == Role::TokenEmbedding);
     let at = at.expect("the model has it");
-    let layout: Layout = "3*1:l5x1;4*1:t3x1;5*1:t2x1".parse().expect("classes");
+    let layout = format!("3*1:l5x1;4*{version}:t3x1;5*{version}:t2x1");
+    let layout: Layout = layout.parse().expect("classes");
     let classes = match &layout {
         Layout::Classes(classes) => Some(classes),
         Layout::Whole(_) => None,

@@ -179,6 +179,55 @@ fn a_residual_is_the_best_of_its_rank() {
     assert!(all < 1e-5, "{all}");
 }
 
+/// A plan from before tables changed gives what it gave: their codes, and numbers near the source.
+#[test]
+fn codes_with_tables_of_each_version_are_compiled_and_executed() {
+    let tiny = tiny();
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", tiny.bytes());
+    for (codes, needs, named) in [
+        ("1:t4x6", false, "trellis4 (tables 1)"),
+        ("2:t4x6", true, "trellis4"),
+    ] {
+        let plan = format!(
+            r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32", "units": [
+              {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
+        );
+        let plan = scratch.file("plan.json", plan);
+        let options = ["--plan", plan.to_str().unwrap(), "--force"];
+        let (path, _) = compile(&scratch, &model, "out.htz", &options);
+        let artifact = Artifact::open(&path);
+        let requires = &artifact.manifest.requires;
+        assert_eq!(requires.iter().any(|name| name == "tables"), needs);
+        let tensors = &mut artifact.manifest.tensors.iter();
+        let coded = tensors.find_map(|tensor| tensor.codes.as_ref()).unwrap();
+        assert_eq!(coded.to_string(), codes);
+        let shown = htc!["inspect", &path].run().ok();
+        let down = shown
+            .stderr
+            .lines()
+            .find(|line| line.contains("layers.0.down"));
+        let down = down.unwrap();
+        assert!(down.contains(&format!("{named} ")), "{down}");
+
+        let sources = tiny.tensors();
+        let source = sources.iter().find(|t| t.name == "blk.0.ffn_down.weight");
+        let source = source
+            .map(|t| Matrix::new(t.rows, t.cols, &t.values))
+            .unwrap();
+        let error = source.relative_distance(&artifact.product(0, "down"));
+        assert!(error > 0.02 && error < 0.12, "{codes}: {error}");
+        let dense = tiny.bytes_of(&dense_equal(&tiny, &artifact));
+        let dense = scratch.file("dense.gguf", dense);
+        let [expected, _] = logits(&dense);
+        for found in logits(&path) {
+            // The activations in front of codes have eight bits.
+            let difference = largest_difference(&found, &expected);
+            assert!(difference < 0.05, "{codes}: {difference:.2e}");
+        }
+    }
+}
+
 /// The demo model in short types: what the forecast says, on any number of threads, near the source.
 #[test]
 fn the_demo_model_in_short_types_is_near_its_source() {

@@ -1,8 +1,7 @@
 //! The scales of columns, from a look at all rows, and those of rows, from the row alone.
 
 use htc_formats::bands::{
-    BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, TRELLIS_TABLES,
-    stored_scale,
+    BAND, BandsError, Codes, Kind, LEVEL_UNIT, MAX_SCALE, Packer, QUAD, Trellis, stored_scale,
 };
 
 use super::{BandsEncodeError, relative_error};
@@ -85,15 +84,10 @@ impl ColumnEnergies {
             }
         }
         let scale = |(col, square): (usize, f64)| {
-            let code = codes[col / BAND];
-            match code.kind() {
-                Kind::Levels => 1.0,
-                Kind::Trellis => {
-                    let table = &TRELLIS_TABLES[usize::from(code.bits()) - 2];
-                    let scale = square.sqrt() / f64::from(table.deviation);
-                    stored_scale(scale as f32)
-                }
-            }
+            Trellis::of(codes[col / BAND]).map_or(1.0, |tables| {
+                let scale = square.sqrt() / f64::from(tables.deviation);
+                stored_scale(scale as f32)
+            })
         };
         Ok(Columns {
             codes: codes.clone(),

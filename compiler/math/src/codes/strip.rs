@@ -8,7 +8,8 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{
-    BAND, BandsError, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, STRIP_ROWS, stored_scale,
+    BAND, BandsError, Code, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, STRIP_ROWS,
+    stored_scale,
 };
 
 use super::coded::{CodedBand, CodedStrip, KINDS};
@@ -247,11 +248,11 @@ impl<'a> StripCoder<'a> {
         band: usize,
         (part, ends): (&Part, &mut Ends),
     ) -> Result<(), BandsEncodeError> {
-        let bits = self.codes[band].bits();
+        let code = self.codes[band];
         let feedback = self.guide.columns;
-        let coded = match self.codes[band].kind() {
-            Kind::Levels => {
-                let levels = table(&mut self.tables, bits)?;
+        let coded = match search(&mut self.searches, code) {
+            None => {
+                let levels = table(&mut self.tables, code.bits())?;
                 let mut scales = vec![0; strip.padded];
                 let importance = feedback.map(|of| &of.importance()[band * BAND..][..BAND]);
                 for (r, scale) in scales.iter_mut().enumerate().take(strip.rows) {
@@ -281,8 +282,7 @@ impl<'a> StripCoder<'a> {
                 }
                 CodedBand::Levels(scales, quads)
             }
-            Kind::Trellis => {
-                let search = search(&mut self.searches, bits)?;
+            Some(search) => {
                 let mut quads: [Vec<u16>; QUADS] = Default::default();
                 for (quad, states) in quads.iter_mut().enumerate() {
                     let first = band * BAND + quad * QUAD;
@@ -336,15 +336,16 @@ fn table(tables: &mut Vec<Levels>, bits: u8) -> Result<&Levels, BandsEncodeError
     Ok(&tables[at])
 }
 
-fn search(searches: &mut Vec<Viterbi>, bits: u8) -> Result<&mut Viterbi, BandsEncodeError> {
-    let at = match searches.iter().position(|of| of.bits() == bits) {
+/// The search of a code; none for levels.
+fn search(searches: &mut Vec<Viterbi>, code: Code) -> Option<&mut Viterbi> {
+    let at = match searches.iter().position(|of| of.code() == code) {
         Some(at) => at,
         None => {
-            searches.push(Viterbi::new(bits)?);
+            searches.push(Viterbi::new(code)?);
             searches.len() - 1
         }
     };
-    Ok(&mut searches[at])
+    searches.get_mut(at)
 }
 
 /// The scale of a row as it is in f16.

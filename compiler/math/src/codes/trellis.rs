@@ -1,6 +1,6 @@
 //! The search for a path through a trellis.
 
-use htc_formats::bands::{Code, CodesError, Kind, STATE_BITS, STATES, TRELLIS_TABLES};
+use htc_formats::bands::{Code, STATE_BITS, STATES, Trellis};
 
 /// Weights on each side of the seam that decide the state there.
 const SEAM: usize = 64;
@@ -30,6 +30,7 @@ pub enum Start {
 /// sequence to sequence.
 #[derive(Clone, Debug)]
 pub struct Viterbi {
+    code: Code,
     bits: u32,
     /// The value of each state, eight to a chunk.
     values: Box<Values>,
@@ -41,16 +42,11 @@ pub struct Viterbi {
 }
 
 impl Viterbi {
-    /// For a trellis of so many bits.
-    ///
-    /// # Errors
-    /// [`CodesError::Bits`].
-    pub fn new(bits: u8) -> Result<Viterbi, CodesError> {
-        let code = Code::new(Kind::Trellis, bits)?;
-        let table = &TRELLIS_TABLES[usize::from(code.bits()) - 2];
-        Ok(Viterbi::with_values(code, |state| {
-            f32::from(table.value(state))
-        }))
+    /// For the code of a trellis; `None` for levels.
+    pub fn new(code: Code) -> Option<Viterbi> {
+        let tables = Trellis::of(code)?;
+        let value = |state| f32::from(tables.value(state));
+        Some(Viterbi::with_values(code, value))
     }
 
     /// With values of one's own, for whoever trains tables.
@@ -60,6 +56,7 @@ impl Viterbi {
             *to = value(state);
         }
         Viterbi {
+            code,
             bits: u32::from(code.bits()),
             values,
             costs: Vec::new(),
@@ -119,9 +116,9 @@ impl Viterbi {
         self.trace(targets, importance, first, states);
     }
 
-    /// Bits of a weight.
-    pub fn bits(&self) -> u8 {
-        self.bits as u8
+    /// The code that it searches.
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// The value of a state.

@@ -185,6 +185,58 @@ fn every_form_is_read_and_written() {
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
 }
 
+/// Codes of bands, in classes of rows where a matrix may have them.
+const BANDS: &str = r#"{
+  "format": "htc-plan",
+  "version": 1,
+  "method": "gp",
+  "factor_type": "q8_0",
+  "embedding": {"form": "dense", "types": {"weight": "100*2:t4x8;412*2:t2x7,l3x1"}},
+  "head": {"form": "dense", "types": {"weight": "2:t4x8"}},
+  "units": [
+    {"layer": 0, "slots": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
+    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "1:t3x8"}}
+  ]
+}
+"#;
+
+#[test]
+fn codes_of_bands_are_read_and_written() {
+    let plan = parsed(BANDS).unwrap();
+    let text = write(&plan, None).unwrap();
+    assert_eq!(parsed(&text).unwrap(), plan, "{text}");
+    let codes = plan.units.iter().map(|unit| match &unit.form {
+        Form::Bands { codes } => codes.to_string(),
+        other => panic!("{other:?}"),
+    });
+    let expected = ["100*2:t4x8;412*2:t2x7,l3x1", "2:t3x8", "1:t3x8", "2:t4x8"];
+    assert_eq!(codes.collect::<Vec<_>>(), expected);
+    for (from, to, said) in [
+        (
+            "\"trellis3\"",
+            "\"56*2:t3x8;200*2:t2x8\"",
+            "expected codes without classes of rows for layers.0.q",
+        ),
+        (
+            "412*",
+            "413*",
+            "expected classes of 512 rows together for embedding",
+        ),
+        ("t2x7,l3x1", "t2x7", "classes of 256 and 224 columns"),
+        ("1:t3x8", "1:t3x7", "256 columns, 7 bands"),
+        ("1:t3x8", "3:t3x8", "tables of version \"3\""),
+    ] {
+        assert!(BANDS.contains(from), "{from}");
+        let error = parsed(&BANDS.replacen(from, to, 1))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(said) && !error.contains('\n'),
+            "{to}: {error}"
+        );
+    }
+}
+
 /// A plan may leave all slots as they are.
 #[test]
 fn a_plan_of_the_embedding_alone_is_a_plan() {

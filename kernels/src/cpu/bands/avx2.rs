@@ -1,14 +1,14 @@
 //! The version for x86-64 with AVX2 and FMA.
 //!
 //! Tables have sixteen entries in a register; of longer ones four or two registers are looked up and the
-//! bits beyond four choose. A window of six bits is brought to the upper end of a 16-bit lane by a
+//! bits beyond four choose. A window of a state is brought to the upper end of a 16-bit lane by a
 //! product with a power of two, because there is no shift of such lanes by numbers of their own, and from
 //! there to the lower.
 
 mod levels;
+mod nibbles;
 mod tile;
 mod trellis;
-mod windows;
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use htc_formats::bands::{CHUNK, Code, Kind, LEVEL_TABLES, QUADS, TRELLIS_TABLES, Trellis};
 
 use super::scalar::{Stream, level_chunks};
-use super::{Group, Group16, Room, Vector, part};
+use super::{Group, Group16, Part, Room, Vector, dot_unpacked, part};
 
 pub(in super::super) use tile::add;
 
@@ -52,6 +52,18 @@ pub(in super::super) fn dot(
     sums: &mut [Group16],
 ) {
     match (code.kind(), code.bits()) {
+        // No matrix is given such tables today.
+        (Kind::Trellis, _) if code.tables() != nibbles::TABLES => {
+            let unpack =
+                |code, band: &[u8], groups, out: &mut [Group]| unpack(code, band, groups, out);
+            let add = |integers: &[Group],
+                       factors: &[Group16],
+                       parts: &[Part<'_>],
+                       sums: &mut [Group16]| {
+                add(integers, factors, parts, sums);
+            };
+            dot_unpacked((unpack, add), code, band, groups, vector, sums);
+        }
         (Kind::Trellis, 2) => trellis::dot::<2>(band, groups, vector, room, sums),
         (Kind::Trellis, 3) => trellis::dot::<3>(band, groups, vector, room, sums),
         (Kind::Trellis, 4) => trellis::dot::<4>(band, groups, vector, room, sums),
@@ -136,16 +148,16 @@ fn of_32(table: &Table, index: __m256i) -> __m256i {
     )
 }
 
-/// How eight windows of six bits are cut out of the bytes of eight weights: the two bytes that hold each,
+/// How eight windows of so many bits are cut out of the bytes of eight weights: the two bytes that hold each,
 /// and the power of two that brings it to the upper end of sixteen bits.
-const fn windows(bits: usize, from: usize) -> ([u8; 16], [u16; 16]) {
+const fn windows(bits: usize, from: usize, width: usize) -> ([u8; 16], [u16; 16]) {
     let (mut bytes, mut factors) = ([0; 16], [0; 16]);
     let mut i = 0;
     while i < 8 {
         let bit = i * bits + from;
         bytes[2 * i] = (bit / 8) as u8;
         bytes[2 * i + 1] = (bit / 8 + 1) as u8;
-        factors[i] = 1 << (10 - bit % 8);
+        factors[i] = 1 << (16 - width - bit % 8);
         factors[i + 8] = factors[i];
         i += 1;
     }
@@ -170,35 +182,85 @@ impl Windows {
         }
     }
 
-    /// The windows of sixteen weights, eight to a half.
+    /// The windows of 32 weights, `DOWN` bits above the lowest of sixteen: of weights 0 to 7 and 16 to 23, then
+    /// those behind each, which packing puts in order.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn of(&self, stream: __m256i) -> __m256i {
-        let pairs = _mm256_shuffle_epi8(stream, self.bytes);
-        _mm256_srli_epi16::<10>(_mm256_mullo_epi16(pairs, self.factors))
+    fn of<const DOWN: i32>(&self, weights: [__m256i; 2]) -> __m256i {
+        let [first, second] = weights.map(|bytes| {
+            let pairs = _mm256_shuffle_epi8(bytes, self.bytes);
+            _mm256_srli_epi16::<DOWN>(_mm256_mullo_epi16(pairs, self.factors))
+        });
+        _mm256_packus_epi16(first, second)
     }
+}
+
+/// The bytes of each eight of 32 weights.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn eights<const BITS: usize>(bytes: &[u8]) -> [__m256i; 2] {
+    [
+        halves(part(bytes, 0), part(bytes, 2 * BITS)),
+        halves(part(bytes, BITS), part(bytes, 3 * BITS)),
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn trellis<const BITS: usize>(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
-    let Trellis { low, high, .. } = &TRELLIS_TABLES[BITS - 2];
+    let Trellis {
+        low, high, nibbles, ..
+    } = &TRELLIS_TABLES[code.tables()][BITS - 2];
+    if let Some(tables) = nibbles {
+        let [lowest, middle, highest] = [
+            table(&tables[0])[0],
+            table(&tables[1])[0],
+            table(&tables[2])[0],
+        ];
+        let (of_two, of_one) = const { (windows(BITS, 0, 8), windows(BITS, 8, 4)) };
+        let (of_two, of_one) = (Windows::new(of_two), Windows::new(of_one));
+        let mask = _mm256_set1_epi8(15);
+        each_32(code, band, groups, out, |bytes| {
+            let weights = eights::<BITS>(bytes);
+            let (two, one) = (of_two.of::<8>(weights), of_one.of::<12>(weights));
+            let first = _mm256_and_si256(two, mask);
+            let second = _mm256_and_si256(_mm256_srli_epi16::<4>(two), mask);
+            let both = _mm256_add_epi8(
+                _mm256_shuffle_epi8(lowest, first),
+                _mm256_shuffle_epi8(middle, second),
+            );
+            _mm256_add_epi8(both, _mm256_shuffle_epi8(highest, one))
+        });
+        return;
+    }
     let (low, high) = (table(low), table(high));
-    let (of_low, of_high) = const { (windows(BITS, 0), windows(BITS, 6)) };
+    let (of_low, of_high) = const { (windows(BITS, 0, 6), windows(BITS, 6, 6)) };
     let (of_low, of_high) = (Windows::new(of_low), Windows::new(of_high));
+    each_32(code, band, groups, out, |bytes| {
+        let weights = eights::<BITS>(bytes);
+        let (a, b) = (of_low.of::<10>(weights), of_high.of::<10>(weights));
+        _mm256_add_epi8(of_64(&low, a), of_64(&high, b))
+    });
+}
+
+/// The integers of each 32 weights from their bytes on.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn each_32(
+    code: Code,
+    band: &[u8],
+    groups: Range<usize>,
+    out: &mut [Group],
+    integers: impl Fn(&[u8]) -> __m256i,
+) {
+    let bits = usize::from(code.bits());
     for quad in 0..QUADS {
         let stream = Stream::of(code, band, quad, &groups);
         for (g, group) in out.iter_mut().enumerate() {
             let parts = group[quad].as_chunks_mut::<WIDTH>().0;
             for (h, part_of) in parts.iter_mut().enumerate() {
-                let bytes = stream.bytes((g * CHUNK + h * WIDTH) * BITS / 8);
-                // Weights 0 to 7 and 16 to 23, then those behind each: packing puts them in order.
-                let first = halves(part(bytes, 0), part(bytes, 2 * BITS));
-                let second = halves(part(bytes, BITS), part(bytes, 3 * BITS));
-                let index =
-                    |windows: Windows| _mm256_packus_epi16(windows.of(first), windows.of(second));
-                let (a, b) = (index(of_low), index(of_high));
-                store(part_of, _mm256_add_epi8(of_64(&low, a), of_64(&high, b)));
+                let bytes = stream.bytes((g * CHUNK + h * WIDTH) * bits / 8);
+                store(part_of, integers(bytes));
             }
         }
     }

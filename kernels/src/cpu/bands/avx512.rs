@@ -7,7 +7,7 @@ use htc_formats::bands::{BAND, CHUNK, Code, GROUP_ROWS, Kind, QUADS, SCALE_BYTES
 
 use super::wide::{
     Blocks, Bytes, FOUR_SCALES, LEVELS, MOST_PARTS, Plane, SCALES, STREAM, THREES, TRELLISES,
-    WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
+    Tables, WIDTH, WINDOWS, Windows, interleaved, separated, spread, wide,
 };
 use super::{BandKernels, GROUPS, Group, Group16, Part, Room, Vector, part};
 

@@ -1,6 +1,7 @@
 //! Products of matrices in [bands](htc_formats::bands) and vectors.
 //!
-//! One vector is multiplied while weights are decoded, in registers. For several vectors the integers of a
+//! One vector is multiplied while weights are decoded, in registers, where an instruction set has a kernel for
+//! it. For several vectors the integers of a
 //! band's weights are unpacked into the first-level cache, 64 at a time in the order in which they are
 //! multiplied: sixteen rows of four columns, with one broadcast of four of the vector's codes (see
 //! [`activations`](super::activations)), into sixteen sums. The sum of a row over the 32
@@ -21,8 +22,6 @@ pub(super) mod neon;
 pub(super) mod scalar;
 #[cfg(any(target_arch = "x86_64", test))]
 mod wide;
-#[cfg(target_arch = "x86_64")]
-mod windows;
 
 use std::ops::Range;
 
@@ -85,6 +84,42 @@ pub(crate) struct Room(pub [u8; Room::BYTES]);
 impl Room {
     /// Bytes of a band, and those that are read behind parts of it.
     pub const BYTES: usize = 6 << 10;
+}
+
+/// The factors of the rows of some groups of a band, one for each of a trellis.
+fn factors(code: Code, band: &[u8], groups: &Range<usize>) -> [Group16; GROUPS] {
+    let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
+    if code.kind() == Kind::Levels {
+        let (packed, _) = band.as_chunks::<SCALE_BYTES>();
+        for (factors, packed) in factors.iter_mut().zip(&packed[groups.clone()]) {
+            *factors = level_scales(packed).map(f32::from);
+        }
+    }
+    factors
+}
+
+/// [`BandKernels::dot`] by way of integers in memory.
+#[inline(always)]
+fn dot_unpacked(
+    (unpack, add): (
+        impl Fn(Code, &[u8], Range<usize>, &mut [Group]),
+        impl Fn(&[Group], &[Group16], &[Part<'_>], &mut [Group16]),
+    ),
+    code: Code,
+    band: &[u8],
+    groups: Range<usize>,
+    vector: &Vector<'_>,
+    sums: &mut [Group16],
+) {
+    let mut integers = [[[0; CHUNK]; QUADS]; GROUPS];
+    let integers = &mut integers[..groups.len()];
+    let factors = &factors(code, band, &groups)[..groups.len()];
+    unpack(code, band, groups, integers);
+    let part = Part {
+        codes: vector.codes,
+        scale: vector.scale,
+    };
+    add(integers, factors, &[part], sums);
 }
 
 /// One of several vectors' part in a band.
@@ -272,16 +307,11 @@ impl Rows<'_> {
         for (band, &code) in self.w.codes().iter().enumerate() {
             let bytes = self.w.band(self.row / STRIP_ROWS, band);
             (kernels.unpack)(code, bytes, range.clone(), integers);
-            let mut factors = [[1.0; GROUP_ROWS]; GROUPS];
-            let factors = &mut factors[..groups];
-            let mut sums = &mut *trellis;
-            if code.kind() == Kind::Levels {
-                sums = &mut *levels;
-                let (packed, _) = bytes.as_chunks::<SCALE_BYTES>();
-                for (factors, packed) in factors.iter_mut().zip(&packed[range.start..]) {
-                    *factors = level_scales(packed).map(f32::from);
-                }
-            }
+            let factors = &factors(code, bytes, &range)[..groups];
+            let sums = match code.kind() {
+                Kind::Levels => &mut *levels,
+                Kind::Trellis => &mut *trellis,
+            };
             let (block, b) = (band / BLOCKS, band % BLOCKS);
             parts.clear();
             parts.extend(vectors.chunks_exact(vectors.len() / n).map(|strips| Part {

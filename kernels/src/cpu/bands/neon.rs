@@ -170,7 +170,7 @@ neon! {
     fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
         let bits = usize::from(code.bits());
         if code.kind() == Kind::Trellis {
-            let tables = &TRELLIS_TABLES[bits - 2];
+            let tables = &TRELLIS_TABLES[code.tables()][bits - 2];
             let tables = [table(&tables.low), table(&tables.high)];
             for quad in 0..QUADS {
                 let stream = Stream::of(code, band, quad, &groups);
@@ -282,7 +282,7 @@ macro_rules! kernels {
                 let bits = usize::from(code.bits());
                 let x = codes(vector.codes);
                 if code.kind() == Kind::Trellis {
-                    let tables = &TRELLIS_TABLES[bits - 2];
+                    let tables = &TRELLIS_TABLES[code.tables()][bits - 2];
                     let tables = [table(&tables.low), table(&tables.high)];
                     let mut totals = [[vdupq_n_s32(0); 4]; STRIP_ROWS / GROUP_ROWS];
                     for (quad, x) in x.into_iter().enumerate() {

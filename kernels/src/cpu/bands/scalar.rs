@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use htc_formats::bands::{
     BAND, CHUNK, Code, GROUP_ROWS, Kind, QUAD, QUADS, SCALE_BYTES, STATES, STRIP_ROWS,
-    TRELLIS_TABLES, level, level_scales,
+    TRELLIS_TABLES, level,
 };
 
 use super::{BandKernels, Group, Group16, Part, Room, Vector};
@@ -18,7 +18,7 @@ fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
         Kind::Levels => levels(code, band, groups, out),
         Kind::Trellis => {
             let bits = usize::from(code.bits());
-            let values = &values()[bits - 2];
+            let values = &values()[code.tables()][bits - 2];
             for quad in 0..QUADS {
                 let stream = Stream::of(code, band, quad, &groups);
                 for (g, group) in out.iter_mut().enumerate() {
@@ -36,12 +36,15 @@ fn unpack(code: Code, band: &[u8], groups: Range<usize>, out: &mut [Group]) {
     }
 }
 
-/// The value of every state, of each trellis.
-fn values() -> &'static [[i8; STATES]; 4] {
-    static VALUES: OnceLock<Box<[[i8; STATES]; 4]>> = OnceLock::new();
+/// The value of every state, of each trellis of each version.
+type Values = [[[i8; STATES]; 4]; TRELLIS_TABLES.len()];
+
+fn values() -> &'static Values {
+    static VALUES: OnceLock<Box<Values>> = OnceLock::new();
     VALUES.get_or_init(|| {
-        let mut values = Box::new([[0; STATES]; 4]);
-        for (values, table) in values.iter_mut().zip(&TRELLIS_TABLES) {
+        let mut values = Box::new([[[0; STATES]; 4]; TRELLIS_TABLES.len()]);
+        let of_trellises = values.as_flattened_mut().iter_mut();
+        for (values, table) in of_trellises.zip(TRELLIS_TABLES.as_flattened()) {
             for (state, value) in values.iter_mut().enumerate() {
                 *value = table.value(state);
             }
@@ -132,19 +135,7 @@ fn dot(
     _: &mut Room,
     sums: &mut [Group16],
 ) {
-    for (group, sums) in groups.zip(sums) {
-        let mut integers = [[[0; CHUNK]; QUADS]];
-        unpack(code, band, group..group + 1, &mut integers);
-        let factors = match code.kind() {
-            Kind::Trellis => [1.0; GROUP_ROWS],
-            Kind::Levels => level_scales(&band.as_chunks::<SCALE_BYTES>().0[group]).map(f32::from),
-        };
-        let part = Part {
-            codes: vector.codes,
-            scale: vector.scale,
-        };
-        add(&integers, &[factors], &[part], std::slice::from_mut(sums));
-    }
+    super::dot_unpacked((unpack, add), code, band, groups, vector, sums);
 }
 
 fn add(integers: &[Group], factors: &[Group16], vectors: &[Part<'_>], sums: &mut [Group16]) {

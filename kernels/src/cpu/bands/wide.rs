@@ -39,7 +39,7 @@ macro_rules! wide {
         ) {
             let bits = usize::from(code.bits());
             if code.kind() == Kind::Trellis {
-                let [low, high] = &TRELLISES[bits - 2];
+                let [low, high] = &TRELLISES[code.tables()][bits - 2];
                 let tables = [constant(low), constant(high)];
                 for quad in 0..QUADS {
                     let mut room = [0; STREAM];
@@ -135,10 +135,10 @@ macro_rules! wide {
             sums: &mut [Group16],
         ) {
             match (code.kind(), code.bits()) {
-                (Kind::Trellis, 2) => trellis::<2>(band, groups, vector, sums),
-                (Kind::Trellis, 3) => trellis::<3>(band, groups, vector, sums),
-                (Kind::Trellis, 4) => trellis::<4>(band, groups, vector, sums),
-                (Kind::Trellis, _) => trellis::<5>(band, groups, vector, sums),
+                (Kind::Trellis, 2) => trellis::<2>(code, band, groups, vector, sums),
+                (Kind::Trellis, 3) => trellis::<3>(code, band, groups, vector, sums),
+                (Kind::Trellis, 4) => trellis::<4>(code, band, groups, vector, sums),
+                (Kind::Trellis, _) => trellis::<5>(code, band, groups, vector, sums),
                 (Kind::Levels, 2) => levels::<2>(code, band, groups, vector, room, sums),
                 (Kind::Levels, 3) => levels::<3>(code, band, groups, vector, room, sums),
                 (Kind::Levels, 4) => levels::<4>(code, band, groups, vector, room, sums),
@@ -165,27 +165,29 @@ macro_rules! wide {
         $(#[$attribute])*
         #[inline]
         fn trellis<const BITS: usize>(
+            code: Code,
             band: &[u8],
             groups: Range<usize>,
             vector: &Vector<'_>,
             sums: &mut [Group16],
         ) {
+            let tables = &TRELLISES[code.tables()][BITS - 2];
             if sums.len() == GROUPS {
-                streams::<BITS, true>(band, groups, vector, sums);
+                streams::<BITS, true>(tables, band, groups, vector, sums);
             } else {
-                streams::<BITS, false>(band, groups, vector, sums);
+                streams::<BITS, false>(tables, band, groups, vector, sums);
             }
         }
 
         $(#[$attribute])*
         fn streams<const BITS: usize, const WHOLE: bool>(
+            [low, high]: &Tables,
             band: &[u8],
             groups: Range<usize>,
             vector: &Vector<'_>,
             sums: &mut [Group16],
         ) {
             let blocks = const { &Blocks::of(BITS) };
-            let [low, high] = &TRELLISES[BITS - 2];
             let tables = [constant(low), constant(high)];
             let length = band.len() / QUADS;
             let bytes = blocks.parts * 8 * BITS;

@@ -61,8 +61,9 @@ fn matrix(random: &mut Random, codes: &Codes, rows: usize) -> Vec<u8> {
 }
 
 fn cases() -> Vec<Codes> {
-    let alone = Code::all().map(|code| Codes::uniform(code, 64).unwrap());
-    let mixed = ["1:l4x1,t3x1,l2x1", "1:t2x7,l5x3,t5x1"].map(|text| text.parse().unwrap());
+    let alone = Code::all().chain(Code::earlier());
+    let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
+    let mixed = ["1:l4x1,t3x1,l2x1", "2:t2x7,l5x3,t5x1"].map(|text| text.parse().unwrap());
     alone.chain(mixed).collect()
 }
 
@@ -248,7 +249,7 @@ fn rows_of_classes_have_the_products_of_their_class() {
             .collect();
         let count = |class| of_rows.iter().filter(|&&of| of == class).count();
         let text = format!(
-            "{}*1:l5x2;{}*1:t2x1,t4x1;{}*1:t3x2",
+            "{}*1:l5x2;{}*2:t2x1,t4x1;{}*1:t3x2",
             count(0),
             count(1),
             count(2)

@@ -7,11 +7,9 @@
 //! multiplies and adds in sixteen bits. So that eight such sums fit, the vector's codes are split in two
 //! digits of base sixteen, and weights count from -128 on, which is taken back at the end.
 //!
-//! Instructions on registers for 32 weights, without loads: two tables of 64 entries 14, their sum 1,
-//! nibbles and choices 5 (four bits), 6 (two), 5 (three) and 9 (five), products and sums 4, bringing
-//! bytes into lanes 0, 1, 3 and 6, sums to numbers 1. Processors with four vector units, two of
-//! which shuffle, take about 7 cycles for these; what would take half of it are tables of sixteen
-//! entries, by nibbles alone, at .02 to .05 bits a weight more.
+//! Instructions on registers for 32 weights, without loads: three tables of sixteen entries 3, their sums 2,
+//! nibbles, which neighbours share, 3 (four bits), 4 (two) and 7 (three and five), products and sums 4, bringing
+//! bytes into lanes 0, 1, 3 and 6, sums to numbers 1.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -19,9 +17,8 @@ use std::ops::Range;
 
 use htc_formats::bands::{BAND, GROUP_ROWS, QUADS, STRIP_ROWS};
 
-use super::super::windows::{TABLES, Tables};
 use super::super::{Room, Vector, part};
-use super::windows::weights;
+use super::nibbles::{NIBBLES, Orders, weights};
 use super::{Group16, halves, load};
 use crate::cpu::blocks::prefetch;
 
@@ -54,7 +51,7 @@ pub(super) fn dot<const BITS: usize>(
         _ => copies(&streams, room),
     }
     let digits = Digits::new(vector.codes, BITS == 4);
-    let tables = &TABLES[BITS - 2];
+    let tables = &NIBBLES[BITS - 2];
     let scale = _mm256_set1_ps(vector.scale);
     let centre = _mm256_set1_epi32(-128 * vector.sum);
     let next = band.as_ptr().wrapping_add(band.len());
@@ -307,8 +304,11 @@ fn widen(totals: &mut [__m256i; 2], [first, second]: Sums) {
 }
 
 macro_rules! products {
-    ($tables:ident, $planes:ident, $digits:expr, $($low:literal $high:literal: $sums:expr, $i:expr;)*) => {
-        $(multiply(&mut $sums, weights::<$low, $high>($tables, &$planes), &$digits[$i]);)*
+    ($tables:ident, $planes:ident, $digits:expr, $($lowest:literal $middle:literal $highest:literal: $sums:expr, $i:expr;)*) => {
+        $(
+            let of_states = weights::<$lowest, $middle, $highest>($tables, &$planes);
+            multiply(&mut $sums, of_states, &$digits[$i]);
+        )*
     };
 }
 
@@ -336,7 +336,7 @@ unsafe fn bytes(room: &Room, at: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma")]
 fn sixteen<const BITS: usize>(
     room: &Room,
-    tables: &Tables,
+    tables: &Orders,
     digits: &Digits,
     block: usize,
     centre: __m256i,
@@ -356,11 +356,11 @@ fn sixteen<const BITS: usize>(
             let of = |behind: usize| unsafe { bytes(room, at + behind) };
             if BITS == 4 {
                 let planes = [of(0), of(1)];
-                products!(tables, planes, digits, 0 6: sums, 0; 4 10: sums, 1;);
+                products!(tables, planes, digits, 0 4 8: sums, 0; 4 8 12: sums, 1;);
             } else {
                 let planes = [of(0), of(2), of(4)];
                 products!(tables, planes, digits,
-                    0 6: sums, 0; 2 8: sums, 1; 4 10: sums, 2; 6 12: sums, 3;);
+                    0 4 8: sums, 0; 2 6 10: sums, 1; 4 8 12: sums, 2; 6 10 14: sums, 3;);
             }
         }
         widen(&mut totals, sums);
@@ -373,7 +373,7 @@ fn sixteen<const BITS: usize>(
 #[target_feature(enable = "avx2,fma")]
 fn thirty_two<const BITS: usize>(
     room: &Room,
-    tables: &Tables,
+    tables: &Orders,
     digits: &Digits,
     block: usize,
     centre: __m256i,
@@ -391,13 +391,13 @@ fn thirty_two<const BITS: usize>(
         if BITS == 3 {
             let planes = [of(0), of(1), of(2), of(3), of(4)];
             products!(tables, planes, digits,
-                0 6: even[0], 0; 3 9: even[0], 1; 6 12: even[1], 2; 9 15: even[1], 3;
-                12 18: odd[0], 0; 15 21: odd[0], 1; 18 24: odd[1], 2; 21 27: odd[1], 3;);
+                0 4 8: even[0], 0; 3 7 11: even[0], 1; 6 10 14: even[1], 2; 9 13 17: even[1], 3;
+                12 16 20: odd[0], 0; 15 19 23: odd[0], 1; 18 22 26: odd[1], 2; 21 25 29: odd[1], 3;);
         } else {
             let planes = [of(0), of(1), of(2), of(3), of(4), of(5)];
             products!(tables, planes, digits,
-                0 6: even[0], 0; 5 11: even[0], 1; 10 16: even[1], 2; 15 21: even[1], 3;
-                20 26: odd[0], 0; 25 31: odd[0], 1; 30 36: odd[1], 2; 35 41: odd[1], 3;);
+                0 4 8: even[0], 0; 5 9 13: even[0], 1; 10 14 18: even[1], 2; 15 19 23: even[1], 3;
+                20 24 28: odd[0], 0; 25 29 33: odd[0], 1; 30 34 38: odd[1], 2; 35 39 43: odd[1], 3;);
         }
     }
     let mut totals = [[centre; 2]; 2];

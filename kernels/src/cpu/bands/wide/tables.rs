@@ -1,6 +1,6 @@
 //! Where weights are cut out of bytes, and the tables that they are looked up in.
 
-use htc_formats::bands::{GROUP_ROWS, LEVEL_TABLES, QUAD, SCALE_BYTES, TRELLIS_TABLES};
+use htc_formats::bands::{GROUP_ROWS, LEVEL_TABLES, QUAD, SCALE_BYTES, TRELLIS_TABLES, Trellis};
 
 /// Bytes of a register.
 pub(in crate::cpu::bands) const WIDTH: usize = 64;
@@ -44,11 +44,23 @@ const fn windows(bits: usize) -> Windows {
 }
 
 /// The tables of a trellis, the first with 128 above its values.
-pub(in crate::cpu::bands) static TRELLISES: [[Bytes; 2]; 4] =
-    [trellis(0), trellis(1), trellis(2), trellis(3)];
+pub(in crate::cpu::bands) type Tables = [Bytes; 2];
 
-const fn trellis(index: usize) -> [Bytes; 2] {
-    let (low, high) = (&TRELLIS_TABLES[index].low, &TRELLIS_TABLES[index].high);
+/// Those of each version.
+pub(in crate::cpu::bands) static TRELLISES: [[Tables; 4]; TRELLIS_TABLES.len()] =
+    [trellises(0), trellises(1)];
+
+const fn trellises(version: usize) -> [Tables; 4] {
+    let tables = &TRELLIS_TABLES[version];
+    [
+        trellis(&tables[0]),
+        trellis(&tables[1]),
+        trellis(&tables[2]),
+        trellis(&tables[3]),
+    ]
+}
+
+const fn trellis(Trellis { low, high, .. }: &Trellis) -> Tables {
     let mut tables = [NO_BYTES; 2];
     let mut i = 0;
     while i < WIDTH {

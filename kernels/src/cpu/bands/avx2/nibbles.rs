@@ -1,0 +1,100 @@
+//! Weights of a trellis by the nibbles of their states.
+//!
+//! Where every lane of a register holds the byte at the same place of its own part of a stream, a nibble of
+//! a state lies in the same bits of all lanes, and chooses one of the sixteen entries of a table in one
+//! instruction. Neighbouring states share nibbles that are four bits apart. Of a nibble that goes on in the next
+//! byte both parts are left in the bits where they are, and the table is in the order that follows.
+
+use std::arch::x86_64::*;
+
+use htc_formats::bands::{TRELLIS_TABLES, Trellis};
+
+/// The tables by the lowest, the middle and the highest nibble, the first one's entries above by 128 (modulo
+/// 256), so that sums are unsigned.
+type Tables = [[i8; 16]; 3];
+
+/// The tables of a trellis, for nibbles of which so many bits are in the next byte.
+pub(super) type Orders = [Tables; 4];
+
+/// Which of [`TRELLIS_TABLES`] are sums by nibbles.
+pub(super) const TABLES: usize = 1;
+
+/// Tables of another version need kernels, too.
+const _: () = assert!(TABLES + 1 == TRELLIS_TABLES.len());
+
+/// Those of 2 to 5 bits.
+pub(super) static NIBBLES: [Orders; 4] = {
+    let tables = &TRELLIS_TABLES[TABLES];
+    [
+        orders(&tables[0]),
+        orders(&tables[1]),
+        orders(&tables[2]),
+        orders(&tables[3]),
+    ]
+};
+
+const fn orders(trellis: &Trellis) -> Orders {
+    let Some(nibbles) = trellis.nibbles else {
+        panic!("tables of this version are sums by nibbles");
+    };
+    let mut orders = [[[0; 16]; 3]; 4];
+    let mut i = 0;
+    while i < 4 * 3 * 16 {
+        let (behind, table, index) = (i / 48, i / 16 % 3, i % 16);
+        // The bits of the next byte are the lowest of the index and the highest of the nibble.
+        let nibble = index >> behind | index << (4 - behind) & 15;
+        let above: i8 = if table == 0 { -128 } else { 0 };
+        orders[behind][table][index] = nibbles[table][nibble].wrapping_add(above);
+        i += 1;
+    }
+    orders
+}
+
+/// Four bits from `FROM` on.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn four<const FROM: i32>(byte: __m256i) -> __m256i {
+    _mm256_and_si256(_mm256_srli_epi16::<FROM>(byte), _mm256_set1_epi8(15))
+}
+
+/// The upper bits `UPPER` of a byte's upper half, and behind them the `LOWER` ones of the next byte.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn across<const UPPER: i8, const LOWER: i8>(byte: __m256i, next: __m256i) -> __m256i {
+    let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(byte), _mm256_set1_epi8(UPPER));
+    _mm256_or_si256(upper, _mm256_and_si256(next, _mm256_set1_epi8(LOWER)))
+}
+
+/// The entries of table `TABLE` that the nibbles choose which begin at bit `BIT`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn entries<const TABLE: usize, const BIT: usize>(orders: &Orders, planes: &[__m256i]) -> __m256i {
+    let byte = planes[BIT / 8];
+    let nibble = match BIT % 8 {
+        0 => four::<0>(byte),
+        1 => four::<1>(byte),
+        2 => four::<2>(byte),
+        3 => four::<3>(byte),
+        4 => four::<4>(byte),
+        5 => across::<14, 1>(byte, planes[BIT / 8 + 1]),
+        6 => across::<12, 3>(byte, planes[BIT / 8 + 1]),
+        _ => across::<8, 7>(byte, planes[BIT / 8 + 1]),
+    };
+    let table = &orders[(BIT % 8).saturating_sub(4)][TABLE];
+    // SAFETY: the array has the bytes that are read.
+    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibble)
+}
+
+/// The weights, above by 128, whose states' nibbles begin at these bits: `planes` are the bytes of each
+/// lane's part of a stream.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn weights<const LOWEST: usize, const MIDDLE: usize, const HIGHEST: usize>(
+    orders: &Orders,
+    planes: &[__m256i],
+) -> __m256i {
+    let lowest = entries::<0, LOWEST>(orders, planes);
+    let both = _mm256_add_epi8(lowest, entries::<1, MIDDLE>(orders, planes));
+    _mm256_add_epi8(both, entries::<2, HIGHEST>(orders, planes))
+}
