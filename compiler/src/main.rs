@@ -6,10 +6,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use htc::app::cli::Cli;
 use htc::app::commands;
-use htc::system::memory;
 
 fn main() -> ExitCode {
-    memory::share_one_arena();
     if let Err(error) = htc_formats::map::tell_of_lost_files("htc") {
         commands::complain(&format!(
             "warning: files that are lost will not be named: {error}"

@@ -149,9 +149,16 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             gradient::needed_memory(hyper, context) + tune::memory(hyper, context)
         }
     };
+    let peak_memory = calibrated + memory.max(tuning);
+    // Each of the C library's arenas keeps what its threads gave back, where stages with several threads
+    // follow one another.
+    let kept = match quantises && threads > 1 {
+        true => peak_memory / 2,
+        false => 0,
+    };
     Estimate {
         bytes,
-        peak_memory: calibrated + memory.max(tuning),
+        peak_memory: peak_memory + kept,
         seconds: stages.total(),
         stages,
     }

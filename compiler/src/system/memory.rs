@@ -36,17 +36,6 @@ impl Peak {
     }
 }
 
-/// Lets all threads take their memory from one place, where the C library is glibc: of its several ones each keeps
-/// what its threads gave back, which made of 200 MB up to 410. To be called before there are threads.
-pub fn share_one_arena() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        // SAFETY: it takes two numbers, and no other thread is there that may be allocating. Where it fails, which it
-        // says by a zero, memory is taken as before.
-        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-    }
-}
-
 /// What the system says of this process; `None` where it does not say it as Linux does.
 pub fn resident() -> Option<Resident> {
     parse(&std::fs::read_to_string("/proc/self/status").ok()?)
