@@ -1,9 +1,9 @@
 //! How fast the kernels are on this machine, beside what its memory allows.
 //!
 //! `cargo run --release -p htc-kernels --example throughput [THREADS [NAME]...]` prints, for every format
-//! and every code of bands, also those that are only read, the bytes and the weights read per second by a product with one vector, for
-//! weights that fit the second-level cache, the third and none, each with the ratio to a loop that only
-//! reads the same bytes; then the arithmetic rate of products with several vectors and the cost of a
+//! and every code of bands, also those that are only read, the bytes and the weights read per second by a
+//! product with one vector, for weights that fit the second-level cache, the third and none, each with the
+//! ratio to a loop that only reads the same bytes; then the arithmetic rate of products with several vectors and the cost of a
 //! fork-join. With names (`q4_k`, `trellis3`) only those are measured; the name of an instruction set
 //! (`x86-64-v3`) among them asks for its kernels. Every number is the best of interleaved rounds, so that
 //! other work on the machine disturbs it little.

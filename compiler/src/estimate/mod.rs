@@ -151,7 +151,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     };
     let peak_memory = calibrated + memory.max(tuning);
     // Each of the C library's arenas keeps what its threads gave back, where stages with several threads
-    // follow one another.
+    // follow one another: a third more than the above has been seen.
     let kept = match quantises && threads > 1 {
         true => peak_memory / 2,
         false => 0,

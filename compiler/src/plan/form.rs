@@ -2,7 +2,7 @@
 //! estimate ask here; the loader and the check of a manifest ask [`StoredForm`], which this builds on.
 
 use htc_formats::DType;
-use htc_formats::bands::{Code, Layout};
+use htc_formats::bands::Layout;
 pub use htc_formats::model::StoredForm;
 use htc_formats::model::StoredTensor;
 
@@ -150,9 +150,8 @@ impl Form {
     /// What a plan's file calls them: of bands the code that all have, or the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
         if let Form::Bands { codes } = self {
-            // A name alone stands for the code with today's tables.
-            let named = |code: &Code| Code::all().any(|of| of == *code);
-            let same = codes.same().filter(named).map(|code| code.to_string());
+            let named = codes.same().filter(|code| code.is_current());
+            let same = named.map(|code| code.to_string());
             return vec![("weight", same.unwrap_or_else(|| codes.to_string()))];
         }
         let types = self.types().into_iter();

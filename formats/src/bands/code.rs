@@ -190,6 +190,11 @@ impl Code {
         self.version
     }
 
+    /// Whether it is one of [`all`](Self::all), which its name alone stands for.
+    pub const fn is_current(self) -> bool {
+        matches!(self.kind, Kind::Levels) || self.version == TABLES_VERSION
+    }
+
     /// Which of [`TRELLIS_TABLES`](super::TRELLIS_TABLES) a trellis has; the first for levels.
     pub const fn tables(self) -> usize {
         self.version as usize - 1
@@ -215,7 +220,7 @@ impl Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind, self.bits)?;
-        if self.kind == Kind::Trellis && self.version < TABLES_VERSION {
+        if !self.is_current() {
             write!(f, " (tables {})", self.version)?;
         }
         Ok(())
@@ -254,8 +259,6 @@ pub struct Codes(Arc<Inner>);
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
-    /// The version of the tables of trellises.
-    version: u8,
     /// Bytes of sixteen rows before each band, and of all bands at the end.
     starts: Vec<u64>,
     /// Trellises before each band, and all of them at the end.
@@ -272,12 +275,11 @@ impl Codes {
             let bands = codes.len();
             return Err(CodesError::Width { cols, bands });
         }
-        let mut versions = codes
-            .iter()
-            .filter(|code| code.kind == Kind::Trellis)
-            .map(|code| code.version);
-        let first = versions.next().unwrap_or(1);
-        if let Some(other) = versions.find(|&other| other != first) {
+        let trellises = codes.iter().filter(|code| code.kind == Kind::Trellis);
+        let mut versions = trellises.map(|code| code.version);
+        if let Some(first) = versions.next()
+            && let Some(other) = versions.find(|&other| other != first)
+        {
             return Err(CodesError::Mixed { first, other });
         }
         let (mut starts, mut trellises) = (vec![0], vec![0]);
@@ -290,7 +292,6 @@ impl Codes {
         }
         Ok(Codes(Arc::new(Inner {
             codes,
-            version: first,
             starts,
             trellises,
         })))
@@ -310,7 +311,7 @@ impl Codes {
 
     /// The version of the tables of its trellises, one where it has none.
     pub fn version(&self) -> u8 {
-        self.0.version
+        self.iter().map(|code| code.version).max().unwrap_or(1)
     }
 
     /// Columns of the matrix.

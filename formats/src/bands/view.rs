@@ -238,14 +238,14 @@ fn weight(code: Code, band: &[u8], r: usize, c: usize) -> i8 {
     let groups = band.len() / code.group_bytes();
     let bits = usize::from(code.bits());
     let quad = c / QUAD;
-    match code.kind() {
-        Kind::Trellis => {
+    match Trellis::of(code) {
+        Some(tables) => {
             let length = groups * CHUNK * bits / 8;
             let stream = &band[quad * length..][..length];
             let state = state_at(stream, (r * QUAD + c % QUAD) * bits);
-            Trellis::of(code).map_or(0, |tables| tables.value(state))
+            tables.value(state)
         }
-        Kind::Levels => {
+        None => {
             let chunk = (r / GROUP_ROWS) * QUADS + quad;
             let at = groups * SCALE_BYTES + chunk * CHUNK * bits / 8;
             let code = code_at(

@@ -31,7 +31,6 @@ pub enum Start {
 #[derive(Clone, Debug)]
 pub struct Viterbi {
     code: Code,
-    bits: u32,
     /// The value of each state, eight to a chunk.
     values: Box<Values>,
     /// For each weight the least cost of a path up to it, by the bits that the next state keeps of
@@ -57,7 +56,6 @@ impl Viterbi {
         }
         Viterbi {
             code,
-            bits: u32::from(code.bits()),
             values,
             costs: Vec::new(),
             seam: Default::default(),
@@ -85,7 +83,7 @@ impl Viterbi {
     pub fn seam(&mut self, targets: &[f32], importance: Option<&[f32]>) -> u16 {
         let n = targets.len();
         assert!(importance.is_none_or(|weights| weights.len() == n));
-        assert!(n * self.bits as usize >= STATE_BITS as usize);
+        assert!(n * self.bits() as usize >= STATE_BITS as usize);
         self.state_at_seam(targets, importance)
     }
 
@@ -109,7 +107,7 @@ impl Viterbi {
         let first = match start {
             Start::At(first) => first,
             Start::Behind(state) => {
-                let class = usize::from(state) >> self.bits;
+                let class = usize::from(state) >> self.bits();
                 self.cheapest(targets, importance, 0, class) as u16
             }
         };
@@ -127,9 +125,14 @@ impl Viterbi {
         self.values[state / LANES][state % LANES]
     }
 
+    /// Bits of a weight.
+    fn bits(&self) -> u32 {
+        self.code.bits().into()
+    }
+
     /// Classes of states by the bits that the next one keeps.
     fn kept(&self) -> usize {
-        STATES >> self.bits
+        STATES >> self.bits()
     }
 
     /// The state of the first weight on the best open path around the seam.
@@ -164,7 +167,7 @@ impl Viterbi {
         if let Some(at) = keeps {
             start[at] = 0.0;
         }
-        let step = step_of(self.bits);
+        let step = step_of(self.bits());
         for (i, &target) in targets.iter().rev().enumerate() {
             let weight = importance.map_or(1.0, |weights| weights[targets.len() - 1 - i]);
             let (before, after) = self.costs[i * kept..(i + 2) * kept].split_at_mut(kept);
@@ -177,7 +180,7 @@ impl Viterbi {
         let before = (targets.len() - 1 - t) * self.kept();
         let weight = importance.map_or(1.0, |weights| weights[t]);
         let value = self.values[state / LANES][state % LANES];
-        let kept = self.costs[before + (state >> self.bits)];
+        let kept = self.costs[before + (state >> self.bits())];
         of_weight(terms(targets[t], weight), value, kept)
     }
 
@@ -220,7 +223,7 @@ impl Viterbi {
             if t + 1 == count {
                 break;
             }
-            state = self.cheapest(targets, importance, t + 1, state >> self.bits);
+            state = self.cheapest(targets, importance, t + 1, state >> self.bits());
         }
     }
 }
