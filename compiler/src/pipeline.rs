@@ -95,6 +95,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             tokenizer: &prepared.tokenizer,
             measured: prepared.measured,
             tuned: prepared.wanted.tune > 0,
+            refined: elastic.is_some(),
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
@@ -271,6 +272,7 @@ pub fn search(
         tokenizer: &tokenizer(source)?,
         measured: wanted.measures(calibration),
         tuned: false,
+        refined: false,
         threads,
     };
     let work = Work::open(scratch, watch)?;

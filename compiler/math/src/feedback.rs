@@ -67,6 +67,11 @@ pub struct Feedback {
 const CHUNK: usize = 64;
 
 impl Feedback {
+    /// Columns.
+    pub fn order(&self) -> usize {
+        self.order
+    }
+
     /// Of `C + damping · mean(diag C) · 1`, where `C` is the second moment: what the text hardly excites is not
     /// free, because another text may.
     ///

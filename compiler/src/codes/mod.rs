@@ -9,6 +9,7 @@ use htc_formats::block::{BlockError, BlockFit};
 use htc_formats::model::MatrixId;
 use thiserror::Error;
 
+use crate::math::codes::{Carried, RowFeedback};
 use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
 
 /// Part of the mean of a second moment's diagonal that is added to all of it: what feedback moves into inputs
@@ -18,7 +19,11 @@ pub const DAMPING: f64 = 0.02;
 /// The same of a matrix that is embedding and head: as an embedding all of its columns count alike.
 pub const DAMPING_WHERE_TIED: f64 = 0.3;
 
-/// Rows that are coded together. Whoever codes the same rows in the same strips gets the same codes.
+/// How many times as much it is where what codes lose is coded in its turn. Feedback makes the errors of outputs
+/// smaller and those of weights larger, and it is the latter that a refinement has to code.
+pub const DAMPING_OF_BASES: f64 = 5.0;
+
+/// Rows that are coded together where they do not make up for each other.
 pub const STRIP: usize = 64;
 
 /// Why rows were not coded.
@@ -66,46 +71,98 @@ impl BlockCode for Ggml {
     }
 }
 
-/// Codes rows of whole blocks with feedback and sweeps, strip by strip: `bytes` become those of the rows in a type,
-/// and `stored` the numbers that a decoder makes of them.
-///
-/// # Errors
-/// [`CodeError`].
-pub fn encode(
+/// Codes the rows of a matrix in a type with feedback and sweeps, some after the other from the top, on the
+/// calling thread. The codes of rows do not depend on how many are given at a time, if all but the last are
+/// whole strips.
+#[derive(Clone, Debug)]
+pub struct BlockCoder<'a> {
     dtype: DType,
-    rows: Weight<'_>,
-    (feedback, sweeps): (&Feedback, usize),
-    bytes: &mut [u8],
-    stored: &mut [f32],
-) -> Result<(), CodeError> {
-    rows.check(0)?;
-    let (cols, block) = (rows.cols, dtype.block_len());
-    let row_bytes = dtype.row_bytes(cols).unwrap_or(0);
-    if row_bytes * rows.rows != bytes.len() || stored.len() != rows.values.len() {
-        return Err(BlockError::Length {
+    feedback: &'a Feedback,
+    sweeps: usize,
+    carried: Carried<'a>,
+    /// Rows that are coded.
+    done: usize,
+}
+
+impl<'a> BlockCoder<'a> {
+    /// With feedback along columns, and along rows where they make up for each other.
+    pub fn new(
+        dtype: DType,
+        feedback: &'a Feedback,
+        rows: Option<&'a RowFeedback>,
+        sweeps: usize,
+    ) -> BlockCoder<'a> {
+        BlockCoder {
             dtype,
-            bytes: bytes.len(),
-            numbers: stored.len(),
+            feedback,
+            sweeps,
+            carried: Carried::new(rows, feedback.order()),
+            done: 0,
         }
-        .into());
     }
-    let strips = rows.values.chunks(STRIP * cols);
-    let results = bytes.chunks_mut(STRIP * row_bytes);
-    for ((values, bytes), stored) in strips.zip(results).zip(stored.chunks_mut(STRIP * cols)) {
-        let strip = Weight {
-            rows: values.len() / cols,
+
+    /// Codes the next rows of whole blocks: `bytes` become those of the rows, and `stored` the numbers that a
+    /// decoder makes of them.
+    ///
+    /// # Errors
+    /// [`CodeError`].
+    pub fn code(
+        &mut self,
+        rows: Weight<'_>,
+        bytes: &mut [u8],
+        stored: &mut [f32],
+    ) -> Result<(), CodeError> {
+        rows.check(0)?;
+        let (dtype, cols) = (self.dtype, rows.cols);
+        let row_bytes = dtype.row_bytes(cols).unwrap_or(0);
+        if row_bytes * rows.rows != bytes.len() || stored.len() != rows.values.len() {
+            return Err(BlockError::Length {
+                dtype,
+                bytes: bytes.len(),
+                numbers: stored.len(),
+            }
+            .into());
+        }
+        let step = self.carried.step().unwrap_or(STRIP);
+        let exact = rows.values.chunks(step * cols);
+        let results = bytes.chunks_mut(step * row_bytes);
+        for ((exact, bytes), stored) in exact.zip(results).zip(stored.chunks_mut(step * cols)) {
+            self.step(exact, bytes, stored)?;
+        }
+        Ok(())
+    }
+
+    /// Codes rows that do not make up for each other.
+    fn step(
+        &mut self,
+        exact: &[f32],
+        bytes: &mut [u8],
+        stored: &mut [f32],
+    ) -> Result<(), CodeError> {
+        let cols = self.feedback.order();
+        let mut wanted = exact.to_vec();
+        for (row, wanted) in wanted.chunks_exact_mut(cols).enumerate() {
+            let moved = self.carried.of_row(self.done + row).unwrap_or_default();
+            wanted.iter_mut().zip(moved).for_each(|(w, by)| *w += by);
+        }
+        let rows = Weight {
+            rows: exact.len() / cols,
             cols,
-            values,
+            values: &wanted,
         };
-        let coded = feedback.code(strip, &Ggml(dtype), sweeps)?;
-        let blocks = bytes.chunks_mut(dtype.block_bytes());
-        let codes = coded.codes.chunks(block);
+        let code = Ggml(self.dtype);
+        let coded = self.feedback.code(rows, &code, self.sweeps)?;
+        let blocks = bytes.chunks_mut(self.dtype.block_bytes());
+        let codes = coded.codes.chunks(code.block_len());
         for ((fit, codes), bytes) in coded.scales.iter().zip(codes).zip(blocks) {
             fit.pack(codes, bytes)?;
         }
         stored.copy_from_slice(&coded.values);
+        let errors = exact.iter().zip(&*stored).map(|(w, value)| w - value);
+        self.carried.put(self.done, &errors.collect::<Vec<f32>>());
+        self.done += rows.rows;
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -113,6 +170,7 @@ mod tests {
     use htc_formats::block;
 
     use super::*;
+    use crate::math::codes::OutputBlock;
     use crate::math::random::Rng;
     use crate::math::{SecondMoment, weighted_dense_energies};
 
@@ -142,7 +200,8 @@ mod tests {
             assert!(has_feedback(dtype) && block::writable().contains(&dtype));
             let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
             let mut stored = vec![0.0; values.len()];
-            encode(dtype, weight, (&feedback, 2), &mut bytes, &mut stored).unwrap();
+            let mut coder = BlockCoder::new(dtype, &feedback, None, 2);
+            coder.code(weight, &mut bytes, &mut stored).unwrap();
             let mut decoded = vec![0.0; values.len()];
             block::decode(dtype, &bytes, &mut decoded).unwrap();
             assert_eq!(decoded, stored, "{dtype}");
@@ -152,6 +211,79 @@ mod tests {
             let alone = weighted_dense_energies(weight, &decoded, moment).missing;
             println!("{dtype}: {:.3} of the error without feedback", lost / alone);
             assert!(lost < 0.6 * alone, "{dtype}: {lost} {alone}");
+        }
+    }
+
+    /// A second moment of `n` outputs' gradients that have much in common.
+    fn outputs(n: usize) -> Vec<f64> {
+        let entry = |i: usize, j: usize| if i == j { 1.0 } else { 0.7 };
+        (0..n * n).map(|at| entry(at / n, at % n)).collect()
+    }
+
+    /// `tr(H E C Eᵀ)` for the `H` of [`outputs`] and the `C` of [`moment`].
+    fn cost(rows: usize, cols: usize, errors: &[f32]) -> f64 {
+        let (h, c) = (outputs(rows), moment(cols));
+        let row = |r: usize| &errors[r * cols..][..cols];
+        let spread = |r: usize| -> Vec<f64> {
+            let by = |j: usize| (0..cols).map(move |i| (i, j));
+            let sum = |j| by(j).map(|(i, j)| f64::from(row(r)[i]) * c[i * cols + j]);
+            (0..cols).map(|j| sum(j).sum()).collect()
+        };
+        let of_row = |r: usize| {
+            let spread = spread(r);
+            let with = |s: usize| {
+                let products = spread.iter().zip(row(s)).map(|(a, &b)| a * f64::from(b));
+                h[r * rows + s] * products.sum::<f64>()
+            };
+            (0..rows).map(with).sum::<f64>()
+        };
+        (0..rows).map(of_row).sum()
+    }
+
+    #[test]
+    fn rows_make_up_for_those_above_however_many_are_given_at_a_time() {
+        let (rows, cols) = (160, 256);
+        let mut rng = Rng(9);
+        let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
+        let columns = moment(cols);
+        let columns = SecondMoment {
+            order: cols,
+            values: &columns,
+        };
+        let feedback = Feedback::new(columns, DAMPING).unwrap();
+        let outputs = outputs(rows);
+        let lower = (0..rows).flat_map(|r| (0..=r).map(move |s| (r, s)));
+        let lower: Vec<f32> = lower.map(|(r, s)| outputs[r * rows + s] as f32).collect();
+        let block = OutputBlock {
+            first: 0,
+            order: rows,
+            lower: &lower,
+        };
+        let outputs = RowFeedback::new(&[block], 0.01).unwrap();
+        for dtype in [DType::Q2K, DType::Q4_0, DType::Q6K] {
+            let row_bytes = dtype.row_bytes(cols).unwrap();
+            let coded = |rows: Option<&RowFeedback>, at_a_time: usize| {
+                let mut coder = BlockCoder::new(dtype, &feedback, rows, 2);
+                let (mut bytes, mut errors) = (Vec::new(), Vec::new());
+                for values in values.chunks(at_a_time * cols) {
+                    let weight = Weight {
+                        rows: values.len() / cols,
+                        cols,
+                        values,
+                    };
+                    let mut own = vec![0; weight.rows * row_bytes];
+                    let mut stored = vec![0.0; values.len()];
+                    coder.code(weight, &mut own, &mut stored).unwrap();
+                    bytes.extend(own);
+                    errors.extend(values.iter().zip(&stored).map(|(w, s)| w - s));
+                }
+                (bytes, cost(values.len() / cols, cols, &errors))
+            };
+            let (alone, together) = (coded(None, rows), coded(Some(&outputs), rows));
+            let gain = together.1 / alone.1;
+            println!("{dtype}: {gain:.3} of the cost without feedback along rows");
+            assert!(gain < 0.9, "{dtype}: {gain}");
+            assert_eq!(coded(Some(&outputs), STRIP).0, together.0, "{dtype}");
         }
     }
 
@@ -170,24 +302,13 @@ mod tests {
         };
         let mut bytes = [0; 8];
         let mut stored = [0.0; 256];
-        let found = encode(
-            DType::Q4_0,
-            weight(&[0.5; 256]),
-            (&feedback, 2),
-            &mut bytes,
-            &mut stored,
-        );
+        let mut coder = BlockCoder::new(DType::Q4_0, &feedback, None, 2);
+        let found = coder.code(weight(&[0.5; 256]), &mut bytes, &mut stored);
         assert!(matches!(found, Err(CodeError::Block(_))));
         let mut bytes = [0; 144];
         let mut huge = [0.5; 256];
         huge[9] = 1e30;
-        let found = encode(
-            DType::Q4_0,
-            weight(&huge),
-            (&feedback, 2),
-            &mut bytes,
-            &mut stored,
-        );
+        let found = coder.code(weight(&huge), &mut bytes, &mut stored);
         assert!(matches!(found, Err(CodeError::Feedback(_))), "{found:?}");
     }
 }

@@ -304,7 +304,8 @@ mod tests {
                 for (&dtype, shortest) in BlockFit::TYPES.iter().zip(&mut shortest) {
                     let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
                     let begun = Instant::now();
-                    codes::encode(dtype, weight, (&feedback, 2), &mut bytes, &mut stored).unwrap();
+                    let mut coder = codes::BlockCoder::new(dtype, &feedback, None, 2);
+                    coder.code(weight, &mut bytes, &mut stored).unwrap();
                     *shortest = shortest.min(begun.elapsed().as_secs_f64());
                 }
             }

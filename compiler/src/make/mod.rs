@@ -39,7 +39,7 @@ use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 6;
+pub const ARITHMETIC_VERSION: u32 = 7;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,8 @@ pub struct Inputs<'a> {
     pub measured: bool,
     /// Whether the one that is chosen will be tuned, which all have room to say.
     pub tuned: bool,
+    /// Whether what its matrices lose will be coded beside them.
+    pub refined: bool,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -117,6 +119,7 @@ impl Inputs<'_> {
             gradients,
             depth_sink,
             tokenizer,
+            refined,
             // In the manifest.
             order: _,
             measured: _,
@@ -155,7 +158,7 @@ impl Inputs<'_> {
         let named = format!(
             "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
              source {digest} {container:?}\ncalibration {calibration:?} {gradients:?}\ndepth sink {depth_sink:?}\n\
-             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort}\n{section}\n{manifest}",
+             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort} refined {refined}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
         );
@@ -286,6 +289,7 @@ impl Inputs<'_> {
         let (done, ordered) = (writing.done.clone(), writing.source);
         let treatment = ModelTreatment::new(treatment, self.calibration)
             .with_gradients(self.gradients)
+            .to_be_refined(self.refined)
             .of_plan(ordered, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);

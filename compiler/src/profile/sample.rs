@@ -6,6 +6,7 @@ use htc_formats::model::MatrixId;
 use htc_formats::source::ModelTensor;
 
 use crate::calibrate::Place;
+use crate::codes::BlockCoder;
 use crate::gradient::Gradients;
 use crate::math::{
     Feedback, SecondMoment, Weight, dense_energies, weighted_dense_energies, weighted_row_errors,
@@ -207,14 +208,9 @@ impl Sample {
         let (mut bytes, mut stored) = (vec![0; bytes], vec![0.0; self.values.len()]);
         let weight = self.weight(&self.values);
         match feedback {
-            Some(feedback) => crate::codes::encode(
-                dtype,
-                weight,
-                (feedback, self.sweeps),
-                &mut bytes,
-                &mut stored,
-            )
-            .map_err(|error| UnitError::of_code(&tensor.name, error))?,
+            Some(feedback) => BlockCoder::new(dtype, feedback, None, self.sweeps)
+                .code(weight, &mut bytes, &mut stored)
+                .map_err(|error| UnitError::of_code(&tensor.name, error))?,
             None => {
                 block::encode(dtype, &self.values, &mut bytes).map_err(codec)?;
                 block::decode(dtype, &bytes, &mut stored).map_err(codec)?;

@@ -11,7 +11,7 @@ use super::treatment::SiteInputs;
 use super::{
     Factors, Found, ModelTreatment, Norm, UnitError, classes, outputs, place, weight_name,
 };
-use crate::codes;
+use crate::codes::{self, BlockCoder};
 use crate::math::codes::{BandsEncodeError, ColumnEnergies, Guide, RowFeedback, StripCoder};
 use crate::math::{
     Energies, FactoriseError, Feedback, SecondMoment, Weight, dense_energies,
@@ -33,7 +33,7 @@ pub(super) fn dense(
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
     let feedback = match place(source, unit).filter(|_| codes::has_feedback(dtype)) {
-        Some(place) => treatment.feedback(place, codes::damping(matrix)),
+        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
         None => Ok(None),
     };
     let code = Code {
@@ -42,7 +42,13 @@ pub(super) fn dense(
         sweeps: treatment.effort().work().sweeps,
     };
     all(source, unit, treatment, |member, moment| {
-        encode(source, member, &code, moment)
+        let rows = match code.feedback {
+            Some(_) => {
+                outputs::row_feedback(source, member.matrix, place(source, unit), treatment)?
+            }
+            None => None,
+        };
+        encode(source, member, (&code, rows.as_ref()), moment)
     })
 }
 
@@ -55,7 +61,7 @@ pub(super) fn bands(
 ) -> Result<Factors, UnitError> {
     let matrix = unit.members.first().map(|member| member.matrix);
     let feedback = match place(source, unit) {
-        Some(place) => treatment.feedback(place, codes::damping(matrix)),
+        Some(place) => treatment.feedback(place, treatment.damping(matrix)),
         None => Ok(None),
     };
     let feedback = feedback.map_err(|error| failed(source, unit, error))?;
@@ -157,7 +163,7 @@ struct Code {
 fn encode(
     source: &Ordered<'_>,
     member: &Member,
-    code: &Code,
+    (code, outputs): (&Code, Option<&RowFeedback>),
     moment: Option<SecondMoment<'_>>,
 ) -> Result<(Vec<u8>, [Energies; 2]), UnitError> {
     let role = member.matrix.weight();
@@ -173,6 +179,8 @@ fn encode(
     let mut bytes = vec![0; rows * to_bytes];
     let mut sums = [Energies::default(); 2];
     let (mut values, mut stored) = (Vec::new(), Vec::new());
+    let coder = code.feedback.as_deref();
+    let mut coder = coder.map(|columns| BlockCoder::new(dtype, columns, outputs, code.sweeps));
     for (portion, to) in bytes.chunks_mut(step * to_bytes).enumerate() {
         let (first, here) = (portion * step, to.len() / to_bytes);
         values.resize(here * cols, 0.0);
@@ -185,9 +193,9 @@ fn encode(
             cols,
             values: &values,
         };
-        match &code.feedback {
-            Some(feedback) => {
-                let coded = codes::encode(dtype, weight, (feedback, code.sweeps), to, &mut stored);
+        match &mut coder {
+            Some(coder) => {
+                let coded = coder.code(weight, to, &mut stored);
                 coded.map_err(|error| UnitError::of_code(&tensor.name, error))?;
             }
             None => {

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use htc_formats::model::Site;
+use htc_formats::model::{MatrixId, Site};
 
 use super::{UnitError, dense_weight, weight_name, weight_of};
 use crate::calibrate::{Calibration, Moment, Place};
+use crate::codes;
 use crate::gradient::Gradients;
 use crate::math::{
     AxiomGauge, AxiomOptions, AxiomSlot, DEFAULT_EXPONENT, Energies, FactoriseError, Feedback,
@@ -122,6 +123,7 @@ pub struct ModelTreatment<'a> {
     order: Option<&'a Order>,
     planned: Option<(Ordered<'a>, &'a Plan)>,
     effort: Effort,
+    refined: bool,
     gauges: Kept<Gauge>,
     feedbacks: Kept<Feedback>,
     axioms: Mutex<BTreeMap<usize, MadeAxiom>>,
@@ -184,6 +186,21 @@ impl<'a> ModelTreatment<'a> {
     #[must_use]
     pub fn with_effort(self, effort: Effort) -> Self {
         ModelTreatment { effort, ..self }
+    }
+
+    /// For matrices of which what codes lose is coded beside them.
+    #[must_use]
+    pub fn to_be_refined(self, refined: bool) -> Self {
+        ModelTreatment { refined, ..self }
+    }
+
+    /// The damping of what a matrix reads, for [`feedback`](Self::feedback).
+    pub fn damping(&self, matrix: Option<MatrixId>) -> f64 {
+        let damping = codes::damping(matrix);
+        match self.refined {
+            true => codes::DAMPING_OF_BASES * damping,
+            false => damping,
+        }
     }
 
     /// How much work goes into codes.

@@ -21,7 +21,7 @@ pub use coded::CodedStrip;
 pub use columns::{ColumnEnergies, Columns};
 pub use levels::{Levels, Nearest};
 pub use matrix::{BandsEncodeError, encode_bands};
-pub use rows::{OutputBlock, RowFeedback};
+pub use rows::{Carried, OutputBlock, RowFeedback};
 pub use strip::{Guide, StripCoder};
 pub use trellis::{Start, Viterbi};
 

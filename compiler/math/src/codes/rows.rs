@@ -20,7 +20,7 @@ use crate::FactoriseError;
 use crate::feedback::{SMALLEST_DAMPING, cholesky};
 
 /// Rows that are coded before what they lose is put back by those below.
-pub(super) const STEP: usize = 32;
+const STEP: usize = 32;
 
 /// A square on the diagonal of the second moment of outputs.
 #[derive(Clone, Copy, Debug)]
@@ -106,11 +106,6 @@ impl RowFeedback {
         let found = blocks.find(|of| (of.first..of.first + of.order).contains(&row))?;
         Some((found.first, found.order, &found.moment))
     }
-
-    /// Rows that are coded together: all of a strip where none makes up for another.
-    pub(super) fn step(&self) -> Option<usize> {
-        (!self.blocks.is_empty()).then_some(STEP)
-    }
 }
 
 /// In units of the mean; ones where that is zero.
@@ -173,7 +168,7 @@ impl Block {
 
 /// What rows are to make up for of those above, while a matrix is coded from the top down.
 #[derive(Clone, Debug)]
-pub(super) struct Carried<'a> {
+pub struct Carried<'a> {
     rows: Option<&'a RowFeedback>,
     cols: usize,
     /// The block that is being coded.
@@ -183,6 +178,7 @@ pub(super) struct Carried<'a> {
 }
 
 impl<'a> Carried<'a> {
+    /// For a matrix of so many columns.
     pub fn new(rows: Option<&'a RowFeedback>, cols: usize) -> Carried<'a> {
         Carried {
             rows,
@@ -190,6 +186,13 @@ impl<'a> Carried<'a> {
             block: usize::MAX,
             moved: Vec::new(),
         }
+    }
+
+    /// Rows that are coded before what they lose is put back by those below; `None` where none makes up for another.
+    pub fn step(&self) -> Option<usize> {
+        self.rows
+            .filter(|rows| !rows.blocks.is_empty())
+            .map(|_| STEP)
     }
 
     /// What a row of the matrix is to make up for, of the rows coded so far; `None` where there is nothing.

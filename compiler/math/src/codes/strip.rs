@@ -121,8 +121,7 @@ impl<'a> StripCoder<'a> {
             return Err(length);
         }
         let first = index * STRIP_ROWS;
-        let step = self.guide.rows.and_then(RowFeedback::step);
-        let step = step.unwrap_or(STRIP_ROWS);
+        let step = self.carried.step().unwrap_or(STRIP_ROWS);
         let mut coded = CodedStrip::default();
         let mut ends: Ends = vec![None; cols / QUAD];
         for start in (0..rows.rows).step_by(step) {
