@@ -106,15 +106,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
                 start: prepared.start,
                 uniform: prepared.uniform.as_ref(),
             };
-            // Refined artifacts are tuned as a whole.
-            let wanted = match elastic {
-                Some(_) => ChoiceRequest {
-                    tune: 0,
-                    ..prepared.wanted
-                },
-                None => prepared.wanted,
-            };
-            choose::choose(&inputs, plans, wanted, &work, &clock, watch)
+            choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
         })?;
         let chosen = match &elastic {
             Some(elastic) => elastic.refine(&prepared, &inputs, chosen, (&work, &clock), watch)?,

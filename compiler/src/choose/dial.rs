@@ -8,20 +8,21 @@ use super::request::ChoiceRequest;
 use super::{Chosen, TrialError};
 use crate::calibrate::windows::HeldOut;
 use crate::event::Watch;
-use crate::make::Inputs;
 use crate::make::work::Work;
+use crate::make::{Built, Inputs};
 use crate::system::clock::StageClock;
 
 /// Points of a dial that are measured: both ends, and those between at equal distances.
 pub const DIAL_POINTS: usize = 5;
 
-/// Tunes the norms of an artifact with refinements for all of it, on what decides.
+/// Tunes the norms of an artifact with refinements for all of it and for its bases, on what decides.
 ///
 /// # Errors
 /// [`TrialError`].
 pub fn tune_whole(
     inputs: &Inputs,
     chosen: &mut Chosen,
+    bases: &Built,
     steps: usize,
     work: &Work,
     clock: &StageClock,
@@ -32,7 +33,7 @@ pub fn tune_whole(
         return Ok(());
     };
     let bench = Bench::new(inputs, work, clock, watch)?;
-    let (better, tuning) = bench.tuned_whole(&chosen.built, steps, &windows)?;
+    let (better, tuning) = bench.tuned_whole((&chosen.built, bases), steps, &windows)?;
     if let Some(better) = better {
         chosen.built = better;
     }

@@ -27,7 +27,7 @@ impl Bench<'_> {
         wanted: ChoiceRequest,
         windows: &Windows,
     ) -> Result<(Built, Option<Tuning>), TrialError> {
-        let Some((mut course, better)) = self.course(&built, wanted.tune, windows)? else {
+        let Some((mut course, better)) = self.course((&built, None), wanted.tune, windows)? else {
             return Ok((built, None));
         };
         course.kl_before = candidate.distance.kl;
@@ -61,11 +61,12 @@ impl Bench<'_> {
     /// that decide and the bases alone lose at most [`BASES_LOSE`] there.
     pub(super) fn tuned_whole(
         &self,
-        built: &Built,
+        (built, bases): (&Built, &Built),
         steps: usize,
         windows: &Windows,
     ) -> Result<(Option<Built>, Option<Tuning>), TrialError> {
-        let Some((mut course, better)) = self.course(built, steps, windows)? else {
+        let found = self.course((built, Some(bases)), steps, windows)?;
+        let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
         let whole = |of: &Built| Ok::<_, TrialError>(self.measure_built(of, windows)?.1.kl);
@@ -94,7 +95,7 @@ impl Bench<'_> {
     /// calibration.
     fn course(
         &self,
-        built: &Built,
+        (built, bases): (&Built, Option<&Built>),
         steps: usize,
         windows: &Windows,
     ) -> Result<Option<(Tuning, Option<Built>)>, TrialError> {
@@ -102,9 +103,11 @@ impl Bench<'_> {
             return Ok(None);
         };
         let made = self.made(built.key)?;
+        let bases = bases.map(|bases| self.made(bases.key)).transpose()?;
         let course = Course {
             source: self.source(),
             made: &made,
+            bases: bases.as_deref(),
             calibration,
             held_out: windows,
             steps,

@@ -111,7 +111,7 @@ impl Elastic {
         if found.is_empty() {
             return Ok(chosen);
         }
-        chosen.built = clock.during(Stage::Factorise, || {
+        let refined = clock.during(Stage::Factorise, || {
             inputs.refined(
                 &chosen.built,
                 &chosen.plan,
@@ -120,9 +120,10 @@ impl Elastic {
                 watch,
             )
         })?;
+        let bases = std::mem::replace(&mut chosen.built, refined);
         let steps = prepared.wanted.tune;
         if steps > 0 {
-            tune_whole(inputs, &mut chosen, steps, work, clock, watch)?;
+            tune_whole(inputs, &mut chosen, &bases, steps, work, clock, watch)?;
         }
         measure_dial(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
         Ok(chosen)

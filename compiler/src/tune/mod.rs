@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{Mixture, Windows};
 use crate::event::{Event, Watch};
-use crate::gradient::distil::{Distillation, Norms};
+use crate::gradient::distil::{Distillation, Expected, Norms};
 use crate::make::Artifact;
 use crate::request::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
@@ -35,7 +35,7 @@ pub use state::Point;
 use state::State;
 
 /// Changes with what a step does: what another version kept is not gone on with.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What windows are drawn by.
 const SEED: u64 = 0x7475_6e69_6e67;
@@ -59,6 +59,8 @@ pub struct Course<'a> {
     pub source: &'a Model,
     /// What was made of it.
     pub made: &'a Model,
+    /// The same without its refinements, where it has some.
+    pub bases: Option<&'a Model>,
     /// The text that steps are taken on.
     pub calibration: &'a Calibration,
     /// The text that says whether they gain.
@@ -170,23 +172,26 @@ impl Course<'_> {
         watch.tell(Event::Tuning(self.steps.saturating_sub(state.step)));
         if !self.is_over(&state) {
             let cpu = Cpu::with_threads(self.threads)?;
-            let models = [self.source, self.made];
-            let mut pair = Distillation::new(models, cpu, self.context(), watch);
-            let expected = pair.expected(held_out.tokens_at(0..held_out.tokens()))?;
+            let made = [Some(self.made), self.bases].into_iter().flatten();
+            let pairs = made.map(|made| {
+                Distillation::new([self.source, made], cpu.clone(), self.context(), watch)
+            });
+            let mut ends = Ends(pairs.collect());
+            let expected = ends.expected(&held_out)?;
             let every = self.steps.div_ceil(MEASUREMENTS).max(1);
             while !self.is_over(&state) {
                 if state.trace.is_empty() {
-                    state.measured(pair.divergence(&held_out, &expected, &base)?);
+                    ends.measure(&mut state, (&held_out, &expected), &base)?;
                 }
                 let norms = changed(&base, &state.change);
-                let (_, gradients) = pair.gradients(&self.batch(state.step), &norms)?;
+                let gradients = ends.gradients(&self.batch(state.step), &norms)?;
                 // With respect to the relative changes.
                 let numbers = base.values.iter().flatten();
-                let pairs = gradients.into_iter().flatten().zip(numbers);
+                let pairs = gradients.into_iter().zip(numbers);
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
                 if state.step.is_multiple_of(every) || state.step == self.steps {
                     let norms = changed(&base, &state.change);
-                    state.measured(pair.divergence(&held_out, &expected, &norms)?);
+                    ends.measure(&mut state, (&held_out, &expected), &norms)?;
                 }
                 artifact.keep_state(&name, &state.to_bytes())?;
                 watch.done(&format!("tuning, step {}", state.step))?;
@@ -213,6 +218,54 @@ impl Course<'_> {
 
     fn is_over(&self, state: &State) -> bool {
         state.step >= self.steps || state.waiting() >= PATIENCE
+    }
+}
+
+/// An artifact, and the same without refinements where it has some, each beside the source.
+struct Ends<'a>(Vec<Distillation<'a>>);
+
+impl Ends<'_> {
+    /// What the source thinks of windows.
+    fn expected(&mut self, windows: &Windows) -> Result<Option<Expected>, TuneError> {
+        let tokens = windows.tokens_at(0..windows.tokens());
+        let expected = self.0.first_mut().map(|pair| pair.expected(tokens));
+        Ok(expected.transpose()?)
+    }
+
+    /// Measures them with these norms.
+    fn measure(
+        &mut self,
+        state: &mut State,
+        (windows, expected): (&Windows, &Option<Expected>),
+        norms: &Norms,
+    ) -> Result<(), TuneError> {
+        let mut found = Vec::with_capacity(self.0.len());
+        if let Some(expected) = expected {
+            for pair in &mut self.0 {
+                found.push(pair.divergence(windows, expected, norms)?);
+            }
+        }
+        state.measured(found.first().copied().unwrap_or(0.0), found.get(1).copied());
+        Ok(())
+    }
+
+    /// The gradients of the divergence with respect to each number; of both ends the sum of those of their logarithms,
+    /// so that neither is tuned at the cost of the other.
+    fn gradients(&mut self, tokens: &[u32], norms: &Norms) -> Result<Vec<f64>, TuneError> {
+        let mut sums = vec![0.0; norms.count()];
+        let alone = self.0.len() == 1;
+        for pair in &mut self.0 {
+            let (kl, gradients) = pair.gradients(tokens, norms)?;
+            let by = match alone || kl <= 0.0 {
+                true => 1.0,
+                false => 1.0 / kl,
+            };
+            let numbers = gradients.iter().flatten();
+            sums.iter_mut()
+                .zip(numbers)
+                .for_each(|(sum, g)| *sum += by * g);
+        }
+        Ok(sums)
     }
 }
 

@@ -22,6 +22,17 @@ pub struct Point {
     pub step: usize,
     /// Mean divergence from the source, nats.
     pub kl: f64,
+    /// That of the bases alone, where there are refinements beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bases: Option<f64>,
+}
+
+impl Point {
+    /// What is to become small: of an artifact with refinements both of its ends count, by what they are relative to
+    /// what they were.
+    fn loss(&self) -> f64 {
+        self.kl.max(0.0) * self.bases.map_or(1.0, |kl| kl.max(0.0))
+    }
 }
 
 /// Where a descent is. All vectors are of the numbers that are tuned, one after the other.
@@ -61,7 +72,10 @@ impl State {
 
     /// The point where least was measured; of equal ones the first.
     pub fn least(&self) -> Option<Point> {
-        let smaller = |best: Point, point: &Point| if point.kl < best.kl { *point } else { best };
+        let smaller = |best: Point, point: &Point| match point.loss() < best.loss() {
+            true => *point,
+            false => best,
+        };
         let (first, others) = self.trace.split_first()?;
         Some(others.iter().fold(*first, smaller))
     }
@@ -73,9 +87,9 @@ impl State {
     }
 
     /// Takes in what was measured here.
-    pub fn measured(&mut self, kl: f64) {
+    pub fn measured(&mut self, kl: f64, bases: Option<f64>) {
         let step = self.step;
-        self.trace.push(Point { step, kl });
+        self.trace.push(Point { step, kl, bases });
         if self.least().is_some_and(|least| least.step == step) {
             self.best.clone_from(&self.change);
         }
@@ -155,9 +169,9 @@ mod tests {
     #[test]
     fn a_state_survives_its_bytes_and_others_are_none() {
         let mut state = State::new(3);
-        state.measured(0.1 + 0.2);
+        state.measured(0.1 + 0.2, None);
         state.descend([1.0, -1e-12, 0.0], 10);
-        state.measured(0.2);
+        state.measured(0.2, None);
         let bytes = state.to_bytes();
         assert!(bytes.len() <= State::most_bytes(3, 10));
         assert_eq!(State::of_bytes(&bytes, 3), Some(state));
@@ -195,11 +209,30 @@ mod tests {
         let mut state = State::new(1);
         for (change, kl) in [(0.0, 0.5), (0.1, 0.4), (0.2, 0.4), (0.3, 0.6)] {
             state.change[0] = change;
-            state.measured(kl);
+            state.measured(kl, None);
             state.step += 1;
         }
         assert_eq!(state.best, [0.1]);
-        assert_eq!(state.least(), Some(Point { step: 1, kl: 0.4 }));
+        assert_eq!(
+            state.least(),
+            Some(Point {
+                step: 1,
+                kl: 0.4,
+                bases: None
+            })
+        );
         assert_eq!(state.waiting(), 2);
+    }
+
+    #[test]
+    fn what_bases_lose_counts_against_what_all_gains() {
+        let mut state = State::new(1);
+        state.measured(0.4, Some(1.0));
+        state.step = 1;
+        state.measured(0.3, Some(1.5));
+        assert_eq!(state.least().map(|point| point.step), Some(0));
+        state.step = 2;
+        state.measured(0.3, Some(1.2));
+        assert_eq!(state.least().map(|point| point.step), Some(2));
     }
 }
