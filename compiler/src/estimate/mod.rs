@@ -140,7 +140,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
-        tune: stages::tuning(source, tune, speed, threads),
+        tune: stages::tuning(source, stages::steps_in_all(options, tune), speed, threads),
     };
     let tuning = match (tune, calibration) {
         (0, _) | (_, None) => 0,

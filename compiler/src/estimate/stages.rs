@@ -215,6 +215,14 @@ pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) ->
 /// Candidates for the file of a limit, mostly.
 const SEARCHED: f64 = 7.0;
 
+/// Steps of tuning as many as one model takes: the bases of an elastic artifact are tuned alone, and then beside all of it.
+pub(super) fn steps_in_all(options: &CompileOptions, steps: usize) -> usize {
+    match options.planes {
+        2 => 3 * steps,
+        _ => steps,
+    }
+}
+
 /// What is expected of a compilation with the method quantise before any of its work; `None` of others, and of
 /// plans that are read.
 pub(crate) fn before(
@@ -225,6 +233,7 @@ pub(crate) fn before(
     let (effort, codes, steps) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
+            let steps = steps_in_all(options, steps);
             (request.effort.work(), request.codes, steps)
         }
         _ => return None,
