@@ -81,8 +81,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let measured = if measures { plan.units() } else { &[] };
     let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
-    // Codes by bands look at them, whoever made the plan.
-    let goes_back = made_with_gradients(options) || plan.has_bands();
+    // Codes look at them, whoever made the plan.
+    let goes_back = made_with_gradients(options) || plan.reads_gradients();
     let back = match (goes_back, calibration) {
         (true, Some(found)) => gradient::needed_memory(&source.hyper, found.context),
         _ => 0,
@@ -140,13 +140,15 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
             2.0 * times * forward_seconds(source, tokens, threads, true).unwrap_or(0.0)
         }),
-        tune: stages::tuning(source, stages::steps_in_all(options, tune), speed, threads),
+        tune: stages::tunings(options) * stages::tuning(source, tune, speed, threads),
     };
     let tuning = match (tune, calibration) {
         (0, _) | (_, None) => 0,
         (_, Some(found)) => {
             let (hyper, context) = (&source.hyper, found.context);
-            gradient::needed_memory(hyper, context) + tune::memory(hyper, context)
+            // What both ends of an elastic artifact are executed with stays while the other is.
+            let ends = u64::from(options.planes);
+            ends * gradient::needed_memory(hyper, context) + tune::memory(hyper, context)
         }
     };
     let peak_memory = calibrated + memory.max(tuning);
@@ -292,7 +294,7 @@ fn working(unit: &UnitPlan) -> u64 {
     let decomposition = match unit.form {
         Form::Kept => return 0,
         // Some rows at a time; the result is counted where it waits.
-        Form::Dense { .. } => return ENCODED + results(unit),
+        Form::Dense { .. } => return together(unit, CARRIED) + ENCODED + results(unit),
         Form::Bands { .. } => return banded(unit) + ENCODED + results(unit),
         Form::LowRank { .. } | Form::Residual { .. } if svd => {
             8 * (2 * rows * cols + 8 * rows.min(cols).pow(2))
@@ -314,15 +316,25 @@ fn working(unit: &UnitPlan) -> u64 {
 /// stored; and two products of columns.
 fn banded(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
+    4 * rows * cols + together(unit, CARRIED + 4) + 4 * 4 * cols * cols
+}
+
+/// Numbers for each weight of rows that make up for each other: what they carry.
+const CARRIED: u64 = 1;
+
+/// What makes rows make up for each other: the second moment of the gradients at them, and so many numbers for each of
+/// their weights.
+fn together(unit: &UnitPlan, numbers: u64) -> u64 {
+    let (_, cols) = shape(unit);
     let members = unit.members.iter();
     let largest = members.map(|member| match member.matrix {
         MatrixId::Slot { .. } => {
             let together = gradient::outputs_together(member.rows) as u64;
-            16 * together * together + 4 * 5 * together * cols
+            16 * together * together + 4 * numbers * together * cols
         }
         MatrixId::Embedding | MatrixId::Head => 0,
     });
-    4 * rows * cols + largest.max().unwrap_or(0) + 4 * 4 * cols * cols
+    largest.max().unwrap_or(0)
 }
 
 fn panels(rows: u64, cols: u64) -> u64 {

@@ -171,25 +171,35 @@ pub fn coded(unit: &UnitPlan) -> Option<f64> {
         Form::Bands { codes } => (codes.mean(|code| search(code.kind())), true),
         _ => return None,
     };
-    let along = |member: &Member| match is_banded {
-        true => along_rows(member),
+    let fit = |member: &Member| match is_banded {
+        true => fit_of_columns(member),
         false => 0.0,
     };
     let members = unit.members.iter();
-    let all = members.map(|member| coded_member(member, of_number) + along(member));
+    let all = members.map(|m| coded_member(m, of_number) + along_rows(m) + fit(m));
     Some(all.sum())
 }
 
-/// Multiplications for making rows make up for those above: the factor of the second moment of the gradients at
-/// them, what is carried, and the fit of columns.
-fn along_rows(member: &Member) -> f64 {
-    let (rows, cols) = (member.rows as f64, member.cols as f64);
-    let together = match member.matrix {
+/// Rows that make up for each other.
+fn rows_together(member: &Member) -> f64 {
+    match member.matrix {
         MatrixId::Slot { .. } => gradient::outputs_together(member.rows) as f64,
         MatrixId::Embedding | MatrixId::Head => 0.0,
-    };
-    let fit = 2.0 * rows * cols * (cols + together) + cols.powi(3);
-    rows * together * (together + 0.5 * cols) + fit
+    }
+}
+
+/// Multiplications for making rows make up for those above: the factor of the second moment of the gradients at
+/// them, and what is carried.
+fn along_rows(member: &Member) -> f64 {
+    let (rows, cols) = (member.rows as f64, member.cols as f64);
+    let together = rows_together(member);
+    rows * together * (together + 0.5 * cols)
+}
+
+/// Multiplications for the scales of columns that fit all codes.
+fn fit_of_columns(member: &Member) -> f64 {
+    let (rows, cols) = (member.rows as f64, member.cols as f64);
+    2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3)
 }
 
 /// The same of one matrix, and what its error takes.
@@ -215,11 +225,11 @@ pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) ->
 /// Candidates for the file of a limit, mostly.
 const SEARCHED: f64 = 7.0;
 
-/// Steps of tuning as many as one model takes: the bases of an elastic artifact are tuned alone, and then beside all of it.
-pub(super) fn steps_in_all(options: &CompileOptions, steps: usize) -> usize {
+/// How many times as long tuning takes as that of one model: bases are tuned alone, then both ends at once.
+pub(super) fn tunings(options: &CompileOptions) -> f64 {
     match options.planes {
-        2 => 3 * steps,
-        _ => steps,
+        2 => 3.0,
+        _ => 1.0,
     }
 }
 
@@ -233,7 +243,6 @@ pub(crate) fn before(
     let (effort, codes, steps) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
-            let steps = steps_in_all(options, steps);
             (request.effort.work(), request.codes, steps)
         }
         _ => return None,
@@ -269,7 +278,7 @@ pub(crate) fn before(
         plan: curves(source, (effort, codes), speed, threads),
         factorise: candidates * once,
         measure: 2.0 * measure.unwrap_or(0.0),
-        tune: tuning(source, steps, speed, threads),
+        tune: tunings(options) * tuning(source, steps, speed, threads),
     })
 }
 

@@ -13,13 +13,9 @@ use crate::make::Inputs;
 use crate::make::work::Work;
 use crate::plan::{self, Budget, Method, PlanError, Refinement};
 use crate::profile::{self, Measured};
-use crate::request::{CodeKinds, CompileOptions, Planning};
+use crate::request::{BASES, CodeKinds, CompileOptions, Planning};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::bytes_for_people;
-
-/// The part of the bytes that the bases take. Less, and the whole is further from an artifact without planes; more, and
-/// there is less to leave out.
-const BASES: f64 = 0.6;
 
 /// Times that refinements are planned with what the ones before left over.
 const TURNS: usize = 4;

@@ -26,7 +26,7 @@ use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::report::Foreseen;
 use crate::request::{
-    CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
+    BASES, CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
     TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
@@ -266,7 +266,13 @@ pub(super) fn prepare(
     // that is replaced stays until the new one is complete.
     let candidates = wanted.candidates();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2) as u64;
-    let needed = (at_a_time * artifact_bytes).saturating_sub(Work::bytes(&options.output));
+    // Of an elastic artifact the bases are there, and all of it, not tuned and tuned.
+    let wholes = match options.planes {
+        2 => 2.0 * artifact_bytes as f64 / BASES,
+        _ => 0.0,
+    };
+    let needed = at_a_time * artifact_bytes + wholes as u64;
+    let needed = needed.saturating_sub(Work::bytes(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
             path: options.output.clone(),
@@ -391,7 +397,7 @@ pub fn plan(
         .map_or_else(|(asked, _)| asked, Plan::request);
     let order = order::found(source, asked, calibration.as_ref(), threads, watch)?;
     let by_gradients = match &known {
-        Ok(plan) => plan.has_bands(),
+        Ok(plan) => plan.reads_gradients(),
         Err((request, _)) => request.method == Method::Quantise,
     };
     let gradients = match options.filter(|_| by_gradients) {

@@ -416,10 +416,15 @@ impl Plan {
         self.request.order == Some(OrderArg::On)
     }
 
-    /// Whether any matrix gets codes by bands.
-    pub fn has_bands(&self) -> bool {
-        let mut forms = self.units.iter().map(|unit| &unit.form);
-        forms.any(|form| matches!(form, Form::Bands { .. }))
+    /// Whether what errors at the outputs cost is looked at when it is carried out: by bands, and by types of GGUF
+    /// where all matrices get codes.
+    pub fn reads_gradients(&self) -> bool {
+        let quantises = self.request.method == Method::Quantise;
+        self.units.iter().any(|unit| match &unit.form {
+            Form::Bands { .. } => true,
+            Form::Dense { weight } => quantises && crate::codes::has_feedback(*weight),
+            _ => false,
+        })
     }
 
     /// Says how weights are to be treated when the plan is carried out.

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use super::{CalibrationOptions, Goal, Request, Target, TreatmentRequest};
 use crate::system::disk::same_place;
 
+/// The part of an elastic artifact's bytes that its bases take. Less, and the whole is further from an artifact without
+/// planes; more, and there is less to leave out.
+pub(crate) const BASES: f64 = 0.6;
+
 /// What to compile.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -34,6 +34,7 @@ pub use calibration::{
     CalibrationOptions, CalibrationText, DEFAULT_CONTEXT, DEFAULT_LOCK_TIMEOUT, DEFAULT_TOKENS,
     TextSource,
 };
+pub(crate) use compile::BASES;
 pub use compile::{CompileOptions, Planning};
 pub use effort::{Effort, Work};
 pub use goal::{Goal, Limit, Preset};

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use htc_formats::bands::{Kind, Layout};
 use htc_formats::model::Role;
+use htc_formats::source::ModelFile;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::{demo, shared, words};
 use htc_tests::{Htc, Scratch, TinyModel, htc};
@@ -204,6 +205,51 @@ fn threads_and_plans_give_the_same_bytes() {
             .collect()
     };
     assert_eq!(forms(&planned), forms(&report));
+}
+
+/// Types of GGUF as well are coded by what errors of rows cost, whoever made the plan.
+#[test]
+fn a_plan_of_types_gives_the_matrices_of_its_compilation() {
+    let scratch = Scratch::new();
+    let asked = ["--file-size", "4MB", "--codes", "gguf"];
+    compile(&scratch, "direct.htz", &asked).run().ok();
+    let plan = scratch.path("plan.json");
+    let calibration = || {
+        let text = demo("alice.txt");
+        let cache = scratch.path("cache");
+        [
+            "--calibration".into(),
+            text,
+            "--cache".into(),
+            cache,
+            "--calibration-tokens".into(),
+            "8192".into(),
+        ]
+    };
+    let model = demo("reference-7m-f16.gguf");
+    htc!["plan", &model, "-o", &plan, "--method", "quantise"]
+        .args(asked)
+        .args(["--effort", "fast"])
+        .args(calibration())
+        .run()
+        .ok();
+    htc!["compile", &model, "-o", scratch.path("planned.htz")]
+        .args([
+            "--tune".as_ref(),
+            "0".as_ref(),
+            "--plan".as_ref(),
+            plan.as_path(),
+        ])
+        .args(calibration())
+        .run()
+        .ok();
+    let file = |name: &str| ModelFile::open(&scratch.path(name)).unwrap();
+    let (direct, planned) = (file("direct.htz"), file("planned.htz"));
+    for (one, other) in direct.tensors.iter().zip(&planned.tensors) {
+        assert_eq!((one.role, one.dtype), (other.role, other.dtype));
+        assert!(direct.bytes(one) == planned.bytes(other), "{}", one.role);
+    }
+    assert_eq!(direct.tensors.len(), planned.tensors.len());
 }
 
 /// What a text teaches about inputs makes codes better that are as large.
