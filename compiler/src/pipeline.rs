@@ -95,7 +95,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             tokenizer: &prepared.tokenizer,
             measured: prepared.measured,
             tuned: prepared.wanted.tune > 0,
-            refined: elastic.is_some(),
+            to_be_refined: elastic.is_some(),
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
@@ -264,7 +264,7 @@ pub fn search(
         tokenizer: &tokenizer(source)?,
         measured: wanted.measures(calibration),
         tuned: false,
-        refined: false,
+        to_be_refined: false,
         threads,
     };
     let work = Work::open(scratch, watch)?;

@@ -33,11 +33,14 @@ pub fn tune_whole(
         return Ok(());
     };
     let bench = Bench::new(inputs, work, clock, watch)?;
-    let (better, tuning) = bench.tuned_whole((&chosen.built, bases), steps, &windows)?;
+    let before = chosen.tuning.take();
+    let found = bench.tuned_whole((&chosen.built, bases, before.as_ref()), steps, &windows)?;
+    let (better, tuning) = found;
     if let Some(better) = better {
         chosen.built = better;
     }
     chosen.tuning = tuning;
+    chosen.tuning_of_bases = before;
     chosen.choosing = windows.count();
     Ok(())
 }

@@ -62,6 +62,8 @@ pub struct Chosen {
     pub trials: Vec<Trial>,
     /// How its norms were tuned; `None` where that was not asked for.
     pub tuning: Option<Tuning>,
+    /// The same of the bases of an elastic artifact, before that.
+    pub tuning_of_bases: Option<Tuning>,
     /// What it is at parts of its bytes, from its bases alone on; empty where nothing is refined.
     pub dial: Vec<DialPoint>,
     /// What was to be reached, as it is typed; `None` where there was no limit.
@@ -181,6 +183,7 @@ pub fn choose(
         choosing,
         trials,
         tuning,
+        tuning_of_bases: None,
         dial: Vec::new(),
         limit: (!limit.is_none()).then(|| limit.to_string()),
         notes,
@@ -268,6 +271,7 @@ fn unmeasured(
         choosing: 0,
         trials: Vec::new(),
         tuning: None,
+        tuning_of_bases: None,
         dial: Vec::new(),
         limit: None,
         notes,

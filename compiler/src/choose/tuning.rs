@@ -14,7 +14,8 @@ use crate::measure::{Distance, Evaluation};
 use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
 
-/// The part of their divergence that bases may have when norms are tuned for all of an artifact.
+/// What bases may lose at most when norms are tuned for all of an artifact, in parts of what they lose with norms of
+/// their own.
 const BASES_LOSE: f64 = 1.05;
 
 impl Bench<'_> {
@@ -61,11 +62,12 @@ impl Bench<'_> {
     /// that decide and the bases alone lose at most [`BASES_LOSE`] there.
     pub(super) fn tuned_whole(
         &self,
-        (built, bases): (&Built, &Built),
+        (built, of_bases, before): (&Built, &Built, Option<&Tuning>),
         steps: usize,
         windows: &Windows,
     ) -> Result<(Option<Built>, Option<Tuning>), TrialError> {
-        let found = self.course((built, Some(bases)), steps, windows)?;
+        let steps_before = before.map_or(0, |course| course.kept);
+        let found = self.course((built, Some((of_bases, steps_before))), steps, windows)?;
         let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
@@ -92,10 +94,10 @@ impl Bench<'_> {
     }
 
     /// How the norms of an artifact are tuned, and the artifact that has them where any step gained; `None` without a
-    /// calibration.
+    /// calibration. Of one with refinements the bases count as well, of which the norms have as many steps behind them.
     fn course(
         &self,
-        (built, bases): (&Built, Option<&Built>),
+        (built, bases): (&Built, Option<(&Built, usize)>),
         steps: usize,
         windows: &Windows,
     ) -> Result<Option<(Tuning, Option<Built>)>, TrialError> {
@@ -103,7 +105,8 @@ impl Bench<'_> {
             return Ok(None);
         };
         let made = self.made(built.key)?;
-        let bases = bases.map(|bases| self.made(bases.key)).transpose()?;
+        let steps_before = bases.map_or(0, |(_, steps)| steps);
+        let bases = bases.map(|(bases, _)| self.made(bases.key)).transpose()?;
         let course = Course {
             source: self.source(),
             made: &made,
@@ -122,7 +125,7 @@ impl Bench<'_> {
         let at = |step: usize| course.trace.iter().find(|point| point.step == step);
         let kl = |step| at(step).map_or(0.0, |point| point.kl.max(0.0));
         let record = TuningRecord {
-            steps: course.kept as u64,
+            steps: (steps_before + course.kept) as u64,
             kl_before: kl(0),
             kl_after: kl(course.kept),
         };

@@ -63,8 +63,8 @@ pub struct Inputs<'a> {
     pub measured: bool,
     /// Whether the one that is chosen will be tuned, which all have room to say.
     pub tuned: bool,
-    /// Whether what its matrices lose will be coded beside them.
-    pub refined: bool,
+    /// Whether what its matrices lose is to be coded beside them, where a byte gains enough by that.
+    pub to_be_refined: bool,
     /// Threads that factorise.
     pub threads: usize,
 }
@@ -119,7 +119,7 @@ impl Inputs<'_> {
             gradients,
             depth_sink,
             tokenizer,
-            refined,
+            to_be_refined,
             // In the manifest.
             order: _,
             measured: _,
@@ -158,7 +158,7 @@ impl Inputs<'_> {
         let named = format!(
             "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
              source {digest} {container:?}\ncalibration {calibration:?} {gradients:?}\ndepth sink {depth_sink:?}\n\
-             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort} refined {refined}\n{section}\n{manifest}",
+             gauge {gauge} sink {sink} bias {bias} shrinkage {shrinkage} effort {effort} refined {to_be_refined}\n{section}\n{manifest}",
             env!("CARGO_PKG_VERSION"),
             htc_kernels::cpu::instruction_set(),
         );
@@ -289,7 +289,7 @@ impl Inputs<'_> {
         let (done, ordered) = (writing.done.clone(), writing.source);
         let treatment = ModelTreatment::new(treatment, self.calibration)
             .with_gradients(self.gradients)
-            .to_be_refined(self.refined)
+            .to_be_refined(self.to_be_refined)
             .of_plan(ordered, plan);
         let open = |layer: usize| {
             let open = (0..jobs.len()).filter(|&index| !done[index]);

@@ -71,7 +71,11 @@ impl Inputs<'_> {
             (false, _) | (_, []) => Vec::new(),
             (true, _) => vec![DialPoint::default(); points],
         };
-        layout::reserve_tuning(draft, self.tuned)
+        // Of bases that were tuned that stays of record until all of it is.
+        match draft.provenance.tuning {
+            Some(_) => draft,
+            None => layout::reserve_tuning(draft, self.tuned),
+        }
     }
 
     /// Makes the artifact that has these refinements, with room for so many points of its dial, and is else as one

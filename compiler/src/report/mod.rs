@@ -64,6 +64,9 @@ pub struct Report {
     /// How its norms were tuned; absent where that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
+    /// The same of the bases of an elastic artifact alone, in front of that; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning_of_bases: Option<Tuning>,
     /// What an elastic artifact is at parts of its bytes; absent where there is one plane, or nothing was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<DialPoint>,
@@ -195,6 +198,7 @@ impl Report {
             trials: chosen.trials,
             foreseen,
             tuning: chosen.tuning,
+            tuning_of_bases: chosen.tuning_of_bases,
             dial: chosen.dial,
             plan: record,
             threads: options.threads,
@@ -248,6 +252,9 @@ impl fmt::Display for Report {
         if let Some(calibration) = &self.calibration {
             write!(f, "\n{calibration}\n")?;
             choose::show_trials(f, &self.trials, self.limit.as_deref())?;
+            if let Some(tuning) = &self.tuning_of_bases {
+                writeln!(f, "  bases tuned {tuning}")?;
+            }
             if let Some(tuning) = &self.tuning {
                 writeln!(f, "  tuned       {tuning}")?;
                 tune = format!("tune {:.2}, ", self.seconds.tune);

@@ -172,12 +172,14 @@ impl Course<'_> {
         watch.tell(Event::Tuning(self.steps.saturating_sub(state.step)));
         if !self.is_over(&state) {
             let cpu = Cpu::with_threads(self.threads)?;
-            let made = [Some(self.made), self.bases].into_iter().flatten();
-            let pairs = made.map(|made| {
-                Distillation::new([self.source, made], cpu.clone(), self.context(), watch)
-            });
-            let mut ends = Ends(pairs.collect());
-            let expected = ends.expected(&held_out)?;
+            let beside =
+                |made| Distillation::new([self.source, made], cpu.clone(), self.context(), watch);
+            let mut ends = Ends {
+                whole: beside(self.made),
+                bases: self.bases.map(beside),
+            };
+            let tokens = held_out.tokens_at(0..held_out.tokens());
+            let expected = ends.whole.expected(tokens)?;
             let every = self.steps.div_ceil(MEASUREMENTS).max(1);
             while !self.is_over(&state) {
                 if state.trace.is_empty() {
@@ -222,48 +224,37 @@ impl Course<'_> {
 }
 
 /// An artifact, and the same without refinements where it has some, each beside the source.
-struct Ends<'a>(Vec<Distillation<'a>>);
+struct Ends<'a> {
+    whole: Distillation<'a>,
+    bases: Option<Distillation<'a>>,
+}
 
 impl Ends<'_> {
-    /// What the source thinks of windows.
-    fn expected(&mut self, windows: &Windows) -> Result<Option<Expected>, TuneError> {
-        let tokens = windows.tokens_at(0..windows.tokens());
-        let expected = self.0.first_mut().map(|pair| pair.expected(tokens));
-        Ok(expected.transpose()?)
-    }
-
     /// Measures them with these norms.
     fn measure(
         &mut self,
         state: &mut State,
-        (windows, expected): (&Windows, &Option<Expected>),
+        (windows, expected): (&Windows, &Expected),
         norms: &Norms,
     ) -> Result<(), TuneError> {
-        let mut found = Vec::with_capacity(self.0.len());
-        if let Some(expected) = expected {
-            for pair in &mut self.0 {
-                found.push(pair.divergence(windows, expected, norms)?);
-            }
-        }
-        state.measured(found.first().copied().unwrap_or(0.0), found.get(1).copied());
+        let whole = self.whole.divergence(windows, expected, norms)?;
+        let bases = self.bases.as_mut();
+        let bases = bases.map(|bases| bases.divergence(windows, expected, norms));
+        state.measured(whole, bases.transpose()?);
         Ok(())
     }
 
     /// The gradients of the divergence with respect to each number; of both ends the sum of those of their logarithms,
     /// so that neither is tuned at the cost of the other.
     fn gradients(&mut self, tokens: &[u32], norms: &Norms) -> Result<Vec<f64>, TuneError> {
-        let mut sums = vec![0.0; norms.count()];
-        let alone = self.0.len() == 1;
-        for pair in &mut self.0 {
-            let (kl, gradients) = pair.gradients(tokens, norms)?;
-            let by = match alone || kl <= 0.0 {
-                true => 1.0,
-                false => 1.0 / kl,
-            };
-            let numbers = gradients.iter().flatten();
-            sums.iter_mut()
-                .zip(numbers)
-                .for_each(|(sum, g)| *sum += by * g);
+        let (kl, gradients) = self.whole.gradients(tokens, norms)?;
+        let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
+        if let Some(bases) = &mut self.bases {
+            let (of_bases, gradients) = bases.gradients(tokens, norms)?;
+            // A divergence of nothing has gradients of nothing.
+            let [whole, bases] = [kl, of_bases].map(|kl| 1.0 / kl.max(f64::MIN_POSITIVE));
+            let pairs = sums.iter_mut().zip(gradients.into_iter().flatten());
+            pairs.for_each(|(sum, g)| *sum = whole * *sum + bases * g);
         }
         Ok(sums)
     }

@@ -171,7 +171,7 @@ mod tests {
         let mut state = State::new(3);
         state.measured(0.1 + 0.2, None);
         state.descend([1.0, -1e-12, 0.0], 10);
-        state.measured(0.2, None);
+        state.measured(0.2, Some(1.0 / 3.0));
         let bytes = state.to_bytes();
         assert!(bytes.len() <= State::most_bytes(3, 10));
         assert_eq!(State::of_bytes(&bytes, 3), Some(state));

@@ -188,7 +188,8 @@ impl<'a> ModelTreatment<'a> {
         ModelTreatment { effort, ..self }
     }
 
-    /// For matrices of which what codes lose is coded beside them.
+    /// For the bases of an elastic artifact: what their codes lose is coded beside them where a byte gains enough by that,
+    /// which nobody knows yet.
     #[must_use]
     pub fn to_be_refined(self, refined: bool) -> Self {
         ModelTreatment { refined, ..self }
@@ -421,4 +422,21 @@ fn axiom_of_layer(
         }
     })?;
     Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bases_are_coded_with_more_damping() {
+        let embedding = Some(MatrixId::Embedding);
+        for matrix in [None, embedding] {
+            let of = |refined| {
+                let treatment = ModelTreatment::default().to_be_refined(refined);
+                treatment.damping(matrix)
+            };
+            assert_eq!(of(true), codes::DAMPING_OF_BASES * of(false));
+        }
+    }
 }

@@ -157,13 +157,15 @@ fn what_is_in_use_is_added_to_the_bases() {
 fn threads_and_an_end_at_any_time_give_the_same_elastic_bytes() {
     let scratch = Scratch::new();
     let started = Instant::now();
-    elastic(&scratch, "one.htz", &["--threads", "1"]).run().ok();
+    let elastic =
+        |name: &str, threads: &str| elastic(&scratch, name, &["--tune", "4", "--threads", threads]);
+    elastic("one.htz", "1").run().ok();
     let whole = started.elapsed();
-    elastic(&scratch, "two.htz", &["--threads", "2"]).run().ok();
+    elastic("two.htz", "2").run().ok();
     let bytes = |name: &str| fs::read(scratch.path(name)).unwrap();
     assert!(bytes("one.htz") == bytes("two.htz"));
     for part in [0.3, 0.6, 0.75, 0.9] {
-        let mut child = elastic(&scratch, "killed.htz", &["--threads", "1"]).spawn();
+        let mut child = elastic("killed.htz", "1").spawn();
         sleep(whole.mul_f64(part));
         child.kill().unwrap();
         if child.wait().unwrap().success() {
@@ -171,7 +173,7 @@ fn threads_and_an_end_at_any_time_give_the_same_elastic_bytes() {
         }
         assert!(!scratch.path("killed.htz").exists());
     }
-    elastic(&scratch, "killed.htz", &[]).run().ok();
+    elastic("killed.htz", "2").run().ok();
     assert!(bytes("killed.htz") == bytes("one.htz"));
     assert!(!scratch.path(".killed.htz.htc-work").exists());
 }
