@@ -166,7 +166,9 @@ impl Block {
     }
 }
 
-/// What rows are to make up for of those above, while a matrix is coded from the top down.
+/// What rows are to make up for of those above, while a matrix is coded from the top down: all rows of a [`step`](Self::step),
+/// or the first and then the others of it, as they are with what [`of_row`](Self::of_row) adds to them, and then
+/// [`put`](Self::put) of what these lose of the rows as they were.
 #[derive(Clone, Debug)]
 pub struct Carried<'a> {
     rows: Option<&'a RowFeedback>,
@@ -202,7 +204,7 @@ impl<'a> Carried<'a> {
         (at < block.order).then(|| &self.moved[at * self.cols..][..self.cols])
     }
 
-    /// Notes the errors `[_, cols]` of the rows that were coded next.
+    /// Notes the errors `[_, cols]` of the rows that were coded next, of whole rows and of one step.
     pub fn put(&mut self, first: usize, errors: &[f32]) {
         let Some(rows) = self.rows else { return };
         let Some(index) = rows
