@@ -243,7 +243,7 @@ fn a_plan_of_types_gives_the_matrices_of_its_compilation() {
         .args(calibration())
         .run()
         .ok();
-    let file = |name: &str| ModelFile::open(&scratch.path(name)).unwrap();
+    let file = |name: &str| ModelFile::open(scratch.path(name)).unwrap();
     let (direct, planned) = (file("direct.htz"), file("planned.htz"));
     for (one, other) in direct.tensors.iter().zip(&planned.tensors) {
         assert_eq!((one.role, one.dtype), (other.role, other.dtype));
