@@ -41,6 +41,8 @@ pub struct Curve {
     pub matrix: MatrixId,
     /// In any order.
     pub points: Vec<Point>,
+    /// Forms between these, of which a byte gains less: for what the others leave over of a budget.
+    pub between: Vec<Point>,
 }
 
 /// What a matrix loses in a form.

@@ -69,7 +69,7 @@ pub(super) fn allocate(
         .iter()
         .map(|member| choices(member, curves))
         .collect();
-    let Some((chosen, lost)) = best(&core(choices.clone(), budget), budget) else {
+    let Some((mut chosen, lost)) = best(&core(choices.clone(), budget), budget) else {
         let least = choices.iter().map(|of| of.iter().map(|c| c.bytes).min());
         let least: u64 = least.flatten().sum();
         return Err(PlanError::FileTooSmall {
@@ -77,6 +77,11 @@ pub(super) fn allocate(
             smallest: least + beside,
         });
     };
+    let finer: Vec<Vec<Choice>> = members
+        .iter()
+        .map(|member| between(member, curves))
+        .collect();
+    let lost = lost - fill(&mut chosen, [&choices, &finer], budget);
     let units = members
         .into_iter()
         .zip(chosen)
@@ -145,7 +150,10 @@ pub fn losses<'a>(
         let own = curves.iter().find(|curve| curve.matrix == member.matrix)?;
         let loss = match form {
             Form::Kept => 0.0,
-            form => own.points.iter().find(|point| point.form == *form)?.loss,
+            form => {
+                let mut measured = own.points.iter().chain(&own.between);
+                measured.find(|point| point.form == *form)?.loss
+            }
         };
         Some((member, form, loss))
     })
@@ -168,6 +176,47 @@ fn forms(member: &Member, curves: &[Curve]) -> Vec<Choice> {
         .filter(|point| new(&point.form) && point.loss.is_finite())
         .map(|point| of(point.form.clone(), point.loss.max(0.0)));
     dense.chain([of(Form::Kept, 0.0)]).collect()
+}
+
+/// The forms of a matrix between those that a budget is shared out by.
+fn between(member: &Member, curves: &[Curve]) -> Vec<Choice> {
+    let members = std::slice::from_ref(member);
+    let measured = curves.iter().find(|curve| curve.matrix == member.matrix);
+    let points = measured.map_or(&[][..], |curve| &curve.between).iter();
+    let finite = points.filter(|point| point.loss.is_finite());
+    finite
+        .map(|point| Choice {
+            bytes: point.form.bytes(members),
+            form: point.form.clone(),
+            loss: point.loss.max(0.0),
+        })
+        .collect()
+}
+
+/// Spends what a choice of each matrix leaves over of a budget: as long as a larger choice of some matrix fits and loses
+/// less, the one that takes most off the loss. Gives what it took off.
+pub(super) fn fill(chosen: &mut [Choice], of: [&[Vec<Choice>]; 2], budget: u64) -> f64 {
+    let taken: u64 = chosen.iter().map(|choice| choice.bytes).sum();
+    let mut left = budget.saturating_sub(taken);
+    let mut gained = 0.0;
+    loop {
+        let mut best: Option<(f64, usize, &Choice)> = None;
+        for (index, now) in chosen.iter().enumerate() {
+            let all = of.iter().filter_map(|choices| choices.get(index)).flatten();
+            for choice in all.filter(|choice| choice.bytes <= now.bytes + left) {
+                let gain = now.loss - choice.loss;
+                if gain > best.as_ref().map_or(0.0, |(most, ..)| *most) {
+                    best = Some((gain, index, choice));
+                }
+            }
+        }
+        let Some((gain, index, choice)) = best else {
+            return gained;
+        };
+        left = left + chosen[index].bytes - choice.bytes;
+        gained += gain;
+        chosen[index] = choice.clone();
+    }
 }
 
 /// The forms of a matrix that nothing else beats in both bytes and loss, from the smallest on.
@@ -434,6 +483,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_over_is_spent_where_it_gains_most() {
+        let coarse = vec![
+            vec![choice(10, 1.0), choice(100, 0.1)],
+            vec![choice(10, 1.0), choice(30, 0.4)],
+        ];
+        let finer = vec![
+            vec![choice(16, 0.9), choice(34, 0.7), choice(60, 0.65)],
+            vec![choice(20, 0.8)],
+        ];
+        let filled = |budget| {
+            let (mut chosen, lost) = best(&coarse, budget).unwrap();
+            let lost = lost - fill(&mut chosen, [&coarse, &finer], budget);
+            let bytes: Vec<u64> = chosen.iter().map(|choice| choice.bytes).collect();
+            let sum: f64 = chosen.iter().map(|choice| choice.loss).sum();
+            assert!((sum - lost).abs() < 1e-12 && bytes.iter().sum::<u64>() <= budget);
+            bytes
+        };
+        // Nothing finer fits.
+        assert_eq!(filled(21), [10, 10]);
+        // The larger of what fits, and then the smaller in what that leaves.
+        assert_eq!(filled(64), [34, 30]);
+        assert_eq!(filled(46), [16, 30]);
+        assert_eq!(filled(29), [16, 10]);
+        assert_eq!(filled(27), [16, 10]);
+        assert_eq!(filled(1000), [100, 30]);
+    }
+
+    #[test]
     fn what_is_beaten_is_no_choice() {
         let member = Member {
             matrix: MatrixId::Embedding,
@@ -456,6 +533,7 @@ mod tests {
                 point(DType::BF16, 0.2),
                 point(DType::F32, f64::NAN),
             ],
+            between: Vec::new(),
         };
         let dense = |weight| Form::Dense { weight };
         let curves = [curve];

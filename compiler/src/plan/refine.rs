@@ -133,6 +133,7 @@ mod tests {
         Curve {
             matrix: member(layer).matrix,
             points: [2, 3, 4].map(with).into_iter().chain([kept]).collect(),
+            between: Vec::new(),
         }
     }
 

@@ -18,6 +18,10 @@ use crate::unit::UnitError;
 /// Plans of a matrix, about.
 const PLANS: usize = 40;
 
+/// Parts of the way from one plan to the next of rows in classes, where one band of most rows is a long step: for what others
+/// leave over of a budget.
+const PARTS: u64 = 32;
+
 /// What plans of a matrix are made from.
 pub(super) struct Matrix<'a> {
     pub member: &'a Member,
@@ -47,27 +51,36 @@ struct Whole {
     loss: f64,
 }
 
-/// Plans of the matrix in bands that take less than the source, from the smallest on: with all rows as one class, and
+/// Plans of a matrix in bands.
+#[derive(Default)]
+pub(super) struct Points {
+    /// From the smallest on.
+    pub all: Vec<Point>,
+    /// Between these, of which a byte gains less.
+    pub between: Vec<Point>,
+}
+
+/// Plans of the matrix in bands that take less than the source: with all rows as one class, and
 /// with the classes that there are. None where its rows are no whole bands, or its numbers beyond the codes.
 pub(super) fn points(
     matrix: &Matrix<'_>,
     all: &Class<'_>,
     classes: &[Class<'_>],
-) -> Result<Vec<Point>, UnitError> {
+) -> Result<Points, UnitError> {
     let cols = matrix.member.cols;
     if !cols.is_multiple_of(BAND) || cols == 0 {
-        return Ok(Vec::new());
+        return Ok(Points::default());
     }
     let refused = |source: CodesError| UnitError::Bands {
         tensor: matrix.tensor.to_owned(),
         source: source.into(),
     };
-    let mut points = Vec::new();
+    let mut points = Points::default();
     let whole = wholes(matrix, all)?;
     for one in &whole {
         let codes = Codes::uniform(one.code, cols).map_err(refused)?;
         let loss = one.loss;
-        points.push(Point {
+        points.all.push(Point {
             form: Form::Bands {
                 codes: codes.into(),
             },
@@ -77,10 +90,11 @@ pub(super) fn points(
     let of_class = |class: &Class<'_>| -> Result<(Vec<Whole>, Vec<f64>), UnitError> {
         Ok((hull(wholes(matrix, class)?), worth(matrix, class.sample)))
     };
-    for (codes, loss) in plans(&[(hull(whole), worth(matrix, all.sample))]) {
+    let (of_whole, _) = plans(&[(hull(whole), worth(matrix, all.sample))]);
+    for (codes, loss) in of_whole {
         for codes in codes {
             let codes = Codes::new(codes, cols).map_err(refused)?;
-            points.push(Point {
+            points.all.push(Point {
                 form: Form::Bands {
                     codes: codes.into(),
                 },
@@ -91,7 +105,7 @@ pub(super) fn points(
     let of_classes: Result<Vec<_>, UnitError> = classes.iter().map(of_class).collect();
     let of_classes = of_classes?;
     if of_classes.len() > 1 {
-        for (codes, loss) in plans(&of_classes) {
+        let in_classes = |(codes, loss): Shared| -> Result<Point, UnitError> {
             let of = codes.into_iter().zip(classes).map(|(codes, class)| {
                 let codes = Codes::new(codes, cols)?;
                 let rows = class.rows;
@@ -99,17 +113,24 @@ pub(super) fn points(
             });
             let of: Result<Vec<RowClass>, CodesError> = of.collect();
             let of = of.and_then(RowClasses::new).map_err(refused)?;
-            points.push(Point {
-                form: Form::Bands {
-                    codes: Layout::Classes(of),
-                },
-                loss,
-            });
+            let form = Form::Bands {
+                codes: Layout::Classes(of),
+            };
+            Ok(Point { form, loss })
+        };
+        let (told, between) = plans(&of_classes);
+        for shared in told {
+            points.all.push(in_classes(shared)?);
+        }
+        for shared in between {
+            points.between.push(in_classes(shared)?);
         }
     }
     let before = matrix.member.bytes();
     let members = std::slice::from_ref(matrix.member);
-    points.retain(|point| point.form.bytes(members) < before);
+    for list in [&mut points.all, &mut points.between] {
+        list.retain(|point| point.form.bytes(members) < before);
+    }
     Ok(points)
 }
 
@@ -254,19 +275,40 @@ fn gain(from: &Whole, to: &Whole) -> f64 {
     (from.loss - to.loss) / (to.bytes - from.bytes) as f64
 }
 
+/// Codes of all bands of every class, and what they lose together.
+type Shared = (Vec<Vec<Code>>, f64);
+
+/// A band that goes from one code to the next.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    class: usize,
+    band: usize,
+    /// Which of the hull's codes it leaves.
+    from: usize,
+    bytes: u64,
+    /// Of the band.
+    gain: f64,
+}
+
 /// Codes of all bands of every class, and what they lose together: from all the smallest on, in steps of about as many
-/// bytes, to all the largest. Of a class are given the codes that it may have and what each band of it is worth.
-fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> Vec<(Vec<Vec<Code>>, f64)> {
-    let mut steps: Vec<(f64, usize, usize, usize)> = Vec::new();
+/// bytes, to all the largest; and plans between these. Of a class are given the codes that it may have and what each band of it is worth.
+fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> (Vec<Shared>, Vec<Shared>) {
+    let mut steps: Vec<Step> = Vec::new();
     let mut codes = Vec::with_capacity(classes.len());
     let (mut loss, mut whole) = (0.0, 0);
     for (class, (hull, worth)) in classes.iter().enumerate() {
         let [first, .., last] = &hull[..] else {
-            return Vec::new();
+            return Default::default();
         };
         for (band, worth) in worth.iter().enumerate() {
-            for (step, pair) in hull.windows(2).enumerate() {
-                steps.push((worth * gain(&pair[0], &pair[1]), class, band, step));
+            for (from, pair) in hull.windows(2).enumerate() {
+                steps.push(Step {
+                    class,
+                    band,
+                    from,
+                    bytes: pair[1].bytes - pair[0].bytes,
+                    gain: (pair[0].loss - pair[1].loss) * worth,
+                });
             }
         }
         codes.push(vec![first.code; worth.len()]);
@@ -274,25 +316,61 @@ fn plans(classes: &[(Vec<Whole>, Vec<f64>)]) -> Vec<(Vec<Vec<Code>>, f64)> {
         whole += (last.bytes - first.bytes) * worth.len() as u64;
     }
     // Of a band the steps come in their order, because gains fall along the hull.
+    let per_byte = |step: &Step| step.gain / step.bytes as f64;
     steps.sort_by(|a, b| {
-        b.0.total_cmp(&a.0)
-            .then((a.3, a.1, a.2).cmp(&(b.3, b.1, b.2)))
+        let order = per_byte(b).total_cmp(&per_byte(a));
+        order.then((a.from, a.class, a.band).cmp(&(b.from, b.class, b.band)))
     });
     let every = whole / PLANS as u64 + 1;
     let (mut bytes, mut told) = (0, 0);
-    let mut plans = Vec::with_capacity(PLANS + 1);
-    for (_, class, band, step) in steps {
-        let (hull, worth) = &classes[class];
-        let (from, to) = (&hull[step], &hull[step + 1]);
-        codes[class][band] = to.code;
-        loss -= (from.loss - to.loss) * worth[band];
-        bytes += to.bytes - from.bytes;
+    let mut plans: Vec<Shared> = Vec::with_capacity(PLANS + 1);
+    let mut between = Vec::new();
+    if classes.len() > 1 {
+        add_between(classes, (&codes, loss), &steps, every, &mut between);
+    }
+    for (index, step) in steps.iter().enumerate() {
+        codes[step.class][step.band] = classes[step.class].0[step.from + 1].code;
+        loss -= step.gain;
+        bytes += step.bytes;
         if bytes >= told + every {
             plans.push((codes.clone(), loss.max(0.0)));
             told = bytes;
+            if classes.len() > 1 {
+                let behind = &steps[index + 1..];
+                add_between(classes, (&codes, loss), behind, every, &mut between);
+            }
         }
     }
-    plans
+    (plans, between)
+}
+
+/// Adds what becomes of a plan with each part of `every` bytes more: of the steps behind it each that fits into what
+/// those before it leave.
+fn add_between(
+    classes: &[(Vec<Whole>, Vec<f64>)],
+    (codes, loss): (&[Vec<Code>], f64),
+    behind: &[Step],
+    every: u64,
+    to: &mut Vec<Shared>,
+) {
+    let mut taken_before = 0;
+    for part in 1..=PARTS {
+        let room = every * part / PARTS;
+        let (mut codes, mut loss, mut taken) = (codes.to_vec(), loss, 0);
+        for step in behind {
+            let hull = &classes[step.class].0;
+            let code = &mut codes[step.class][step.band];
+            if taken + step.bytes <= room && *code == hull[step.from].code {
+                *code = hull[step.from + 1].code;
+                loss -= step.gain;
+                taken += step.bytes;
+            }
+        }
+        if taken > taken_before {
+            to.push((codes, loss.max(0.0)));
+            taken_before = taken;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -328,8 +406,8 @@ mod tests {
             whole(code(4), 19, 0.15),
         ];
         let worth = [0.5, 0.1, 0.15, 0.05, 0.2];
-        let found = plans(&[(hull.to_vec(), worth.to_vec())]);
-        assert!(found.len() > 5);
+        let (found, between) = plans(&[(hull.to_vec(), worth.to_vec())]);
+        assert!(found.len() > 5 && between.is_empty());
         for (codes, loss) in found {
             let codes = &codes[0];
             let at = |code: &Code| hull.iter().find(|one| one.code == *code).unwrap();
@@ -348,5 +426,47 @@ mod tests {
             }
             assert!(loss <= least + 1e-12, "{loss} {least} of {bytes}");
         }
+    }
+
+    /// One class has so many rows that a step of it is longer than the way from plan to plan.
+    #[test]
+    fn between_plans_of_classes_lie_others_at_short_distances() {
+        let code = |bits| Code::levels(bits).unwrap();
+        // A byte is worth as much in both.
+        let hull = |rows: u64| -> Vec<Whole> {
+            let of = |bits: u8| {
+                let loss = rows as f64 * 4f64.powi(-i32::from(bits));
+                whole(code(bits), rows * u64::from(bits), loss)
+            };
+            (2..=8).map(of).collect()
+        };
+        let worth = vec![0.4, 0.3, 0.2, 0.1];
+        let classes = [(hull(100_000), worth.clone()), (hull(20_000), worth.clone())];
+        let (plans, between) = plans(&classes);
+        let measured = |(codes, loss): &Shared| {
+            let (mut bytes, mut sum) = (0, 0.0);
+            for ((hull, worth), codes) in classes.iter().zip(codes) {
+                for (code, worth) in codes.iter().zip(worth) {
+                    let of = hull.iter().find(|one| one.code == *code).unwrap();
+                    bytes += of.bytes;
+                    sum += of.loss * worth;
+                }
+            }
+            assert!((sum - loss).abs() < 1e-6, "{sum} {loss}");
+            (bytes, *loss)
+        };
+        let coarse: Vec<(u64, f64)> = plans.iter().map(measured).collect();
+        let finer: Vec<(u64, f64)> = between.iter().map(measured).collect();
+        // What a budget in the middle of two plans can spend of what the smaller leaves.
+        let (small, large) = (coarse[coarse.len() / 2], coarse[coarse.len() / 2 + 1]);
+        let gap = large.0 - small.0;
+        assert!(gap >= 100_000);
+        let budget = small.0 + gap / 2;
+        let found = finer.iter().filter(|one| one.0 <= budget);
+        let found = found.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        assert!(
+            found.1 < small.1 && budget - found.0 <= 20_000,
+            "{found:?} {budget} {small:?}"
+        );
     }
 }

@@ -164,8 +164,13 @@ fn of_matrix(
         feedback: feedback.as_deref(),
         codes: codes.bands(),
     };
-    points.extend(bands::points(&matrix_of, &all, &of_classes)?);
-    Ok(Curve { matrix, points })
+    let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
+    points.extend(in_bands.all);
+    Ok(Curve {
+        matrix,
+        points,
+        between: in_bands.between,
+    })
 }
 
 /// The rows of each class that a vocabulary's matrix should have; none where all should be one.
