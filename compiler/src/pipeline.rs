@@ -99,18 +99,16 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
-        let planner = |ratio| prepared.plan_at(ratio);
-        let chosen = clock.during(Stage::Factorise, || {
-            let plans = Plans {
-                at: &planner,
-                start: prepared.start,
-                uniform: prepared.uniform.as_ref(),
-            };
-            choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
-        })?;
         let chosen = match &elastic {
-            Some(elastic) => elastic.refine(&prepared, &inputs, chosen, (&work, &clock), watch)?,
-            None => chosen,
+            Some(elastic) => elastic.make(&prepared, &inputs, (&work, &clock), watch)?,
+            None => clock.during(Stage::Factorise, || {
+                let plans = Plans {
+                    at: &|ratio| prepared.plan_at(ratio),
+                    start: prepared.start,
+                    uniform: prepared.uniform.as_ref(),
+                };
+                choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
+            })?,
         };
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
@@ -199,7 +197,11 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
     let source = &prepared.source;
     // Where a limit decides on the size, the plan that is expected to hold it.
-    let plan = prepared.plan_at(prepared.start)?;
+    let ratio = match &elastic {
+        Some(elastic) => elastic.bases_at(&prepared),
+        None => prepared.start,
+    };
+    let plan = prepared.plan_at(ratio)?;
     let record = layout::record(source, &plan);
     let limit = options.goal.limit;
     let limit = (!limit.is_none()).then(|| limit.to_string());
@@ -210,9 +212,9 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
     let mut after = prepared.bytes(&plan)?;
     if let Some(elastic) = &elastic {
         let bases = bytes_for_people(after);
-        after = elastic.total;
+        after = elastic.expected_bytes(&prepared)?;
         summary.notes.push(format!(
-            "the plan is of the bases, {bases}; what they lack is planned when they are made, for at most the bytes that were asked for"
+            "the plan is of the bases, {bases}; what they lack is planned when they are made"
         ));
     }
     Ok(Forecast {

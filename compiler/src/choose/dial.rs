@@ -5,17 +5,20 @@ use htc_loader::dial::{Dial, Fraction, Setting};
 
 use super::bench::Bench;
 use super::request::ChoiceRequest;
-use super::{Chosen, TrialError};
+use super::{Chosen, TrialError, too_few};
 use crate::calibrate::windows::HeldOut;
 use crate::event::Watch;
 use crate::make::work::Work;
 use crate::make::{Built, Inputs};
+use crate::measure::Distance;
+use crate::request::Limit;
 use crate::system::clock::StageClock;
 
 /// Points of a dial that are measured: both ends, and those between at equal distances.
 pub const DIAL_POINTS: usize = 5;
 
-/// Tunes the norms of an artifact with refinements for all of it and for its bases, on what decides.
+/// Tunes the norms of an artifact with refinements for all of it and for its bases, on what decides, in so many steps
+/// and within a limit of all of it.
 ///
 /// # Errors
 /// [`TrialError`].
@@ -23,7 +26,7 @@ pub fn tune_whole(
     inputs: &Inputs,
     chosen: &mut Chosen,
     bases: &Built,
-    steps: usize,
+    wanted: (usize, Limit),
     work: &Work,
     clock: &StageClock,
     watch: Watch,
@@ -34,7 +37,7 @@ pub fn tune_whole(
     };
     let bench = Bench::new(inputs, work, clock, watch)?;
     let before = chosen.tuning.take();
-    let found = bench.tuned_whole((&chosen.built, bases, before.as_ref()), steps, &windows)?;
+    let found = bench.tuned_whole((&chosen.built, bases, before.as_ref()), wanted, &windows)?;
     let (better, tuning) = found;
     if let Some(better) = better {
         chosen.built = better;
@@ -43,6 +46,27 @@ pub fn tune_whole(
     chosen.tuning_of_bases = before;
     chosen.choosing = windows.count();
     Ok(())
+}
+
+/// Measures all of an artifact with refinements on the windows that decide, or finds that it was.
+///
+/// # Errors
+/// [`TrialError`], where there are too few windows for a limit as well.
+pub fn measure_whole(
+    inputs: &Inputs,
+    built: &Built,
+    wanted: ChoiceRequest,
+    work: &Work,
+    clock: &StageClock,
+    watch: Watch,
+) -> Result<Distance, TrialError> {
+    let held_out = inputs.calibration.and_then(|found| found.held_out.as_ref());
+    let windows = held_out.and_then(HeldOut::choosing);
+    let Some(windows) = windows.filter(|windows| windows.count() > 1) else {
+        return Err(too_few(wanted, held_out.map_or(0, HeldOut::count)));
+    };
+    let bench = Bench::new(inputs, work, clock, watch)?;
+    Ok(bench.measure_built(built, &windows)?.1)
 }
 
 /// Measures what was chosen at parts of its bytes, on the windows that decided nothing, and writes that and its quality

@@ -5,7 +5,7 @@ use super::TrialError;
 use super::bench::{Bench, Candidate};
 use crate::calibrate::windows::Windows;
 use crate::measure::{Distance, Interval};
-use crate::plan::{Method, PlanError};
+use crate::plan::Method;
 use crate::request::Limit;
 
 impl Limit {
@@ -18,7 +18,7 @@ impl Limit {
     /// the divergence: `E log p/q` over `p`. What a text's own tokens add to that is chance for the most part, and differs
     /// from one kind of text to another; a divergence is known four times as well, and a search does not find the size at
     /// which chance is kind.
-    pub(super) fn holds(self, found: &Distance) -> bool {
+    pub(crate) fn holds(self, found: &Distance) -> bool {
         let within = |limit: Option<f64>, interval: Option<Interval>| {
             let held = |limit| interval.is_some_and(|(_, upper)| upper <= limit);
             limit.is_none_or(held)
@@ -32,9 +32,8 @@ impl Limit {
 }
 
 impl Bench<'_> {
-    /// The smallest artifact that holds the limit, by bisection over ratios in steps of a hundredth, of sizes of
-    /// files in finer ones: what holds at a ratio is taken to hold at larger ones. Sizes are sought near the one
-    /// that was expected to hold it. `ratio` is that of the start.
+    /// The smallest artifact that holds the limit, by [`smallest`] over ratios in steps of a hundredth, of sizes of
+    /// files in finer ones. `ratio` is that of the start.
     pub(super) fn smallest(
         &self,
         planner: Planner,
@@ -44,38 +43,68 @@ impl Bench<'_> {
         windows: &Windows,
     ) -> Result<Candidate, TrialError> {
         let treatment = start.treatment;
-        let Steps { whole, mut stride } = match start.plan.request().method {
+        let steps = match start.plan.request().method {
             Method::Quantise => STEPS_OF_FILES,
             Method::PerSlot | Method::SharedBasis => STEPS_OF_FACTORS,
         };
-        let at = |steps: u32| -> Result<Option<Candidate>, TrialError> {
-            match planner(Some(f64::from(steps) / f64::from(whole))) {
+        let at = |ratio: f64| -> Result<Option<Candidate>, TrialError> {
+            match planner(Some(ratio)) {
                 Ok(plan) => Ok(Some(self.measure(&plan, treatment, windows)?)),
-                // Smaller than floors and granularity allow.
-                Err(
-                    PlanError::RatioTooSmall { .. }
-                    | PlanError::BudgetTooSmall { .. }
-                    | PlanError::FileTooSmall { .. },
-                ) => Ok(None),
+                Err(error) if error.is_too_small() => Ok(None),
                 Err(error) => Err(error.into()),
             }
         };
+        let search = Search {
+            holds: &|found: &Candidate| limit.holds(&found.distance),
+            bytes: &|found: &Candidate| found.bytes,
+            discard: &|found: &Candidate| self.discard(found),
+        };
+        search
+            .smallest(steps, (ratio, start), at)?
+            .map_err(|closest| TrialError::Limit {
+                limit,
+                ratio: closest.plan.ratio(),
+                found: Box::new(closest.distance),
+            })
+    }
+}
+
+/// What a search for a size asks of what it finds.
+pub struct Search<'a, C> {
+    /// Whether it holds the limit.
+    pub holds: &'a dyn Fn(&C) -> bool,
+    /// Its bytes.
+    pub bytes: &'a dyn Fn(&C) -> u64,
+    /// Leaves no trace of it.
+    pub discard: &'a dyn Fn(&C),
+}
+
+impl<C> Search<'_, C> {
+    /// The smallest that holds, by bisection over ratios: what holds at a ratio is taken to hold at larger ones, and
+    /// sizes are sought near that of `start`, which is there. `at` makes what has a ratio; `None` where nothing is that small.
+    /// An error is what came of the whole, which does not hold either.
+    ///
+    /// # Errors
+    /// Those of `at`.
+    pub fn smallest<E>(
+        &self,
+        Steps { whole, mut stride }: Steps,
+        (ratio, start): (f64, C),
+        mut at: impl FnMut(f64) -> Result<Option<C>, E>,
+    ) -> Result<Result<C, C>, E> {
+        let mut at = |steps: u32| at(f64::from(steps) / f64::from(whole));
         let started = (f64::from(whole) * ratio).round() as u32;
         let (mut fails, mut holds) = (0, started);
         let mut best = start;
         // Larger ones until one holds it.
-        while !limit.holds(&best.distance) {
+        while !(self.holds)(&best) {
             if holds >= whole {
-                return Err(TrialError::Limit {
-                    limit,
-                    ratio: best.plan.ratio(),
-                    found: Box::new(best.distance),
-                });
+                return Ok(Err(best));
             }
             (fails, holds) = (holds, (holds + stride).min(whole));
             stride *= 2;
             if let Some(larger) = at(holds)? {
-                self.discard(&best);
+                (self.discard)(&best);
                 best = larger;
             }
         }
@@ -87,29 +116,30 @@ impl Bench<'_> {
             };
             stride *= 2;
             match at(next)? {
-                Some(found) if limit.holds(&found.distance) => {
+                Some(found) if (self.holds)(&found) => {
                     holds = next;
                     // Of two that hold it, the one of fewer bytes.
-                    let (smaller, larger) = match found.bytes <= best.bytes {
+                    let (smaller, larger) = match (self.bytes)(&found) <= (self.bytes)(&best) {
                         true => (found, best),
                         false => (best, found),
                     };
-                    self.discard(&larger);
+                    (self.discard)(&larger);
                     best = smaller;
                 }
                 Some(found) => {
                     fails = next;
-                    self.discard(&found);
+                    (self.discard)(&found);
                 }
                 None => fails = next,
             }
         }
-        Ok(best)
+        Ok(Ok(best))
     }
 }
 
 /// Steps between which a search decides.
-struct Steps {
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
     /// Of the whole.
     whole: u32,
     /// Of the first guess to the next.
@@ -121,7 +151,57 @@ const STEPS_OF_FACTORS: Steps = Steps {
     stride: 100,
 };
 
-const STEPS_OF_FILES: Steps = Steps {
+/// Those of sizes of files.
+pub const STEPS_OF_FILES: Steps = Steps {
     whole: 512,
     stride: 12,
 };
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// What is found where ratios of at least `least` can be made and those of at least `enough` hold, and the ratios
+    /// that were tried.
+    fn found(start: f64, least: f64, enough: f64) -> (Result<f64, f64>, usize) {
+        let there = RefCell::new(vec![start]);
+        let search = Search {
+            holds: &|found: &f64| *found >= enough,
+            bytes: &|found: &f64| (1e6 * found) as u64,
+            discard: &|found: &f64| there.borrow_mut().retain(|one| one != found),
+        };
+        let mut tried = 0;
+        let found = search.smallest(STEPS_OF_FILES, (start, start), |ratio| {
+            tried += 1;
+            let made = (ratio >= least).then_some(ratio);
+            there.borrow_mut().extend(made);
+            Ok::<_, Infallible>(made)
+        });
+        let Ok(found) = found;
+        let kept = found.map_or_else(|whole| whole, |best| best);
+        assert_eq!(*there.borrow(), [kept], "nothing else is left");
+        (found, tried)
+    }
+
+    #[test]
+    fn the_smallest_that_holds_is_found_from_either_side() {
+        let step = 1.0 / 512.0;
+        for (start, least, enough) in [
+            (0.25, 0.1, 0.3),
+            (0.25, 0.1, 0.2),
+            (0.25, 0.24, 0.1),
+            (0.25, 0.1, 1.0),
+            (1.0, 0.1, 0.15),
+        ] {
+            let (found, tried) = found(start, least, enough);
+            let found = found.unwrap();
+            let wanted = f64::max(least, enough);
+            assert!(found >= wanted && found < wanted + step, "{found} {wanted}");
+            assert!(tried <= 16, "{tried}");
+        }
+        assert_eq!(super::tests::found(0.25, 0.1, 1.5).0, Err(1.0));
+    }
+}

@@ -31,13 +31,14 @@ use crate::make::{Built, Inputs};
 use crate::measure::Evaluation;
 use crate::plan::{Plan, PlanError};
 use crate::profile::reads_activations;
-use crate::request::Treatment;
+use crate::request::{Limit, Treatment};
 use crate::system::clock::StageClock;
 use crate::tune::Tuning;
 pub use bench::Trial;
 use bench::{Bench, Candidate};
-pub use dial::{DIAL_POINTS, measure_dial, tune_whole};
+pub use dial::{DIAL_POINTS, measure_dial, measure_whole, tune_whole};
 pub use error::TrialError;
+pub use limit::{STEPS_OF_FILES, Search};
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::Deciding;
@@ -160,11 +161,7 @@ pub fn choose(
                 .to_owned(),
         ),
         Some((quality, distance)) if !limit.is_none() && !limit.holds(distance) => {
-            notes.push(format!(
-                "{limit} holds where it was searched, and not with the upper end of the 95 % interval on \
-                 the {} windows that decided nothing; on more held-out text both are surer",
-                quality.chunks
-            ));
+            notes.push(not_on_others(limit, Some(quality)));
         }
         Some(_) => {}
     }
@@ -223,8 +220,17 @@ fn decide(
     bench.smallest(planner, best, ratio, limit, &deciding.all)
 }
 
+/// What is said of a limit that does not hold where nothing was decided.
+pub fn not_on_others(limit: Limit, quality: Option<&Evaluation>) -> String {
+    let windows = quality.map_or(0, |quality| quality.chunks);
+    format!(
+        "{limit} holds where it was searched, and not with the upper end of the 95 % interval on \
+         the {windows} windows that decided nothing; on more held-out text both are surer"
+    )
+}
+
 /// Two windows decide on a limit, since one has no interval, and one reports.
-fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
+pub(super) fn too_few(wanted: ChoiceRequest, found: usize) -> TrialError {
     TrialError::FewHeldOut {
         what: wanted.goal.limit.asked(),
         found,

@@ -11,6 +11,7 @@ use super::request::ChoiceRequest;
 use crate::calibrate::windows::Windows;
 use crate::make::Built;
 use crate::measure::{Distance, Evaluation};
+use crate::request::Limit;
 use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
 
@@ -59,11 +60,11 @@ impl Bench<'_> {
     }
 
     /// Tunes an artifact with refinements as a whole: what comes of it where all of it measures better on the windows
-    /// that decide and the bases alone lose at most [`BASES_LOSE`] there.
+    /// that decide, within the limit, and the bases alone lose at most [`BASES_LOSE`] there.
     pub(super) fn tuned_whole(
         &self,
         (built, of_bases, before): (&Built, &Built, Option<&Tuning>),
-        steps: usize,
+        (steps, limit): (usize, Limit),
         windows: &Windows,
     ) -> Result<(Option<Built>, Option<Tuning>), TrialError> {
         let steps_before = before.map_or(0, |course| course.kept);
@@ -71,13 +72,14 @@ impl Bench<'_> {
         let Some((mut course, better)) = found else {
             return Ok((None, None));
         };
-        let whole = |of: &Built| Ok::<_, TrialError>(self.measure_built(of, windows)?.1.kl);
-        course.kl_before = whole(built)?;
+        let whole = |of: &Built| Ok::<_, TrialError>(self.measure_built(of, windows)?.1);
+        course.kl_before = whole(built)?.kl;
         let Some(better) = better else {
             return Ok((None, Some(course)));
         };
         let after = whole(&better)?;
-        course.kl_after = Some(after);
+        course.kl_after = Some(after.kl);
+        let holds = limit.is_none() || limit.holds(&after);
         let bases = |of: &Built| {
             let setting = Setting {
                 refinements: 0,
@@ -86,7 +88,7 @@ impl Bench<'_> {
             let found = self.evaluate_at(&self.made(of.key)?, setting, windows)?;
             Ok::<_, TrialError>(found.1.kl)
         };
-        if after < course.kl_before && bases(&better)? <= BASES_LOSE * bases(built)? {
+        if holds && after.kl < course.kl_before && bases(&better)? <= BASES_LOSE * bases(built)? {
             return Ok((Some(better), Some(course)));
         }
         course.kept = 0;
@@ -134,7 +136,7 @@ impl Bench<'_> {
     }
 
     /// Measures an artifact on windows, or finds that it was.
-    fn measure_built(
+    pub(super) fn measure_built(
         &self,
         built: &Built,
         windows: &Windows,

@@ -100,7 +100,12 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // What bases lack is looked at and coded once more, and measured at every point of the dial.
     let refined = options.planes > 1;
-    let passes = 1.0 + f64::from(u8::from(refined));
+    // With every candidate, where a limit decides on the size of all of it.
+    let refinements = match (refined, options.goal.limit.is_none()) {
+        (false, _) => 0.0,
+        (true, true) => 1.0,
+        (true, false) => candidates as f64,
+    };
     let points = if refined { choose::DIAL_POINTS } else { 0 };
     // Half of them decide, with every candidate; half report on the one that is taken.
     let times = match candidates {
@@ -130,11 +135,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         plan: match quantises {
             true => {
                 let of = (effort, plan.request().codes);
-                passes * stages::curves(source, of, speed, threads)
+                (1.0 + refinements) * stages::curves(source, of, speed, threads)
             }
             false => 0.0,
         },
-        factorise: (candidates as f64 + passes - 1.0) * speed.seconds(units, threads),
+        factorise: (candidates as f64 + refinements) * speed.seconds(units, threads),
         measure: held_out.map_or(0.0, |windows| {
             // The source and the candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);

@@ -70,7 +70,7 @@ pub struct Inputs<'a> {
 }
 
 /// An artifact that lies complete in the work folder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Built {
     /// What distinguishes it.
     pub key: Digest,

@@ -7,13 +7,16 @@ use htc_formats::source::ModelFile;
 use super::CompileError;
 use super::prepare::Prepared;
 use super::sized::of_file;
-use crate::choose::{Chosen, DIAL_POINTS, measure_dial, tune_whole};
-use crate::event::Watch;
-use crate::make::Inputs;
+use crate::choose::{
+    self, Chosen, DIAL_POINTS, Plans, STEPS_OF_FILES, Search, TrialError, measure_dial, tune_whole,
+};
+use crate::event::{Event, Watch};
 use crate::make::work::Work;
-use crate::plan::{self, Budget, Method, PlanError, Refinement};
+use crate::make::{Built, Inputs};
+use crate::measure::Distance;
+use crate::plan::{self, Budget, Method, Plan, PlanError, Refinement};
 use crate::profile::{self, Measured};
-use crate::request::{BASES, CodeKinds, CompileOptions, Planning};
+use crate::request::{BASES, CodeKinds, CompileOptions, Limit, Planning};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::bytes_for_people;
 
@@ -23,13 +26,32 @@ const TURNS: usize = 4;
 /// Bytes by which the file's length may differ from one plan to the next.
 const SLACK: u64 = 256;
 
+/// How much larger than an artifact of one plane one of two is that loses as little, about.
+const LARGER: f64 = 1.12;
+
 /// An elastic artifact as it was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Elastic {
-    /// Bytes of the whole file at most.
-    pub total: u64,
+    size: Size,
     /// What is asked for of its bases.
     pub bases: CompileOptions,
+}
+
+/// What decides on the size of all of it.
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    /// Bytes of the whole file at most.
+    Bytes(u64),
+    /// The smallest whose every byte in use holds this.
+    Within(Limit),
+}
+
+/// All of an elastic artifact of some size, and what it loses on the windows that decide.
+struct Whole {
+    ratio: f64,
+    bases: Built,
+    all: Built,
+    distance: Distance,
 }
 
 impl Elastic {
@@ -59,18 +81,20 @@ impl Elastic {
         if request.codes == CodeKinds::Gguf {
             return Err(refused("types of GGUF have no planes; take other `codes`"));
         }
-        if !options.goal.limit.is_none() {
-            return Err(refused(
-                "planes are shared out for a size, and not for a limit; give `file_size` or `bits`",
-            ));
-        }
-        let Budget::FileSize(total) = of_file(request.budget, source, source.size()) else {
-            return Err(refused(
-                "planes are shared out for a size; give `file_size` or `bits`",
-            ));
-        };
         let mut request = request.clone();
-        request.budget = Budget::FileSize((BASES * total as f64) as u64);
+        let limit = options.goal.limit;
+        let size = match of_file(request.budget, source, source.size()) {
+            _ if !limit.is_none() => Size::Within(limit),
+            Budget::FileSize(total) => {
+                request.budget = Budget::FileSize((BASES * total as f64) as u64);
+                Size::Bytes(total)
+            }
+            _ => {
+                return Err(refused(
+                    "planes are shared out for a size or within a limit; give `file_size`, `bits`, or one of the limits",
+                ));
+            }
+        };
         let planning = Planning::Make {
             request,
             target: *target,
@@ -79,68 +103,216 @@ impl Elastic {
             planning,
             ..options.clone()
         };
-        Ok(Some(Elastic { total, bases }))
+        Ok(Some(Elastic { size, bases }))
     }
 
-    /// Adds what the bases lack to an artifact of them, and measures what it is at parts of its bytes.
-    pub fn refine(
+    /// Bytes of the whole file: as many as were asked for, or as are expected to hold the limit.
+    pub fn expected_bytes(&self, prepared: &Prepared) -> Result<u64, PlanError> {
+        match self.size {
+            Size::Bytes(total) => Ok(total),
+            Size::Within(_) => prepared.size_at(Elastic::start(prepared)),
+        }
+    }
+
+    /// The ratio at which all of it is expected to hold its limit, and of which there are bases.
+    fn start(prepared: &Prepared) -> f64 {
+        let mut ratio = prepared.start.unwrap_or(1.0);
+        loop {
+            ratio *= LARGER;
+            if ratio >= 1.0 {
+                return 1.0;
+            }
+            let bases = prepared.plan_at(Some(BASES * ratio));
+            if !bases.is_err_and(|error| error.is_too_small()) {
+                return ratio;
+            }
+        }
+    }
+
+    /// The ratio that the plan of the bases is of; `None` for the one that was asked for.
+    pub fn bases_at(&self, prepared: &Prepared) -> Option<f64> {
+        match self.size {
+            Size::Bytes(_) => None,
+            Size::Within(_) => Some(BASES * Elastic::start(prepared)),
+        }
+    }
+
+    /// Makes the bases and what they lack, of the size that was asked for, or of the smallest that holds the limit.
+    pub fn make(
         &self,
         prepared: &Prepared,
+        inputs: &Inputs,
+        (work, clock): (&Work, &StageClock),
+        watch: Watch,
+    ) -> Result<Chosen, CompileError> {
+        let mut wanted = prepared.wanted;
+        wanted.goal.limit = Limit::default();
+        let (total, ratio, mut notes) = match self.size {
+            Size::Bytes(total) => (total, None, Vec::new()),
+            Size::Within(limit) => {
+                let (found, tried) = self.sought(limit, prepared, inputs, (work, clock), watch)?;
+                let note = format!(
+                    "of {tried} sizes, {} is the smallest of which all holds {limit}",
+                    bytes_for_people(found.all.bytes)
+                );
+                let total = prepared.size_at(found.ratio)?;
+                (total, Some(BASES * found.ratio), vec![note])
+            }
+        };
+        let planner = |_| prepared.plan_at(ratio);
+        let plans = Plans {
+            at: &planner,
+            start: None,
+            uniform: prepared.uniform.as_ref().filter(|_| ratio.is_none()),
+        };
+        let mut chosen = clock.during(Stage::Factorise, || {
+            choose::choose(inputs, plans, wanted, work, clock, watch)
+        })?;
+        chosen.notes.append(&mut notes);
+        let mut chosen = self.refine((prepared, total), inputs, chosen, (work, clock), watch)?;
+        if let Size::Within(limit) = self.size {
+            chosen.limit = Some(limit.to_string());
+            let found = chosen.quality.as_ref();
+            let distance = found.and_then(|quality| quality.reference.as_ref());
+            if distance.is_some_and(|distance| !limit.holds(distance)) {
+                chosen.notes.push(choose::not_on_others(limit, found));
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The smallest of which all holds a limit, by executing candidates; norms are not tuned. And how many were tried.
+    fn sought(
+        &self,
+        limit: Limit,
+        prepared: &Prepared,
+        inputs: &Inputs,
+        (work, clock): (&Work, &StageClock),
+        watch: Watch,
+    ) -> Result<(Whole, usize), CompileError> {
+        let wanted = prepared.wanted;
+        let treatment = wanted.treatment.resolve(wanted.calibrated)?;
+        let mut tried = 0;
+        let mut at = |ratio: f64| -> Result<Option<Whole>, CompileError> {
+            let plan = match prepared.plan_at(Some(BASES * ratio)) {
+                Ok(plan) => plan,
+                Err(error) if error.is_too_small() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            tried += 1;
+            watch.tell(Event::Trial { treatment, ratio });
+            let total = prepared.size_at(ratio)?;
+            let bases = clock.during(Stage::Factorise, || {
+                inputs.build(&plan, treatment, work, watch)
+            })?;
+            let made = (&bases, &plan);
+            let all = self.refined((prepared, total), inputs, made, (work, clock), watch)?;
+            let (all, _) = all.unwrap_or_else(|| (bases.clone(), Vec::new()));
+            let distance = choose::measure_whole(inputs, &all, wanted, work, clock, watch)?;
+            Ok(Some(Whole {
+                ratio,
+                bases,
+                all,
+                distance,
+            }))
+        };
+        let first = Elastic::start(prepared);
+        let (first, start) = match at(first)? {
+            Some(found) => (first, Some(found)),
+            None => (1.0, at(1.0)?),
+        };
+        // The whole is never too small.
+        let Some(start) = start else {
+            return Err(PlanError::Inconsistent(None).into());
+        };
+        let search = Search {
+            holds: &|found: &Whole| limit.holds(&found.distance),
+            bytes: &|found: &Whole| found.all.bytes,
+            discard: &|found: &Whole| {
+                work.artifact(found.bases.key).discard();
+                work.artifact(found.all.key).discard();
+            },
+        };
+        let found = search.smallest(STEPS_OF_FILES, (first, start), at)?;
+        let found = found.map_err(|whole| TrialError::Limit {
+            limit,
+            ratio: whole.ratio,
+            found: Box::new(whole.distance),
+        })?;
+        Ok((found, tried))
+    }
+
+    /// Adds what the bases lack to an artifact of them, up to so many bytes, and measures what it is at parts of its bytes.
+    fn refine(
+        &self,
+        (prepared, total): (&Prepared, u64),
         inputs: &Inputs,
         mut chosen: Chosen,
         (work, clock): (&Work, &StageClock),
         watch: Watch,
     ) -> Result<Chosen, CompileError> {
-        let found = clock.during(Stage::Plan, || {
-            self.refinements(prepared, inputs, &chosen, work, watch)
-        })?;
-        let whole: u64 = found.iter().map(|of| of.bytes).sum();
-        chosen.notes.push(match found.len() {
-            0 => "no refinement fits into the bytes that the bases leave".to_owned(),
-            count => format!(
-                "bases of {} in {} that were asked for, and {count} refinements of {}",
-                bytes_for_people(chosen.built.bytes),
-                bytes_for_people(self.total),
-                bytes_for_people(whole),
-            ),
-        });
-        if found.is_empty() {
+        let made = (&chosen.built, &chosen.plan);
+        let refined = self.refined((prepared, total), inputs, made, (work, clock), watch)?;
+        let Some((refined, found)) = refined else {
+            let note = "no refinement fits into the bytes that the bases leave".to_owned();
+            chosen.notes.push(note);
             return Ok(chosen);
-        }
-        let refined = clock.during(Stage::Factorise, || {
-            inputs.refined(
-                &chosen.built,
-                &chosen.plan,
-                (&found, DIAL_POINTS),
-                work,
-                watch,
-            )
-        })?;
+        };
+        let whole: u64 = found.iter().map(|of| of.bytes).sum();
+        chosen.notes.push(format!(
+            "bases of {} in {} that were asked for, and {} refinements of {}",
+            bytes_for_people(chosen.built.bytes),
+            bytes_for_people(total),
+            found.len(),
+            bytes_for_people(whole),
+        ));
         let bases = std::mem::replace(&mut chosen.built, refined);
         let steps = prepared.wanted.tune;
         if steps > 0 {
-            tune_whole(inputs, &mut chosen, &bases, steps, work, clock, watch)?;
+            let wanted = (steps, prepared.wanted.goal.limit);
+            tune_whole(inputs, &mut chosen, &bases, wanted, work, clock, watch)?;
         }
         measure_dial(inputs, &mut chosen, prepared.wanted, work, clock, watch)?;
         Ok(chosen)
     }
 
-    /// The refinements of which the artifact is as large as was asked for, from below.
+    /// Bases with what they lack, as much as fits into so many bytes; `None` where nothing does.
+    fn refined(
+        &self,
+        of: (&Prepared, u64),
+        inputs: &Inputs,
+        (bases, plan): (&Built, &Plan),
+        (work, clock): (&Work, &StageClock),
+        watch: Watch,
+    ) -> Result<Option<(Built, Vec<Refinement>)>, CompileError> {
+        let found = clock.during(Stage::Plan, || {
+            self.refinements(of, inputs, (bases, plan), work, watch)
+        })?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let refined = clock.during(Stage::Factorise, || {
+            inputs.refined(bases, plan, (&found, DIAL_POINTS), work, watch)
+        })?;
+        Ok(Some((refined, found)))
+    }
+
+    /// The refinements of which the artifact has so many bytes, from below.
     fn refinements(
         &self,
-        prepared: &Prepared,
+        (prepared, total): (&Prepared, u64),
         inputs: &Inputs,
-        chosen: &Chosen,
+        (bases, plan): (&Built, &Plan),
         work: &Work,
         watch: Watch,
     ) -> Result<Vec<Refinement>, CompileError> {
         let (source, threads) = (&prepared.source, inputs.threads);
-        let artifact = work.artifact(chosen.built.key).open()?;
+        let artifact = work.artifact(bases.key).open()?;
         let base = ModelFile::from_htz(&artifact)?;
-        let units = chosen.plan.units().iter();
+        let units = plan.units().iter();
         let members = units.flat_map(|unit| unit.members.iter().map(|m| (m, &unit.form)));
         let members = plan::refinable(members, source.tensor(Role::Output).is_none());
-        let request = chosen.plan.request();
+        let request = plan.request();
         let measured = Measured {
             source,
             units: &[],
@@ -152,18 +324,18 @@ impl Elastic {
         let length = |found: &[Refinement]| -> Result<u64, HtzError> {
             inputs.refined_bytes(artifact.manifest(), found, DIAL_POINTS)
         };
-        let mut budget = self.total.saturating_sub(chosen.built.bytes);
+        let mut budget = total.saturating_sub(bases.bytes);
         let mut best: Option<(u64, Vec<Refinement>)> = None;
         for _ in 0..TURNS {
             let found = plan::refinements(&members, &curves, budget)?;
             let bytes = length(&found)?;
-            if bytes <= self.total {
-                budget += self.total - bytes;
+            if bytes <= total {
+                budget += total - bytes;
                 if best.as_ref().is_none_or(|(before, _)| bytes > *before) {
                     best = Some((bytes, found));
                 }
             } else {
-                budget = budget.saturating_sub(bytes - self.total + SLACK);
+                budget = budget.saturating_sub(bytes - total + SLACK);
             }
         }
         Ok(best.map(|(_, found)| found).unwrap_or_default())
@@ -173,12 +345,16 @@ impl Elastic {
 /// An error of the bases as one of the artifact that was asked for.
 pub(super) fn of_whole(error: CompileError, elastic: Option<&Elastic>) -> CompileError {
     match (error, elastic) {
-        (CompileError::Plan(PlanError::FileTooSmall { smallest, .. }), Some(elastic)) => {
-            CompileError::Plan(PlanError::FileTooSmall {
-                budget: Budget::FileSize(elastic.total),
-                smallest: (smallest as f64 / BASES).ceil() as u64 + SLACK,
-            })
-        }
+        (
+            CompileError::Plan(PlanError::FileTooSmall { smallest, .. }),
+            Some(Elastic {
+                size: Size::Bytes(total),
+                ..
+            }),
+        ) => CompileError::Plan(PlanError::FileTooSmall {
+            budget: Budget::FileSize(*total),
+            smallest: (smallest as f64 / BASES).ceil() as u64 + SLACK,
+        }),
         (error, _) => error,
     }
 }

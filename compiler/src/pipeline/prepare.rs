@@ -91,6 +91,15 @@ impl Prepared {
         Ok(found.transpose()?.flatten())
     }
 
+    /// Bytes of the file at a ratio.
+    pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        match &self.made_from {
+            Some(made_from) => made_from.size_at(ratio, source, calibration),
+            None => Ok((ratio * source.size() as f64) as u64),
+        }
+    }
+
     /// The plan, or that of another ratio.
     pub fn plan_at(&self, ratio: Option<f64>) -> Result<Plan, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
@@ -267,8 +276,9 @@ pub(super) fn prepare(
     let candidates = wanted.candidates();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2) as u64;
     // Of an elastic artifact the bases are there, and all of it, not tuned and tuned.
-    let wholes = match options.planes {
-        2 => 2.0 * artifact_bytes as f64 / BASES,
+    let wholes = match (options.planes, limit.is_none()) {
+        (2, true) => 2.0 * artifact_bytes as f64 / BASES,
+        (2, false) => 2.0 * artifact_bytes as f64,
         _ => 0.0,
     };
     let needed = at_a_time * artifact_bytes + wholes as u64;

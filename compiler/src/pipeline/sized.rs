@@ -75,13 +75,24 @@ impl MadeFrom {
     ) -> Result<Plan, PlanError> {
         let mut request = self.request.clone();
         request.budget = match &self.file {
-            Some(file) => {
-                let whole = file.whole(&request, source, calibration)?;
-                Budget::FileSize((ratio * whole as f64) as u64)
-            }
+            Some(_) => Budget::FileSize(self.size_at(ratio, source, calibration)?),
             None => Budget::Ratio(ratio),
         };
         self.plan_of(request, source, calibration)
+    }
+
+    /// Bytes of the file at a ratio.
+    pub(super) fn size_at(
+        &self,
+        ratio: f64,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<u64, PlanError> {
+        let whole = match &self.file {
+            Some(file) => file.whole(&self.request, source, calibration)?,
+            None => source.size(),
+        };
+        Ok((ratio * whole as f64) as u64)
     }
 
     /// Of the plans that give every matrix the same type the one that is expected to lose least, of those whose

@@ -266,3 +266,15 @@ pub enum PlanError {
     #[error("the plan that was made does not fit the model: {}; report this, or give a plan with `plan`", .0.as_deref().unwrap_or("unknown"))]
     Inconsistent(Option<String>),
 }
+
+impl PlanError {
+    /// Whether a larger budget is the remedy.
+    pub(crate) fn is_too_small(&self) -> bool {
+        matches!(
+            self,
+            PlanError::RatioTooSmall { .. }
+                | PlanError::BudgetTooSmall { .. }
+                | PlanError::FileTooSmall { .. }
+        )
+    }
+}

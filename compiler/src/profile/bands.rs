@@ -441,7 +441,10 @@ mod tests {
             (2..=8).map(of).collect()
         };
         let worth = vec![0.4, 0.3, 0.2, 0.1];
-        let classes = [(hull(100_000), worth.clone()), (hull(20_000), worth.clone())];
+        let classes = [
+            (hull(100_000), worth.clone()),
+            (hull(20_000), worth.clone()),
+        ];
         let (plans, between) = plans(&classes);
         let measured = |(codes, loss): &Shared| {
             let (mut bytes, mut sum) = (0, 0.0);
