@@ -218,6 +218,12 @@ impl Compiler {
         self
     }
 
+    /// Leaves selected slots that get no factors as in the source; without, they are stored as factors are.
+    pub fn keep_dense(mut self) -> Self {
+        self.wishes.keep_dense = true;
+        self
+    }
+
     /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
     pub fn codes(mut self, codes: CodeKinds) -> Self {
         self.wishes.codes = Some(codes);

@@ -322,7 +322,7 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
 fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
-    let (dense, of_dense) = dense_form(&unit.members, request.dense.slots);
+    let (dense, of_dense) = dense_form(&unit.members, request.dense.of_selected());
     let form = match decision.choice {
         Choice::Dense => dense.clone(),
         Choice::Rank(rank) => unit.factored(request, rank),

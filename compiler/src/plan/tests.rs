@@ -359,6 +359,7 @@ fn dense_types_reach_every_matrix_that_is_not_factorised() {
     let plain = plain.unwrap();
     asked.dense = DenseTypes {
         slots: Some(DType::Q8_0.into()),
+        left: None,
         outside: Some(DType::Q4K.into()),
     };
     let plan = super::make(
@@ -436,6 +437,25 @@ fn a_dense_type_that_takes_as_much_as_the_source_is_not_used() {
         "{:?}",
         q.notes
     );
+}
+
+/// Selected slots alone are stored as factors are; a type that is asked for goes before.
+#[test]
+fn what_is_left_dense_need_not_stay_as_in_the_source() {
+    let hyper = hyper(256, 8, 4, 768);
+    let mut asked = request(Method::PerSlot, Budget::Rank(256), DType::F16);
+    asked.slots = vec![Slot::Q];
+    asked.dense.left = Some(DType::Q8_0.into());
+    let made = |asked| super::make(&hyper, asked, &Evidence::default(), Whole(DType::F16)).unwrap();
+    let of = |plan: &Plan, slot| plan.unit_of(MatrixId::Slot { layer: 0, slot }).cloned();
+    let plan = made(asked.clone());
+    let form = |weight| Some(Form::Dense { weight });
+    assert_eq!(of(&plan, Slot::Q).map(|unit| unit.form), form(DType::Q8_0));
+    assert_eq!(of(&plan, Slot::K), None);
+    asked.dense.slots = Some(DType::Q4K.into());
+    let plan = made(asked);
+    assert_eq!(of(&plan, Slot::Q).map(|unit| unit.form), form(DType::Q4K));
+    assert_eq!(of(&plan, Slot::K).map(|unit| unit.form), form(DType::Q4K));
 }
 
 #[test]

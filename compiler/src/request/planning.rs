@@ -128,8 +128,17 @@ impl fmt::Display for OrderArg {
 pub struct DenseTypes {
     /// Of the slots of all layers that stay dense, selected or not.
     pub slots: Option<DenseType>,
+    /// Of the selected slots that are left dense, where `slots` is silent.
+    pub left: Option<DenseType>,
     /// Of the embedding, and of the head where the model has one of its own.
     pub outside: Option<DenseType>,
+}
+
+impl DenseTypes {
+    /// Of a selected slot that is left dense.
+    pub fn of_selected(&self) -> Option<DenseType> {
+        self.slots.or(self.left)
+    }
 }
 
 /// What a dense matrix is encoded in: `q4_k`, `levels4`, `trellis3`.
@@ -315,8 +324,10 @@ impl fmt::Display for Request {
             self.budget
         )?;
         write!(f, " --allocator {allocator}")?;
-        if let Some(dtype) = self.dense.slots {
-            write!(f, " --dense-type {dtype}")?;
+        match (self.dense.slots, self.dense.left) {
+            (Some(dtype), _) => write!(f, " --dense-type {dtype}")?,
+            (None, None) => f.write_str(" --dense-type source")?,
+            (None, Some(_)) => {}
         }
         if let Some(dtype) = self.dense.outside {
             write!(f, " --embedding-type {dtype}")?;

@@ -36,8 +36,10 @@ pub struct Wishes {
     pub slots: Vec<Slot>,
     /// How factors are stored; [`DEFAULT_FACTOR_TYPE`] by default.
     pub factor_type: Option<DType>,
-    /// How dense matrices are stored; as in the source by default.
+    /// How dense matrices are stored; by default as in the source, but for selected slots that are left dense.
     pub dense: DenseTypes,
+    /// Whether selected slots that are left dense stay as in the source, too; by default they are stored as factors are.
+    pub keep_dense: bool,
     /// The kinds of code to choose from; all by default.
     pub codes: Option<CodeKinds>,
     /// Whether the model is stored in another order; see [`Request::order`].
@@ -78,6 +80,8 @@ impl Wishes {
             (_, Allocator::DiffPlan) => Budget::Energy,
             _ => Budget::Ratio(DEFAULT_RATIO),
         };
+        let factor_type = self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE);
+        let left = (method != Method::Quantise && !self.keep_dense).then(|| factor_type.into());
         Request {
             method,
             method_from: self.deciding(),
@@ -89,8 +93,11 @@ impl Wishes {
                 first_positions: self.first_positions,
             },
             slots,
-            factor_type: self.factor_type.unwrap_or(DEFAULT_FACTOR_TYPE),
-            dense: self.dense,
+            factor_type,
+            dense: DenseTypes {
+                left: self.dense.left.or(left),
+                ..self.dense
+            },
             codes: self.codes.unwrap_or_default(),
             order: self.order,
             treatment: self.treatment,
@@ -169,6 +176,7 @@ impl Wishes {
             ),
             ("--factor-type", said(self.factor_type)),
             ("--dense-type", said(self.dense.slots)),
+            ("--dense-type", said(self.keep_dense.then_some("source"))),
             ("--embedding-type", said(self.dense.outside)),
             // What is off is so without factors, too.
             (

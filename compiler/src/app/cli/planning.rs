@@ -1,6 +1,6 @@
 //! The options that decide what becomes of every slot, shared by `htc plan` and `htc compile`.
 
-use std::str::FromStr as _;
+use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -52,9 +52,10 @@ pub struct SizeArgs {
     /// [default: q8_0]
     #[arg(long, hide_short_help = true, value_name = "T", value_parser = parse_factor_type)]
     pub factor_type: Option<DType>,
-    /// Encode slots that stay dense in this type, or in levels2 to levels8 or trellis2 to trellis5, where it takes less than the source
-    #[arg(long, hide_short_help = true, value_name = "T")]
-    pub dense_type: Option<DenseType>,
+    /// Encode slots that stay dense in this type, or in levels2 to levels8 or trellis2 to trellis5, where it takes less than the
+    /// source; source: as they are [default: selected slots that are left dense as --factor-type]
+    #[arg(long, hide_short_help = true, value_name = "T|source")]
+    pub dense_type: Option<DenseArg>,
     /// The same for the embedding, and for the head where the model has its own
     #[arg(long, hide_short_help = true, value_name = "T")]
     pub embedding_type: Option<DenseType>,
@@ -62,6 +63,26 @@ pub struct SizeArgs {
     /// trellis, the closest; or all [default: all]
     #[arg(long, hide_short_help = true, value_name = "KINDS")]
     pub codes: Option<CodeKinds>,
+}
+
+/// How slots that stay dense are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum DenseArg {
+    /// As in the source.
+    Source,
+    /// In a type.
+    In(DenseType),
+}
+
+impl FromStr for DenseArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "source" => Ok(DenseArg::Source),
+            text => text.parse().map(DenseArg::In),
+        }
+    }
 }
 
 impl SizeArgs {
@@ -168,9 +189,14 @@ impl PlanningArgs {
             slots: self.slots.clone(),
             factor_type: size.factor_type,
             dense: DenseTypes {
-                slots: size.dense_type,
+                slots: match size.dense_type {
+                    Some(DenseArg::In(dtype)) => Some(dtype),
+                    Some(DenseArg::Source) | None => None,
+                },
+                left: None,
                 outside: size.embedding_type,
             },
+            keep_dense: matches!(size.dense_type, Some(DenseArg::Source)),
             codes: size.codes,
             order: self.order,
             treatment,

@@ -192,6 +192,9 @@ pub struct RequestRecord {
     /// The type that slots which stay dense were to have; absent where they stay as in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_type: Option<DenseType>,
+    /// Of selected slots that are left dense; absent where they stay as in the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_type: Option<DenseType>,
     /// The same of embedding and head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding_type: Option<DenseType>,
@@ -231,6 +234,7 @@ impl From<&Request> for RequestRecord {
             first_positions: Some(request.allocation.first_positions)
                 .filter(|first| *first != FirstPositions::default()),
             dense_type: request.dense.slots,
+            left_type: request.dense.left,
             embedding_type: request.dense.outside,
             codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
             slots: None,

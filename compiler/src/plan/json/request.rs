@@ -66,6 +66,7 @@ impl Checker {
             "rank_cap",
             "first_positions",
             "dense_type",
+            "left_type",
             "embedding_type",
             "codes",
             "slots",
@@ -83,6 +84,7 @@ impl Checker {
             cap,
             first,
             dense,
+            left,
             outside,
             codes,
             slots,
@@ -119,6 +121,9 @@ impl Checker {
         let mut types = DenseTypes::default();
         if let Some((_, node)) = dense {
             types.slots = self.dense_type(at, "request.dense_type", &node);
+        }
+        if let Some((_, node)) = left {
+            types.left = self.dense_type(at, "request.left_type", &node);
         }
         if let Some((_, node)) = outside {
             types.outside = self.dense_type(at, "request.embedding_type", &node);

@@ -117,7 +117,12 @@ fn plans() -> Vec<Plan> {
         ] {
             let plain = plan(method, Budget::Rank(32), Allocation::default());
             let [slots, outside] = [slots, outside].map(|dtype| dtype.map(DenseType::from));
-            let dense = DenseTypes { slots, outside };
+            let left = slots.or(outside);
+            let dense = DenseTypes {
+                slots,
+                left,
+                outside,
+            };
             let slots = plain.request.slots[..2].to_vec();
             let asked = Request {
                 dense,
