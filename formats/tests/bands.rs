@@ -51,7 +51,7 @@ fn random(codes: &Codes, rows: usize, seed: u64) -> (Vec<u8>, Vec<i8>, Vec<f32>)
             let padded = packer.strip_rows(strip);
             let mut put = |r: usize, c: usize, integer: i8, factor: f32| {
                 let row = strip * STRIP_ROWS + r;
-                if row < rows {
+                if row < rows && band * BAND + c < cols {
                     integers[row * cols + band * BAND + c] = integer;
                     factors[row * cols + band * BAND + c] = factor;
                 }
@@ -103,8 +103,17 @@ fn cases() -> Vec<(Codes, usize)> {
     let alone = alone.map(|code| Codes::uniform(code, 64).unwrap());
     let mixed =
         ["1:l4x1,t3x1,l2x1", "2:t2x1,t5x1,l8x1,t4x2,l7x1"].map(|text| text.parse().unwrap());
+    let padded = [
+        "1:l5x1-31",
+        "2:t3x1-1",
+        "1:t4x1,l8x1-31",
+        "2:t2x5,t3x1-20",
+        "2:l7x9,t5x3-28",
+    ];
+    let padded = padded.map(|text| text.parse().unwrap());
     alone
         .chain(mixed)
+        .chain(padded)
         .flat_map(|codes| [1, 16, 39, 256, 530].map(|rows| (codes.clone(), rows)))
         .collect()
 }
@@ -147,7 +156,7 @@ fn integers_come_in_the_order_of_the_products() {
                         let r = (range.start + chunk / QUADS) * GROUP_ROWS + within / QUAD;
                         let c = band * BAND + chunk % QUADS * QUAD + within % QUAD;
                         let row = strip * STRIP_ROWS + r;
-                        if row < rows {
+                        if row < rows && c < codes.cols() {
                             assert_eq!(found, integers[row * codes.cols() + c]);
                         }
                     }
@@ -256,4 +265,41 @@ fn other_lengths_rows_and_scales_are_refused_by_name() {
     let mut packer = Packer::new(&codes, 40);
     assert!(packer.row_scale(Kind::Levels, 0, 1e6).is_err());
     assert!(packer.column_scale(0, f32::NAN).is_err());
+}
+
+/// What stands in columns behind the last changes no number; their scales are finite nevertheless.
+#[test]
+fn padding_of_columns_is_read_by_no_row() {
+    let codes: Codes = "2:l3x1,t2x1-20".parse().unwrap();
+    let (bytes, ..) = random(&codes, 40, 1);
+    let rows = |bytes: &[u8]| {
+        let bands = Bands::new(&codes, 40, bytes).unwrap();
+        let mut row = vec![0.0; 44];
+        let rows = (0..40).map(|i| {
+            bands.row(i, &mut row).unwrap();
+            row.clone()
+        });
+        rows.collect::<Vec<_>>()
+    };
+    // Scales of 40 rows, padded to 48, of both kinds, then those of 32 columns; three quads of the trellis are the matrix's.
+    let padding = 192 + 2 * 12..192 + 2 * 32;
+    let mut other = bytes.clone();
+    for byte in &mut other[padding.clone()] {
+        *byte ^= 1;
+    }
+    let place = codes.place(40, 0, 1);
+    let of_quad = place.len() / QUADS;
+    for byte in &mut other[place.start + 3 * of_quad..place.end] {
+        *byte ^= 0x5a;
+    }
+    assert!(rows(&other) == rows(&bytes));
+    other[place.start + 2 * of_quad] ^= 1;
+    assert!(rows(&other) != rows(&bytes));
+    other[padding.start + 2 * 7 + 1] = 0x7c;
+    let bands = Bands::new(&codes, 40, &other).unwrap();
+    let fault = bands.check_scales().unwrap_err().to_string();
+    assert!(
+        fault.contains("column 51") && fault.contains("finite"),
+        "{fault}"
+    );
 }

@@ -12,7 +12,7 @@ mod htz_common;
 
 use htc_formats::htz::{Htz, Manifest};
 use htc_formats::model::{MatrixId, Role};
-use htz_common::{Model, banded, classed, forged, json, refined, tabled};
+use htz_common::{Model, banded, classed, forged, json, padded, refined, tabled};
 use serde_json::{Value, json};
 
 /// Refuses the artifact after a change, and returns the message, which is one line.
@@ -211,4 +211,94 @@ fn later_tables_are_required_wherever_they_are() {
     };
     let after = required(refined(), refinement, "2:t2x1");
     assert_eq!(after, ["bands", "planes", "tables"]);
+}
+
+/// Last bands that are padded are announced and read back; other numbers of bands and other paddings are refused by name.
+#[test]
+fn padding_is_announced_and_must_be_that_of_the_columns() {
+    let file = padded().bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 10));
+    let requires = &htz.manifest().requires;
+    let all = ["bands", "planes", "row_classes", "tables", "padded_bands"];
+    assert_eq!(requires, &all);
+    for entry in htz.manifest().tensors.iter() {
+        let Some(layout) = &entry.codes else { continue };
+        let whole = entry.cols.next_multiple_of(32);
+        assert_eq!(layout.padding() as u64, whole - entry.cols);
+        let rows = entry.rows as usize;
+        let bands = layout.view(rows, htz.tensor_bytes(entry)).unwrap();
+        bands.check().unwrap();
+        let mut row = vec![f32::NAN; entry.cols as usize];
+        bands.row(rows - 1, &mut row).unwrap();
+        assert!(row.iter().all(|value| value.is_finite()), "{}", entry.role);
+        assert!(bands.row(0, &mut vec![0.0; whole as usize]).is_err());
+    }
+
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let message = Htz::parse(&forged(&file, change)).unwrap_err().to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    };
+    let message = refused(&|json| {
+        json["requires"] = json!(["bands", "planes", "row_classes", "tables"]);
+    });
+    assert!(message.contains("feature \"padded_bands\""), "{message}");
+    let table = json(&file)["tensors"].as_array().unwrap().clone();
+    let of = |role: &str| {
+        table
+            .iter()
+            .position(|entry| entry["role"] == role)
+            .unwrap()
+    };
+    let every = "one for every 32 of 44 columns, the last padded by 20, which is -20 at the end";
+    for (role, codes, said) in [
+        ("layers.0.down.weight", "2:t3x1-20", every),
+        ("layers.0.down.weight", "2:t3x2,l4x1-20", every),
+        ("layers.0.down.weight", "2:t3x1,l4x1", every),
+        ("layers.0.down.weight", "2:t3x1,l4x1-19", every),
+        ("layers.0.down.weight", "2:t3x1,l5x1-20", "length"),
+        (
+            "layers.0.down.weight",
+            "2:t3x1,l4x1-0",
+            "1 to 31 columns of padding",
+        ),
+        (
+            "layers.0.down.weight",
+            "2:t3x1,l4x1-32",
+            "1 to 31 columns of padding",
+        ),
+        (
+            "layers.0.down.weight",
+            "2:t3x1-20,l4x1",
+            "1 to 31 columns of padding",
+        ),
+        ("layers.0.down.refinement", "1:l2x2", every),
+        (
+            "token_embedding",
+            "3*1:l5x1-12;4*2:t3x1;5*2:t2x1-12",
+            "classes of 20 and 32 columns",
+        ),
+        (
+            "token_embedding",
+            "3*1:l5x1-11;4*2:t3x1-11;5*2:t2x1-11",
+            "the last padded by 12",
+        ),
+    ] {
+        let at = of(role);
+        let message = refused(&|json| json["tensors"][at]["codes"] = json!(codes));
+        assert!(message.contains(said), "{codes}: {message}");
+    }
+}
+
+/// Files of whole bands need no more than before, whatever else they need.
+#[test]
+fn whole_bands_need_no_later_format() {
+    for (model, minor) in [(banded(), 6), (refined(), 7), (classed(), 8), (tabled(), 9)] {
+        let file = model.bytes();
+        let htz = Htz::parse(&file).unwrap();
+        assert_eq!(htz.format(), (1, minor));
+        let mut requires = htz.manifest().requires.iter();
+        assert!(!requires.any(|name| name == "padded_bands"));
+    }
 }

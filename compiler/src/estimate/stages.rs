@@ -5,7 +5,7 @@
 //! measured on an AMD EPYC (AVX2) with one thread, by `the_constants_are_those_of_this_code` and by the stages of
 //! compilations of the demo model.
 
-use htc_formats::bands::{BAND, Kind};
+use htc_formats::bands::Kind;
 use htc_formats::block::BlockFit;
 use htc_formats::model::{MatrixId, Slot};
 use htc_formats::source::ModelFile;
@@ -116,7 +116,6 @@ pub fn curves(
             .bands()
             .into_iter()
             .filter(|code| code.bits() % 2 == 0);
-        let bands = bands.filter(|_| member.cols.is_multiple_of(BAND));
         let searched: f64 = bands.clone().map(|code| search(code.kind())).sum();
         // The error of the outputs in each type, and the moment's factor.
         let errors = 2.0 * rows * cols * cols;
@@ -260,10 +259,7 @@ pub(crate) fn before(
     // As if each had what takes longest of what it may have.
     let kinds = codes.bands().into_iter().map(|code| search(code.kind()));
     let longest = kinds.fold(SEARCH, f64::max);
-    let coded = members.iter().map(|member| {
-        let bands = member.cols.is_multiple_of(BAND);
-        coded_member(member, if bands { longest } else { SEARCH })
-    });
+    let coded = members.iter().map(|member| coded_member(member, longest));
     let once = speed.products(coded.sum()) / threads.max(1) as f64;
     // With the best of one type, or what a search tries.
     let candidates = match options.goal.limit.is_none() {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use htc_formats::bands::{BAND, CodesError, Layout};
+use htc_formats::bands::{CodesError, Layout};
 use htc_formats::model::{HyperParameters, MatrixId};
 use htc_formats::{DType, block};
 use thiserror::Error;
@@ -254,10 +254,9 @@ fn of_form(form: &Form, members: &[Member]) -> Vec<Fault> {
         faults.push(Fault::Rank { limit, found });
     }
     if let Form::Bands { codes } = form
-        && codes.cols() != cols
+        && let Some(misfit) = codes.misfit(cols)
     {
-        let bands = codes.cols() / BAND;
-        faults.push(Fault::Codes(CodesError::Width { cols, bands }));
+        faults.push(Fault::Codes(misfit));
     }
     if let Form::Bands {
         codes: codes @ Layout::Classes(_),

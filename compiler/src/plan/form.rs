@@ -20,7 +20,7 @@ pub enum Form {
         /// The type.
         weight: DType,
     },
-    /// Dense, encoded anew in bands of 32 columns.
+    /// Dense, encoded anew in bands of 32 columns, the last of them padded where columns do not fill it.
     Bands {
         /// The codes of its bands.
         codes: Layout,

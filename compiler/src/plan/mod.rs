@@ -15,6 +15,7 @@ mod form;
 pub mod gpu;
 pub mod json;
 mod kind;
+mod padding;
 pub mod phases;
 mod quantise;
 mod refine;
@@ -243,7 +244,7 @@ fn dense_form(members: &[Member], asked: Option<DenseType>) -> (Form, Vec<String
                 },
                 asked,
             ),
-            // Blocks of any other type have as many numbers as bands have columns.
+            // Rows that are wider than any in bands.
             Err(_) => {
                 let weight = DType::F16;
                 (Form::Dense { weight }, DenseType::Blocks(weight))
@@ -373,7 +374,8 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
 }
 
 impl Plan {
-    /// A plan of these units for a model, once they were found to fit it and each other.
+    /// A plan of these units for a model, once they were found to fit it and each other. Its notes say which matrices
+    /// are padded.
     ///
     /// # Errors
     /// Everything that does not fit.
@@ -381,10 +383,11 @@ impl Plan {
         hyper: &HyperParameters,
         request: Request,
         mut units: Vec<UnitPlan>,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
         source_type: &impl SourceTypes,
     ) -> Result<Plan, Vec<Fault>> {
         units.sort_by_key(|unit| unit.members.first().map(|member| member.matrix));
+        padding::say(&units, &mut notes);
         let plan = Plan {
             request,
             units,

@@ -61,14 +61,15 @@ pub(super) struct Points {
 }
 
 /// Plans of the matrix in bands that take less than the source: with all rows as one class, and
-/// with the classes that there are. None where its rows are no whole bands, or its numbers beyond the codes.
+/// with the classes that there are; of a last band that is padded the padding is paid for. None where its numbers are
+/// beyond the codes.
 pub(super) fn points(
     matrix: &Matrix<'_>,
     all: &Class<'_>,
     classes: &[Class<'_>],
 ) -> Result<Points, UnitError> {
     let cols = matrix.member.cols;
-    if !cols.is_multiple_of(BAND) || cols == 0 {
+    if cols == 0 {
         return Ok(Points::default());
     }
     let refused = |source: CodesError| UnitError::Bands {

@@ -2,7 +2,6 @@
 //! the divergence is scaled up to all of them.
 
 use htc_formats::DType;
-use htc_formats::bands::BAND;
 use htc_formats::block::{BlockError, BlockFit};
 use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::ModelTensor;
@@ -60,7 +59,7 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
     let (cols, before) = (member.cols, member.source_type.row_bytes(member.cols));
     let all = match codes {
         _ if !codes.has_blocks() => &[],
-        CodeKinds::All if cols.is_multiple_of(BAND) => &BESIDE_BANDS[..],
+        CodeKinds::All => &BESIDE_BANDS[..],
         _ => BlockFit::TYPES,
     };
     let fits =

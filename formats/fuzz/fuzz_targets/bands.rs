@@ -4,7 +4,7 @@
 #![no_main]
 
 use htc_formats::bands::{
-    Banded, Bands, BandsError, CHUNK, ClassedBands, Codes, GROUP_ROWS, Layout, QUADS, RowClasses, STRIP_ROWS,
+    BAND, Banded, Bands, BandsError, CHUNK, ClassedBands, Codes, GROUP_ROWS, Layout, QUADS, RowClasses, STRIP_ROWS,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -18,6 +18,8 @@ fuzz_target!(|input: (&str, u16, &[u8])| {
     };
     assert_eq!(layout.to_string(), text);
     assert_eq!(layout.to_string().parse(), Ok(layout.clone()));
+    assert!(layout.padding() < BAND && layout.misfit(layout.cols()).is_none());
+    assert!(layout.misfit(layout.cols() + 1).is_some());
     if let Layout::Classes(classes) = &layout {
         return in_classes(classes, bytes);
     }
@@ -26,6 +28,7 @@ fuzz_target!(|input: (&str, u16, &[u8])| {
     };
     assert_eq!(codes.to_string(), text);
     assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
+    assert_eq!(codes.cols() + codes.padding(), codes.len() * BAND);
     let rows = usize::from(rows);
     assert_eq!(
         Bands::new(&codes, rows, bytes).is_ok(),

@@ -167,6 +167,19 @@ impl Layout {
         }
     }
 
+    /// Columns by which the last band is padded, 0 to 31.
+    pub fn padding(&self) -> usize {
+        self.each(0)
+            .map(|(_, codes)| codes.padding())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Why it is none of a matrix of `cols` columns; `None` where it is.
+    pub fn misfit(&self, cols: usize) -> Option<CodesError> {
+        self.each(0).find_map(|(_, codes)| codes.misfit(cols))
+    }
+
     /// Whether it is that of a matrix of so many rows.
     pub fn has_rows(&self, rows: usize) -> bool {
         match self {

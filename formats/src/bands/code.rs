@@ -5,9 +5,7 @@ use std::ops::{Deref, Range};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-use super::{BAND, CHUNK, GROUP_ROWS, MAX_CLASSES, QUADS, SCALE_BYTES, STRIP_ROWS, TABLES_VERSION};
+use super::{BAND, CHUNK, CodesError, GROUP_ROWS, QUADS, SCALE_BYTES, STRIP_ROWS, TABLES_VERSION};
 use crate::escape::one_line;
 use crate::limits::MAX_WIDTH;
 use crate::wire;
@@ -30,69 +28,6 @@ pub struct Code {
     version: u8,
 }
 
-/// What is no code, or does not fit a matrix.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CodesError {
-    /// A number of bits that no code of the kind has.
-    #[error("{kind} of {found} bits; there are {kind} of {} to {} bits", kind.bits().start(), kind.bits().end())]
-    Bits {
-        /// The kind.
-        kind: Kind,
-        /// What was asked for.
-        found: u8,
-    },
-    /// A text that names no code.
-    #[error("{found:?} is no code of a band, as levels4 or trellis3 are")]
-    Unknown {
-        /// The text.
-        found: String,
-    },
-    /// A text that is no list of codes.
-    #[error("codes of bands: expected {expected}, found {found:?}")]
-    List {
-        /// What would do.
-        expected: String,
-        /// What stands there.
-        found: String,
-    },
-    /// Tables that this build does not have.
-    #[error(
-        "codes of bands: tables of version {found:?}, this build has those up to {TABLES_VERSION}; update htc"
-    )]
-    Tables {
-        /// The version.
-        found: String,
-    },
-    /// Trellises with tables of several versions in one matrix.
-    #[error(
-        "codes of bands: trellises with tables of version {first} and of version {other}; expected one"
-    )]
-    Mixed {
-        /// The version of the first trellis.
-        first: u8,
-        /// Another one.
-        other: u8,
-    },
-    /// A width that is no whole number of bands, or another number of them.
-    #[error(
-        "{cols} columns, {bands} bands: a matrix in bands has {BAND} columns for each of them, and one band at least"
-    )]
-    Width {
-        /// Columns of the matrix.
-        cols: usize,
-        /// Bands that have a code.
-        bands: usize,
-    },
-    /// Classes of rows that are none.
-    #[error(
-        "classes of rows: found {found}, expected 2 to {MAX_CLASSES} classes of one width, with a row each at least"
-    )]
-    Classes {
-        /// What was found.
-        found: String,
-    },
-}
-
 impl Kind {
     /// The numbers of bits that there are.
     pub const fn bits(self) -> std::ops::RangeInclusive<u8> {
@@ -109,7 +44,8 @@ impl Kind {
         }
     }
 
-    const fn letter(self) -> char {
+    /// What stands for it in the text of [`Codes`].
+    pub(super) const fn letter(self) -> char {
         match self {
             Kind::Levels => 'l',
             Kind::Trellis => 't',
@@ -161,6 +97,11 @@ impl Code {
             bits,
             version,
         }
+    }
+
+    /// The same with tables of a version that there is.
+    pub(super) const fn with_tables(self, version: u8) -> Code {
+        Code::of(self.kind, self.bits, version)
     }
 
     /// Every code that matrices are given today.
@@ -244,21 +185,24 @@ impl FromStr for Code {
 }
 
 /// A number in its one spelling.
-fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     let number: T = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
 
-/// The code of every band of a matrix, from the first columns to the last. Cloning shares them.
+/// The code of every band of a matrix, from the first columns to the last. Cloning shares them. A last band that the
+/// columns do not fill is padded.
 ///
 /// As a text, and in a manifest, it is the version of the tables, 1 where there are levels alone, and the runs
-/// of equal codes: `2:t3x60,l4x4`.
+/// of equal codes, `2:t3x60,l4x4`, and behind them where there is padding a minus and its columns: `2:t3x5,l4x1-20`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Codes(Arc<Inner>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
+    /// Columns of the matrix, without padding.
+    cols: usize,
     /// Bytes of sixteen rows before each band, and of all bands at the end.
     starts: Vec<u64>,
     /// Trellises before each band, and all of them at the end.
@@ -266,12 +210,13 @@ struct Inner {
 }
 
 impl Codes {
-    /// The codes of a matrix of `cols` columns.
+    /// The codes of a matrix of `cols` columns, the last band of which is padded where they do not fill it.
     ///
     /// # Errors
-    /// [`CodesError::Width`] where there is not a code for every 32 columns; [`CodesError::Mixed`].
+    /// [`CodesError::Width`] where there is not a code for every 32 columns and for those that are left;
+    /// [`CodesError::Mixed`].
     pub fn new(codes: Vec<Code>, cols: usize) -> Result<Codes, CodesError> {
-        if codes.is_empty() || codes.len().checked_mul(BAND) != Some(cols) || cols > MAX_WIDTH {
+        if cols == 0 || codes.len() != cols.div_ceil(BAND) || cols > MAX_WIDTH {
             let bands = codes.len();
             return Err(CodesError::Width { cols, bands });
         }
@@ -292,6 +237,7 @@ impl Codes {
         }
         Ok(Codes(Arc::new(Inner {
             codes,
+            cols,
             starts,
             trellises,
         })))
@@ -300,13 +246,27 @@ impl Codes {
     /// One code for all columns.
     ///
     /// # Errors
-    /// [`CodesError::Width`] where they are no multiple of 32.
+    /// [`CodesError::Width`] where there are none, or more than a matrix may have.
     pub fn uniform(code: Code, cols: usize) -> Result<Codes, CodesError> {
-        if !cols.is_multiple_of(BAND) || cols > MAX_WIDTH {
-            let bands = cols / BAND;
+        let bands = cols.div_ceil(BAND);
+        if cols > MAX_WIDTH {
             return Err(CodesError::Width { cols, bands });
         }
-        Codes::new(vec![code; cols / BAND], cols)
+        Codes::new(vec![code; bands], cols)
+    }
+
+    /// Why these are no codes of a matrix of `cols` columns; `None` where they are.
+    pub fn misfit(&self, cols: usize) -> Option<CodesError> {
+        let bands = self.len();
+        match (cols == self.cols(), bands == cols.div_ceil(BAND)) {
+            (true, _) => None,
+            (false, false) => Some(CodesError::Width { cols, bands }),
+            (false, true) => Some(CodesError::Padding {
+                cols,
+                expected: bands * BAND - cols,
+                found: self.padding(),
+            }),
+        }
     }
 
     /// The version of the tables of its trellises, one where it has none.
@@ -314,9 +274,19 @@ impl Codes {
         self.iter().map(|code| code.version).max().unwrap_or(1)
     }
 
-    /// Columns of the matrix.
+    /// Columns of the matrix, without padding.
     pub fn cols(&self) -> usize {
-        self.len() * BAND
+        self.0.cols
+    }
+
+    /// Columns by which the last band is padded, 0 to 31.
+    pub fn padding(&self) -> usize {
+        (self.len() * BAND).saturating_sub(self.0.cols)
+    }
+
+    /// Columns of a band that are the matrix's: 32 but for the last band, 0 where there is no such band.
+    pub fn band_cols(&self, band: usize) -> usize {
+        self.0.cols.saturating_sub(band * BAND).min(BAND)
     }
 
     /// The code of all bands, where they have the same.
@@ -325,7 +295,7 @@ impl Codes {
         self.iter().all(|code| code == first).then_some(*first)
     }
 
-    /// Bits of a weight on average, without scales.
+    /// Bits of a weight on average, without scales; of a band that is padded as of any other.
     pub fn mean_bits(&self) -> f64 {
         let bits: usize = self.iter().map(|code| usize::from(code.bits)).sum();
         bits as f64 / self.len() as f64
@@ -419,146 +389,12 @@ impl Deref for Codes {
     }
 }
 
-impl fmt::Display for Codes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.version())?;
-        for (i, run) in self.chunk_by(|a, b| a == b).enumerate() {
-            if i > 0 {
-                f.write_str(",")?;
-            }
-            // A run is not empty.
-            let Code { kind, bits, .. } = run[0];
-            write!(f, "{}{bits}x{}", kind.letter(), run.len())?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Codes {
-    type Err = CodesError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = |expected: &str, found: &str| CodesError::List {
-            expected: expected.to_owned(),
-            found: one_line(found),
-        };
-        let (version, runs) = text
-            .split_once(':')
-            .ok_or_else(|| wrong("a version and runs, as 2:t3x60,l4x4", text))?;
-        let known = number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
-        let Some(known) = known else {
-            return Err(CodesError::Tables {
-                found: one_line(version),
-            });
-        };
-        let mut codes = Vec::new();
-        for run in runs.split(',') {
-            let malformed = || wrong("a run of a code, as t3x60", run);
-            let kind = match run.chars().next() {
-                Some('l') => Kind::Levels,
-                Some('t') => Kind::Trellis,
-                _ => return Err(malformed()),
-            };
-            let (bits, count) = run[1..].split_once('x').ok_or_else(malformed)?;
-            let code = Code::new(kind, number(bits).ok_or_else(malformed)?)?;
-            let code = Code::of(kind, code.bits, known);
-            let count: usize = number(count).ok_or_else(malformed)?;
-            let most = MAX_WIDTH / BAND - codes.len();
-            if count == 0 || count > most {
-                return Err(wrong(&format!("a run of 1 to {most} bands"), run));
-            }
-            // One spelling for each list of codes.
-            if codes.last() == Some(&code) {
-                return Err(wrong("another code than in the run before", run));
-            }
-            codes.extend(std::iter::repeat_n(code, count));
-        }
-        let cols = codes.len() * BAND;
-        let codes = Codes::new(codes, cols)?;
-        if codes.version() != known {
-            return Err(wrong("version 1 where there are levels alone", version));
-        }
-        Ok(codes)
-    }
-}
-
-impl Serialize for Codes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Codes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn mixed() -> Codes {
         "2:t3x2,l4x1,t2x1".parse().unwrap()
-    }
-
-    #[test]
-    fn codes_survive_their_text_and_others_are_refused() {
-        for code in Code::all() {
-            assert_eq!(code.to_string().parse(), Ok(code));
-            let codes = Codes::uniform(code, 96).unwrap();
-            assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
-            assert_eq!(codes.same(), Some(code));
-        }
-        for code in Code::earlier() {
-            let codes = Codes::uniform(code, 96).unwrap();
-            assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
-            assert_eq!(codes.to_string().parse(), Ok(codes));
-            // A name alone stands for today's tables.
-            assert_eq!(
-                code.to_string(),
-                format!("trellis{} (tables 1)", code.bits())
-            );
-            assert!(code.to_string().parse::<Code>().is_err());
-            let mixed = vec![Code::levels(4).unwrap(), code, Code::trellis(2).unwrap()];
-            let refused = Codes::new(mixed, 96).unwrap_err();
-            assert_eq!(refused, CodesError::Mixed { first: 1, other: 2 });
-        }
-        assert_eq!(mixed().to_string(), "2:t3x2,l4x1,t2x1");
-        assert_eq!((mixed().cols(), mixed().same()), (128, None));
-        assert_eq!(mixed().mean_bits(), 3.0);
-        for text in [
-            "levels1", "levels9", "trellis6", "trellis1", "levels04", "levels", "q4_0", "",
-        ] {
-            assert!(text.parse::<Code>().is_err(), "{text}");
-        }
-        for text in [
-            "",
-            "1:",
-            "t3x1",
-            "1:t3x0",
-            "1:t3",
-            "1:t3x1,",
-            "1:t3x1,t3x1",
-            "1:t6x1",
-            "1:l1x1",
-            "1:q3x1",
-            "1:t3x01",
-            "1:t3x32769",
-            "1:t3x99999999999999999999",
-            "1:é3x1",
-            "1:l4x32768,l5x1",
-            "2:l4x1",
-            "0:t3x1",
-            "02:t3x1",
-            "-1:t3x1",
-            "257:t3x1",
-        ] {
-            assert!(text.parse::<Codes>().is_err(), "{text}");
-        }
-        let tables = "3:t3x1".parse::<Codes>().unwrap_err();
-        assert!(tables.to_string().contains("version \"3\""), "{tables}");
     }
 
     #[test]
@@ -571,9 +407,39 @@ mod tests {
             trellis.bytes(300),
             (304 * 2 + 64 * 2_u64).next_multiple_of(64) + 19 * 2 * 192
         );
-        assert!(Codes::uniform(Code::levels(4).unwrap(), 48).is_err());
-        assert!(Codes::new(vec![Code::levels(4).unwrap(); 2], 32).is_err());
-        assert!(Codes::new(Vec::new(), 0).is_err());
+        // Padding is paid for.
+        let padded = Codes::uniform(Code::levels(4).unwrap(), 33).unwrap();
+        assert_eq!(padded.bytes(20), levels.bytes(20));
+        assert_eq!((padded.cols(), padded.padding()), (33, 31));
+        assert_eq!([0, 1, 2].map(|band| padded.band_cols(band)), [32, 1, 0]);
+        for (cols, bands) in [
+            (32, 2),
+            (65, 2),
+            (0, 0),
+            (0, 1),
+            (MAX_WIDTH + 1, (1 << 15) + 1),
+        ] {
+            let codes = vec![Code::levels(4).unwrap(); bands];
+            assert_eq!(
+                Codes::new(codes, cols).unwrap_err(),
+                CodesError::Width { cols, bands }
+            );
+        }
+        for cols in [0, MAX_WIDTH + 1] {
+            assert!(Codes::uniform(Code::levels(4).unwrap(), cols).is_err());
+        }
+        assert_eq!(padded.misfit(33), None);
+        let (expected, found) = (30, 31);
+        let other = CodesError::Padding {
+            cols: 34,
+            expected,
+            found,
+        };
+        assert_eq!(padded.misfit(34), Some(other));
+        assert_eq!(
+            padded.misfit(65),
+            Some(CodesError::Width { cols: 65, bands: 2 })
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Matrices in bands: every 32 columns have a code of their own.
+//! Matrices in bands: every 32 columns have a code of their own, and where columns are left, they have one, too,
+//! in a band that is padded.
 //!
 //! Two kinds of code share one order of the weights. **Levels** are non-uniform symmetric tables of 2
 //! to 8 bits, with a scale for each row and band. A **trellis** has 2 to 5 bits: each weight brings so
@@ -16,14 +17,17 @@
 
 mod classes;
 mod code;
+mod error;
 mod pack;
 mod tables;
+mod text;
 mod view;
 
 pub use classes::{
     Banded, ClassedBands, Layout, MAP_ROWS, MAX_CLASSES, MapBlock, RowClass, RowClasses,
 };
-pub use code::{Code, Codes, CodesError, Kind};
+pub use code::{Code, Codes, Kind};
+pub use error::CodesError;
 pub use pack::{Packer, stored_scale};
 pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};
 pub use view::{Bands, BandsError, level_scales};

@@ -11,7 +11,8 @@ use super::{
 ///
 /// A piece is what an encoder finishes at once: the scales of a row or column, a band of levels in a
 /// strip, four columns of a trellis in a strip. Rows are padded to whole groups of sixteen; codes of
-/// the rows behind the last are of no meaning, but for a trellis they lie on its path.
+/// the rows behind the last are of no meaning, but for a trellis they lie on its path. Neither are codes and scales of
+/// columns behind the last, which an encoder leaves at zero.
 ///
 /// # Panics
 /// Its methods panic for pieces of another length, or outside of the matrix.

@@ -94,7 +94,7 @@ impl<'a> Bands<'a> {
         self.rows
     }
 
-    /// Columns.
+    /// Columns, without padding.
     pub fn cols(&self) -> usize {
         self.codes.cols()
     }
@@ -104,7 +104,8 @@ impl<'a> Bands<'a> {
         self.bytes
     }
 
-    /// Checks that every scale of a row or column is a finite number; those of levels always are.
+    /// Checks that every scale of a row or column is a finite number, also of columns that are padding; those of
+    /// levels always are.
     ///
     /// # Errors
     /// [`BandsError::Scale`] for the first that is not.
@@ -132,7 +133,7 @@ impl<'a> Bands<'a> {
         scales.map_or(0.0, |at| self.half(at + 2 * row))
     }
 
-    /// The scales of a trellis band's columns; `None` for a band of levels.
+    /// The scales of a trellis band's columns, those of padding last; `None` for a band of levels.
     pub fn column_scales(&self, band: usize) -> Option<[f32; BAND]> {
         let at = self.codes.column_scales(self.rows, band)?;
         Some(std::array::from_fn(|c| self.half(at + 2 * c)))
@@ -145,7 +146,7 @@ impl<'a> Bands<'a> {
         self.halves(at, self.rows)
     }
 
-    /// The scales of a trellis band's columns, likewise; empty for a band of levels.
+    /// The scales of a trellis band's columns, padding too, likewise; empty for a band of levels.
     pub fn column_scale_bytes(&self, band: usize) -> &'a [u8] {
         self.halves(self.codes.column_scales(self.rows, band), BAND)
     }
@@ -186,7 +187,7 @@ impl<'a> Bands<'a> {
         let of_row = |kind| self.row_scale(kind, row);
         let (levels, trellis) = (of_row(Kind::Levels), of_row(Kind::Trellis));
         let (strip, r) = (row / STRIP_ROWS, row % STRIP_ROWS);
-        for (band, (out, &code)) in out.chunks_exact_mut(BAND).zip(&**self.codes).enumerate() {
+        for (band, (out, &code)) in out.chunks_mut(BAND).zip(&**self.codes).enumerate() {
             let bytes = self.band(strip, band);
             let value = |c: usize| f32::from(weight(code, bytes, r, c));
             match self.column_scales(band) {

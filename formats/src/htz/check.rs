@@ -21,8 +21,8 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 10] = [
-    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES,
+const KNOWN_FEATURES: [&str; 11] = [
+    FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -48,6 +48,9 @@ const CLASSES: &str = "row_classes";
 
 /// Trellises have tables that formats before 1.9 do not have.
 const TABLES: &str = "tables";
+
+/// Last bands are padded, which those of formats before 1.10 are not.
+const PADDING: &str = "padded_bands";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -143,6 +146,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         ),
         (CLASSES, tensors.iter().any(has_classes)),
         (TABLES, tensors.iter().any(has_new_tables)),
+        (PADDING, tensors.iter().any(is_padded)),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -166,6 +170,14 @@ fn has_new_tables(entry: &TensorEntry) -> bool {
     layout.is_some_and(|layout| layout.each(0).any(|(_, codes)| codes.version() > 1))
 }
 
+/// Whether columns of a matrix in bands do not fill the last of them.
+fn is_padded(entry: &TensorEntry) -> bool {
+    entry
+        .codes
+        .as_ref()
+        .is_some_and(|layout| layout.padding() > 0)
+}
+
 /// The first minor version that has a word for everything in a manifest: older readers are told the truth
 /// where they know all there is.
 pub(super) fn minor_of(manifest: &Manifest) -> u16 {
@@ -184,8 +196,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == TABLES) {
+    if requires.iter().any(|name| name == PADDING) {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == TABLES) {
+        9
     } else if requires.iter().any(|name| name == CLASSES) {
         8
     } else if requires.iter().any(|name| name == PLANES) {

@@ -2,30 +2,69 @@
 
 use htc_formats::DType;
 use htc_formats::bands::{BAND, Codes, Kind, Layout, Packer};
-use htc_formats::htz::Manifest;
-use htc_formats::model::{Part, Role, Slot};
+use htc_formats::htz::{Manifest, TensorEntry};
+use htc_formats::model::{HyperParameters, MatrixId, Part, Role, Slot};
 
 use super::{Choice, Model, hyper, model, numbers};
 
 /// The small model with everything that format 1.6 brought: the embedding, a slot and the head in bands.
 pub fn banded() -> Model {
-    in_bands(1)
+    in_bands(1, hyper(1))
 }
 
 /// The small model with what format 1.8 brought: rows of the embedding in three classes.
 pub fn classed() -> Model {
-    in_classes(1)
+    in_classes(in_bands(1, hyper(1)), 1)
 }
 
 /// [`classed`] with what format 1.9 brought: tables of version 2.
 pub fn tabled() -> Model {
-    in_classes(2)
+    in_classes(in_bands(2, hyper(1)), 2)
+}
+
+/// [`tabled`] with what format 1.10 brought: 20 and 44 columns, so that the last band of each matrix is padded; and what
+/// one of them lacks.
+pub fn padded() -> Model {
+    let narrow = HyperParameters {
+        width: 20,
+        head_size: 10,
+        rope_dimensions: 10,
+        ffn: 44,
+        ..hyper(1)
+    };
+    let mut model = in_classes(in_bands(2, narrow), 2);
+    let matrix = MatrixId::Slot {
+        layer: 0,
+        slot: Slot::Down,
+    };
+    let codes: Codes = "1:l2x2-20".parse().expect("codes");
+    let (rows, cols) = matrix.shape(&model.manifest.hyper);
+    let role = Role::Refinement { matrix };
+    let entry = TensorEntry::new(role.to_string(), role, DType::Bands, rows, cols);
+    let tensors = &mut model.manifest.tensors;
+    tensors.push(entry.with_codes(Some(codes.clone().into())));
+    model.data.push((role, bands(&codes, rows, 90)));
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
+/// What stands behind the codes of a matrix of so many columns.
+fn padding(cols: u64) -> String {
+    match cols.next_multiple_of(BAND as u64) - cols {
+        0 => String::new(),
+        padding => format!("-{padding}"),
+    }
 }
 
 /// Matrices in bands, with tables of a version.
-fn in_bands(version: u8) -> Model {
-    let choose = |_, _| Choice::Dense(DType::Q8_0);
-    let mut model = model(hyper(1), false, Some(DType::F16), (DType::F32, 6), choose);
+fn in_bands(version: u8, hyper: HyperParameters) -> Model {
+    let plain = match hyper.width % BAND {
+        0 => DType::Q8_0,
+        _ => DType::F16,
+    };
+    let choose = |_, _| Choice::Dense(plain);
+    let mut model = model(hyper, false, Some(DType::F16), (DType::F32, 6), choose);
     let down = Role::Linear {
         layer: 0,
         slot: Slot::Down,
@@ -36,12 +75,13 @@ fn in_bands(version: u8) -> Model {
         (down, format!("{version}:t3x1,l4x1")),
         (Role::Output, format!("{version}:t2x1")),
     ] {
-        let codes: Codes = codes.parse().expect("codes");
-        let layout = Layout::from(codes.clone());
         let tensors = &mut model.manifest.tensors;
         let index = tensors.iter().position(|entry| entry.role == role);
         let index = index.expect("the model has it");
         let entry = &mut tensors[index];
+        let codes = format!("{codes}{}", padding(entry.cols));
+        let codes: Codes = codes.parse().expect("codes");
+        let layout = Layout::from(codes.clone());
         entry.dtype = DType::Bands;
         entry.codes = Some(layout);
         let bytes = entry.stored_bytes().expect("whole bands");
@@ -56,15 +96,15 @@ fn in_bands(version: u8) -> Model {
     model
 }
 
-/// Those of [`in_bands`], and rows of the embedding in three classes.
-fn in_classes(version: u8) -> Model {
-    let mut model = in_bands(version);
+/// Those of [`in_bands`] with rows of the embedding in three classes.
+fn in_classes(mut model: Model, version: u8) -> Model {
     let tensors = &mut model.manifest.tensors;
     let at = tensors
         .iter()
         .position(|of| of.role == Role::TokenEmbedding);
     let at = at.expect("the model has it");
-    let layout = format!("3*1:l5x1;4*{version}:t3x1;5*{version}:t2x1");
+    let padding = padding(tensors[at].cols);
+    let layout = format!("3*1:l5x1{padding};4*{version}:t3x1{padding};5*{version}:t2x1{padding}");
     let layout: Layout = layout.parse().expect("classes");
     let classes = match &layout {
         Layout::Classes(classes) => Some(classes),

@@ -18,7 +18,7 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
     for (t, x) in x.chunks_exact(cols).enumerate() {
         // Where the rounded number is not that of `x` itself, over the scale that it was multiplied by.
         let mut seen = Vec::with_capacity(cols);
-        for (band, x) in x.chunks_exact(BAND).enumerate() {
+        for (band, x) in x.chunks(BAND).enumerate() {
             match w.column_scales(band) {
                 None => seen.extend(quantised_vector(x)),
                 Some(scales) => {

@@ -133,9 +133,9 @@ impl Columns {
         }
     }
 
-    /// Those of four columns.
+    /// Those of four columns; zero behind the last, where there is padding.
     pub(super) fn scales(&self, first: usize) -> [f32; QUAD] {
-        std::array::from_fn(|c| self.scales[first + c])
+        std::array::from_fn(|c| self.scales.get(first + c).copied().unwrap_or(0.0))
     }
 
     /// The scale of a row: for levels such that its largest number is about the largest level with the

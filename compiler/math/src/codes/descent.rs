@@ -30,7 +30,7 @@ impl Strip {
         for r in 0..self.rows {
             let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
             let slopes = &mut slopes[r * n..][..n];
-            for c in 0..BAND {
+            for c in 0..BAND.min(n - band * BAND) {
                 let col = band * BAND + c;
                 let of_column = &feedback.moment[col * n..][..n];
                 let step = slopes[col] / of_column[col];
@@ -64,7 +64,7 @@ impl Strip {
         let n = self.cols;
         let of = |kind: Kind, values: &[f32]| -> Vec<f32> {
             let kinds = codes.iter().flat_map(|code| [code.kind() == kind; BAND]);
-            let mask: Vec<bool> = kinds.collect();
+            let mask: Vec<bool> = kinds.take(n).collect();
             let values = values.iter().zip(mask.iter().cycle());
             values.map(|(&v, &of)| if of { v } else { 0.0 }).collect()
         };
@@ -107,7 +107,7 @@ impl Strip {
                     *factor = over(*scale, before);
                 }
             }
-            let bands = self.values[r * n..][..n].chunks_exact_mut(BAND);
+            let bands = self.values[r * n..][..n].chunks_mut(BAND);
             for (values, code) in bands.zip(codes.iter()) {
                 let factor = factors[usize::from(code.kind() == KINDS[1])];
                 values.iter_mut().for_each(|value| *value *= factor);

@@ -13,7 +13,8 @@ pub(super) struct Metric {
 }
 
 impl Metric {
-    /// Of columns whose errors those behind make up for.
+    /// Of columns whose errors those behind make up for. Behind the last column there is padding, which counts for
+    /// nothing and makes up for nothing.
     pub fn behind(feedback: Option<&Feedback>, first: usize) -> Metric {
         let mut inverse = [[0.0; QUAD]; QUAD];
         for (i, row) in inverse.iter_mut().enumerate() {
@@ -26,8 +27,13 @@ impl Metric {
             };
         };
         let n = feedback.order;
-        let factor = |i: usize, j: usize| feedback.factor[(first + i) * n + first + j];
-        let own = &feedback.importance()[first..][..QUAD];
+        let factor = |i: usize, j: usize| match first + j < n {
+            true => feedback.factor[(first + i) * n + first + j],
+            false => 0.0,
+        };
+        let importance = feedback.importance();
+        let own: [f32; QUAD] =
+            std::array::from_fn(|i| importance.get(first + i).copied().unwrap_or(0.0));
         let diagonal = std::array::from_fn(|i| {
             let behind = (i + 1..QUAD).map(|j| factor(i, j).powi(2) * own[j]);
             own[i] + behind.sum::<f32>()

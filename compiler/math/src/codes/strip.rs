@@ -4,6 +4,9 @@
 //! As in [`Feedback::code`], with columns of trellises four at a time. With `C = N D Nᵀ` a quad `q` of
 //! them is best coded as the numbers nearest to `W_q + (Σ_{j<q} E_j N_jq) N_qq⁻¹`, under the metric
 //! `N_qq D_q N_qqᵀ`, of which the diagonal is looked at.
+//!
+//! Columns that fill the last band up are no columns here: nothing is looked at but those of the matrix, and the codes
+//! of padding are zero, or in a quad with columns of the matrix on the path that is best for those.
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -123,7 +126,7 @@ impl<'a> StripCoder<'a> {
         let first = index * STRIP_ROWS;
         let step = self.carried.step().unwrap_or(STRIP_ROWS);
         let mut coded = CodedStrip::default();
-        let mut ends: Ends = vec![None; cols / QUAD];
+        let mut ends: Ends = vec![None; cols.div_ceil(QUAD)];
         for start in (0..rows.rows).step_by(step) {
             let end = (start + step).min(rows.rows);
             let part = Part {
@@ -248,25 +251,27 @@ impl<'a> StripCoder<'a> {
         (part, ends): (&Part, &mut Ends),
     ) -> Result<(), BandsEncodeError> {
         let code = self.codes[band];
+        let (start, width) = (band * BAND, self.codes.band_cols(band));
+        let end_of_band = start + width;
         let feedback = self.guide.columns;
         let coded = match search(&mut self.searches, code) {
             None => {
                 let levels = table(&mut self.tables, code.bits())?;
                 let mut scales = vec![0; strip.padded];
-                let importance = feedback.map(|of| &of.importance()[band * BAND..][..BAND]);
+                let importance = feedback.map(|of| &of.importance()[start..end_of_band]);
                 for (r, scale) in scales.iter_mut().enumerate().take(strip.rows) {
                     let unit = strip.coded.rows[0][r] * LEVEL_UNIT;
-                    let targets = &strip.targets[r * strip.cols + band * BAND..][..BAND];
+                    let targets = &strip.targets[r * strip.cols + start..][..width];
                     let mut x = [0.0; BAND];
                     x.iter_mut()
                         .zip(targets)
                         .for_each(|(x, &t)| *x = over(t, unit));
-                    *scale = levels.scale(&x, importance);
+                    *scale = levels.scale(&x[..width], importance);
                 }
                 let mut quads = std::array::from_fn(|_| vec![0; strip.padded * QUAD]);
                 for (quad, codes) in quads.iter_mut().enumerate() {
-                    for c in 0..QUAD {
-                        let col = band * BAND + quad * QUAD + c;
+                    let first = start + quad * QUAD;
+                    for (c, col) in (first..end_of_band).enumerate().take(QUAD) {
                         for r in 0..strip.rows {
                             let at = r * strip.cols + col;
                             let unit = strip.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
@@ -284,7 +289,11 @@ impl<'a> StripCoder<'a> {
             Some(search) => {
                 let mut quads: [Vec<u16>; QUADS] = Default::default();
                 for (quad, states) in quads.iter_mut().enumerate() {
-                    let first = band * BAND + quad * QUAD;
+                    let first = start + quad * QUAD;
+                    if first >= end_of_band {
+                        *states = vec![0; strip.padded * QUAD];
+                        continue;
+                    }
                     let metric = Metric::behind(feedback, first);
                     let wanted = strip.wanted(first, &metric);
                     let columns = self.columns.scales(first);
@@ -293,7 +302,7 @@ impl<'a> StripCoder<'a> {
                     *states = strip.search(search, &wanted, of_quad, (part, end));
                     strip.stand_for(search, states, columns, first);
                     if let Some(feedback) = feedback {
-                        strip.carry_inside(feedback, first..first + QUAD);
+                        strip.carry_inside(feedback, first..(first + QUAD).min(end_of_band));
                     }
                 }
                 CodedBand::Trellis(quads)
@@ -367,13 +376,14 @@ pub(super) fn over(x: f32, scale: f32) -> f32 {
 }
 
 impl Strip {
-    /// What a quad should be, given those before it, `[rows + _, 4]`.
+    /// What a quad should be, given those before it, `[rows + _, 4]`; zero in columns of padding.
     fn wanted(&self, first: usize, metric: &Metric) -> Vec<[f32; QUAD]> {
         let mut wanted = vec![[0.0; QUAD]; self.counts.len()];
+        let width = QUAD.min(self.cols - first);
         for (r, wanted) in wanted.iter_mut().enumerate() {
             let at = r * self.cols + first;
-            let (weights, targets) = (&self.weights[at..][..QUAD], &self.targets[at..][..QUAD]);
-            for j in 0..QUAD {
+            let (weights, targets) = (&self.weights[at..][..width], &self.targets[at..][..width]);
+            for j in 0..width {
                 let moved: f32 = (0..=j)
                     .map(|i| (targets[i] - weights[i]) * metric.inverse[i][j])
                     .sum();
@@ -438,9 +448,10 @@ impl Strip {
     /// What the states of a quad stand for.
     fn stand_for(&mut self, search: &Viterbi, states: &[u16], columns: [f32; QUAD], first: usize) {
         let states = states.as_chunks::<QUAD>().0;
+        let width = QUAD.min(self.cols - first);
         for (r, (states, &row)) in states.iter().zip(&self.coded.rows[1]).enumerate() {
-            let values = &mut self.values[r * self.cols + first..][..QUAD];
-            for c in 0..QUAD {
+            let values = &mut self.values[r * self.cols + first..][..width];
+            for c in 0..width {
                 values[c] = row * columns[c] * search.value(states[c]);
             }
         }
@@ -448,7 +459,7 @@ impl Strip {
 
     /// Moves what is wanted of the columns of a band behind some that are coded now.
     fn carry_inside(&mut self, feedback: &Feedback, coded: std::ops::Range<usize>) {
-        let end = (coded.start / BAND + 1) * BAND;
+        let end = ((coded.start / BAND + 1) * BAND).min(self.cols);
         for r in 0..self.rows {
             let at = r * self.cols;
             for col in coded.clone() {

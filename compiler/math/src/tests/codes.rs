@@ -221,6 +221,7 @@ struct Lossy {
     /// `C [cols, cols]` and `H [rows, rows]`.
     inputs: Vec<f64>,
     outputs: Vec<f64>,
+    damping: f64,
 }
 
 impl Lossy {
@@ -232,6 +233,7 @@ impl Lossy {
             values: normal(21, rows * cols, 0.05),
             inputs: moment(cols),
             outputs,
+            damping: 0.01,
         }
     }
 
@@ -240,7 +242,7 @@ impl Lossy {
             order: self.cols,
             values: &self.inputs,
         };
-        Feedback::new(moment, 0.01).unwrap()
+        Feedback::new(moment, self.damping).unwrap()
     }
 
     fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {
@@ -406,4 +408,149 @@ fn rows_that_count_more_lose_less() {
     println!("{:.4}", weighed / plain);
     assert!(weighed < 0.6 * plain, "{weighed} {plain}");
     assert!(lossy.lost(&codes, guide) > lossy.lost(&codes, Guide::default()));
+}
+
+/// Codes of so many columns, and a mixture with a trellis or levels last.
+fn of_width(cols: usize) -> Vec<Codes> {
+    let code = [
+        Code::levels(2),
+        Code::levels(4),
+        Code::trellis(2),
+        Code::trellis(3),
+    ];
+    let [two, four, short, long] = code.map(Result::unwrap);
+    let last = |first: Code, last: Code| {
+        let mut codes = vec![first; cols.div_ceil(32)];
+        codes[cols.div_ceil(32) - 1] = last;
+        codes
+    };
+    let all = [
+        last(two, two),
+        last(long, long),
+        last(four, short),
+        last(short, four),
+    ];
+    all.map(|codes| Codes::new(codes, cols).unwrap()).to_vec()
+}
+
+/// The part of its energy that a matrix loses is that of its code at any width, and padding is what nothing leaves there.
+#[test]
+fn a_padded_band_loses_what_whole_ones_do() {
+    let rows = 200;
+    let whole: Vec<f64> = of_width(192)
+        .iter()
+        .map(|codes| loss(codes, rows, &normal(3, rows * 192, 0.05)))
+        .collect();
+    for cols in [31, 33, 70, 172, 190] {
+        let w = normal(3, rows * cols, 0.05);
+        for (codes, whole) in of_width(cols).iter().zip(&whole) {
+            let found = loss(codes, rows, &w);
+            // Of a narrow matrix the last band, which may have another code, is more than a sixth.
+            let same = codes.same().is_some() && cols > 32;
+            println!("{codes}: {found:.5}, {whole:.5} of 192 columns");
+            assert!(found < 1.03 * whole || !same, "{codes}: {found} {whole}");
+            let bytes = encoded(codes, rows, &w).unwrap();
+            let last = codes.len() - 1;
+            let padding = codes.padding();
+            let bands = Bands::new(codes, rows, &bytes).unwrap();
+            let of_quad = bands.band(0, last).len() / 8;
+            match bands.column_scales(last) {
+                Some(scales) => {
+                    assert_eq!(scales[32 - padding..], vec![0.0; padding]);
+                    let quads = padding / QUAD * of_quad;
+                    let streams = &bands.band(0, last)[8 * of_quad - quads..];
+                    assert!(streams.iter().all(|byte| *byte == 0), "{codes}");
+                }
+                None => {
+                    let mut integers = vec![0; 13 * 512];
+                    bands.integers(0, last, 0..13, &mut integers);
+                    let least = integers.iter().map(|v| v.unsigned_abs()).min().unwrap();
+                    let quads = integers.chunks(64).enumerate();
+                    let padded = quads.filter(|(at, _)| at % 8 >= (32 - padding).div_ceil(QUAD));
+                    let mut padded = padded.flat_map(|(_, quad)| quad);
+                    assert!(padded.all(|v| v.unsigned_abs() == least), "{codes}");
+                }
+            }
+        }
+    }
+    // A single number in a row.
+    let w = normal(5, rows, 0.05);
+    for codes in of_width(1) {
+        assert!(loss(&codes, rows, &w) < 0.2, "{codes}");
+    }
+}
+
+/// A matrix with columns of zeros behind its own, of which nothing is read.
+fn with_zeros(narrow: &Lossy, wide: usize) -> Lossy {
+    let (rows, cols) = (narrow.rows, narrow.cols);
+    let place = |at: usize| (at / wide, at % wide);
+    let value = |(row, col): (usize, usize)| match col < cols {
+        true => narrow.values[row * cols + col],
+        false => 0.0,
+    };
+    let input = |(i, j): (usize, usize)| match i.max(j) < cols {
+        true => narrow.inputs[i * cols + j],
+        false => 0.0,
+    };
+    Lossy {
+        rows,
+        cols: wide,
+        values: (0..rows * wide).map(place).map(value).collect(),
+        inputs: (0..wide * wide).map(place).map(input).collect(),
+        outputs: narrow.outputs.clone(),
+        // Of the mean of the diagonal, of which zeros take a part.
+        damping: narrow.damping * wide as f64 / cols as f64,
+    }
+}
+
+/// With padding about as much is lost as with columns of zeros in its place, with feedback along columns, along rows,
+/// and sweeps; and each of these gains what it gains where bands are whole.
+#[test]
+fn padding_is_no_worse_than_columns_of_zeros() {
+    let (rows, cols, wide) = (96, 172, 192);
+    let outputs = few_directions(rows);
+    let lower = (0..rows).flat_map(|i| (0..=i).map(move |j| i * rows + j));
+    let lower: Vec<f32> = lower.map(|at| outputs[at] as f32).collect();
+    let block = OutputBlock {
+        first: 0,
+        order: rows,
+        lower: &lower,
+    };
+    let along_rows = RowFeedback::new(&[block], 0.01).unwrap();
+    for (codes, of_zeros) in of_width(cols).iter().zip(of_width(wide)) {
+        // Sums over some matrices: alone, with feedback along columns, along rows, too.
+        let mut sums = [[0.0; 2]; 3];
+        for seed in 0..6 {
+            let narrow = Lossy {
+                values: normal(seed, rows * cols, 0.05),
+                ..Lossy::new(rows, cols, outputs.clone())
+            };
+            let zeros = with_zeros(&narrow, wide);
+            for (i, (of, codes)) in [(&narrow, codes), (&zeros, &of_zeros)]
+                .into_iter()
+                .enumerate()
+            {
+                let feedback = of.feedback();
+                for (sums, [columns, rows]) in
+                    sums.iter_mut().zip([[false; 2], [true, false], [true; 2]])
+                {
+                    let guide = Guide {
+                        columns: columns.then_some(&feedback),
+                        rows: rows.then_some(&along_rows),
+                        sweeps: 1,
+                    };
+                    sums[i] += of.lost(codes, guide);
+                }
+            }
+        }
+        for (step, [padded, zeros]) in sums.iter().enumerate() {
+            println!("{codes}: {padded:.5}, with zeros {zeros:.5}");
+            // Zeros also make the scales of trellises smaller by a twentieth, which gains some here.
+            let most = if codes.has(Kind::Trellis) { 1.08 } else { 1.03 };
+            assert!(*padded < most * zeros, "{codes}: {sums:?}");
+            if step > 0 {
+                assert!(*padded < 0.75 * sums[step - 1][0], "{codes}: {sums:?}");
+            }
+        }
+    }
 }

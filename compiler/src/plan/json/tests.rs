@@ -1,5 +1,7 @@
 mod misfits;
 
+use htc_formats::bands::Codes;
+
 use super::*;
 use crate::plan::Form;
 use crate::plan::allocate::{Allocation, Allocator, Floor};
@@ -238,6 +240,69 @@ fn codes_of_bands_are_read_and_written() {
         assert!(
             error.contains(said) && !error.contains('\n'),
             "{to}: {error}"
+        );
+    }
+}
+
+/// Rows of 172 numbers are five bands and one that is padded, which the plan says once, whatever its file said of it.
+#[test]
+fn padding_is_read_written_and_said_once() {
+    let hyper = HyperParameters {
+        ffn: 172,
+        ..hyper()
+    };
+    let parsed = |text: &str| {
+        let path = Path::new("plan.json");
+        parse(path, text.as_bytes(), &hyper, source, Source)
+    };
+    let text = |down: &str, notes: &str| {
+        format!(
+            r#"{{
+  "format": "htc-plan", "version": 1, "method": "gp", "factor_type": "q8_0",
+  "notes": [{notes}],
+  "units": [
+    {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{down}"}}}},
+    {{"layer": 1, "slots": ["q"], "form": "dense", "types": {{"weight": "levels4"}}}},
+    {{"layer": 1, "slots": ["down"], "form": "dense", "types": {{"weight": "trellis3"}}}}
+  ]
+}}"#
+        )
+    };
+    let said = |matrices: &str| {
+        format!("padded to whole bands of 32 columns: down ({matrices} of 172 columns) by 20")
+    };
+    let stale = format!("\"{}\", \"by hand\"", said("7 matrices"));
+    let plan = parsed(&text("2:t3x5,l4x1-20", &stale)).unwrap();
+    assert_eq!(plan.notes(), ["by hand".to_owned(), said("2 matrices")]);
+    let codes = plan.units.iter().map(|unit| match &unit.form {
+        Form::Bands { codes } => codes.to_string(),
+        other => panic!("{other:?}"),
+    });
+    let expected = ["2:t3x5,l4x1-20", "1:l4x8", "2:t3x6-20"];
+    assert_eq!(codes.collect::<Vec<_>>(), expected);
+    // Six bands of 64 rows, as if there were 192 columns.
+    let bytes = plan.units[2].bytes_after();
+    let whole: Codes = "2:t3x6".parse().unwrap();
+    assert_eq!(bytes, whole.bytes(256));
+    let written = write(&plan, None).unwrap();
+    assert_eq!(parsed(&written).unwrap(), plan, "{written}");
+    for (codes, found) in [
+        ("2:t3x5", "172 columns, 5 bands"),
+        ("2:t3x7-20", "172 columns, 7 bands"),
+        (
+            "2:t3x6",
+            "0 columns of padding behind 172 columns, expected 20",
+        ),
+        (
+            "2:t3x6-21",
+            "21 columns of padding behind 172 columns, expected 20",
+        ),
+        ("2:t3x6-00", "1 to 31 columns of padding"),
+    ] {
+        let error = parsed(&text(codes, "")).unwrap_err().to_string();
+        assert!(
+            error.contains(found) && !error.contains('\n'),
+            "{codes}: {error}"
         );
     }
 }

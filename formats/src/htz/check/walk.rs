@@ -89,6 +89,15 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
     }
 }
 
+/// The codes that a matrix of so many columns has.
+fn codes_of(cols: u64) -> String {
+    let every = format!("one for every {BAND} of {cols} columns");
+    match cols.next_multiple_of(BAND as u64) - cols {
+        0 => every,
+        padding => format!("{every}, the last padded by {padding}, which is -{padding} at the end"),
+    }
+}
+
 struct Walk<'a> {
     h: &'a HyperParameters,
     table: &'a [TensorEntry],
@@ -155,8 +164,7 @@ impl<'a> Walk<'a> {
                 if let Some(codes) = &entry.codes
                     && codes.cols() as u64 != entry.cols
                 {
-                    let expected = format!("one for every {BAND} of {} columns", entry.cols);
-                    return Err(tensor(entry, "list of codes", expected, codes));
+                    return Err(tensor(entry, "list of codes", codes_of(entry.cols), codes));
                 }
                 if let Some(codes) = &entry.codes
                     && !usize::try_from(entry.rows).is_ok_and(|rows| codes.has_rows(rows))

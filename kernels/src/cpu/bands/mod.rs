@@ -8,7 +8,8 @@
 //! columns of a band is exact; it is multiplied by the vector's scale, and in a band of levels by that
 //! of the row and band, and added up in `f32`, band after band, so that a row's result depends on nothing
 //! but that row and the vector. The scales of a trellis' columns are multiplied into the vector before it
-//! is quantised, those of rows into the result.
+//! is quantised, those of rows into the result. Where the last band is padded, so is the vector when it is
+//! quantised, with codes of zero, so that kernels see whole bands and codes of padding count for nothing.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -225,6 +226,7 @@ fn scaled_columns<'a>(
             let mut scales = [0.0; BAND];
             (kernels.decode)(DType::F16, w.column_scale_bytes(band), &mut scales);
             for row in out.chunks_exact_mut(w.cols()) {
+                // Behind the last column there are scales of padding, which no number has.
                 for (x, scale) in row[band * BAND..].iter_mut().zip(scales) {
                     *x *= scale;
                 }

@@ -67,6 +67,27 @@ fn cases() -> Vec<Codes> {
     alone.chain(mixed).collect()
 }
 
+/// Every code in the last of two bands, of which a single column is the matrix's, and other widths that bands do not
+/// divide. Codes and scales of the padding are as random as all others, so that a product in which they counted would
+/// be another than the reference's.
+fn padded() -> Vec<Codes> {
+    let alone = Code::all().chain(Code::earlier());
+    let alone = alone.map(|code| Codes::uniform(code, 33).unwrap());
+    let widths = [
+        "1:l4x1-31",
+        "2:t3x1-31",
+        "1:l2x1-1",
+        "2:t2x1-1",
+        "2:t2x5,l3x1-20",
+        "2:l6x3,t3x3-20",
+        "1:t4x11,t5x1-28",
+        "1:l8x4,l5x8-28",
+        "2:t2x9,l4x21,t3x100-3",
+    ];
+    let widths = widths.map(|text| text.parse().unwrap());
+    alone.chain(widths).collect()
+}
+
 #[test]
 fn every_version_unpacks_the_same_integers() {
     let mut random = Random(51);
@@ -197,7 +218,7 @@ fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(52);
     let pools = pools([1, 2, 3]);
     let mut scratch = Scratch::new();
-    for codes in cases() {
+    for codes in cases().into_iter().chain(padded()) {
         for (rows, n) in [(1, 1), (40, 1), (256, 3), (530, 1), (530, 40), (1100, 2)] {
             let bytes = matrix(&mut random, &codes, rows);
             let w = Bands::new(&codes, rows, &bytes).unwrap();
@@ -240,7 +261,9 @@ fn rows_of_classes_have_the_products_of_their_class() {
     let mut random = Random(55);
     let mut scratch = Scratch::new();
     let pools = pools([1, 2, 3]);
-    for (rows, n) in [(3, 1), (300, 1), (300, 5), (1030, 2)] {
+    let counts = [(3, 1), (300, 1), (300, 5), (1030, 2)];
+    let cases = counts.map(|(rows, n)| [(rows, n, ""), (rows, n, "-20")]);
+    for &(rows, n, padding) in cases.as_flattened() {
         let of_rows: Vec<u8> = (0..rows)
             .map(|row| match row {
                 0..3 => row as u8,
@@ -249,7 +272,7 @@ fn rows_of_classes_have_the_products_of_their_class() {
             .collect();
         let count = |class| of_rows.iter().filter(|&&of| of == class).count();
         let text = format!(
-            "{}*1:l5x2;{}*2:t2x1,t4x1;{}*1:t3x2",
+            "{}*1:l5x2{padding};{}*2:t2x1,t4x1{padding};{}*1:t3x2{padding}",
             count(0),
             count(1),
             count(2)
@@ -286,6 +309,36 @@ fn rows_of_classes_have_the_products_of_their_class() {
             let mut short = vec![0.0; n * rows - 1];
             let outcome = on(k, &pools[0]).banded(w, n, &x, &mut short, &mut scratch);
             assert!(outcome.is_err());
+        }
+    }
+}
+
+/// A row is looked up without its padding, and a number that is not finite in the last column is seen.
+#[test]
+fn rows_end_with_the_last_column() {
+    let mut random = Random(56);
+    let mut scratch = Scratch::new();
+    let pool = Arc::new(Pool::new(1).unwrap());
+    for codes in padded() {
+        let (rows, cols) = (40, codes.cols());
+        let bytes = matrix(&mut random, &codes, rows);
+        let w = Bands::new(&codes, rows, &bytes).unwrap();
+        let (mut row, mut expected) = (vec![f32::NAN; cols], vec![0.0; cols]);
+        w.row(39, &mut expected).unwrap();
+        for k in available() {
+            let cpu = on(k, &pool);
+            cpu.embed_bands(Banded::Whole(w), 39, &mut row).unwrap();
+            assert_eq!(row, expected);
+            let mut whole = vec![0.0; cols.next_multiple_of(32)];
+            let refused = cpu.embed_bands(Banded::Whole(w), 39, &mut whole);
+            assert!(refused.is_err(), "{} {codes}", k.name);
+            let mut y = vec![0.0; rows];
+            let refused = cpu.bands(w, 1, &whole, &mut y, &mut scratch);
+            assert!(refused.is_err(), "{} {codes}", k.name);
+            let mut x = random.numbers(cols);
+            x[cols - 1] = f32::INFINITY;
+            cpu.bands(w, 1, &x, &mut y, &mut scratch).unwrap();
+            assert!(y.iter().all(|y| y.is_nan()), "{} {codes}", k.name);
         }
     }
 }

@@ -1,0 +1,190 @@
+//! The codes of a matrix as a text: `2:t3x60,l4x4`, with a last band that is padded by twenty columns `2:t3x60,l4x4-20`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::code::number;
+use super::{BAND, Code, Codes, CodesError, Kind, TABLES_VERSION};
+use crate::escape::one_line;
+use crate::limits::MAX_WIDTH;
+
+impl fmt::Display for Codes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.version())?;
+        for (i, run) in self.chunk_by(|a, b| a == b).enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            // A run is not empty.
+            let code = run[0];
+            let letter = code.kind().letter();
+            write!(f, "{letter}{}x{}", code.bits(), run.len())?;
+        }
+        match self.padding() {
+            0 => Ok(()),
+            padding => write!(f, "-{padding}"),
+        }
+    }
+}
+
+impl FromStr for Codes {
+    type Err = CodesError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = |expected: &str, found: &str| CodesError::List {
+            expected: expected.to_owned(),
+            found: one_line(found),
+        };
+        let (version, runs) = text
+            .split_once(':')
+            .ok_or_else(|| wrong("a version and runs, as 2:t3x60,l4x4", text))?;
+        let known = number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
+        let Some(known) = known else {
+            return Err(CodesError::Tables {
+                found: one_line(version),
+            });
+        };
+        let (runs, padding) = match runs.split_once('-') {
+            None => (runs, 0),
+            Some((runs, padding)) => {
+                let found = number(padding).filter(|found| (1..BAND).contains(found));
+                let expected = format!("1 to {} columns of padding behind a minus", BAND - 1);
+                (runs, found.ok_or_else(|| wrong(&expected, padding))?)
+            }
+        };
+        let mut codes = Vec::new();
+        for run in runs.split(',') {
+            let malformed = || wrong("a run of a code, as t3x60", run);
+            let kind = match run.chars().next() {
+                Some('l') => Kind::Levels,
+                Some('t') => Kind::Trellis,
+                _ => return Err(malformed()),
+            };
+            let (bits, count) = run[1..].split_once('x').ok_or_else(malformed)?;
+            let code = Code::new(kind, number(bits).ok_or_else(malformed)?)?;
+            let code = code.with_tables(known);
+            let count: usize = number(count).ok_or_else(malformed)?;
+            let most = MAX_WIDTH / BAND - codes.len();
+            if count == 0 || count > most {
+                return Err(wrong(&format!("a run of 1 to {most} bands"), run));
+            }
+            // One spelling for each list of codes.
+            if codes.last() == Some(&code) {
+                return Err(wrong("another code than in the run before", run));
+            }
+            codes.extend(std::iter::repeat_n(code, count));
+        }
+        // A run has a band, and a band more columns than there are of padding.
+        let cols = codes.len() * BAND - padding;
+        let codes = Codes::new(codes, cols)?;
+        if codes.version() != known {
+            return Err(wrong("version 1 where there are levels alone", version));
+        }
+        Ok(codes)
+    }
+}
+
+impl Serialize for Codes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Codes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mixed() -> Codes {
+        "2:t3x2,l4x1,t2x1".parse().unwrap()
+    }
+
+    #[test]
+    fn codes_survive_their_text_and_others_are_refused() {
+        for code in Code::all() {
+            assert_eq!(code.to_string().parse(), Ok(code));
+            let codes = Codes::uniform(code, 96).unwrap();
+            assert_eq!(codes.to_string().parse(), Ok(codes.clone()));
+            assert_eq!(codes.same(), Some(code));
+        }
+        for code in Code::earlier() {
+            let codes = Codes::uniform(code, 96).unwrap();
+            assert_eq!(codes.to_string(), format!("1:t{}x3", code.bits()));
+            assert_eq!(codes.to_string().parse(), Ok(codes));
+            // A name alone stands for today's tables.
+            assert_eq!(
+                code.to_string(),
+                format!("trellis{} (tables 1)", code.bits())
+            );
+            assert!(code.to_string().parse::<Code>().is_err());
+            let mixed = vec![Code::levels(4).unwrap(), code, Code::trellis(2).unwrap()];
+            let refused = Codes::new(mixed, 96).unwrap_err();
+            assert_eq!(refused, CodesError::Mixed { first: 1, other: 2 });
+        }
+        for cols in [1, 31, 33, 172, 356, 1000] {
+            for code in Code::all() {
+                let codes = Codes::uniform(code, cols).unwrap();
+                let text = codes.to_string();
+                assert!(text.ends_with(&format!("-{}", cols.next_multiple_of(32) - cols)));
+                assert_eq!(text.parse(), Ok(codes));
+            }
+        }
+        let padded: Codes = "2:t3x5,l4x1-20".parse().unwrap();
+        assert_eq!(
+            (padded.cols(), padded.padding(), padded.len()),
+            (172, 20, 6)
+        );
+        assert_eq!(padded.to_string(), "2:t3x5,l4x1-20");
+        assert_eq!(mixed().to_string(), "2:t3x2,l4x1,t2x1");
+        assert_eq!((mixed().cols(), mixed().same()), (128, None));
+        assert_eq!(mixed().mean_bits(), 3.0);
+        for text in [
+            "levels1", "levels9", "trellis6", "trellis1", "levels04", "levels", "q4_0", "",
+        ] {
+            assert!(text.parse::<Code>().is_err(), "{text}");
+        }
+        for text in [
+            "",
+            "1:",
+            "t3x1",
+            "1:t3x0",
+            "1:t3",
+            "1:t3x1,",
+            "1:t3x1,t3x1",
+            "1:t6x1",
+            "1:l1x1",
+            "1:q3x1",
+            "1:t3x01",
+            "1:t3x32769",
+            "1:t3x99999999999999999999",
+            "1:é3x1",
+            "1:l4x32768,l5x1",
+            "2:l4x1",
+            "0:t3x1",
+            "02:t3x1",
+            "-1:t3x1",
+            "257:t3x1",
+            "1:t3x1-",
+            "1:t3x1-0",
+            "1:t3x1-32",
+            "1:t3x1-05",
+            "1:t3x1--5",
+            "1:t3x1-5,l4x1",
+            "1:t3x1,-5",
+            "1:-5",
+            "-5",
+        ] {
+            assert!(text.parse::<Codes>().is_err(), "{text}");
+        }
+        let tables = "3:t3x1".parse::<Codes>().unwrap_err();
+        assert!(tables.to_string().contains("version \"3\""), "{tables}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Matrices whose columns no whole bands hold: the last band is padded, and it is said.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_formats::DType;
+use htc_formats::bands::Kind;
+use htc_formats::source::ModelFile;
+use htc_loader::backend::Reference;
+use htc_loader::kv::KvType;
+use htc_loader::{Backend, Cpu, Model, Session};
+use htc_tests::artifact::Artifact;
+use htc_tests::logits::largest_difference;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{eval, list, number};
+
+const TOKENS: [u32; 8] = [1, 261, 297, 70, 280, 5, 298, 3];
+
+/// No matrix of it has a multiple of 32 columns: 60 of the embedding and what reads the stream, 56 of o, 172 of down.
+fn model(scratch: &Scratch) -> PathBuf {
+    let tiny = TinyModel {
+        width: 60,
+        head_size: 14,
+        ..TinyModel::default()
+    };
+    scratch.file("words.txt", words(20_000));
+    scratch.file("model.gguf", tiny.bytes())
+}
+
+/// `htc` with a command that plans, in so many bytes.
+fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
+    htc![
+        command,
+        scratch.path("model.gguf"),
+        "-o",
+        scratch.path(name)
+    ]
+    .args(["--force", "--context", "32", "--calibration-tokens", "4096"])
+    .args(["--calibration".into(), scratch.path("words.txt")])
+    .args(["--cache".into(), scratch.path("cache")])
+    .args(options)
+}
+
+const SIZE: [&str; 4] = ["--file-size", "90kB", "--effort", "fast"];
+
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Value {
+    let options = [options, &["--report", "json", "--tune", "0"]].concat();
+    planning(scratch, "compile", name, &options).run().json()
+}
+
+fn logits<B: Backend>(path: &Path, mut backend: B) -> Vec<f32> {
+    let file = ModelFile::open(path).unwrap();
+    let model = Model::load(file, &mut backend).unwrap();
+    let session = Session::with_kv_type(model, backend, TOKENS.len(), KvType::F32);
+    session.unwrap().step(&TOKENS).unwrap().to_vec()
+}
+
+/// Both kinds of code: the same bytes on any number of threads, which are read, checked, executed and exported as what
+/// they stand for; who reads the report, the artifact or the plan is told once.
+#[test]
+fn matrices_of_any_width_are_in_bands_and_it_is_said() {
+    let scratch = Scratch::new();
+    let source = model(&scratch);
+    let said = "padded to whole bands of 32 columns: embedding, q, k, v, gate, up (11 matrices of 60 columns) by 4; \
+                o (2 matrices of 56 columns) by 8; down (2 matrices of 172 columns) by 20";
+    for (codes, kind) in [("levels", Kind::Levels), ("trellis", Kind::Trellis)] {
+        let options = [&SIZE[..], &["--codes", codes]].concat();
+        let [one, two] = ["1", "2"].map(|threads| {
+            let name = format!("{threads}.htz");
+            let report = compile(
+                &scratch,
+                &name,
+                &[&options[..], &["--threads", threads]].concat(),
+            );
+            let notes = list(&report, "/notes").iter().filter_map(Value::as_str);
+            let notes = notes.filter(|note| note.starts_with("padded to whole bands"));
+            assert_eq!(notes.collect::<Vec<_>>(), [said], "{codes}");
+            scratch.path(&name)
+        });
+        assert!(
+            fs::read(&one).unwrap() == fs::read(&two).unwrap(),
+            "{codes}"
+        );
+        assert!(fs::metadata(&one).unwrap().len() <= 90_000);
+        htc!["verify", &one].run().ok();
+        htc!["verify", &one, "--probe", "--layer", "0"].run().ok();
+        let shown = htc!["inspect", &one].run().ok().stderr;
+        assert!(
+            shown.contains("format 1.10") && shown.contains(said),
+            "{shown}"
+        );
+
+        let artifact = Artifact::open(&one);
+        assert!(
+            artifact
+                .manifest
+                .requires
+                .iter()
+                .any(|name| name == "padded_bands")
+        );
+        let mut of_kind = 0;
+        for tensor in artifact.manifest.tensors.iter().filter(|of| of.rows > 1) {
+            let layout = tensor.codes.as_ref().unwrap();
+            let padding = tensor.cols.next_multiple_of(32) - tensor.cols;
+            assert_eq!(layout.padding() as u64, padding);
+            of_kind += usize::from(layout.has(kind));
+        }
+        // More bits than trellises have are levels.
+        assert!(of_kind > 5, "{codes}: {of_kind}");
+        let exported = scratch.path("exported.gguf");
+        htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
+            .run()
+            .ok();
+        let [found, expected] = [&one, &exported].map(|path| logits(path, Reference));
+        let difference = largest_difference(&found, &expected);
+        assert!(difference < 1e-4, "{codes}: {difference:.2e}");
+        // The activations in front of codes have eight bits.
+        let difference =
+            largest_difference(&logits(&one, Cpu::with_threads(2).unwrap()), &expected);
+        assert!(difference < 0.15, "{codes}: {difference:.2e}");
+        let source = ["--reference", source.to_str().unwrap(), "--context", "32"];
+        let kl = eval(&one, &scratch.path("words.txt"), &source).run().json();
+        assert!(number(&kl, "/kl") < 0.01, "{codes}: {kl}");
+    }
+}
+
+/// A plan is written and read back with its padding; another padding and another number of bands are refused by their
+/// line, and refinements are padded, too.
+#[test]
+fn plans_and_refinements_are_padded() {
+    let scratch = Scratch::new();
+    model(&scratch);
+    let plan = scratch.path("plan.json");
+    planning(&scratch, "plan", "plan.json", &SIZE).run().ok();
+    let written = fs::read_to_string(&plan).unwrap();
+    assert_eq!(
+        written
+            .matches("padded to whole bands of 32 columns")
+            .count(),
+        1
+    );
+    let options = ["--plan", plan.to_str().unwrap()];
+    let [planned, made] = [&options[..], &SIZE].map(|options| {
+        compile(&scratch, "made.htz", options);
+        let tensors = Artifact::open(&scratch.path("made.htz")).manifest.tensors;
+        let codes = tensors.into_iter().filter(|of| of.dtype == DType::Bands);
+        codes.map(|of| (of.name, of.codes)).collect::<Vec<_>>()
+    });
+    assert_eq!((planned.len(), planned == made), (15, true), "{planned:?}");
+    for (codes, found) in [
+        (
+            "2:t3x6-19",
+            "19 columns of padding behind 172 columns, expected 20",
+        ),
+        (
+            "2:t3x6",
+            "0 columns of padding behind 172 columns, expected 20",
+        ),
+        ("2:t3x5-20", "172 columns, 5 bands"),
+        ("2:t3x6-32", "1 to 31 columns of padding"),
+    ] {
+        let plan = format!(
+            r#"{{"format": "htc-plan", "version": 1, "method": "gp", "factor_type": "f32", "units": [
+              {{"layer": 0, "slots": ["down"], "form": "dense", "types": {{"weight": "{codes}"}}}}]}}"#
+        );
+        let plan = scratch.file("wrong.json", plan);
+        let wrong = ["--plan", plan.to_str().unwrap()];
+        planning(&scratch, "compile", "wrong.htz", &wrong)
+            .run()
+            .refused(2, &["line 2", found]);
+    }
+    let planes = [&SIZE[..], &["--planes", "2", "--codes", "trellis"]].concat();
+    compile(&scratch, "planes.htz", &planes);
+    let path = scratch.path("planes.htz");
+    htc!["verify", &path].run().ok();
+    let artifact = Artifact::open(&path);
+    let refined = artifact.manifest.tensors.iter();
+    let refined: Vec<_> = refined
+        .filter(|of| of.name.ends_with(".refinement"))
+        .collect();
+    assert!(!refined.is_empty());
+    for tensor in refined {
+        let layout = tensor.codes.as_ref().unwrap();
+        assert_eq!(
+            layout.padding() as u64,
+            tensor.cols.next_multiple_of(32) - tensor.cols
+        );
+    }
+}
