@@ -184,7 +184,8 @@ fn depth_sink(
 
 /// What the report says of a calibration.
 fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
-    Calibrated::new(found, chosen.treatment.gauge, &chosen.built.treated)
+    let treatment = chosen.plan.treated(chosen.treatment, true);
+    Calibrated::new(found, treatment.gauge, &chosen.built.treated)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.

@@ -129,7 +129,9 @@ impl MadeFrom {
         let Some((file, curves)) = self.file.as_ref().zip(self.evidence.curves.as_ref()) else {
             return Ok(None);
         };
-        let matrices = plan::losses(plan, curves).map(|(member, form, kl)| ForeseenMatrix {
+        let shared = &self.evidence.shared;
+        let losses = plan::losses(plan, curves, shared);
+        let matrices = losses.map(|(member, form, kl)| ForeseenMatrix {
             matrix: member.matrix,
             form: match form {
                 Form::Kept => member.source_type.to_string(),
@@ -138,7 +140,7 @@ impl MadeFrom {
                     Some(code) => code.to_string(),
                     None => described(codes),
                 },
-                _ => "other codes".to_owned(),
+                form => of_factors(form),
             },
             kl,
         });
@@ -362,6 +364,26 @@ fn described(codes: &Layout) -> String {
         codes.mean_bits(),
         classes.join(", ")
     )
+}
+
+/// Factors: their rank, and their types.
+fn of_factors(form: &Form) -> String {
+    let types = match form {
+        Form::LowRank { a, b, .. } => (a, b),
+        Form::SharedBasis {
+            basis, projected, ..
+        } => (basis, projected),
+        _ => return "other codes".to_owned(),
+    };
+    let rank = form.rank().unwrap_or(0);
+    let shared = match form {
+        Form::SharedBasis { .. } => "shared basis of ",
+        _ => "",
+    };
+    match types {
+        (a, b) if a == b => format!("{shared}rank {rank} in {a}"),
+        (a, b) => format!("{shared}rank {rank} in {a} and {b}"),
+    }
 }
 
 #[cfg(test)]

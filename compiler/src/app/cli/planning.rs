@@ -10,8 +10,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, Method,
-    OrderArg, Target, TreatmentRequest, Wishes,
+    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, LowRankArg,
+    Method, OrderArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -62,6 +62,10 @@ pub struct SizeArgs {
     /// trellis, the closest; or all [default: all]
     #[arg(long, hide_short_help = true, value_name = "KINDS")]
     pub codes: Option<CodeKinds>,
+    /// For quantise, whether slots may be stored as factors of low rank where these lose less than codes in as many
+    /// bytes; with --codes levels and trellis they never are [default: on]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub low_rank: Option<LowRankArg>,
 }
 
 impl SizeArgs {
@@ -132,7 +136,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 21] = [
+    pub(super) const IDS: [&str; 22] = [
         "method",
         "file_size",
         "bits",
@@ -154,6 +158,7 @@ impl PlanningArgs {
         "dense_type",
         "embedding_type",
         "codes",
+        "low_rank",
     ];
 
     /// What is asked for; `treatment` is what the other options ask for.
@@ -172,6 +177,7 @@ impl PlanningArgs {
                 outside: size.embedding_type,
             },
             codes: size.codes,
+            low_rank: size.low_rank,
             order: self.order,
             treatment,
             effort: self.effort,
