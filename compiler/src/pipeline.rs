@@ -104,7 +104,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             let plans = Plans {
                 at: &planner,
                 start: prepared.start,
-                uniform: prepared.uniform.as_ref(),
+                others: &prepared.others,
             };
             choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
         })?;
@@ -283,7 +283,7 @@ pub fn search(
     let plans = Plans {
         at: &planner,
         start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        uniform: None,
+        others: &[],
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;

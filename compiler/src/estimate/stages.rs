@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
-use crate::profile::{curves, rank};
+use crate::profile::{bound, curves};
 use crate::request::{CodeKinds, CompileOptions, Planning, Work};
 use crate::{gradient, tune};
 
@@ -124,7 +124,7 @@ pub fn curves(
         let codings = types * coding(member.cols) + searched;
         // The bound of factors, alone and with a basis in common.
         let bounds = match codes.has_blocks() && member.slot().is_some() {
-            true => 2.0 * rank::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
+            true => 2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
             false => 0.0,
         };
         rows * cols * codings + measured * errors + bounds + factor(&member)

@@ -115,6 +115,31 @@ impl MadeFrom {
         Ok(best.map(|(_, plan)| plan))
     }
 
+    /// Where a plan has factors, the one without: what factors lose together is surer measured than added up.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn codes_alone(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Option<Plan>, PlanError> {
+        if self.file.is_none() || plan.units().iter().all(|unit| unit.rank().is_none()) {
+            return Ok(None);
+        }
+        let mut made_from = self.clone();
+        made_from.evidence.shared.clear();
+        for curve in made_from.evidence.curves.iter_mut().flatten() {
+            curve.points.retain(|point| point.form.rank().is_none());
+        }
+        match made_from.plan(source, calibration) {
+            // Codes have two bits at least.
+            Err(PlanError::FileTooSmall { .. }) => Ok(None),
+            made => made.map(Some),
+        }
+    }
+
     /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where
     /// types are not chosen by that.
     ///

@@ -8,7 +8,8 @@ use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::ModelTensor;
 
 use super::bands;
-use super::rank::{self, Closest};
+use super::bound::Closest;
+use super::rank;
 use super::sample::{Cost, Sample, costs};
 use crate::calibrate::Place;
 use crate::event::{Event, Measurement, Watch};
@@ -78,7 +79,7 @@ pub fn measure(
         groups.len(),
         |index| of_group(looked, &groups[index], &curves).map_err(of_source()),
         |index, (curve, looked)| {
-            watch.done("slots that may share a basis")?;
+            watch.done(&plan::label(&groups[index]))?;
             closest.add(&groups[index], looked);
             shared.extend(curve);
             Ok::<(), UnitsError>(())

@@ -1,8 +1,9 @@
 //! What is measured on a model before its plan is made: only what the allocator looks at.
 
 mod bands;
+pub(crate) mod bound;
 pub mod curves;
-pub(crate) mod rank;
+mod rank;
 mod sample;
 
 use htc_formats::source::ModelFile;
