@@ -434,6 +434,9 @@ pub fn plan(
                 file: file_parts(source, request)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
+            if let Some(told) = &made_from.evidence.factors {
+                watch.tell(Event::Note(told));
+            }
             (plan, Some(made_from))
         }
     };

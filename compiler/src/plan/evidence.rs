@@ -32,6 +32,8 @@ pub struct Evidence {
     pub curves: Option<Vec<Curve>>,
     /// What slots lose that share a basis, where that may pay; no slot is in two of them.
     pub shared: Vec<SharedCurve>,
+    /// How close factors came to paying, for people, where they were looked at.
+    pub factors: Option<String>,
     /// Bytes of the file beside the numbers of its matrices: header, manifest, norms, vocabulary.
     pub beside: Option<u64>,
 }

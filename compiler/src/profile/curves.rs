@@ -38,7 +38,8 @@ pub struct Looked<'a> {
     pub low_rank: bool,
 }
 
-/// The curves of matrices, in their order, and those of slots that may share a basis. They do not depend on the number
+/// The curves of matrices, in their order, those of slots that may share a basis, and where factors were looked at how
+/// close these came. They do not depend on the number
 /// of threads; a matrix for each, or the slots of one input, are in work at a time.
 ///
 /// # Errors
@@ -47,7 +48,7 @@ pub fn measure(
     looked: Looked<'_>,
     threads: usize,
     watch: Watch,
-) -> Result<(Vec<Curve>, Vec<SharedCurve>), UnitsError> {
+) -> Result<(Vec<Curve>, Vec<SharedCurve>, Option<String>), UnitsError> {
     let members = looked.members;
     let of_source = || UnitsError::of(looked.source.file());
     let groups = match looked.factors() {
@@ -85,10 +86,8 @@ pub fn measure(
             Ok::<(), UnitsError>(())
         },
     )?;
-    if looked.factors() {
-        watch.tell(Event::Note(&closest.to_string()));
-    }
-    Ok((curves, shared))
+    let told = looked.factors().then(|| closest.to_string());
+    Ok((curves, shared, told))
 }
 
 impl Looked<'_> {

@@ -80,7 +80,8 @@ pub fn measure(
             codes: request.codes,
             low_rank: request.low_rank == LowRankArg::On,
         };
-        let (curves, shared) = curves::measure(looked, threads, watch)?;
+        let (curves, shared, told) = curves::measure(looked, threads, watch)?;
+        evidence.factors = told;
         evidence.curves = Some(curves);
         evidence.shared = shared;
         return Ok(evidence);
