@@ -105,7 +105,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
                 let plans = Plans {
                     at: &|ratio| prepared.plan_at(ratio),
                     start: prepared.start,
-                    uniform: prepared.uniform.as_ref(),
+                    others: &prepared.others,
                 };
                 choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
             })?,
@@ -182,7 +182,8 @@ fn depth_sink(
 
 /// What the report says of a calibration.
 fn calibrated(found: &Calibration, chosen: &Chosen) -> Calibrated {
-    Calibrated::new(found, chosen.treatment.gauge, &chosen.built.treated)
+    let treatment = chosen.plan.treated(chosen.treatment, true);
+    Calibrated::new(found, treatment.gauge, &chosen.built.treated)
 }
 
 /// Plans a compilation and writes nothing. What would be refused is refused.
@@ -284,7 +285,7 @@ pub fn search(
     let plans = Plans {
         at: &planner,
         start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        uniform: None,
+        others: &[],
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;

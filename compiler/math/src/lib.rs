@@ -41,6 +41,7 @@ mod openblas;
 mod panels;
 pub mod random;
 mod sink;
+mod spectrum;
 mod symmetric;
 #[cfg(test)]
 mod tests;
@@ -62,7 +63,7 @@ pub use covariance::{covariance, mean_energy};
 pub use error::FactoriseError;
 pub use feedback::{BlockCode, Coded, Feedback};
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
-pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with, singular_values};
+pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
 pub use measure::{
     Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
     weighted_energies, weighted_error, weighted_row_errors,
@@ -71,6 +72,7 @@ pub use sink::{
     Coverage, Sink, SinkOutcome, append_direction, coverage, largest_columns, largest_moments,
     random_coverage,
 };
+pub use spectrum::{gauged_singular_values, singular_values};
 pub use symmetric::{Eigen, symmetric_eigen, symmetric_eigenvalues};
 
 /// The library that decomposes, `faer` or `openblas`. It belongs into the provenance of

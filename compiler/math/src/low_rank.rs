@@ -291,18 +291,6 @@ pub(super) fn not_exempt(
         .collect())
 }
 
-/// All `min(out, in)` singular values of a weight, decreasing, without its vectors: from the
-/// eigenvalues of the smaller Gram matrix, as on [`Path::Gram`].
-///
-/// # Errors
-/// Numbers that are not finite.
-pub fn singular_values(weight: Weight<'_>) -> Result<Vec<f64>, FactoriseError> {
-    weight.check(0)?;
-    let mut values = backend::eigenvalues(gauged_gram(weight, &Gauge::None, None)?)?;
-    values.iter_mut().for_each(|v| *v = v.max(0.0).sqrt());
-    Ok(values)
-}
-
 /// How much of `G⁻¹ ŝ` lies in the span of the right singular vectors that `a [r, in]` stands for:
 /// `Vᵀ G⁻¹ = S^(t-1) A`, with the small singular values raised as in [`factors`].
 fn direction_coverage(
@@ -458,7 +446,7 @@ fn gauged_panels<'a>(
 }
 
 /// The lower triangle of the Gram matrix of the short side of `H W G`.
-fn gauged_gram(
+pub(super) fn gauged_gram(
     weight: Weight<'_>,
     input: &Gauge,
     output: Option<&Diagonal>,

@@ -146,7 +146,10 @@ impl<'a> Bench<'a> {
                 let tail = (sum(|s| s.before), sum(|s| s.after));
                 let trial = Trial {
                     tail: (!searches.is_empty()).then_some(tail),
-                    gauge: treatment.gauge.to_string(),
+                    gauge: plan
+                        .treated(treatment, self.inputs.calibration.is_some())
+                        .gauge
+                        .to_string(),
                     sink: treatment.sink.to_string(),
                     bias: treatment.bias,
                     shrinkage: treatment.shrinks().map(Shrinkage::part),

@@ -90,8 +90,8 @@ pub struct Plans<'a> {
     pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
     /// The ratio that is expected to hold the limit, where one is.
     pub start: Option<f64>,
-    /// A plain plan, which is tried beside the one that was asked for.
-    pub uniform: Option<&'a Plan>,
+    /// Plans that are tried beside the one that was asked for.
+    pub others: &'a [Plan],
 }
 
 /// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
@@ -198,14 +198,12 @@ fn decide(
 ) -> Result<Candidate, TrialError> {
     let (planner, limit) = (plans.at, wanted.goal.limit);
     if limit.is_none() {
-        let best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
-        return match plans.uniform {
-            Some(uniform) => {
-                let found = bench.measure(uniform, best.treatment, &deciding.all)?;
-                Ok(bench.better(best, found))
-            }
-            None => Ok(best),
-        };
+        let mut best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
+        for other in plans.others {
+            let found = bench.measure(other, best.treatment, &deciding.all)?;
+            best = bench.better(best, found);
+        }
+        return Ok(best);
     }
     // One window has no interval, which a limit is held by.
     if deciding.all.count() < 2 {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Trial;
+use crate::request::GaugeKind;
 use crate::system::show::{bytes_for_people, interval};
 
 /// Candidates for people, a line each; nothing where there was no choice.
@@ -50,6 +51,10 @@ pub(crate) fn show_trials(
                 if trial.chosen { "*" } else { " " },
                 match (trial.tuned, trial.uniform) {
                     (0, Some(code)) => format!("{code} throughout"),
+                    // Codes have no gauge.
+                    (0, None) if trial.gauge != GaugeKind::None.name() => {
+                        "codes and factors".to_owned()
+                    }
                     (0, None) => "a type for each".to_owned(),
                     (steps, _) => format!("the same, {steps} steps"),
                 },

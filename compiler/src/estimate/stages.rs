@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
-use crate::profile::curves;
+use crate::profile::{bound, curves};
 use crate::request::{CodeKinds, CompileOptions, Planning, Work};
 use crate::{gradient, tune};
 
@@ -121,7 +121,12 @@ pub fn curves(
         let errors = 2.0 * rows * cols * cols;
         let measured = types + bands.count() as f64;
         let codings = types * coding(member.cols) + searched;
-        rows * cols * codings + measured * errors + factor(&member)
+        // The bound of factors, alone and with a basis in common.
+        let bounds = match codes.has_blocks() && member.slot().is_some() {
+            true => 2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
+            false => 0.0,
+        };
+        rows * cols * codings + measured * errors + bounds + factor(&member)
     };
     let members = plan::matrices(&source.hyper, &OfSource(source));
     let products: f64 = members.into_iter().map(of_member).sum();

@@ -122,6 +122,7 @@ pub fn draft(
     treatment: &Treatment,
     measured: bool,
 ) -> Manifest {
+    let treatment = &plan.treated(*treatment, calibration.is_some());
     let tensors = entries(source, plan, treatment.bias);
     let mut requires = Manifest::required_features(&source.hyper, &tensors);
     if source

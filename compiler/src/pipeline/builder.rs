@@ -11,8 +11,8 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompileOptions,
-    DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, Method, OrderArg, Planning, Preset,
-    ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
+    DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, LowRankArg, Method, OrderArg,
+    Planning, Preset, ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -227,6 +227,13 @@ impl Compiler {
     /// The kinds of code that [`Method::Quantise`] chooses from; all where nothing is said.
     pub fn codes(mut self, codes: CodeKinds) -> Self {
         self.wishes.codes = Some(codes);
+        self
+    }
+
+    /// Whether [`Method::Quantise`] may store slots as factors of low rank where these lose less than codes in as
+    /// many bytes; it may by default.
+    pub fn low_rank(mut self, low_rank: LowRankArg) -> Self {
+        self.wishes.low_rank = Some(low_rank);
         self
     }
 

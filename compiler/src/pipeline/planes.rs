@@ -163,7 +163,7 @@ impl Elastic {
         let plans = Plans {
             at: &planner,
             start: None,
-            uniform: prepared.uniform.as_ref().filter(|_| ratio.is_none()),
+            others: &prepared.others,
         };
         let mut chosen = clock.during(Stage::Factorise, || {
             choose::choose(inputs, plans, wanted, work, clock, watch)

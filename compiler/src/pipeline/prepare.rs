@@ -59,8 +59,8 @@ pub(super) struct Prepared {
     pub free: Option<u64>,
     /// What the plan was made from; a plan of a file was not made.
     made_from: Option<MadeFrom>,
-    /// Another plan that is tried.
-    pub uniform: Option<Plan>,
+    /// Other plans that are tried.
+    pub others: Vec<Plan>,
     /// The ratio that is expected to hold the limit.
     pub start: Option<f64>,
 }
@@ -123,18 +123,23 @@ pub(super) fn start(
     made_from?.expected(source, calibration, limit)
 }
 
-/// The plan that gives every matrix the same type, where types were chosen for a file's size.
-pub(super) fn uniform(
+/// What is tried beside a plan whose types were chosen for a file's size: the one that gives every matrix the same type,
+/// and where it has factors the one without.
+pub(super) fn others(
     source: &ModelFile,
     plan: &Plan,
     made_from: Option<&MadeFrom>,
     calibration: Option<&Calibration>,
-) -> Result<Option<Plan>, PlanError> {
+) -> Result<Vec<Plan>, PlanError> {
     let Some(made_from) = made_from else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let uniform = made_from.uniform(source, calibration)?;
-    Ok(uniform.filter(|uniform| uniform.units() != plan.units()))
+    let codes_alone = made_from.codes_alone(plan, source, calibration)?;
+    let others = uniform.into_iter().chain(codes_alone);
+    Ok(others
+        .filter(|other| other.units() != plan.units())
+        .collect())
 }
 
 /// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
@@ -238,11 +243,14 @@ pub(super) fn prepare(
         watch,
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
-    let uniform = uniform(&source, &plan, made_from.as_ref(), calibration.as_ref())?;
     let limit = options.goal.limit;
+    let others = match limit.is_none() {
+        true => others(&source, &plan, made_from.as_ref(), calibration.as_ref())?,
+        false => Vec::new(),
+    };
     let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
-        plans: 1 + usize::from(uniform.is_some() && limit.is_none()),
+        plans: 1 + others.len(),
         treatment: treatment_of(&plan, options.treatment)?,
         goal: options.goal,
         calibrated: calibration.is_some(),
@@ -336,7 +344,7 @@ pub(super) fn prepare(
         estimate,
         free,
         made_from,
-        uniform,
+        others,
         start,
     })
 }
@@ -436,6 +444,9 @@ pub fn plan(
                 file: file_parts(source, request)?,
             };
             let plan = made_from.plan(source, calibration.as_ref())?;
+            if let Some(told) = &made_from.evidence.factors {
+                watch.tell(Event::Note(told));
+            }
             (plan, Some(made_from))
         }
     };

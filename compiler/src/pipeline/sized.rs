@@ -126,6 +126,31 @@ impl MadeFrom {
         Ok(best.map(|(_, plan)| plan))
     }
 
+    /// Where a plan has factors, the one without: what factors lose together is surer measured than added up.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn codes_alone(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Option<Plan>, PlanError> {
+        if self.file.is_none() || plan.units().iter().all(|unit| unit.rank().is_none()) {
+            return Ok(None);
+        }
+        let mut made_from = self.clone();
+        made_from.evidence.shared.clear();
+        for curve in made_from.evidence.curves.iter_mut().flatten() {
+            curve.points.retain(|point| point.form.rank().is_none());
+        }
+        match made_from.plan(source, calibration) {
+            // Codes have two bits at least.
+            Err(PlanError::FileTooSmall { .. }) => Ok(None),
+            made => made.map(Some),
+        }
+    }
+
     /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where
     /// types are not chosen by that.
     ///
@@ -140,7 +165,9 @@ impl MadeFrom {
         let Some((file, curves)) = self.file.as_ref().zip(self.evidence.curves.as_ref()) else {
             return Ok(None);
         };
-        let matrices = plan::losses(plan, curves).map(|(member, form, kl)| ForeseenMatrix {
+        let shared = &self.evidence.shared;
+        let losses = plan::losses(plan, curves, shared);
+        let matrices = losses.map(|(member, form, kl)| ForeseenMatrix {
             matrix: member.matrix,
             form: match form {
                 Form::Kept => member.source_type.to_string(),
@@ -149,7 +176,7 @@ impl MadeFrom {
                     Some(code) => code.to_string(),
                     None => described(codes),
                 },
-                _ => "other codes".to_owned(),
+                form => of_factors(form),
             },
             kl,
         });
@@ -373,6 +400,26 @@ fn described(codes: &Layout) -> String {
         codes.mean_bits(),
         classes.join(", ")
     )
+}
+
+/// Factors: their rank, and their types.
+fn of_factors(form: &Form) -> String {
+    let types = match form {
+        Form::LowRank { a, b, .. } => (a, b),
+        Form::SharedBasis {
+            basis, projected, ..
+        } => (basis, projected),
+        _ => return "other codes".to_owned(),
+    };
+    let rank = form.rank().unwrap_or(0);
+    let shared = match form {
+        Form::SharedBasis { .. } => "shared basis of ",
+        _ => "",
+    };
+    match types {
+        (a, b) if a == b => format!("{shared}rank {rank} in {a}"),
+        (a, b) => format!("{shared}rank {rank} in {a} and {b}"),
+    }
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
             .all(|m| group(m) == group(first) && m.layer() == first.layer());
     let expected = match method {
         Method::PerSlot if matrices.len() > 1 => "one slot with the method gp",
-        Method::Quantise if matrices.len() > 1 => "one slot with the method quantise",
+        Method::Quantise if matrices.len() > 1 && !shared => "one slot, unless it shares a basis",
+        Method::Quantise if shared && !one_input => "some of q, k, v, or of gate, up",
         Method::SharedBasis if !one_input && (shared || matrices.len() > 1) => {
             "some of q, k, v, or of gate, up, with the method grc"
         }
@@ -147,7 +148,10 @@ pub(super) fn together(method: Method, matrices: &[MatrixId], shared: bool) -> O
 pub(super) const fn forms(method: Method, matrix: MatrixId) -> &'static str {
     match (matrix, method) {
         (MatrixId::Embedding, _) => "dense, since rows of an embedding are looked up",
-        (_, Method::Quantise) => "dense with the method quantise",
+        (MatrixId::Head, Method::Quantise) => "dense or low_rank with the method quantise",
+        (MatrixId::Slot { .. }, Method::Quantise) => {
+            "dense, low_rank or shared_basis with the method quantise"
+        }
         (MatrixId::Head, _) => "dense or low_rank or residual",
         (MatrixId::Slot { .. }, Method::PerSlot) => {
             "dense or low_rank or residual with the method gp"
@@ -165,10 +169,15 @@ pub(super) fn may_have(method: Method, matrices: &[MatrixId], form: &str) -> boo
         (None, _) => false,
         (_, "dense") => true,
         (Some(MatrixId::Embedding), _) => false,
-        _ if method == Method::Quantise => false,
+        // What a base in codes lacks after feedback has no directions of its own.
+        (Some(_), "residual") if method == Method::Quantise => false,
         (Some(MatrixId::Head), form) => matches!(form, "low_rank" | "residual"),
-        (Some(MatrixId::Slot { .. }), "low_rank") => method == Method::PerSlot,
-        (Some(MatrixId::Slot { .. }), "shared_basis") => method == Method::SharedBasis,
+        (Some(MatrixId::Slot { .. }), "low_rank") => {
+            alone && matches!(method, Method::PerSlot | Method::Quantise)
+        }
+        (Some(MatrixId::Slot { .. }), "shared_basis") => {
+            matches!(method, Method::SharedBasis | Method::Quantise)
+        }
         (Some(MatrixId::Slot { .. }), form) => form == "residual" && alone,
     }
 }

@@ -30,6 +30,10 @@ pub struct Evidence {
     pub tokens_per_joule: Option<f64>,
     /// What each matrix loses in each form.
     pub curves: Option<Vec<Curve>>,
+    /// What slots lose that share a basis, where that may pay; no slot is in two of them.
+    pub shared: Vec<SharedCurve>,
+    /// How close factors came to paying, for people, where they were looked at.
+    pub factors: Option<String>,
     /// Bytes of the file beside the numbers of its matrices: header, manifest, norms, vocabulary.
     pub beside: Option<u64>,
 }
@@ -45,10 +49,28 @@ pub struct Curve {
     pub between: Vec<Point>,
 }
 
+/// What slots that read the same lose where they share a basis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedCurve {
+    /// Which, in the order of execution.
+    pub members: Vec<MatrixId>,
+    /// In any order.
+    pub points: Vec<SharedPoint>,
+}
+
+/// What slots lose with a basis in common.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedPoint {
+    /// The form of all of them together.
+    pub form: Form,
+    /// What each of them is expected to add to the KL divergence from the source, nats per token.
+    pub losses: Vec<f64>,
+}
+
 /// What a matrix loses in a form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The form, dense.
+    /// The form, dense or in factors of its own.
     pub form: Form,
     /// What is expected to be added to the KL divergence from the source, nats per token.
     pub loss: f64,

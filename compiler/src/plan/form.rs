@@ -74,6 +74,28 @@ impl Form {
         }
     }
 
+    /// Factors of a rank, of slots with inputs of so many numbers, in a type as far as rows are whole blocks of it: with
+    /// a basis in common, or of one slot alone.
+    pub fn of_factors(shared: bool, rank: usize, (asked, cols): (DType, usize)) -> Form {
+        let method = match shared {
+            true => Method::SharedBasis,
+            false => Method::PerSlot,
+        };
+        let (first, second) = (factor_type_for(asked, cols), factor_type_for(asked, rank));
+        Form::factored(method, rank, first, second)
+    }
+
+    /// The types of the factor that reads the input and of the one behind it; f32 where there are none.
+    pub const fn factor_types(&self) -> [DType; 2] {
+        match self {
+            Form::LowRank { a, b, .. } | Form::Residual { a, b, .. } => [*a, *b],
+            Form::SharedBasis {
+                basis, projected, ..
+            } => [*basis, *projected],
+            Form::Kept | Form::Dense { .. } | Form::Bands { .. } => [DType::F32; 2],
+        }
+    }
+
     /// What is stored of a matrix that the source has in `source_type`.
     pub fn stored(&self, source_type: DType) -> StoredForm {
         match self.clone() {

@@ -92,7 +92,7 @@ pub(super) fn kinds(hyper: &HyperParameters, request: &Request) -> Result<Vec<Ki
 }
 
 /// Inputs per output, over a group, beyond which no basis is shared.
-pub(super) const MAX_ASPECT: usize = 16;
+pub(crate) const MAX_ASPECT: usize = 16;
 
 /// The units of all layers: every kind of the first, then every kind of the second, and so on.
 pub(super) fn units(

@@ -15,6 +15,7 @@ mod form;
 pub mod gpu;
 pub mod json;
 mod kind;
+mod knapsack;
 mod padding;
 pub mod phases;
 mod quantise;
@@ -33,17 +34,20 @@ use form::factor_type_for;
 use kind::Kind;
 
 use crate::request::{
-    Allocation, DenseType, OrderArg, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
+    Allocation, DenseType, GaugeKind, OrderArg, SinkProtection, Treatment, TreatmentError,
+    TreatmentRequest,
 };
 
 pub use crate::request::{Budget, Method, Request};
 pub use check::Fault;
 pub use error::PlanError;
-pub use evidence::{Branches, Curve, Evidence, Point};
+pub use evidence::{Branches, Curve, Evidence, Point, SharedCurve, SharedPoint};
 pub use form::{Form, StoredForm};
-pub use quantise::{losses, matrices, uniform};
+pub(crate) use kind::MAX_ASPECT;
+pub use quantise::{losses, matrices, unbeaten_of, uniform};
 pub use refine::{Refinement, refinable, refinements};
 pub use sources::{OfSource, SourceTypes};
+pub(crate) use unit::label;
 pub use unit::{Member, Unit, UnitPlan, place};
 
 /// The whole decision, in the order of execution; matrices that no unit names stay as in the source.
@@ -433,6 +437,17 @@ impl Plan {
     /// Says how weights are to be treated when the plan is carried out.
     pub fn set_treatment(&mut self, treatment: TreatmentRequest) {
         self.request.treatment = treatment;
+    }
+
+    /// How the weights of its units are treated where a treatment is asked for. Codes have none; factors beside them are
+    /// made by the errors of outputs, where a calibration knows these, as they were when the plan was made.
+    pub fn treated(&self, treatment: Treatment, calibrated: bool) -> Treatment {
+        let factors = self.units.iter().any(|unit| unit.rank().is_some());
+        let gauge = match self.request.method {
+            Method::Quantise if factors && calibrated => GaugeKind::Whiten,
+            _ => treatment.gauge,
+        };
+        Treatment { gauge, ..treatment }
     }
 
     /// What it is expected to add to the KL divergence from the source, nats per token, where its types were

@@ -5,7 +5,7 @@ use htc_formats::bands::{Codes, Layout};
 use htc_formats::model::MatrixId;
 
 use super::form::Form;
-use super::quantise::{Choice, best, core, unbeaten};
+use super::knapsack::{Choice, best, core, unbeaten};
 use super::unit::Member;
 use super::{Curve, PlanError};
 

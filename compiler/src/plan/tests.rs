@@ -43,6 +43,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         factor_type,
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
+        low_rank: crate::request::LowRankArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),

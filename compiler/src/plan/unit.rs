@@ -91,7 +91,7 @@ pub fn place(matrix: MatrixId, tied: bool) -> Option<Place> {
 }
 
 /// `layer 3: q+k+v`, `embedding`.
-fn label(members: &[Member]) -> String {
+pub(crate) fn label(members: &[Member]) -> String {
     let names: Vec<_> = members.iter().map(|m| m.matrix.name()).collect();
     let names = names.join("+");
     match members.first().and_then(|member| member.matrix.layer()) {

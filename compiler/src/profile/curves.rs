@@ -7,48 +7,167 @@ use htc_formats::model::{MatrixId, Role};
 use htc_formats::source::ModelTensor;
 
 use super::bands;
-use super::sample::{Sample, costs};
+use super::bound::Closest;
+use super::rank;
+use super::sample::{Cost, Sample, costs};
 use crate::calibrate::Place;
 use crate::event::{Event, Measurement, Watch};
 use crate::gradient::Gradients;
-use crate::math::FactoriseError;
+use crate::math::{FactoriseError, SecondMoment};
 use crate::order::Ordered;
-use crate::plan::{self, Curve, Form, Member, Point};
-use crate::request::CodeKinds;
+use crate::plan::{self, Curve, Form, Member, Point, SharedCurve};
+use crate::request::{CodeKinds, Work};
 use crate::system::ordered;
 use crate::unit::{ModelTreatment, SiteInputs, UnitError, UnitsError, classes};
 
-/// The curves of matrices, in their order. They do not depend on the number of threads; a matrix for each
-/// is in work at a time. Without gradients each loses the part that it loses of its own outputs' energy.
+/// What is looked at of matrices, and by what.
+#[derive(Clone, Copy)]
+pub struct Looked<'a> {
+    /// The model.
+    pub source: &'a Ordered<'a>,
+    /// Its matrices.
+    pub members: &'a [Member],
+    /// What they read.
+    pub treatment: &'a ModelTreatment<'a>,
+    /// What errors at their outputs cost; without, each loses the part that it loses of its own outputs' energy.
+    pub gradients: Option<&'a Gradients>,
+    /// The kinds of code that they may have.
+    pub codes: CodeKinds,
+    /// Whether slots may be stored as factors.
+    pub low_rank: bool,
+}
+
+/// The curves of matrices, in their order, those of slots that may share a basis, and where factors were looked at how
+/// close these came. They do not depend on the number
+/// of threads; a matrix for each, or the slots of one input, are in work at a time.
 ///
 /// # Errors
 /// [`UnitsError::Unit`] where a weight does not decode or is not finite, or a second moment is none.
 pub fn measure(
-    source: &Ordered<'_>,
-    members: &[Member],
-    treatment: &ModelTreatment,
-    gradients: Option<&Gradients>,
-    codes: CodeKinds,
+    looked: Looked<'_>,
     threads: usize,
     watch: Watch,
-) -> Result<Vec<Curve>, UnitsError> {
-    watch.tell(Event::Measuring(Measurement::Curves, members.len()));
+) -> Result<(Vec<Curve>, Vec<SharedCurve>, Option<String>), UnitsError> {
+    let members = looked.members;
+    let of_source = || UnitsError::of(looked.source.file());
+    let groups = match looked.factors() {
+        true => rank::groups(members),
+        false => Vec::new(),
+    };
+    watch.tell(Event::Measuring(
+        Measurement::Curves,
+        members.len() + groups.len(),
+    ));
     let mut curves = Vec::with_capacity(members.len());
+    let mut closest = Closest::default();
     ordered::for_each(
         threads,
         members.len(),
         members.len(),
-        |index| {
-            let curve = of_matrix(source, &members[index], treatment, gradients, codes);
-            curve.map_err(UnitsError::of(source.file()))
-        },
-        |index, curve| {
+        |index| of_matrix(looked, &members[index]).map_err(of_source()),
+        |index, (curve, looked)| {
             watch.done(members[index].matrix.name())?;
+            closest.add(&members[index..=index], looked);
             curves.push(curve);
-            Ok(())
+            Ok::<(), UnitsError>(())
         },
     )?;
-    Ok(curves)
+    let mut shared = Vec::new();
+    ordered::for_each(
+        threads,
+        groups.len(),
+        groups.len(),
+        |index| of_group(looked, &groups[index], &curves).map_err(of_source()),
+        |index, (curve, looked)| {
+            watch.done(&plan::label(&groups[index]))?;
+            closest.add(&groups[index], looked);
+            shared.extend(curve);
+            Ok::<(), UnitsError>(())
+        },
+    )?;
+    let told = looked.factors().then(|| closest.to_string());
+    Ok((curves, shared, told))
+}
+
+impl Looked<'_> {
+    /// Whether factors are looked at: what a base lacks has no directions of its own.
+    fn factors(&self) -> bool {
+        self.low_rank && self.codes.has_blocks() && !self.source.is_less()
+    }
+}
+
+/// A matrix and what its errors cost.
+pub(super) struct Read<'a> {
+    pub member: &'a Member,
+    pub tensor: &'a ModelTensor,
+    pub place: Option<Place>,
+    inputs: Option<SiteInputs>,
+    pub costs: Vec<Cost>,
+}
+
+impl<'a> Read<'a> {
+    fn new(looked: Looked<'a>, member: &'a Member) -> Result<Read<'a>, UnitError> {
+        let source = looked.source;
+        let matrix = member.matrix;
+        let role = matrix.weight();
+        let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
+        let place = plan::place(matrix, source.tensor(Role::Output).is_none());
+        let inputs = place.map(|place| looked.treatment.inputs(place));
+        let failed = |source| failed(tensor, source);
+        let inputs = inputs.transpose().map_err(failed)?.flatten();
+        let moment = inputs.as_ref().map(SiteInputs::second_moment);
+        let costs = match looked.gradients {
+            Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
+            None => Vec::new(),
+        };
+        Ok(Read {
+            member,
+            tensor,
+            place,
+            inputs,
+            costs,
+        })
+    }
+
+    /// The second moment of what it reads.
+    pub fn moment(&self) -> Option<SecondMoment<'_>> {
+        self.inputs.as_ref().map(SiteInputs::second_moment)
+    }
+
+    /// What all rows lose where this is stored of some.
+    pub fn loss(&self, sample: &Sample, stored: &[f32]) -> f64 {
+        match &self.costs[..] {
+            [] => sample.part(stored, self.moment()),
+            costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
+        }
+    }
+
+    /// So many of its rows.
+    pub fn sample(&self, looked: Looked<'_>, effort: Work) -> Result<Sample, UnitError> {
+        let all: Vec<u32> = (0..self.tensor.rows as u32).collect();
+        Sample::of(looked.source, self.tensor, &all, &self.costs, effort)
+    }
+}
+
+/// The arithmetic's refusal of a matrix.
+pub(super) fn failed(tensor: &ModelTensor, source: FactoriseError) -> UnitError {
+    UnitError::Factorise {
+        tensor: tensor.name.clone(),
+        source,
+    }
+}
+
+/// What slots that read the same lose with a basis in common, and how close that comes to paying.
+fn of_group(
+    looked: Looked<'_>,
+    members: &[Member],
+    curves: &[Curve],
+) -> Result<(Option<SharedCurve>, Option<f64>), UnitError> {
+    let each: Result<Vec<Read<'_>>, UnitError> = members
+        .iter()
+        .map(|member| Read::new(looked, member))
+        .collect();
+    rank::of_group(looked, &each?, curves)
 }
 
 /// Types that are looked at beside bands, which lose less than the others in as many bytes.
@@ -67,44 +186,27 @@ pub(crate) fn types(member: &Member, codes: CodeKinds) -> impl Iterator<Item = D
     all.iter().copied().filter(fits)
 }
 
-/// What a matrix loses in every type.
-fn of_matrix(
-    source: &Ordered<'_>,
-    member: &Member,
-    treatment: &ModelTreatment,
-    gradients: Option<&Gradients>,
-    codes: CodeKinds,
-) -> Result<Curve, UnitError> {
-    let matrix = member.matrix;
-    let role = matrix.weight();
-    let tensor = source.tensor(role).ok_or(UnitError::Missing(role))?;
-    let failed = |source| UnitError::Factorise {
-        tensor: tensor.name.clone(),
+/// What a matrix loses in every form of its own, and how close factors come to paying.
+fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>), UnitError> {
+    let Looked {
         source,
-    };
-    let place = plan::place(matrix, source.tensor(Role::Output).is_none());
-    let inputs = place.map(|place| treatment.inputs(place));
-    let inputs = inputs.transpose().map_err(failed)?.flatten();
-    let moment = inputs.as_ref().map(SiteInputs::second_moment);
+        treatment,
+        codes,
+        ..
+    } = looked;
+    let matrix = member.matrix;
+    let read = Read::new(looked, member)?;
+    let (tensor, place) = (read.tensor, read.place);
     let feedback = match place {
         Some(place) => treatment
             .feedback(place, crate::codes::damping(Some(matrix)))
-            .map_err(failed)?,
+            .map_err(|error| failed(tensor, error))?,
         None => None,
     };
-    let costs = match gradients {
-        Some(gradients) => costs(gradients, source.order(), matrix, place, moment)?,
-        None => Vec::new(),
-    };
     let effort = treatment.effort().work();
-    let all: Vec<u32> = (0..tensor.rows as u32).collect();
-    let sample = Sample::of(source, tensor, &all, &costs, effort)?;
+    let sample = read.sample(looked, effort)?;
     let mut points = Vec::new();
-    let loss_of = |sample: &Sample, stored: &[f32]| match &costs[..] {
-        [] => sample.part(stored, moment),
-        costs => costs.iter().map(|cost| sample.cost(stored, cost)).sum(),
-    };
-    let loss = |stored: &[f32]| loss_of(&sample, stored);
+    let loss = |stored: &[f32]| read.loss(&sample, stored);
     for dtype in types(member, codes) {
         let stored = match sample.stored(tensor, dtype, feedback.as_deref()) {
             Ok(stored) => stored,
@@ -137,12 +239,13 @@ fn of_matrix(
     };
     let samples = classes
         .iter()
-        .map(|rows| Sample::of(source, tensor, rows, &costs, effort));
+        .map(|rows| Sample::of(source, tensor, rows, &read.costs, effort));
     let samples: Result<Vec<Sample>, UnitError> = samples.collect();
     let samples = samples?;
+    let read = &read;
     let losses = samples
         .iter()
-        .map(|sample| move |stored: &[f32]| loss_of(sample, stored));
+        .map(|sample| move |stored: &[f32]| read.loss(sample, stored));
     let losses: Vec<_> = losses.collect();
     let of_classes = classes.iter().zip(&samples).zip(&losses);
     let of_classes = of_classes.map(|((rows, sample), loss)| bands::Class {
@@ -159,17 +262,22 @@ fn of_matrix(
     let matrix_of = bands::Matrix {
         member,
         tensor: &tensor.name,
-        costs: &costs,
+        costs: &read.costs,
         feedback: feedback.as_deref(),
         codes: codes.bands(),
     };
     let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
     points.extend(in_bands.all);
-    Ok(Curve {
+    let mut curve = Curve {
         matrix,
         points,
         between: in_bands.between,
-    })
+    };
+    let closest = match looked.factors() && matrix.slot().is_some() {
+        true => rank::of_slot(looked, read, &sample, &mut curve)?,
+        false => None,
+    };
+    Ok((curve, closest))
 }
 
 /// The rows of each class that a vocabulary's matrix should have; none where all should be one.

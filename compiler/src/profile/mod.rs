@@ -1,10 +1,14 @@
 //! What is measured on a model before its plan is made: only what the allocator looks at.
 
 mod bands;
+pub(crate) mod bound;
 pub mod curves;
+mod rank;
 mod sample;
 
 use htc_formats::source::ModelFile;
+
+use curves::Looked;
 
 use crate::calibrate::{Calibration, StoredLayer};
 use crate::event::{Event, Measurement, Watch};
@@ -13,7 +17,7 @@ use crate::order::{Order, Ordered};
 use crate::plan::allocate::Allocator;
 use crate::plan::{self, Branches, Curve, Evidence, Member, Method, OfSource, Request, Unit};
 use crate::request::Target;
-use crate::request::{CodeKinds, FirstPositions, GaugeKind, Treatment};
+use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -61,21 +65,25 @@ pub fn measure(
     }
     let calibrated = measured.calibration.is_some();
     if request.method == Method::Quantise {
-        let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
+        // As factors of its plan are treated; codes have no gauge.
+        let treatment = Treatment::with_gauge(GaugeKind::Whiten);
+        let treatment = ModelTreatment::new(treatment, measured.calibration);
         let treatment = treatment.in_order(measured.order);
         let treatment = treatment.with_effort(request.effort);
         let treatment = treatment.with_gradients(measured.gradients);
         let members = plan::matrices(&measured.source.hyper, &OfSource(measured.source));
-        let curves = curves::measure(
-            &measured.ordered(),
-            &members,
-            &treatment,
-            measured.gradients,
-            request.codes,
-            threads,
-            watch,
-        )?;
+        let looked = Looked {
+            source: &measured.ordered(),
+            members: &members,
+            treatment: &treatment,
+            gradients: measured.gradients,
+            codes: request.codes,
+            low_rank: request.low_rank == LowRankArg::On,
+        };
+        let (curves, shared, told) = curves::measure(looked, threads, watch)?;
+        evidence.factors = told;
         evidence.curves = Some(curves);
+        evidence.shared = shared;
         return Ok(evidence);
     }
     if reads_weights(request, target, calibrated) {
@@ -119,18 +127,18 @@ pub fn refinements(
 ) -> Result<Vec<Curve>, UnitsError> {
     let treatment = ModelTreatment::new(Treatment::default(), measured.calibration);
     let treatment = treatment.in_order(measured.order);
-    curves::measure(
-        &measured.ordered().less(base),
+    let looked = Looked {
+        source: &measured.ordered().less(base),
         members,
-        &treatment.with_effort(request.effort),
-        measured.gradients,
-        match request.codes {
+        treatment: &treatment.with_effort(request.effort),
+        gradients: measured.gradients,
+        codes: match request.codes {
             CodeKinds::Levels => CodeKinds::Levels,
             _ => CodeKinds::Trellis,
         },
-        threads,
-        watch,
-    )
+        low_rank: false,
+    };
+    Ok(curves::measure(looked, threads, watch)?.0)
 }
 
 /// What the branches of a layer add, as parts of the stream behind it, and the variance of that. Parts of

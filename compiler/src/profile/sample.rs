@@ -247,23 +247,22 @@ impl Sample {
             });
             return of_rows.sum();
         }
-        let roots: Vec<f32> = self
-            .indices
-            .iter()
-            .zip(&self.stand_for)
-            .map(|(&row, stand_for)| {
-                let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
-                (h * stand_for).sqrt() as f32
-            })
-            .collect();
-        let weighed = |values: &[f32]| -> Vec<f32> {
-            let rows = values.chunks(self.cols).zip(&roots);
-            rows.flat_map(|(row, root)| row.iter().map(move |value| value * root))
-                .collect()
-        };
-        let exact = weighed(&self.values);
-        let lost = weighted_dense_energies(self.weight(&exact), &weighed(stored), moment);
+        let exact = self.weighed(&self.values, cost);
+        let stored = self.weighed(stored, cost);
+        let lost = weighted_dense_energies(self.weight(&exact), &stored, moment);
         0.5 * lost.missing
+    }
+
+    /// Numbers of these rows, each times the root of what its errors cost and of how many rows it stands for.
+    pub fn weighed(&self, values: &[f32], cost: &Cost) -> Vec<f32> {
+        let of_rows = self.indices.iter().zip(&self.stand_for);
+        let roots = of_rows.map(|(&row, stand_for)| {
+            let h = cost.rows.get(row).map_or(0.0, |h| f64::from(h.max(0.0)));
+            (h * stand_for).sqrt() as f32
+        });
+        let rows = values.chunks(self.cols.max(1)).zip(roots);
+        rows.flat_map(|(row, root)| row.iter().map(move |value| value * root))
+            .collect()
     }
 
     pub fn weight<'a>(&self, values: &'a [f32]) -> Weight<'a> {

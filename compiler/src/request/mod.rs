@@ -39,8 +39,8 @@ pub use compile::{CompileOptions, Planning};
 pub use effort::{Effort, Work};
 pub use goal::{Goal, Limit, Preset};
 pub use planning::{
-    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor, Method,
-    OrderArg, Request, Target,
+    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor,
+    LowRankArg, Method, OrderArg, Request, Target,
 };
 pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};

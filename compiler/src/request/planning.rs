@@ -122,6 +122,45 @@ impl fmt::Display for OrderArg {
     }
 }
 
+/// Whether [`Method::Quantise`] may store slots as factors of low rank where these lose less than codes in as many bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LowRankArg {
+    /// It may.
+    #[default]
+    On,
+    /// In codes alone.
+    Off,
+}
+
+impl LowRankArg {
+    /// Both.
+    pub const ALL: [LowRankArg; 2] = [LowRankArg::On, LowRankArg::Off];
+
+    /// The name used on the command line and in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LowRankArg::On => "on",
+            LowRankArg::Off => "off",
+        }
+    }
+}
+
+impl FromStr for LowRankArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = LowRankArg::ALL.into_iter().find(|arg| arg.name() == text);
+        known.ok_or_else(|| "low rank is on or off".to_owned())
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for LowRankArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// How dense matrices are encoded anew; without one they stay as in the source, and so
 /// does a matrix that the source stores in no more bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -287,6 +326,8 @@ pub struct Request {
     pub dense: DenseTypes,
     /// The kinds of code that [`Method::Quantise`] chooses from.
     pub codes: CodeKinds,
+    /// Whether [`Method::Quantise`] chooses from factors as well.
+    pub low_rank: LowRankArg,
     /// Whether the model is stored in another order; by default where it is in codes and the source does not store
     /// its numbers in blocks.
     pub order: Option<OrderArg>,
@@ -315,6 +356,9 @@ impl fmt::Display for Request {
             write!(f, "--method {method} {}{effort}", self.budget)?;
             if self.codes != CodeKinds::default() {
                 write!(f, " --codes {}", self.codes.name())?;
+            }
+            if self.low_rank != LowRankArg::default() {
+                write!(f, " --low-rank {}", self.low_rank)?;
             }
             return self.fmt_order(f);
         }
@@ -500,7 +544,7 @@ impl fmt::Display for FirstPositions {
     }
 }
 
-as_typed!(Allocator, Floor, FirstPositions, OrderArg);
+as_typed!(Allocator, Floor, FirstPositions, OrderArg, LowRankArg);
 
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

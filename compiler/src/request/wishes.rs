@@ -5,8 +5,8 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
-    FirstPositions, Floor, GaugeKind, Method, OrderArg, Request, SinkProtection, TextSource,
-    TreatmentError, TreatmentRequest,
+    FirstPositions, Floor, GaugeKind, LowRankArg, Method, OrderArg, Request, SinkProtection,
+    TextSource, TreatmentError, TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -42,6 +42,8 @@ pub struct Wishes {
     pub keep_dense: bool,
     /// The kinds of code to choose from; all by default.
     pub codes: Option<CodeKinds>,
+    /// Whether factors are looked at beside codes; they are by default.
+    pub low_rank: Option<LowRankArg>,
     /// Whether the model is stored in another order; see [`Request::order`].
     pub order: Option<OrderArg>,
     /// How weights are to be treated.
@@ -99,6 +101,7 @@ impl Wishes {
                 ..self.dense
             },
             codes: self.codes.unwrap_or_default(),
+            low_rank: self.low_rank.unwrap_or_default(),
             order: self.order,
             treatment: self.treatment,
             effort: self.effort,
@@ -137,6 +140,10 @@ impl Wishes {
         let method = self.method();
         if let Some(codes) = self.codes.filter(|_| method != Method::Quantise) {
             let option = format!("`codes` {}", codes.name());
+            return Err(TreatmentError::OfCodes { option, method });
+        }
+        if let Some(low_rank) = self.low_rank.filter(|_| method != Method::Quantise) {
+            let option = format!("`low_rank` {low_rank}");
             return Err(TreatmentError::OfCodes { option, method });
         }
         match (method, self.of_factors()) {

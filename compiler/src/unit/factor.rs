@@ -152,14 +152,8 @@ impl<'a> Terms<'a> {
         part: [f64; 2],
         made: &mut Made,
     ) -> Result<(), UnitError> {
-        // Down takes the decomposition of W itself by design; for the others the cheaper path gives the
-        // same factors to rounding. Under a gauge of the whole input its root would be formed for that,
-        // which is as wide as the hidden layer; `W C Wᵀ` is narrower.
         let slot = self.unit.members.get(index).and_then(Member::slot);
-        let path = match (slot, &*self.gauge) {
-            (Some(Slot::Down), Gauge::None) => Path::Svd,
-            _ => Path::Auto,
-        };
+        let path = path(slot, &self.gauge);
         let options = LowRankOptions {
             path,
             input: &self.gauge,
@@ -309,6 +303,16 @@ impl<'a> Terms<'a> {
                 axiom: self.axiom.map(|axiom| axiom.trace.clone()),
             },
         })
+    }
+}
+
+/// Down takes the decomposition of W itself by design; for the others the cheaper path gives the same factors to
+/// rounding. Under a gauge of the whole input its root would be formed for that, which is as wide as the hidden layer;
+/// `W C Wᵀ` is narrower.
+pub(crate) fn path(slot: Option<Slot>, gauge: &Gauge) -> Path {
+    match (slot, gauge) {
+        (Some(Slot::Down), Gauge::None) => Path::Svd,
+        _ => Path::Auto,
     }
 }
 

@@ -26,6 +26,7 @@ use crate::order::{DecodeError, OrderError, Ordered};
 use crate::plan::{Form, Member, UnitPlan};
 
 pub use error::UnitsError;
+pub(crate) use factor::path;
 pub(crate) use treatment::truncated;
 pub use treatment::{ModelTreatment, SiteInputs};
 

@@ -149,6 +149,7 @@ impl<'a> ModelTreatment<'a> {
     #[must_use]
     pub fn of_plan(self, source: Ordered<'a>, plan: &'a Plan) -> Self {
         ModelTreatment {
+            treatment: plan.treated(self.treatment, self.calibration.is_some()),
             order: source.order(),
             planned: Some((source, plan)),
             effort: plan.request().effort,

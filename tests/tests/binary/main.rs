@@ -30,6 +30,7 @@ mod planes;
 mod probe;
 mod quality;
 mod quantise;
+mod rank;
 mod report;
 mod run;
 mod store;

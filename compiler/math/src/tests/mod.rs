@@ -13,6 +13,7 @@ mod gauge;
 mod low_rank;
 mod measure;
 mod sink;
+mod spectrum;
 mod symmetric;
 
 use faer::Mat;

@@ -10,8 +10,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, Method,
-    OrderArg, Target, TreatmentRequest, Wishes,
+    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, LowRankArg,
+    Method, OrderArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -63,6 +63,10 @@ pub struct SizeArgs {
     /// trellis, the closest; or all [default: all]
     #[arg(long, hide_short_help = true, value_name = "KINDS")]
     pub codes: Option<CodeKinds>,
+    /// For quantise, whether slots may be stored as factors of low rank where these lose less than codes in as many
+    /// bytes; with --codes levels and trellis they never are [default: on]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub low_rank: Option<LowRankArg>,
 }
 
 /// How slots that stay dense are stored.
@@ -153,7 +157,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 21] = [
+    pub(super) const IDS: [&str; 22] = [
         "method",
         "file_size",
         "bits",
@@ -175,6 +179,7 @@ impl PlanningArgs {
         "dense_type",
         "embedding_type",
         "codes",
+        "low_rank",
     ];
 
     /// What is asked for; `treatment` is what the other options ask for.
@@ -198,6 +203,7 @@ impl PlanningArgs {
             },
             keep_dense: matches!(size.dense_type, Some(DenseArg::Source)),
             codes: size.codes,
+            low_rank: size.low_rank,
             order: self.order,
             treatment,
             effort: self.effort,

@@ -20,7 +20,7 @@
 //! * `source_sha256`: the model that the plan was made for; optional. A plan that names another model
 //!   is refused, one that names none is taken for any model that it fits.
 //! * `method`: `gp` (every slot alone), `grc` (slots that read the same input share a basis) or `quantise`
-//!   (every matrix dense, in a type of its own).
+//!   (every matrix in what loses least: dense in a type of its own, or in factors).
 //! * `factor_type`: what factors were asked to be stored in.
 //! * `request`: what was asked for; optional, and without effect on the units. `budget` is
 //!   `"full"`, or one of `rank`, `ratio`, `parameters`, `bytes`, `mean_rank`, `file_size`, `bits` with its
@@ -28,19 +28,20 @@
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
+//!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`.
 //!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
 //!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
 //!   `htc compile` treats the weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
 //! * `embedding`, `head`: optional objects with the keys of a unit but for `layer` and `slots`; an
-//!   embedding is `dense`, a head `dense`, `low_rank` or `residual`, with either method. A model that
+//!   embedding is `dense`, a head `dense`, `low_rank` or, but for `quantise`, `residual`. A model that
 //!   ties its head to the embedding has no head to decide about.
-//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` those of `q`, `k`,
-//!   `v`, or of `gate`, `up`, that share the basis, or any one slot that shares none. `form`:
+//! * `units`: in any order. `layer` counts from 0. `slots`: one for `gp`; for `grc` and `quantise` those of `q`,
+//!   `k`, `v`, or of `gate`, `up`, that share the basis, or any one slot that shares none. `form`:
 //!   * `dense`: as in the source; or with the type `weight` encoded anew in that;
-//!   * `low_rank` for `gp`, with a rank and the types `a` and `b`;
-//!   * `shared_basis` for `grc`, with a rank and the types `basis` and `projected`;
-//!   * `residual` for one slot: a dense base of the type `base`, and what it lacks in factors of a rank
+//!   * `low_rank` for `gp` and `quantise`, with a rank and the types `a` and `b`;
+//!   * `shared_basis` for `grc` and `quantise`, with a rank and the types `basis` and `projected`;
+//!   * `residual` for one slot of `gp` and `grc`: a dense base of the type `base`, and what it lacks in factors of a rank
 //!     with the types `a` and `b`.
 //!
 //!   Rows of `a`, `basis`, `base` and `weight` are as long as the matrix' input, those of `b` and
@@ -68,8 +69,8 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, OrderArg,
-    ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, LowRankArg,
+    OrderArg, ShrinkageArg, SinkProtection,
 };
 
 /// What `format` says.
@@ -201,6 +202,9 @@ pub struct RequestRecord {
     /// The kinds of code that matrices were to have; absent where they may have all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codes: Option<CodeKinds>,
+    /// Absent where factors were looked at beside codes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_rank: Option<LowRankArg>,
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
@@ -237,6 +241,7 @@ impl From<&Request> for RequestRecord {
             left_type: request.dense.left,
             embedding_type: request.dense.outside,
             codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
+            low_rank: Some(request.low_rank).filter(|arg| *arg != LowRankArg::default()),
             slots: None,
             order: request.order,
             gauge: request.treatment.gauge,

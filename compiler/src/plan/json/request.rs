@@ -4,7 +4,9 @@ use super::check::{At, Checker};
 use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
-use crate::request::{Allocation, CodeKinds, DenseTypes, Effort, OrderArg, TreatmentRequest};
+use crate::request::{
+    Allocation, CodeKinds, DenseTypes, Effort, LowRankArg, OrderArg, TreatmentRequest,
+};
 use htc_formats::DType;
 use htc_formats::model::Slot;
 
@@ -16,6 +18,7 @@ pub(super) struct RequestInFile {
     pub allocation: Allocation,
     pub dense: DenseTypes,
     pub codes: CodeKinds,
+    pub low_rank: LowRankArg,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub order: Option<OrderArg>,
@@ -31,6 +34,7 @@ impl RequestInFile {
             allocation,
             dense,
             codes,
+            low_rank,
             slots,
             order,
             treatment,
@@ -45,6 +49,7 @@ impl RequestInFile {
             factor_type,
             dense,
             codes,
+            low_rank,
             order,
             treatment,
             effort,
@@ -69,6 +74,7 @@ impl Checker {
             "left_type",
             "embedding_type",
             "codes",
+            "low_rank",
             "slots",
             "order",
             "gauge",
@@ -87,6 +93,7 @@ impl Checker {
             left,
             outside,
             codes,
+            low_rank,
             slots,
             order,
             gauge,
@@ -132,6 +139,8 @@ impl Checker {
             let expected = "gguf, levels, trellis or all";
             self.parsed(at, "request.codes", expected, &node)
         });
+        let low_rank =
+            low_rank.and_then(|(_, node)| self.parsed(at, "request.low_rank", "on or off", &node));
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let order =
             order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
@@ -162,6 +171,7 @@ impl Checker {
             allocation,
             dense: types,
             codes: codes.unwrap_or_default(),
+            low_rank: low_rank.unwrap_or_default(),
             slots,
             order,
             treatment: asked,

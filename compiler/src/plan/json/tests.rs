@@ -67,6 +67,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         factor_type: DType::Q8_0,
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
+        low_rank: crate::request::LowRankArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),
@@ -190,6 +191,69 @@ fn every_form_is_read_and_written() {
     // With a basis one slot may still be a base with a residual, or dense, but no lone factors.
     let shared = FORMS.replace("\"gp\"", "\"grc\"");
     assert!(parsed(&shared).is_ok(), "{:?}", parsed(&shared).err());
+}
+
+/// Codes, factors and a basis in common, as the method quantise mixes them.
+const MIXED: &str = r#"{
+  "format": "htc-plan",
+  "version": 1,
+  "method": "quantise",
+  "factor_type": "q8_0",
+  "request": {"budget":{"file_size":3200000},"allocator":"uniform","low_rank":"off"},
+  "embedding": {"form": "dense", "types": {"weight": "trellis4"}},
+  "head": {"form": "low_rank", "rank": 96, "types": {"a": "q8_0", "b": "q8_0"}},
+  "units": [
+    {"layer": 0, "slots": ["q", "k", "v"], "form": "shared_basis", "rank": 24, "types": {"basis": "q8_0", "projected": "f16"}},
+    {"layer": 0, "slots": ["o"], "form": "low_rank", "rank": 32, "types": {"a": "q6_k", "b": "q8_0"}},
+    {"layer": 1, "slots": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
+    {"layer": 1, "slots": ["down"], "form": "dense"}
+  ]
+}
+"#;
+
+#[test]
+fn codes_and_factors_are_mixed_with_the_method_quantise() {
+    let plan = parsed(MIXED).unwrap();
+    let text = write(&plan, None).unwrap();
+    assert_eq!(parsed(&text).unwrap(), plan, "{text}");
+    assert_eq!(plan.request.low_rank, LowRankArg::Off);
+    let unit = &plan.units[1];
+    assert_eq!(
+        (unit.label().as_str(), unit.rank()),
+        ("layer 0: q+k+v", Some(24))
+    );
+    for (from, to, said) in [
+        (
+            "\"slots\": [\"q\", \"k\", \"v\"]",
+            "\"slots\": [\"q\", \"k\", \"o\"]",
+            "expected some of q, k, v, or of gate, up, found q, k, o",
+        ),
+        (
+            "\"embedding\": {\"form\": \"dense\", \"types\": {\"weight\": \"trellis4\"}}",
+            "\"embedding\": {\"form\": \"low_rank\", \"rank\": 8, \"types\": {\"a\": \"f16\", \"b\": \"f16\"}}",
+            "expected dense, since rows of an embedding are looked up",
+        ),
+        (
+            "\"slots\": [\"o\"], \"form\": \"low_rank\", \"rank\": 32, \"types\": {",
+            "\"slots\": [\"o\"], \"form\": \"residual\", \"rank\": 32, \"types\": {\"base\": \"q4_k\", ",
+            "expected dense, low_rank or shared_basis with the method quantise",
+        ),
+        (
+            "\"slots\": [\"q\"], \"form\": \"dense\"",
+            "\"slots\": [\"q\", \"k\"], \"form\": \"dense\"",
+            "expected one slot, unless it shares a basis, found q, k",
+        ),
+        (
+            "\"low_rank\":\"off\"",
+            "\"low_rank\":\"maybe\"",
+            "request.low_rank: expected on or off",
+        ),
+    ] {
+        let changed = MIXED.replace(from, to);
+        assert_ne!(changed, MIXED, "{from}");
+        let error = parsed(&changed).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 /// Codes of bands, in classes of rows where a matrix may have them.

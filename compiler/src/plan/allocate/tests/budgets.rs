@@ -52,6 +52,7 @@ impl Case {
             factor_type: rng.one_of(&[&floats[..], &blocks[..]].concat()),
             dense: DenseTypes::default(),
             codes: CodeKinds::default(),
+            low_rank: crate::request::LowRankArg::default(),
             treatment: TreatmentRequest::default(),
             effort: Default::default(),
         };

@@ -55,6 +55,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         factor_type: DType::F16,
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
+        low_rank: crate::request::LowRankArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Default::default(),

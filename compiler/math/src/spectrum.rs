@@ -1,0 +1,37 @@
+//! The singular values of a weight without its vectors.
+
+use super::gauge::Gauge;
+use super::low_rank::gauged_gram;
+use super::{FactoriseError, Weight, backend};
+
+/// All `min(out, in)` singular values of a weight, decreasing, without its vectors: from the
+/// eigenvalues of the smaller Gram matrix, as on [`Path::Gram`](super::Path::Gram).
+///
+/// # Errors
+/// Numbers that are not finite.
+pub fn singular_values(weight: Weight<'_>) -> Result<Vec<f64>, FactoriseError> {
+    gauged_singular_values(weight, &Gauge::None)
+}
+
+/// The same of `W G`: with [`Gauge::whiten`] of the second moment `C` of the inputs, not shrunk, the sum of the
+/// squares behind the `k`-th is what `E‖(W − Ŵ) x‖²` is at least for every `Ŵ` of rank `k` (Eckart and Young 1936).
+///
+/// Of some rows of a weight it is a bound for all approximations of the whole: those rows of a matrix of rank `k`
+/// have at most that rank. Fewer outputs than inputs need no root of `C`; it takes `out in²` multiplications then.
+///
+/// # Errors
+/// Numbers that are not finite, a gauge of another width, a second moment with negative eigenvalues.
+pub fn gauged_singular_values(
+    weight: Weight<'_>,
+    input: &Gauge,
+) -> Result<Vec<f64>, FactoriseError> {
+    weight.check(0)?;
+    input.check(weight.cols)?;
+    let mut values = backend::eigenvalues(gauged_gram(weight, input, None)?)?;
+    // Rounding may have made a zero eigenvalue negative.
+    let scale = input.scale();
+    values
+        .iter_mut()
+        .for_each(|v| *v = v.max(0.0).sqrt() * scale);
+    Ok(values)
+}

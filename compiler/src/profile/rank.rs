@@ -1,0 +1,269 @@
+//! What slots lose as factors of low rank, alone or with a basis in common: of those whose [bound](super::bound) leaves
+//! anything to gain, which are few.
+//!
+//! A slot is decomposed once under the gauge of its outputs, as it will be, and the factors of every rank and type that the
+//! bound left are rounded and measured on the rows that codes were measured on. That counts [`TIMES`] times.
+
+use htc_formats::DType;
+use htc_formats::block;
+
+use super::bound::{Spectrum, TIMES};
+use super::curves::{Looked, Read, failed};
+use super::sample::Sample;
+use crate::math::{BasisOptions, Gauge, LowRankOptions, Weight, low_rank_with, shared_basis_with};
+use crate::plan::{self, Curve, Form, Member, Point, SharedCurve, SharedPoint};
+use crate::unit::{UnitError, dense_weight, path};
+
+/// The slots that may have a basis in common: Q, K and V, gate and up of every layer.
+pub(super) fn groups(members: &[Member]) -> Vec<Vec<Member>> {
+    let of = |member: &Member| Some((member.matrix.layer()?, member.slot()?.group()?));
+    let groups = members.chunk_by(|a, b| of(a).is_some() && of(a) == of(b));
+    let shares = |group: &&[Member]| {
+        let outs: usize = group.iter().map(|member| member.rows).sum();
+        group.len() > 1 && group[0].cols <= plan::MAX_ASPECT * outs
+    };
+    groups.filter(shares).map(<[Member]>::to_vec).collect()
+}
+
+/// Adds to the curve of a slot what it loses as factors of its own, where that may pay; gives the bound over what codes
+/// lose where it comes closest.
+pub(super) fn of_slot(
+    looked: Looked<'_>,
+    read: &Read<'_>,
+    sample: &Sample,
+    curve: &mut Curve,
+) -> Result<Option<f64>, UnitError> {
+    let reads = std::slice::from_ref(read);
+    let Some(spectrum) = Spectrum::of(looked, reads)? else {
+        return Ok(None);
+    };
+    let members = std::slice::from_ref(read.member);
+    let codes = plan::unbeaten_of(members, std::slice::from_ref(curve));
+    let Some(screened) = spectrum.screen(members, &codes) else {
+        return Ok(None);
+    };
+    if screened.forms.is_empty() {
+        return Ok(Some(screened.closest));
+    }
+    let weight = dense_weight(looked.source, read.member)?;
+    let weight = weight_of(read.member, &weight);
+    let gauge = gauge(looked, read)?;
+    let options = LowRankOptions {
+        path: path(read.member.slot(), &gauge),
+        input: &gauge,
+        ..LowRankOptions::default()
+    };
+    let found = low_rank_with(weight, screened.largest(), &options);
+    let found = found.map_err(|error| failed(read.tensor, error))?;
+    let factors = Factors {
+        first: &found.a,
+        second: &found.b,
+        rank: screened.largest(),
+        cols: weight.cols,
+    };
+    for form in screened.forms {
+        if let Some(stored) = factors.stored(&form, sample) {
+            let loss = TIMES * read.loss(sample, &stored);
+            curve.points.push(Point { form, loss });
+        }
+    }
+    Ok(Some(screened.closest))
+}
+
+/// What slots that read the same lose with a basis in common, where that may pay, and the bound over what codes lose where
+/// it comes closest.
+pub(super) fn of_group(
+    looked: Looked<'_>,
+    reads: &[Read<'_>],
+    curves: &[Curve],
+) -> Result<(Option<SharedCurve>, Option<f64>), UnitError> {
+    let Some(spectrum) = Spectrum::of(looked, reads)? else {
+        return Ok((None, None));
+    };
+    let members: Vec<Member> = reads.iter().map(|read| *read.member).collect();
+    let codes = plan::unbeaten_of(&members, curves);
+    let Some(screened) = spectrum.screen(&members, &codes) else {
+        return Ok((None, None));
+    };
+    let (Some(first), false) = (reads.first(), screened.forms.is_empty()) else {
+        return Ok((None, Some(screened.closest)));
+    };
+    let dense = members.iter().map(|one| dense_weight(looked.source, one));
+    let dense: Vec<Vec<f32>> = dense.collect::<Result<_, _>>()?;
+    let weights = members.iter().zip(&dense);
+    let weights: Vec<Weight<'_>> = weights.map(|(one, of)| weight_of(one, of)).collect();
+    let options = BasisOptions {
+        gauge: &*gauge(looked, first)?,
+        ..BasisOptions::default()
+    };
+    let largest = screened.largest();
+    let found = shared_basis_with(&weights, largest, &options);
+    let found = found.map_err(|error| failed(first.tensor, error))?;
+    let effort = looked.treatment.effort().work();
+    let samples = reads.iter().map(|read| read.sample(looked, effort));
+    let samples: Vec<Sample> = samples.collect::<Result<_, _>>()?;
+    let points = screened.forms.into_iter().filter_map(|form| {
+        let each = reads.iter().zip(&samples).zip(&found.projected);
+        let losses = each.map(|((read, sample), second)| {
+            let factors = Factors {
+                first: &found.basis,
+                second,
+                rank: largest,
+                cols: read.member.cols,
+            };
+            let stored = factors.stored(&form, sample)?;
+            Some(TIMES * read.loss(sample, &stored))
+        });
+        let losses: Vec<f64> = losses.collect::<Option<_>>()?;
+        Some(SharedPoint { form, losses })
+    });
+    let curve = SharedCurve {
+        members: members.iter().map(|member| member.matrix).collect(),
+        points: points.collect(),
+    };
+    Ok((Some(curve), Some(screened.closest)))
+}
+
+fn weight_of<'a>(member: &Member, values: &'a [f32]) -> Weight<'a> {
+    Weight {
+        rows: member.rows,
+        cols: member.cols,
+        values,
+    }
+}
+
+/// The gauge that factors of a slot are made under.
+fn gauge(looked: Looked<'_>, read: &Read<'_>) -> Result<std::sync::Arc<Gauge>, UnitError> {
+    let gauge = read.place.map(|place| looked.treatment.gauge(place));
+    let gauge = gauge.transpose();
+    Ok(gauge
+        .map_err(|error| failed(read.tensor, error))?
+        .unwrap_or_default())
+}
+
+/// Two factors, before they are stored: `first [rank, cols]`, `second [outs, rank]`, components in decreasing order.
+struct Factors<'a> {
+    first: &'a [f32],
+    second: &'a [f32],
+    rank: usize,
+    cols: usize,
+}
+
+impl Factors<'_> {
+    /// The rows of a sample as a reader has them of a form of no larger rank; `None` where a type does not hold the numbers.
+    fn stored(&self, form: &Form, sample: &Sample) -> Option<Vec<f32>> {
+        let rank = form.rank().filter(|rank| *rank <= self.rank)?;
+        let [first, second] = form.factor_types();
+        let first = rounded(first, &self.first[..rank * self.cols])?;
+        let rows = sample.indices.iter();
+        let own: Vec<f32> = rows
+            .flat_map(|row| &self.second[row * self.rank..][..rank])
+            .copied()
+            .collect();
+        let second = rounded(second, &own)?;
+        let mut stored = vec![0.0; sample.rows * self.cols];
+        let rows = second.chunks_exact(rank);
+        for (to, of) in stored.chunks_exact_mut(self.cols).zip(rows) {
+            for (component, of) in first.chunks_exact(self.cols).zip(of) {
+                let products = component.iter().map(|value| of * value);
+                to.iter_mut().zip(products).for_each(|(to, x)| *to += x);
+            }
+        }
+        Some(stored)
+    }
+}
+
+/// Numbers as they are read when they were stored in a type; `None` where it does not hold them.
+fn rounded(dtype: DType, values: &[f32]) -> Option<Vec<f32>> {
+    let mut bytes = vec![0; dtype.matrix_bytes(1, values.len())?];
+    block::encode(dtype, values, &mut bytes).ok()?;
+    let mut stored = vec![0.0; values.len()];
+    block::decode(dtype, &bytes, &mut stored).ok()?;
+    let finite = stored.iter().all(|value| value.is_finite());
+    finite.then_some(stored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::random::Rng;
+    use crate::profile::bound::rounding;
+    use htc_formats::model::{MatrixId, Slot};
+
+    fn member(slot: Slot, rows: usize, cols: usize) -> Member {
+        Member {
+            matrix: MatrixId::Slot { layer: 1, slot },
+            rows,
+            cols,
+            source_type: DType::F16,
+        }
+    }
+
+    #[test]
+    fn slots_of_one_input_are_a_group() {
+        let all = [
+            member(Slot::Q, 64, 64),
+            member(Slot::K, 32, 64),
+            member(Slot::V, 32, 64),
+            member(Slot::O, 64, 64),
+            member(Slot::Gate, 96, 64),
+            member(Slot::Up, 96, 64),
+            member(Slot::Down, 64, 96),
+        ];
+        let found = groups(&all);
+        let names: Vec<String> = found.iter().map(|group| plan::label(group)).collect();
+        assert_eq!(names, ["layer 1: q+k+v", "layer 1: gate+up"]);
+        // A head without a layer is in none.
+        assert!(groups(&all[3..4]).is_empty());
+    }
+
+    #[test]
+    fn a_prefix_of_factors_is_what_a_smaller_rank_stores() {
+        let mut rng = Rng(3);
+        let (rows, cols, rank) = (6, 64, 40);
+        let mut numbers =
+            |count: usize| -> Vec<f32> { (0..count).map(|_| rng.normal() as f32).collect() };
+        let (first, second) = (numbers(rank * cols), numbers(rows * rank));
+        let factors = Factors {
+            first: &first,
+            second: &second,
+            rank,
+            cols,
+        };
+        let sample = Sample {
+            rows: 2,
+            cols,
+            values: vec![0.0; 2 * cols],
+            indices: vec![5, 2],
+            stand_for: vec![1.0; 2],
+            sweeps: 0,
+        };
+        let form = |rank, dtype| Form::LowRank {
+            rank,
+            a: dtype,
+            b: dtype,
+        };
+        let stored = factors.stored(&form(32, DType::F32), &sample).unwrap();
+        for (row, &index) in sample.indices.iter().enumerate() {
+            for col in 0..cols {
+                let product: f32 = (0..32)
+                    .map(|k| second[index * rank + k] * first[k * cols + col])
+                    .sum();
+                assert!((stored[row * cols + col] - product).abs() < 1e-4);
+            }
+        }
+        let coarse = factors.stored(&form(32, DType::IQ4NL), &sample).unwrap();
+        let lost = stored.iter().zip(&coarse).map(|(a, b)| (a - b).powi(2));
+        let energy: f32 = stored.iter().map(|a| a * a).sum();
+        let part = lost.sum::<f32>() / energy;
+        // More than the bound takes for granted.
+        assert!(f64::from(part) > 2.0 * rounding(DType::IQ4NL) && part < 0.05);
+        assert!(factors.stored(&form(41, DType::F32), &sample).is_none());
+        let huge = vec![1e6; rank * cols];
+        let huge = Factors {
+            first: &huge,
+            ..factors
+        };
+        assert!(huge.stored(&form(8, DType::F16), &sample).is_none());
+    }
+}

@@ -1,0 +1,265 @@
+//! Codes and factors chosen together: `htc compile --method quantise` on sources of low rank, and on others.
+
+use std::path::PathBuf;
+
+use htc_formats::model::Form;
+use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::number;
+
+/// Bytes of an artifact, about a fifth of the source's.
+const SIZE: &str = "90000";
+
+/// A model whose slots have rank 8, each alone or with a basis in common, as plain numbers; and words.
+fn source(scratch: &Scratch, method: &str) -> PathBuf {
+    let tiny = TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("whole.gguf", tiny.bytes());
+    scratch.file("words.txt", words(20_000));
+    let (factors, source) = (scratch.path("factors.htz"), scratch.path("source.gguf"));
+    let slots = match method {
+        "grc" => "q,k,v,gate,up",
+        _ => "q,k,v,o,gate,up,down",
+    };
+    htc![
+        "compile", &model, "-o", &factors, "--method", method, "--rank", "8", "--slots", slots
+    ]
+    .args(["--factor-type", "f32"])
+    .run()
+    .ok();
+    htc!["export", &factors, "-o", &source, "--as", "f32"]
+        .run()
+        .ok();
+    source
+}
+
+fn text(scratch: &Scratch, of: Htc) -> Htc {
+    of.args(["--context", "32", "--calibration-tokens", "8192"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+}
+
+/// Of so many bytes at most.
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    let source = scratch.path("source.gguf");
+    let made = htc!["compile", &source, "-o", scratch.path(name), "--force"];
+    text(scratch, made)
+        .args(["--report", "json", "--effort", "fast", "--tune", "0"])
+        .args(options)
+}
+
+/// KL divergence from the source, nats per token.
+fn divergence(scratch: &Scratch, name: &str) -> f64 {
+    let measured = htc![
+        "eval",
+        scratch.path(name),
+        "--json",
+        "--context",
+        "32",
+        "--chunks",
+        "16"
+    ]
+    .args(["--text".into(), scratch.path("words.txt")])
+    .args(["--reference".into(), scratch.path("source.gguf")])
+    .run()
+    .json();
+    number(&measured, "/kl")
+}
+
+/// Slots of an artifact in a form.
+fn slots_in(scratch: &Scratch, name: &str, form: Form) -> usize {
+    let artifact = Artifact::open(&scratch.path(name));
+    let slots = artifact.manifest.plan.slots.iter();
+    slots.filter(|slot| slot.form == form).count()
+}
+
+fn bytes(report: &Value) -> f64 {
+    number(report, "/bytes/after")
+}
+
+/// Factors lose far less than codes in as many bytes where the source has them; the plan says so, is read again, and
+/// whatever reads artifacts reads its own.
+#[test]
+fn a_source_of_low_rank_is_stored_as_factors() {
+    let scratch = Scratch::new();
+    source(&scratch, "gp");
+    let report = compile(&scratch, "on.htz", &["--file-size", SIZE]).run();
+    assert!(
+        report.stderr.contains("looked at in earnest"),
+        "{}",
+        report.stderr
+    );
+    let report = report.json();
+    let off = ["--file-size", SIZE, "--low-rank", "off"];
+    let without = compile(&scratch, "off.htz", &off).run();
+    assert!(!without.stderr.contains("low rank"), "{}", without.stderr);
+    assert!(bytes(&report) <= 90_000.0 && bytes(&without.json()) <= 90_000.0);
+    assert!(slots_in(&scratch, "on.htz", Form::LowRank) >= 6);
+    assert_eq!(slots_in(&scratch, "off.htz", Form::LowRank), 0);
+    let (on, off) = (
+        divergence(&scratch, "on.htz"),
+        divergence(&scratch, "off.htz"),
+    );
+    eprintln!("KL with factors {on:.2e}, without {off:.2e}");
+    assert!(on < 0.3 * off, "{on} {off}");
+    // What was foreseen of factors is about what is measured.
+    let foreseen = report
+        .pointer("/foreseen/matrices")
+        .and_then(Value::as_array);
+    let of_rank = |of: &&Value| {
+        of["form"]
+            .as_str()
+            .is_some_and(|form| form.starts_with("rank 8 in"))
+    };
+    assert!(foreseen.unwrap().iter().filter(of_rank).count() >= 6);
+    let artifact = scratch.path("on.htz");
+    htc!["verify", &artifact].run().ok();
+    let said = htc!["inspect", &artifact].run().ok().stderr;
+    assert!(
+        said.contains("low rank") && said.contains("gauge whiten"),
+        "{said}"
+    );
+    // Only what is a type of GGUF, which factors are.
+    compile(
+        &scratch,
+        "gguf.htz",
+        &["--file-size", SIZE, "--codes", "gguf"],
+    )
+    .run()
+    .ok();
+    assert!(slots_in(&scratch, "gguf.htz", Form::LowRank) >= 6);
+    for options in [
+        vec!["-o".into(), scratch.path("plain.gguf")],
+        vec![
+            "-o".into(),
+            scratch.path("base.gguf"),
+            "--lora".into(),
+            scratch.path("lora.gguf"),
+        ],
+        vec!["--to-safetensors".into(), scratch.path("folder")],
+    ] {
+        htc!["export", scratch.path("gguf.htz")]
+            .args(options)
+            .run()
+            .ok();
+    }
+    let measured = divergence(&scratch, "plain.gguf");
+    let own = divergence(&scratch, "gguf.htz");
+    assert!(
+        measured < 2.0 * own && own < 2.0 * measured,
+        "{measured} {own}"
+    );
+}
+
+/// A plan with factors beside codes is a file like any other, and gives the same artifact on any number of threads.
+#[test]
+fn a_mixed_plan_is_written_and_read() {
+    let scratch = Scratch::new();
+    let model = source(&scratch, "gp");
+    let plan = scratch.path("plan.json");
+    let planned = htc![
+        "plan",
+        &model,
+        "-o",
+        &plan,
+        "--file-size",
+        SIZE,
+        "--effort",
+        "fast"
+    ];
+    text(&scratch, planned).run().ok();
+    let written = std::fs::read_to_string(&plan).unwrap();
+    assert!(written.contains("\"low_rank\"") && written.contains("\"method\": \"quantise\""));
+    for threads in ["1", "2"] {
+        let name = format!("planned-{threads}.htz");
+        let made = htc!["compile", &model, "-o", scratch.path(&name), "--tune", "0"];
+        text(&scratch, made)
+            .args(["--plan".into(), plan.clone()])
+            .args(["--threads", threads])
+            .run()
+            .ok();
+    }
+    let read = |name: &str| std::fs::read(scratch.path(name)).unwrap();
+    assert!(read("planned-1.htz") == read("planned-2.htz"));
+    let written_again = Artifact::open(&scratch.path("planned-1.htz"));
+    let slots = &written_again.manifest.plan.slots;
+    assert!(slots.iter().any(|slot| slot.form == Form::LowRank));
+    // Factors are made as they were measured.
+    let treatment = written_again.manifest.provenance.treatment.unwrap();
+    assert_eq!(treatment.gauge, "whiten");
+}
+
+/// Slots that read the same and have a basis in common get one where that loses less than what each has alone.
+#[test]
+fn slots_share_a_basis_where_the_source_has_one() {
+    let scratch = Scratch::new();
+    source(&scratch, "grc");
+    compile(&scratch, "on.htz", &["--file-size", "110000"])
+        .run()
+        .ok();
+    let off = ["--file-size", "110000", "--low-rank", "off"];
+    compile(&scratch, "off.htz", &off).run().ok();
+    assert!(slots_in(&scratch, "on.htz", Form::SharedBasis) >= 2);
+    let (on, off) = (
+        divergence(&scratch, "on.htz"),
+        divergence(&scratch, "off.htz"),
+    );
+    eprintln!("KL with bases in common {on:.2e}, without {off:.2e}");
+    assert!(on < 0.5 * off, "{on} {off}");
+    htc!["verify", scratch.path("on.htz")].run().ok();
+    htc![
+        "export",
+        scratch.path("on.htz"),
+        "-o",
+        scratch.path("on.gguf")
+    ]
+    .run()
+    .ok();
+}
+
+/// Slots in factors get no refinement; of an elastic artifact a smaller part leaves out refinements and components.
+#[test]
+fn an_elastic_artifact_keeps_its_factors() {
+    let scratch = Scratch::new();
+    source(&scratch, "gp");
+    let options = ["--file-size", "130000", "--planes", "2"];
+    compile(&scratch, "e.htz", &options).run().ok();
+    htc!["verify", scratch.path("e.htz")].run().ok();
+    let artifact = Artifact::open(&scratch.path("e.htz"));
+    let plan = &artifact.manifest.plan;
+    let is_refined = |layer: usize, slot| {
+        let matrix = htc_formats::model::MatrixId::Slot { layer, slot };
+        let role = htc_formats::model::Role::Refinement { matrix };
+        artifact.manifest.tensor(role).is_some()
+    };
+    let factors: Vec<_> = plan
+        .slots
+        .iter()
+        .filter(|slot| slot.form == Form::LowRank)
+        .collect();
+    assert!(factors.len() >= 3, "{}", factors.len());
+    assert!(
+        factors
+            .iter()
+            .all(|slot| !is_refined(slot.layer, slot.slot))
+    );
+    let dial = &artifact.manifest.dial;
+    let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
+    assert!(dial.len() > 1 && last.kl < first.kl, "{dial:?}");
+}
+
+/// What factors are no choice of is said, and asks for nothing else.
+#[test]
+fn low_rank_is_of_codes_alone() {
+    let scratch = Scratch::new();
+    let model = source(&scratch, "gp");
+    htc!["compile", &model, "-o", scratch.path("no.htz")]
+        .args(["--method", "gp", "--rank", "8", "--low-rank", "off"])
+        .run()
+        .refused(2, &["low-rank off"]);
+}
