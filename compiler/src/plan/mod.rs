@@ -327,7 +327,9 @@ fn fixed(kinds: &[Kind], request: &Request) -> Result<Option<Vec<usize>>, PlanEr
 fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
     let asked = request.factor_type;
     let mut notes = decision.notes;
-    let (dense, of_dense) = dense_form(&unit.members, request.dense.of_selected());
+    let (dense, of_dense) = dense_form(&unit.members, request.dense_of_selected());
+    // What is left dense is decided as if it stayed as it is, unless its type was asked for.
+    let (compared, _) = dense_form(&unit.members, request.dense.slots);
     let form = match decision.choice {
         Choice::Dense => dense.clone(),
         Choice::Rank(rank) => unit.factored(request, rank),
@@ -356,7 +358,7 @@ fn settle(unit: Unit, decision: Decision, request: &Request) -> UnitPlan {
             false => instead(what, dtype.into(), asked.into(), cols),
         });
     }
-    let (before, after) = (dense.bytes(&unit.members), form.bytes(&unit.members));
+    let (before, after) = (compared.bytes(&unit.members), form.bytes(&unit.members));
     let mut plan = UnitPlan {
         members: unit.members,
         form,

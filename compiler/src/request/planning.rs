@@ -8,7 +8,7 @@ use htc_formats::model::{InputGroup, Slot};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Effort, TreatmentRequest};
+use super::{Effort, SinkProtection, TreatmentRequest};
 
 /// How slots are approximated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,13 +171,6 @@ pub struct DenseTypes {
     pub left: Option<DenseType>,
     /// Of the embedding, and of the head where the model has one of its own.
     pub outside: Option<DenseType>,
-}
-
-impl DenseTypes {
-    /// Of a selected slot that is left dense.
-    pub fn of_selected(&self) -> Option<DenseType> {
-        self.slots.or(self.left)
-    }
 }
 
 /// What a dense matrix is encoded in: `q4_k`, `levels4`, `trellis3`.
@@ -394,6 +387,14 @@ impl fmt::Display for Request {
 }
 
 impl Request {
+    /// How a selected slot is stored that is left dense; `None` as in the source. Beside exempt channels, which are exact in their
+    /// factors, it is the source's numbers, too.
+    pub fn dense_of_selected(&self) -> Option<DenseType> {
+        let exempts = matches!(self.treatment.sink, Some(SinkProtection::Channels(_)));
+        let left = self.dense.left.filter(|_| !exempts);
+        self.dense.slots.or(left)
+    }
+
     fn fmt_order(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.order {
             Some(order) => write!(f, " --order {order}"),

@@ -545,8 +545,8 @@ fn padding_is_no_worse_than_columns_of_zeros() {
         }
         for (step, [padded, zeros]) in sums.iter().enumerate() {
             println!("{codes}: {padded:.5}, with zeros {zeros:.5}");
-            // Zeros also make the scales of trellises smaller by a twentieth, which gains some here.
-            let most = if codes.has(Kind::Trellis) { 1.08 } else { 1.03 };
+            // Zeros also make the scales of trellises smaller, the more of a band they are, which gains some here.
+            let most = if codes.has(Kind::Trellis) { 1.15 } else { 1.03 };
             assert!(*padded < most * zeros, "{codes}: {sums:?}");
             if step > 0 {
                 assert!(*padded < 0.75 * sums[step - 1][0], "{codes}: {sums:?}");

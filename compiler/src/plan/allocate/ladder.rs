@@ -110,7 +110,7 @@ impl Ladder {
             let within = bounds.cap.unwrap_or(usize::MAX);
             step(limit, within.min(even as usize), request.factor_type)
         };
-        let (dense_form, _) = dense_form(&unit.members, request.dense.of_selected());
+        let (dense_form, _) = dense_form(&unit.members, request.dense.slots);
         let dense_bytes = dense_form.bytes(&unit.members);
         let dense_cost = match currency {
             Currency::Bytes => dense_bytes,

@@ -62,7 +62,7 @@ pub(super) fn losses(
         for (loss, rung) in losses.iter_mut().zip(&ladder.rungs) {
             let form = match rung.choice {
                 Choice::Rank(rank) => unit.factored(request, rank),
-                Choice::Dense => dense_form(&unit.members, request.dense.of_selected()).0,
+                Choice::Dense => dense_form(&unit.members, request.dense.slots).0,
             };
             *loss += (1.0 - *loss) * rounding::lost(&form);
         }
