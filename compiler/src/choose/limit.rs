@@ -181,7 +181,7 @@ mod tests {
             Ok::<_, Infallible>(made)
         });
         let Ok(found) = found;
-        let kept = found.map_or_else(|whole| whole, |best| best);
+        let (Ok(kept) | Err(kept)) = found;
         assert_eq!(*there.borrow(), [kept], "nothing else is left");
         (found, tried)
     }

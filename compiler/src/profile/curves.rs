@@ -37,6 +37,9 @@ pub struct Looked<'a> {
     pub low_rank: bool,
 }
 
+/// Curves of matrices, of slots that may share a basis, and what is to be said of factors.
+pub type CurvesFound = (Vec<Curve>, Vec<SharedCurve>, Option<String>);
+
 /// The curves of matrices, in their order, those of slots that may share a basis, and where factors were looked at how
 /// close these came. They do not depend on the number
 /// of threads; a matrix for each, or the slots of one input, are in work at a time.
@@ -47,7 +50,7 @@ pub fn measure(
     looked: Looked<'_>,
     threads: usize,
     watch: Watch,
-) -> Result<(Vec<Curve>, Vec<SharedCurve>, Option<String>), UnitsError> {
+) -> Result<CurvesFound, UnitsError> {
     let members = looked.members;
     let of_source = || UnitsError::of(looked.source.file());
     let groups = match looked.factors() {

@@ -217,7 +217,11 @@ fn an_elastic_artifact_is_the_smallest_within_a_limit() {
     // Nothing holds it.
     let run = within("none.htz", &["--max-kl", "1e-9"]).run();
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
-    assert!(run.stderr.contains("htc: error: --max-kl"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("htc: error: --max-kl"),
+        "{}",
+        run.stderr
+    );
     assert!(!scratch.path("none.htz").exists());
 }
 
