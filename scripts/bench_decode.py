@@ -6,13 +6,14 @@
     python3 scripts/bench_decode.py assets/demo/reference-7m-f16.gguf random-1b.gguf --llama-cpp DIR
 
 With --peer-model llama.cpp runs another file, with --own-model htc itself does: an artifact in codes against
-types of the same size.
+types of the same size. With --ik-llama-cpp DIR that fork takes part in every round, its weights repacked
+when it loads them.
 
 Decode: tokens/s of --tokens forward passes of one token each behind a prompt of --depth tokens;
 both programs compute the same positions. Prefill: tokens/s of a prompt of --prompt tokens.
 
-The two programs run in turn, one pair after the other, alternating which comes first; the first
-pair is a warm-up and dropped. The ratio is the median over the pairs of htc's speed over
+The programs run in turn, one round after the other, alternating which comes first; the first
+round is a warm-up and dropped. The ratio is the median over the pairs of htc's speed over
 llama.cpp's, its interval a 95 % percentile bootstrap over pairs with 10,000 samples. In every
 pair the bandwidth of reading memory is measured too (numpy, an array of --read-test MiB).
 
@@ -44,6 +45,12 @@ def arguments():
         help='more options for llama-bench, such as "--repack 0"',
     )
     parser.add_argument(
+        "--ik-llama-cpp",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="a build of ik_llama.cpp, measured in the same rounds",
+    )
+    parser.add_argument(
         "--peer-model",
         type=pathlib.Path,
         metavar="GGUF",
@@ -59,37 +66,30 @@ def arguments():
 
 
 def tasks(options, model, prompts):
-    """What is measured: name, htc's speed at some threads, that of what it is compared with."""
-    extra = options.peer_options.split()
-    if options.own_model:
-        return [
-            (
-                f"{name} {length}",
-                lambda t, f=f, lengths=lengths: f(options, model, prompts[lengths[0]], *lengths, t),
-                lambda t, f=f, lengths=lengths: f(options, options.own_model, prompts[lengths[0]], *lengths, t),
-            )
-            for name, length, f, lengths in (
-                ("decode", options.tokens, m.decode_speed, (options.depth, options.tokens)),
-                ("prefill", options.prompt, m.prefill_speed, (options.prompt,)),
-            )
-        ]
+    """What is measured: name, htc's speed at some threads, and by name those of what it is compared with."""
+    own = options.own_model
     peer_model = options.peer_model or model
-    return [
-        (
-            f"decode {options.tokens}",
-            lambda t: m.decode_speed(
-                options, model, prompts[options.depth], options.depth, options.tokens, t
-            ),
-            lambda t: options.peer.bench(
-                peer_model, t, "-p", 0, "-n", options.tokens, "-d", options.depth, *extra
-            )[0],
-        ),
-        (
-            f"prefill {options.prompt}",
-            lambda t: m.prefill_speed(options, model, prompts[options.prompt], options.prompt, t),
-            lambda t: options.peer.bench(peer_model, t, "-p", options.prompt, "-n", 0, *extra)[0],
-        ),
-    ]
+    decode = (options.depth, options.tokens)
+    prefill = (options.prompt,)
+    for task, f, lengths, asked in (
+        ("decode", m.decode_speed, decode, ("-p", 0, "-n", options.tokens)),
+        ("prefill", m.prefill_speed, prefill, ("-p", options.prompt, "-n", 0)),
+    ):
+
+        def run(t, of, f=f, lengths=lengths):
+            return f(options, of, prompts[lengths[0]], *lengths, t)
+
+        def llama(t, asked=asked, deep=task == "decode"):
+            depth = ("-d", options.depth) if deep else ()
+            return options.peer.bench(peer_model, t, *asked, *depth, *options.peer_options.split())[0]
+
+        def ik_llama(t, asked=asked):
+            return m.Peer(options.ik_llama_cpp).bench(peer_model, t, *asked, "-rtr", 1)[0]
+
+        peers = {"htc": lambda t, run=run: run(t, own)} if own else {"llama.cpp": llama}
+        if options.ik_llama_cpp:
+            peers["ik_llama.cpp"] = ik_llama
+        yield f"{task} {lengths[-1]}", (lambda t, run=run: run(t, model)), peers
 
 
 def main():
@@ -103,44 +103,47 @@ def main():
             peer_size = m.weight_bytes(options, options.own_model or options.peer_model or model)
             prompts = {n: m.prompt_file(options, model, n, folder) for n in (options.depth, options.prompt)}
             for threads in options.threads:
-                for name, ours, theirs in tasks(options, model, prompts):
-                    pairs, bandwidth = [], []
+                for name, ours, peers in tasks(options, model, prompts):
+                    rounds, bandwidth = [], []
                     for turn in range(-1, options.pairs):
-                        m.say(f"{model.name}, {threads} threads, {name}: pair {turn + 1} of {options.pairs}")
+                        m.say(f"{model.name}, {threads} threads, {name}: round {turn + 1} of {options.pairs}")
                         speeds = {}
-                        for program in m.rotated((ours, theirs), turn):
-                            speeds[program] = program(threads)
+                        for who, program in m.rotated([("", ours), *peers.items()], turn):
+                            speeds[who] = program(threads)
                         bandwidth.append(read_test.gigabytes_per_second(threads))
                         if turn >= 0:
-                            pairs.append((speeds[ours], speeds[theirs]))
-                    ratio = m.interval(pairs)
-                    htc, peer = (statistics.median(column) for column in zip(*pairs))
-                    read = statistics.median(bandwidth)
-                    decode = name.startswith("decode")
-                    rows.append(
-                        [
-                            f"{model.stem}, {threads} thread{'s' * (threads > 1)}, {name}",
-                            f"{htc:.1f}",
-                            f"{peer:.1f}",
-                            m.show_interval(ratio),
-                            f"{htc * size / 1e9:.1f}" if decode else "",
-                            f"{peer * peer_size / 1e9:.1f}" if decode else "",
-                            f"{read:.1f}",
-                        ]
-                    )
-                    results.append(
-                        {
-                            "model": model.name,
-                            "weight_bytes": size,
-                            "threads": threads,
-                            "task": name,
-                            "pairs": pairs,
-                            "ratio": ratio,
-                            "read_test_gb_per_s": bandwidth,
-                        }
-                    )
+                            rounds.append(speeds)
+                    for who in peers:
+                        pairs = [(speeds[""], speeds[who]) for speeds in rounds]
+                        ratio = m.interval(pairs)
+                        htc, peer = (statistics.median(column) for column in zip(*pairs))
+                        read = statistics.median(bandwidth)
+                        decode = name.startswith("decode")
+                        rows.append(
+                            [
+                                f"{model.stem}, {threads} thread{'s' * (threads > 1)}, {name}, {who}",
+                                f"{htc:.1f}",
+                                f"{peer:.1f}",
+                                m.show_interval(ratio),
+                                f"{htc * size / 1e9:.1f}" if decode else "",
+                                f"{peer * peer_size / 1e9:.1f}" if decode else "",
+                                f"{read:.1f}",
+                            ]
+                        )
+                        results.append(
+                            {
+                                "model": model.name,
+                                "peer": who,
+                                "weight_bytes": size,
+                                "threads": threads,
+                                "task": name,
+                                "pairs": pairs,
+                                "ratio": ratio,
+                                "read_test_gb_per_s": bandwidth,
+                            }
+                        )
     heads = [
-        "model, threads, task",
+        "model, threads, task, peer",
         "htc, tokens/s",
         "peer, tokens/s",
         "ratio (95 % interval)",
@@ -149,7 +152,7 @@ def main():
         "read test, GB/s",
     ]
     notes = [
-        f"Medians of {options.pairs} interleaved pairs; GB/s are bytes of weights times tokens/s.",
+        f"Medians of {options.pairs} interleaved rounds; GB/s are bytes of weights times tokens/s.",
         f"Peer: htc with {options.own_model.name}."
         if options.own_model
         else f"Peer: {options.peer.describe(options.peer_model or options.models[0])} {options.peer_options}".rstrip()

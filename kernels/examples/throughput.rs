@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use htc_formats::DType;
 use htc_formats::bands::{Bands, Code, Codes};
+use htc_formats::map::MappedFile;
 use htc_kernels::cpu::{Cpu, Scratch};
 use htc_kernels::{Matrix, Pool, ShapeError};
 
@@ -160,7 +161,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("fork-join {:.2} us", each * 1e6);
 
     // Moderate numbers in every format: the byte 0x2c makes f16, bf16 and f32 near 0.06 or less.
-    let bytes = vec![0x2c_u8; 264 << 20];
+    // In a file, as a model's weights are: the system may map it in larger pages than other memory.
+    let path = std::env::temp_dir().join(format!("htc-throughput-{}", std::process::id()));
+    let written = std::fs::write(&path, vec![0x2c_u8; 264 << 20]);
+    let mapped = written.map(|()| MappedFile::open(&path));
+    std::fs::remove_file(&path)?;
+    let bytes = mapped??;
     one_vector(&cpu, &forms, &bytes)?;
     several_vectors(&cpu, &forms, &bytes)
 }

@@ -1,0 +1,250 @@
+//! The formats of 256 numbers with two levels of scales.
+
+use super::*;
+
+/// Factors of runs of 16 numbers, and of runs of 32 in the order of halves.
+const SIXTEENS: [[i32; 16]; 4] = [
+    lanes([0, 1, 2, 3]),
+    lanes([4, 5, 6, 7]),
+    lanes([8, 9, 10, 11]),
+    lanes([12, 13, 14, 15]),
+];
+
+const APART: [[i32; 16]; 4] = [
+    lanes([0, 1, 8, 9]),
+    lanes([2, 3, 10, 11]),
+    lanes([4, 5, 12, 13]),
+    lanes([6, 7, 14, 15]),
+];
+
+const ALTERNATING: [[i32; 16]; 4] = [
+    lanes([0, 0, 2, 2]),
+    lanes([1, 1, 3, 3]),
+    lanes([4, 4, 6, 6]),
+    lanes([5, 5, 7, 7]),
+];
+
+/// What codes of q2_k count, a run of 16 after the other.
+const QUARTERS: [f32; 16] = [
+    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625, //
+    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625,
+];
+
+/// What codes of q3_k count.
+const QUARTERS_AND_SIXTEENTHS: [f32; 16] = [
+    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.0625, 0.0625, //
+    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.0625, 0.0625,
+];
+
+/// What codes of q4_k count, a run of 32 after the other, and minima.
+const SIXTEENTHS: [f32; 16] = [
+    1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, 1.0, 0.0625, //
+    -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
+];
+
+/// What codes of q5_k count, and minima.
+const MINIMA: [f32; 16] = [
+    1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, //
+    -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0,
+];
+
+product!(
+    q2_k, 84 x 1, runs 16, Apart, centres [0; 4], 1 together, APART, QUARTERS, q2_k_factors, q2_k_codes
+);
+product!(
+    q3_k, 110 x 1, runs 16, Apart, centres [4, 16, 64, 64], 1 together, APART, QUARTERS_AND_SIXTEENTHS,
+    q3_k_factors, q3_k_codes
+);
+product!(
+    q4_k, 144 x 1, runs 32, Alternating, centres [0; 4], 1 together, ALTERNATING, SIXTEENTHS, q4_k_factors,
+    q4_k_codes
+);
+product!(
+    q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], 1 together, ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
+);
+product!(
+    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], 1 together, SIXTEENS, ONCE, q6_k_factors, q6_k_codes
+);
+product!(
+    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], 2 together, [SIXTEENS[0], SIXTEENS[1]], ONCE,
+    iq4_xs_factors, iq4_xs_codes
+);
+
+avx512! {
+    /// Two bits where they lie: those of register `i` count `4 ^ i` times.
+    fn q2_k_codes([b]: &[[u8; 84]; 1]) -> [__m512i; 4] {
+        let bits = load_512(part(b, 16));
+        [
+            _mm512_and_si512(bits, _mm512_set1_epi8(3)),
+            _mm512_and_si512(bits, _mm512_set1_epi8(3 << 2)),
+            _mm512_and_si512(bits, _mm512_set1_epi8(3 << 4)),
+            _mm512_and_si512(bits, _mm512_set1_epi8(-64)),
+        ]
+    }
+
+    /// Per 16 numbers four bits of scale and four of minimum.
+    fn q2_k_factors([b]: &[[u8; 84]; 1], x: &Part, minima: &mut __m512) -> __m512 {
+        let packed = _mm512_cvtepu8_epi32(load_128(part(b, 0)));
+        let scales = _mm512_cvtepi32_ps(_mm512_and_si512(packed, _mm512_set1_epi32(15)));
+        let of_minima = _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(packed));
+        let supers = _mm512_castps128_ps512(halves(part(b, 80)));
+        let d = _mm512_permutexvar_ps(_mm512_setzero_si512(), supers);
+        let d_min = _mm512_permutexvar_ps(_mm512_set1_epi32(1), supers);
+        *minima = _mm512_fnmadd_ps(_mm512_mul_ps(d_min, of_minima), x.sums, *minima);
+        _mm512_mul_ps(_mm512_mul_ps(d, scales), x.scales)
+    }
+
+    /// Two low bits and a high one; those of register `i` count `4 ^ i` times, of the last as of the third.
+    fn q3_k_codes([b]: &[[u8; 110]; 1]) -> [__m512i; 4] {
+        let bits = load_512(part(b, 32));
+        let high = twice(part(b, 0));
+        let mask = _mm512_set1_epi8(3 << 4);
+        [
+            with_bits::<4>(_mm512_and_si512(bits, _mm512_set1_epi8(3)), high, [0, 4], 2),
+            with_bits::<16>(_mm512_and_si512(bits, _mm512_set1_epi8(3 << 2)), high, [1, 5], 4),
+            with_bits::<64>(_mm512_and_si512(bits, mask), high, [2, 6], 6),
+            with_bits::<64>(_mm512_and_si512(_mm512_srli_epi16::<2>(bits), mask), high, [3, 7], 6),
+        ]
+    }
+
+    /// Per 16 numbers a scale of six bits.
+    fn q3_k_factors([b]: &[[u8; 110]; 1], x: &Part, _: &mut __m512) -> __m512 {
+        // Four bytes of four bits, four of four bits, and their four low halves once more; two bits of each
+        // scale in the last four.
+        let bytes = load_128(part(b, 94));
+        let low = _mm_shuffle_epi8(bytes, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+        let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4));
+        let high = _mm_shuffle_epi8(
+            bytes,
+            _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13),
+        );
+        let high = _mm_rorv_epi32(high, _mm_setr_epi32(28, 30, 0, 2));
+        let low = _mm_and_si128(low, _mm_set1_epi8(15));
+        // low | (high & 0x30)
+        let scales = _mm_ternarylogic_epi32::<0xf8>(low, high, _mm_set1_epi8(0x30));
+        let scales = _mm512_cvtepi8_epi32(_mm_sub_epi8(scales, _mm_set1_epi8(32)));
+        let scales = _mm512_mul_ps(half(part(b, 108)), _mm512_cvtepi32_ps(scales));
+        _mm512_mul_ps(scales, x.scales)
+    }
+
+    /// Four bits where they lie: those of every second block count sixteen times.
+    fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
+        let mask = _mm512_set1_epi8(-16);
+        let (first, second) = (load_512(part(b, 16)), load_512(part(b, 80)));
+        [
+            low(first),
+            _mm512_and_si512(first, mask),
+            low(second),
+            _mm512_and_si512(second, mask),
+        ]
+    }
+
+    fn q4_k_factors([b]: &[[u8; 144]; 1], x: &Part, minima: &mut __m512) -> __m512 {
+        scales_and_minima(part(b, 0), x, minima)
+    }
+
+    /// Four bits and a fifth.
+    fn q5_k_codes([b]: &[[u8; 176]; 1]) -> [__m512i; 4] {
+        let (first, second) = (load_512(part(b, 48)), load_512(part(b, 112)));
+        let mut codes = [low(first), high(first), low(second), high(second)];
+        let fifth = twice(part(b, 16));
+        for i in 0..4 {
+            let block = i / 2 * 4 + i % 2;
+            codes[i] = with_bits::<16>(codes[i], fifth, [block, block + 2], 4);
+        }
+        codes
+    }
+
+    fn q5_k_factors([b]: &[[u8; 176]; 1], x: &Part, minima: &mut __m512) -> __m512 {
+        scales_and_minima(part(b, 0), x, minima)
+    }
+
+    /// Four low bits and two high ones.
+    fn q6_k_codes([b]: &[[u8; 210]; 1]) -> [__m512i; 4] {
+        let (first, second) = (load_512(part(b, 0)), load_512(part(b, 64)));
+        let mut codes = [low(first), high(first), low(second), high(second)];
+        let upper = [twice(part(b, 128)), twice(part(b, 160))];
+        for i in 0..4 {
+            let bit = i % 2 * 4;
+            codes[i] = with_bits::<0x30>(codes[i], upper[i / 2], [bit, bit + 2], 4);
+        }
+        codes
+    }
+
+    /// Per 16 numbers a scale of eight bits.
+    fn q6_k_factors([b]: &[[u8; 210]; 1], x: &Part, _: &mut __m512) -> __m512 {
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(part(b, 192))));
+        _mm512_mul_ps(_mm512_mul_ps(half(part(b, 208)), scales), x.scales)
+    }
+
+    /// Four bits of index.
+    fn iq4_xs_codes([b]: &[[u8; 136]; 1]) -> [__m512i; 4] {
+        let (first, second) = (load_512(part(b, 8)), load_512(part(b, 72)));
+        [levels(low(first)), levels(high(first)), levels(low(second)), levels(high(second))]
+    }
+
+    /// Per 32 numbers a scale of six bits.
+    fn iq4_xs_factors([b]: &[[u8; 136]; 1], x: &Part, _: &mut __m512) -> __m512 {
+        let low = _mm256_set1_epi32(i32::from_le_bytes(*part(b, 4)));
+        let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
+        let high = _mm256_set1_epi32(i32::from(u16::from_le_bytes(*part(b, 2))) << 4);
+        let high = _mm256_srlv_epi32(high, _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+        // low | (high & 0x30)
+        let scales = _mm256_ternarylogic_epi32::<0xf8>(low, high, _mm256_set1_epi32(0x30));
+        let scales = _mm256_cvtepi32_ps(_mm256_sub_epi32(scales, _mm256_set1_epi32(32)));
+        let d = _mm256_broadcastss_ps(halves(part(b, 0)));
+        let scales = _mm512_castps256_ps512(_mm256_mul_ps(d, scales));
+        _mm512_mul_ps(scales, x.scales)
+    }
+
+    /// The factors of a q4_k or q5_k block in the first eight lanes: per 32 numbers six bits of scale and six of
+    /// minimum.
+    fn scales_and_minima(b: &[u8; 16], x: &Part, minima: &mut __m512) -> __m512 {
+        let bytes = load_128(b);
+        // Scales of the first four blocks and the last four, then minima; the latter have their two upper bits
+        // beside those of the former.
+        let low = _mm_shuffle_epi8(
+            bytes,
+            _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15),
+        );
+        let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4));
+        let high = _mm_shuffle_epi8(
+            bytes,
+            _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11),
+        );
+        let mask = _mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f);
+        let low = _mm_and_si128(low, mask);
+        // low | (high & 0x30)
+        let six_bits =
+            _mm_ternarylogic_epi32::<0xf8>(low, _mm_srli_epi16::<2>(high), _mm_set1_epi8(0x30));
+        let numbers = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits));
+        let pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        let supers = _mm512_castps128_ps512(_mm_cvtph_ps(bytes));
+        let numbers = _mm512_mul_ps(numbers, _mm512_permutexvar_ps(pick, supers));
+        let numbers = _mm512_mul_ps(numbers, x.scales);
+        *minima = _mm512_mask_add_ps(*minima, 0xff00, *minima, numbers);
+        numbers
+    }
+
+    /// 32 bytes twice.
+    fn twice(bytes: &[u8; 32]) -> __m512i {
+        _mm512_broadcast_i64x4(load_256(bytes))
+    }
+
+    /// `codes`, and of `bits` those from the one on that each half names, which come to stand at bit `to`; `MASK`
+    /// says how many. What comes from other bytes is masked, too.
+    fn with_bits<const MASK: i8>(
+        codes: __m512i,
+        bits: __m512i,
+        [near, far]: [usize; 2],
+        to: usize,
+    ) -> __m512i {
+        let near = ((64 + near - to) % 64) as i64;
+        let far = ((64 + far - to) % 64) as i64;
+        let turns = _mm512_setr_epi64(near, near, near, near, far, far, far, far);
+        let bits = _mm512_rorv_epi64(bits, turns);
+        // codes | (bits & mask)
+        _mm512_ternarylogic_epi32::<0xf8>(codes, bits, _mm512_set1_epi8(MASK))
+    }
+}

@@ -1,0 +1,137 @@
+//! The formats of one scale for 32 numbers.
+
+use super::*;
+
+const PAIRS: [[i32; 16]; 4] = [
+    lanes([0, 0, 1, 1]),
+    lanes([2, 2, 3, 3]),
+    lanes([4, 4, 5, 5]),
+    lanes([6, 6, 7, 7]),
+];
+
+const FOURS: [[i32; 16]; 2] = [lanes([0, 1, 2, 3]), lanes([4, 5, 6, 7])];
+
+product!(
+    q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], 1 together, PAIRS, ONCE, scales, q8_0_codes
+);
+product!(
+    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], 2 together, FOURS, ONCE, scales, q4_0_codes
+);
+product!(
+    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], 2 together, FOURS, ONCE, scales_and_minima, q4_1_codes
+);
+product!(
+    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], 2 together, FOURS, ONCE, scales, q5_0_codes
+);
+product!(
+    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], 2 together, FOURS, ONCE, scales_and_minima, q5_1_codes
+);
+product!(
+    iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], 2 together, FOURS, ONCE, scales, iq4_nl_codes
+);
+
+/// The words of sixteen bytes from byte `at` on of each of four blocks of `bytes`, in two registers: one has
+/// the first 64 bytes of the blocks, the other their last.
+const fn words(bytes: usize, at: usize) -> [i16; 32] {
+    let mut words = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        let word = (i / 8 * bytes + at) / 2 + i % 8;
+        words[i] = (if word < 32 { word } else { word + 64 - 2 * bytes }) as i16;
+        i += 1;
+    }
+    words
+}
+
+avx512! {
+    fn q8_0_codes(b: &[[u8; 34]; BLOCKS]) -> [__m512i; 4] {
+        let mut codes = [_mm512_setzero_si512(); 4];
+        for i in 0..4 {
+            let pair = joined(load_256(part(&b[2 * i], 2)), load_256(part(&b[2 * i + 1], 2)));
+            codes[i] = _mm512_xor_si512(pair, _mm512_set1_epi8(-128));
+        }
+        codes
+    }
+
+    fn q4_0_codes(b: &[[u8; 18]; BLOCKS]) -> [__m512i; 4] {
+        nibbles(b, &const { words(18, 2) })
+    }
+
+    fn q4_1_codes(b: &[[u8; 20]; BLOCKS]) -> [__m512i; 4] {
+        nibbles(b, &const { words(20, 4) })
+    }
+
+    fn q5_0_codes(b: &[[u8; 22]; BLOCKS]) -> [__m512i; 4] {
+        with_fifth_bits(nibbles(b, &const { words(22, 6) }), b, &const { words(22, 2) })
+    }
+
+    fn q5_1_codes(b: &[[u8; 24]; BLOCKS]) -> [__m512i; 4] {
+        with_fifth_bits(nibbles(b, &const { words(24, 8) }), b, &const { words(24, 4) })
+    }
+
+    fn iq4_nl_codes(b: &[[u8; 18]; BLOCKS]) -> [__m512i; 4] {
+        let [a, b, c, d] = nibbles(b, &const { words(18, 2) });
+        [levels(a), levels(b), levels(c), levels(d)]
+    }
+
+    /// The lower halves and the upper halves of sixteen bytes of four blocks, and of the other four.
+    fn nibbles<const N: usize>(b: &[[u8; N]; BLOCKS], words: &[i16; 32]) -> [__m512i; 4] {
+        let (first, second) = (brought(b, 0, words), brought(b, 1, words));
+        [low(first), high(first), low(second), high(second)]
+    }
+
+    /// The 32 bits from byte `at` on of each block as the fifth ones of codes, which `words` brings to the first
+    /// bytes of four blocks' lanes.
+    fn with_fifth_bits<const N: usize>(
+        mut codes: [__m512i; 4],
+        b: &[[u8; N]; BLOCKS],
+        words: &[i16; 32],
+    ) -> [__m512i; 4] {
+        let own = _mm512_set1_epi64(0x8040_2010_0804_0201_u64.cast_signed());
+        for i in 0..2 {
+            let bits = brought(b, i, words);
+            for half in 0..2 {
+                // Byte `i` gets the bits `i / 8 * 8 ..`, of which it keeps its own.
+                let first = 0x0202 * half;
+                let spread = _mm_setr_epi16(first, first, first, first, first + 0x0101, first + 0x0101, first + 0x0101, first + 0x0101);
+                let spread = _mm512_shuffle_epi8(bits, _mm512_broadcast_i32x4(spread));
+                let set = _mm512_test_epi8_mask(spread, own);
+                let codes = &mut codes[2 * i + half as usize];
+                *codes = _mm512_mask_add_epi8(*codes, set, *codes, _mm512_set1_epi8(16));
+            }
+        }
+        codes
+    }
+
+    /// Words of the blocks `4 i` and on.
+    fn brought<const N: usize>(b: &[[u8; N]; BLOCKS], i: usize, words: &[i16; 32]) -> __m512i {
+        let bytes = b.as_flattened();
+        let (first, last) = (part(bytes, 4 * N * i), part(bytes, 4 * N * (i + 1) - 64));
+        // SAFETY: the array has the bytes that are read.
+        let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
+        _mm512_permutex2var_epi16(load_512(first), words, load_512(last))
+    }
+
+    /// The f16 at byte `at` of every block.
+    fn of_blocks<const N: usize>(b: &[[u8; N]; BLOCKS], at: usize) -> __m512 {
+        let mut halves = 0;
+        for (k, block) in b.iter().enumerate() {
+            halves |= u128::from(u16::from_le_bytes(*part(block, at))) << (16 * k);
+        }
+        let halves = _mm_set_epi64x((halves >> 64) as i64, halves as i64);
+        _mm512_castps256_ps512(_mm256_cvtph_ps(halves))
+    }
+
+    fn scales<const N: usize>(b: &[[u8; N]; BLOCKS], x: &Part, _: &mut __m512) -> __m512 {
+        _mm512_mul_ps(of_blocks(b, 0), x.scales)
+    }
+
+    fn scales_and_minima<const N: usize>(
+        b: &[[u8; N]; BLOCKS],
+        x: &Part,
+        minima: &mut __m512,
+    ) -> __m512 {
+        *minima = _mm512_fmadd_ps(of_blocks(b, 2), x.sums, *minima);
+        scales(b, x, minima)
+    }
+}
