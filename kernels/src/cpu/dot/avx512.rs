@@ -119,7 +119,9 @@ macro_rules! product {
 
             const CENTRED: bool = $centres[0] > 0;
 
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+            )]
             pub(in super::super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
                 let mut room = [const { MaybeUninit::uninit() }; STRIPS];
                 y.fill(0.0);
@@ -128,7 +130,9 @@ macro_rules! product {
                         part.write(prepare::<$run>(x, Order::$order, $centres, &$scales));
                     }
                     // SAFETY: as many have just been written.
-                    let x = unsafe { room[..x.len()].assume_init_ref() };
+                    let x = unsafe {
+                        std::slice::from_raw_parts(room.as_ptr().cast::<Part>(), x.len())
+                    };
                     for (rows, y) in y.chunks_mut(ROWS).enumerate() {
                         let mut sums = [_mm512_setzero_ps(); ROWS];
                         for r in 0..y.len() {
@@ -265,13 +269,13 @@ avx512! {
         times: &[f32; 16],
     ) -> Part {
         let mut codes = [_mm512_setzero_si512(); 4];
-        for i in 0..4 {
+        for (i, codes) in codes.iter_mut().enumerate() {
             let (a, b) = match order {
                 Order::Pairs | Order::Halves => (2 * i, 2 * i + 1),
                 Order::Alternating => (i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2),
                 Order::Apart => (i, i + 4),
             };
-            codes[i] = joined(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
+            *codes = joined(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
         }
         if order == Order::Halves {
             let [a, b, c, d] = codes;

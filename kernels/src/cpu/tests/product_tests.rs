@@ -143,18 +143,21 @@ fn every_product_agrees_with_the_reference_on_any_number_of_threads() {
     }
 }
 
-/// A row may be longer than a task should be: a factor of low rank with a wide input.
+/// A row may be longer than a task should be, as of a factor of low rank with a wide input, and than what a
+/// kernel prepares of a vector at a time.
 #[test]
 fn few_long_rows_agree_with_the_reference() {
     let mut random = Random(23);
-    let (rows, cols) = (9, 8192);
     for dtype in all() {
-        let bytes = random.matrix(dtype, rows, cols);
-        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
-        let x = random.numbers(cols);
-        for k in available() {
-            let y = product(k, &pools([2])[0], w, &x);
-            check(w, &x, &y, &format!("{} {dtype}", k.name));
+        let block = dtype.block_len();
+        for (rows, cols) in [(9, 8192), (5, 20_480 + block), (2, 65_536)] {
+            let bytes = random.matrix(dtype, rows, cols);
+            let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+            let x = random.numbers(cols);
+            for k in available() {
+                let y = product(k, &pools([2])[0], w, &x);
+                check(w, &x, &y, &format!("{} {dtype} {rows}x{cols}", k.name));
+            }
         }
     }
 }

@@ -148,9 +148,9 @@ avx512! {
         let (first, second) = (load_512(part(b, 48)), load_512(part(b, 112)));
         let mut codes = [low(first), high(first), low(second), high(second)];
         let fifth = twice(part(b, 16));
-        for i in 0..4 {
+        for (i, codes) in codes.iter_mut().enumerate() {
             let block = i / 2 * 4 + i % 2;
-            codes[i] = with_bits::<16>(codes[i], fifth, [block, block + 2], 4);
+            *codes = with_bits::<16>(*codes, fifth, [block, block + 2], 4);
         }
         codes
     }

@@ -37,7 +37,11 @@ const fn words(bytes: usize, at: usize) -> [i16; 32] {
     let mut i = 0;
     while i < 32 {
         let word = (i / 8 * bytes + at) / 2 + i % 8;
-        words[i] = (if word < 32 { word } else { word + 64 - 2 * bytes }) as i16;
+        words[i] = (if word < 32 {
+            word
+        } else {
+            word + 64 - 2 * bytes
+        }) as i16;
         i += 1;
     }
     words
