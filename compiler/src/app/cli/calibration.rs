@@ -12,9 +12,9 @@ use crate::request::{CalibrationOptions, CalibrationText, Effort, TextSource, Wi
 #[command(next_help_heading = heading::TEXT)]
 pub struct CalibrationArgs {
     /// Text to calibrate on (UTF-8): what the model is to be good at; `shipped` is the program's own mix of
-    /// kinds and languages. May be given several times; with =WEIGHT behind it each token of the text counts so
+    /// kinds and languages. May be given several times; with :WEIGHT behind it each token of the text counts so
     /// many times [default for quantise: shipped]
-    #[arg(long, value_name = "TEXT[=WEIGHT]", value_parser = parse_text)]
+    #[arg(long, value_name = "TEXT[:WEIGHT]", value_parser = parse_text)]
     pub calibration: Vec<CalibrationText>,
     /// Tokens of each text at most [default: 65536; with --effort fast 16384, with high 262144]
     #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..))]
@@ -89,8 +89,8 @@ pub struct CacheArgs {
 /// The name of the text that ships with the program; a file of that name is `./shipped`.
 const SHIPPED: &str = "shipped";
 
-/// A text, with its weight where what is behind the last `=` is a number; a file whose name ends so is
-/// meant itself.
+/// A text, with its weight where what is behind the last `:` or `=` is a number; a file whose name ends so
+/// is meant itself.
 fn parse_text(text: &str) -> Result<CalibrationText, String> {
     let plain = |name: &str, weight| {
         let source = match name {
@@ -99,7 +99,7 @@ fn parse_text(text: &str) -> Result<CalibrationText, String> {
         };
         Ok(CalibrationText { source, weight })
     };
-    let split = text.rsplit_once('=');
+    let split = text.rsplit_once([':', '=']);
     let weighted = split.and_then(|(name, weight)| Some((name, weight.parse::<f64>().ok()?)));
     match weighted {
         Some((name, weight)) if name == SHIPPED || !Path::new(text).exists() => {
@@ -126,7 +126,10 @@ mod tests {
         };
         assert_eq!(parse_text("a.txt"), text("a.txt", 1.0));
         assert_eq!(parse_text("a.txt=0.3"), text("a.txt", 0.3));
+        assert_eq!(parse_text("a.txt:0.3"), text("a.txt", 0.3));
         assert_eq!(parse_text("a=b=2"), text("a=b", 2.0));
+        assert_eq!(parse_text("a:b:2"), text("a:b", 2.0));
+        assert_eq!(parse_text("C:\\a.txt"), text("C:\\a.txt", 1.0));
         assert_eq!(parse_text("a=b"), text("a=b", 1.0));
         let shipped = |weight| {
             let source = TextSource::Shipped;
@@ -134,11 +137,13 @@ mod tests {
         };
         assert_eq!(parse_text("shipped"), shipped(1.0));
         assert_eq!(parse_text("shipped=0.5"), shipped(0.5));
+        assert_eq!(parse_text("shipped:2"), shipped(2.0));
         assert_eq!(parse_text("./shipped"), text("./shipped", 1.0));
         assert_eq!(parse_text("./shipped=0.5"), text("./shipped", 0.5));
         for wrong in [
             "shipped=0",
             "a.txt=0",
+            "a.txt:0",
             "a.txt=-1",
             "a.txt=inf",
             "a.txt=nan",
