@@ -10,9 +10,10 @@
 
 mod htz_common;
 
+use htc_formats::bands::rotate;
 use htc_formats::htz::{Htz, Manifest};
 use htc_formats::model::{MatrixId, Role};
-use htz_common::{Model, banded, classed, forged, json, padded, refined, tabled};
+use htz_common::{Model, banded, classed, forged, json, padded, refined, rotated, tabled};
 use serde_json::{Value, json};
 
 /// Refuses the artifact after a change, and returns the message, which is one line.
@@ -211,6 +212,50 @@ fn later_tables_are_required_wherever_they_are() {
     };
     let after = required(refined(), refinement, "2:t2x1");
     assert_eq!(after, ["bands", "planes", "tables"]);
+}
+
+/// Matrices that are rotated are announced, and their rows are rotated back.
+#[test]
+fn rotated_matrices_are_announced_and_read_as_they_were() {
+    let file = rotated().bytes();
+    let htz = Htz::parse(&file).unwrap();
+    assert_eq!(htz.format(), (1, 11));
+    let all = ["bands", "row_classes", "tables", "rotated_bands"];
+    assert_eq!(&htz.manifest().requires, &all);
+    let plain = tabled().bytes();
+    let plain = Htz::parse(&plain).unwrap();
+    let mut changed = 0;
+    for (entry, before) in htz.manifest().tensors.iter().zip(&plain.manifest().tensors) {
+        let (Some(layout), Some(of_before)) = (&entry.codes, &before.codes) else {
+            continue;
+        };
+        assert_eq!(htz.tensor_bytes(entry), plain.tensor_bytes(before));
+        let (rows, cols) = (entry.rows as usize, entry.cols as usize);
+        let bands = layout.view(rows, htz.tensor_bytes(entry)).unwrap();
+        let stored = of_before.view(rows, plain.tensor_bytes(before)).unwrap();
+        let (mut row, mut expected) = (vec![0.0; cols], vec![0.0; cols]);
+        for i in 0..rows {
+            bands.row(i, &mut row).unwrap();
+            stored.row(i, &mut expected).unwrap();
+            // Of the embedding one class is.
+            if row != expected {
+                rotate(&mut expected);
+                changed += 1;
+            }
+            assert_eq!(row, expected, "{} row {i}", entry.role);
+        }
+    }
+    assert_eq!(changed, 4 + 32 + 12);
+
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let message = Htz::parse(&forged(&file, change)).unwrap_err().to_string();
+        assert!(!message.contains('\n'), "{message}");
+        message
+    };
+    let message = refused(&|json| {
+        json["requires"] = json!(["bands", "row_classes", "tables"]);
+    });
+    assert!(message.contains("feature \"rotated_bands\""), "{message}");
 }
 
 /// Last bands that are padded are announced and read back; other numbers of bands and other paddings are refused by name.

@@ -175,6 +175,11 @@ impl Layout {
             .unwrap_or(0)
     }
 
+    /// Whether rows are stored [rotated](super::rotate), of any class.
+    pub fn is_rotated(&self) -> bool {
+        self.each(0).any(|(_, codes)| codes.is_rotated())
+    }
+
     /// Why it is none of a matrix of `cols` columns; `None` where it is.
     pub fn misfit(&self, cols: usize) -> Option<CodesError> {
         self.each(0).find_map(|(_, codes)| codes.misfit(cols))

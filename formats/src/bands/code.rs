@@ -194,15 +194,18 @@ pub(super) fn number<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
 /// columns do not fill is padded.
 ///
 /// As a text, and in a manifest, it is the version of the tables, 1 where there are levels alone, and the runs
-/// of equal codes, `2:t3x60,l4x4`, and behind them where there is padding a minus and its columns: `2:t3x5,l4x1-20`.
+/// of equal codes, `2:t3x60,l4x4`, and behind them where there is padding a minus and its columns: `2:t3x5,l4x1-20`. Where
+/// the matrix is [rotated](super::rotate) an `r` stands behind the version: `2r:t3x60,l4x4`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Codes(Arc<Inner>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Inner {
     codes: Vec<Code>,
     /// Columns of the matrix, without padding.
     cols: usize,
+    /// Whether whole bands hold the rotated matrix.
+    rotated: bool,
     /// Bytes of sixteen rows before each band, and of all bands at the end.
     starts: Vec<u64>,
     /// Trellises before each band, and all of them at the end.
@@ -238,6 +241,7 @@ impl Codes {
         Ok(Codes(Arc::new(Inner {
             codes,
             cols,
+            rotated: false,
             starts,
             trellises,
         })))
@@ -253,6 +257,21 @@ impl Codes {
             return Err(CodesError::Width { cols, bands });
         }
         Codes::new(vec![code; bands], cols)
+    }
+
+    /// The same codes of a matrix that is [rotated](super::rotate) before it has them. Without a whole band there is
+    /// nothing to rotate, and they stay as they are.
+    #[must_use]
+    pub fn of_rotated(&self) -> Codes {
+        Codes(Arc::new(Inner {
+            rotated: self.cols() >= BAND,
+            ..(*self.0).clone()
+        }))
+    }
+
+    /// Whether whole bands hold the matrix [rotated](super::rotate).
+    pub fn is_rotated(&self) -> bool {
+        self.0.rotated
     }
 
     /// Why these are no codes of a matrix of `cols` columns; `None` where they are.

@@ -19,6 +19,7 @@ mod classes;
 mod code;
 mod error;
 mod pack;
+mod rotation;
 mod tables;
 mod text;
 mod view;
@@ -29,6 +30,7 @@ pub use classes::{
 pub use code::{Code, Codes, Kind};
 pub use error::CodesError;
 pub use pack::{Packer, stored_scale};
+pub use rotation::{ROTATION_UNIT, rotate};
 pub use tables::{LEVEL_TABLES, TABLES_VERSION, TRELLIS_TABLES, Trellis, level};
 pub use view::{Bands, BandsError, level_scales};
 

@@ -1,4 +1,5 @@
-//! The codes of a matrix as a text: `2:t3x60,l4x4`, with a last band that is padded by twenty columns `2:t3x60,l4x4-20`.
+//! The codes of a matrix as a text: `2:t3x60,l4x4`, with a last band that is padded by twenty columns `2:t3x60,l4x4-20`,
+//! of a matrix that is rotated `2r:t3x60,l4x4`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +13,8 @@ use crate::limits::MAX_WIDTH;
 
 impl fmt::Display for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.version())?;
+        let rotated = if self.is_rotated() { "r" } else { "" };
+        write!(f, "{}{rotated}:", self.version())?;
         for (i, run) in self.chunk_by(|a, b| a == b).enumerate() {
             if i > 0 {
                 f.write_str(",")?;
@@ -40,6 +42,10 @@ impl FromStr for Codes {
         let (version, runs) = text
             .split_once(':')
             .ok_or_else(|| wrong("a version and runs, as 2:t3x60,l4x4", text))?;
+        let (version, rotated) = match version.strip_suffix('r') {
+            Some(version) => (version, true),
+            None => (version, false),
+        };
         let known = number(version).filter(|known| (1..=TABLES_VERSION).contains(known));
         let Some(known) = known else {
             return Err(CodesError::Tables {
@@ -82,7 +88,11 @@ impl FromStr for Codes {
         if codes.version() != known {
             return Err(wrong("version 1 where there are levels alone", version));
         }
-        Ok(codes)
+        match rotated {
+            false => Ok(codes),
+            true if cols < BAND => Err(wrong("no r where no band is whole", text)),
+            true => Ok(codes.of_rotated()),
+        }
     }
 }
 
@@ -143,6 +153,14 @@ mod tests {
             (172, 20, 6)
         );
         assert_eq!(padded.to_string(), "2:t3x5,l4x1-20");
+        let rotated: Codes = "2r:t3x5,l4x1-20".parse().unwrap();
+        assert!(rotated.is_rotated() && !padded.is_rotated());
+        assert_eq!(rotated, padded.of_rotated());
+        assert_ne!(rotated, padded);
+        assert_eq!(rotated.to_string(), "2r:t3x5,l4x1-20");
+        assert_eq!(rotated.bytes(100), padded.bytes(100));
+        let narrow: Codes = "1:l4x1-20".parse().unwrap();
+        assert_eq!(narrow.of_rotated(), narrow);
         assert_eq!(mixed().to_string(), "2:t3x2,l4x1,t2x1");
         assert_eq!((mixed().cols(), mixed().same()), (128, None));
         assert_eq!(mixed().mean_bits(), 3.0);
@@ -181,6 +199,11 @@ mod tests {
             "1:t3x1,-5",
             "1:-5",
             "-5",
+            "r:t3x1",
+            "2rr:t3x1",
+            "r2:t3x1",
+            "2R:t3x1",
+            "1r:l4x1-20",
         ] {
             assert!(text.parse::<Codes>().is_err(), "{text}");
         }

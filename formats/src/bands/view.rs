@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use half::f16;
 
+use super::rotation::rotate;
 use super::tables::{Trellis, level};
 use super::{
     BAND, CHUNK, Code, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, SCALE_BYTES, STATE_BITS,
@@ -171,7 +172,8 @@ impl<'a> Bands<'a> {
 
     /// The numbers of a row, in float32: in a trellis band the product of the scales of row and column
     /// (exact), times the integer from the tables; in a band of levels the product of the row's scale,
-    /// that of row and band, the integer from the table and 2^-13 (exact).
+    /// that of row and band, the integer from the table and 2^-13 (exact). Those of a matrix that is rotated
+    /// are [rotated](super::rotate) back.
     ///
     /// # Errors
     /// [`BandsError::Row`].
@@ -204,6 +206,9 @@ impl<'a> Bands<'a> {
                     }
                 }
             }
+        }
+        if self.codes.is_rotated() {
+            rotate(out);
         }
         Ok(())
     }

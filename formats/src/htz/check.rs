@@ -21,8 +21,9 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 11] = [
+const KNOWN_FEATURES: [&str; 12] = [
     FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
+    ROTATION,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -51,6 +52,9 @@ const TABLES: &str = "tables";
 
 /// Last bands are padded, which those of formats before 1.10 are not.
 const PADDING: &str = "padded_bands";
+
+/// Matrices in bands are rotated, which those of formats before 1.11 are not.
+const ROTATION: &str = "rotated_bands";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -147,6 +151,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (CLASSES, tensors.iter().any(has_classes)),
         (TABLES, tensors.iter().any(has_new_tables)),
         (PADDING, tensors.iter().any(is_padded)),
+        (ROTATION, tensors.iter().any(is_rotated)),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -178,6 +183,11 @@ fn is_padded(entry: &TensorEntry) -> bool {
         .is_some_and(|layout| layout.padding() > 0)
 }
 
+/// Whether a matrix in bands is rotated.
+fn is_rotated(entry: &TensorEntry) -> bool {
+    entry.codes.as_ref().is_some_and(Layout::is_rotated)
+}
+
 /// The first minor version that has a word for everything in a manifest: older readers are told the truth
 /// where they know all there is.
 pub(super) fn minor_of(manifest: &Manifest) -> u16 {
@@ -196,8 +206,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == PADDING) {
+    if requires.iter().any(|name| name == ROTATION) {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == PADDING) {
+        10
     } else if requires.iter().any(|name| name == TABLES) {
         9
     } else if requires.iter().any(|name| name == CLASSES) {

@@ -49,6 +49,31 @@ pub fn padded() -> Model {
     model
 }
 
+/// [`tabled`] with what format 1.11 brought: a slot, the head and a class of the embedding's rows rotated.
+pub fn rotated() -> Model {
+    let mut model = tabled();
+    for (role, codes) in [
+        (Role::TokenEmbedding, "3*1:l5x1;4*2r:t3x1;5*2:t2x1"),
+        (
+            Role::Linear {
+                layer: 0,
+                slot: Slot::Down,
+                part: Part::Weight,
+            },
+            "2r:t3x1,l4x1",
+        ),
+        (Role::Output, "2r:t2x1"),
+    ] {
+        let mut tensors = model.manifest.tensors.iter_mut();
+        let entry = tensors.find(|entry| entry.role == role);
+        let entry = entry.expect("the model has it");
+        entry.codes = Some(codes.parse().expect("codes"));
+    }
+    model.manifest.requires =
+        Manifest::required_features(&model.manifest.hyper, &model.manifest.tensors);
+    model
+}
+
 /// What stands behind the codes of a matrix of so many columns.
 fn padding(cols: u64) -> String {
     match cols.next_multiple_of(BAND as u64) - cols {

@@ -21,7 +21,7 @@ use htc_formats::model::{
 use htc_formats::vocab::{TokenKind, Vocabulary};
 
 #[allow(unused_imports, reason = "every test program uses its own part")]
-pub use banded::{banded, bands, classed, padded, tabled};
+pub use banded::{banded, bands, classed, padded, rotated, tabled};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
 #[allow(unused_imports, reason = "every test program uses its own part")]

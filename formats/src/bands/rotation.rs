@@ -1,0 +1,73 @@
+//! The rotation of a band's columns: a number that stands out is spread over all 32, so that codes and the eight bits
+//! of a vector round it like the others.
+//!
+//! The Hadamard matrix of Sylvester's construction, `H [32, 32]` over the root of 32, is orthonormal and its own
+//! inverse: `W x = (W H)(H x)`, band by band.
+
+use super::BAND;
+
+/// `1 / √32`, what makes the matrix orthonormal.
+pub const ROTATION_UNIT: f32 = 0.176_776_7;
+
+/// Rotates the whole bands of a row, or rotates them back; what stands behind them stays. Every number is added up
+/// in the same order on every processor: pairs 16 apart, then 8, 4, 2 and 1, and [`ROTATION_UNIT`] last.
+pub fn rotate(row: &mut [f32]) {
+    for band in row.as_chunks_mut::<BAND>().0 {
+        let mut apart = BAND / 2;
+        while apart > 0 {
+            for pairs in band.chunks_exact_mut(2 * apart) {
+                let (first, second) = pairs.split_at_mut(apart);
+                for (a, b) in first.iter_mut().zip(second) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            apart /= 2;
+        }
+        band.iter_mut().for_each(|x| *x *= ROTATION_UNIT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sign of entry `i, j`: the parity of the bits that both have.
+    fn entry(i: usize, j: usize) -> f64 {
+        let sign = if (i & j).count_ones().is_multiple_of(2) {
+            1.0
+        } else {
+            -1.0
+        };
+        sign / (BAND as f64).sqrt()
+    }
+
+    #[test]
+    fn a_rotation_is_the_product_with_the_matrix_and_its_own_inverse() {
+        let numbers: Vec<f32> = (0..75)
+            .map(|i| ((i * i * 37) % 101) as f32 - 50.0)
+            .collect();
+        let mut rotated = numbers.clone();
+        rotate(&mut rotated);
+        for (band, (x, y)) in numbers.chunks(BAND).zip(rotated.chunks(BAND)).enumerate() {
+            for (i, &y) in y.iter().enumerate() {
+                let expected = match x.len() {
+                    BAND => (0..BAND).map(|j| entry(i, j) * f64::from(x[j])).sum(),
+                    _ => f64::from(x[i]),
+                };
+                assert!((f64::from(y) - expected).abs() < 1e-4, "band {band}, {i}");
+            }
+        }
+        rotate(&mut rotated);
+        for (back, number) in rotated.iter().zip(&numbers) {
+            assert!((back - number).abs() < 1e-4);
+        }
+        // One number among zeros is spread over all.
+        let mut one = [0.0; BAND];
+        one[7] = 32.0;
+        rotate(&mut one);
+        assert!(
+            one.iter()
+                .all(|x| (x.abs() - 32.0 * ROTATION_UNIT).abs() < 1e-6)
+        );
+    }
+}
