@@ -3,6 +3,8 @@
 //! Every function is inlined into a version per instruction set; `FMA` says whether that set
 //! has a fused multiply-add, which without one would be a call into the C library.
 
+use htc_formats::bands::{BAND, ROTATION_UNIT};
+
 /// What one instruction set makes of the loops; shapes have been checked.
 pub(crate) struct Loops {
     /// `x`, `weight` and `out` of one row, and `eps`.
@@ -35,6 +37,8 @@ pub(crate) struct Loops {
     pub column_softmax: fn(&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
     /// Makes `-inf` of what lies outside the rows `first .. end` of each column of `[rows, columns]`.
     pub mask_columns: fn(&mut [f32], &[i32], &[i32]),
+    /// As [`rotate`](htc_formats::bands::rotate), bit for bit.
+    pub rotate: fn(&mut [f32]),
 }
 
 /// The table of the loops for an instruction set that has a fused multiply-add.
@@ -58,6 +62,7 @@ macro_rules! loops {
                 column_softmax(x: &mut [f32], max: &mut [f32], sum: &mut [f32], shrink: &mut [f32])
             ),
             mask_columns: version!($features, mask_columns(x: &mut [f32], first: &[i32], end: &[i32])),
+            rotate: version!($features, rotate(x: &mut [f32])),
         }
     };
 }
@@ -377,6 +382,53 @@ fn softmax_of<const FMA: bool, const N: usize>(
         *max = largest;
         *sum = total;
     }
+}
+
+/// Rotates whole bands, two registers of numbers each.
+#[inline(always)]
+pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
+    for band in x.as_chunks_mut::<BAND>().0 {
+        let [a, b] = *halves(band);
+        let (mut sums, mut differences) = (a, a);
+        for i in 0..LANES {
+            sums[i] += b[i];
+            differences[i] -= b[i];
+        }
+        *halves(band) = [rotated(sums), rotated(differences)];
+    }
+}
+
+/// The two registers of a band.
+#[inline(always)]
+fn halves(band: &mut [f32; BAND]) -> &mut [[f32; LANES]; 2] {
+    let (halves, _) = band.as_chunks_mut::<LANES>();
+    let (both, _) = halves.as_chunks_mut::<2>();
+    &mut both[0]
+}
+
+/// What is left to do with a register.
+#[inline(always)]
+fn rotated(x: [f32; LANES]) -> [f32; LANES] {
+    let mut x = pairs::<1>(pairs::<2>(pairs::<4>(pairs::<8>(x))));
+    for x in &mut x {
+        *x *= ROTATION_UNIT;
+    }
+    x
+}
+
+/// The sum and the difference of each pair of numbers that are so far apart.
+#[inline(always)]
+fn pairs<const APART: usize>(x: [f32; LANES]) -> [f32; LANES] {
+    let mut y = x;
+    for i in 0..LANES {
+        let other = x[i ^ APART];
+        y[i] = if i & APART == 0 {
+            x[i] + other
+        } else {
+            other - x[i]
+        };
+    }
+    y
 }
 
 /// Makes `-inf` of what lies outside the rows `first .. end` of each column.

@@ -43,6 +43,7 @@ pub(super) static KERNELS: Kernels = Kernels {
         scale: lanes::scale::<FMA>,
         column_softmax: lanes::column_softmax::<FMA>,
         mask_columns: lanes::mask_columns::<FMA>,
+        rotate: lanes::rotate::<FMA>,
     },
     heads: plain_heads::HEADS,
 };

@@ -1,12 +1,12 @@
 //! Products with matrices in bands.
 
-use htc_formats::bands::{BAND, Bands};
+use htc_formats::bands::{BAND, Bands, rotate};
 
 use super::quantised_vector;
 use crate::error::{ShapeError, expect, product};
 
 /// `y = x Wᵀ` for a matrix in bands and vectors quantised as [`quantised_vector`] has them, where a
-/// trellis reads them after the scales of its columns.
+/// trellis reads them after the scales of its columns, and a matrix that is rotated after they have been rotated.
 ///
 /// # Errors
 /// When `x` or `y` has another length.
@@ -18,6 +18,10 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
     for (t, x) in x.chunks_exact(cols).enumerate() {
         // Where the rounded number is not that of `x` itself, over the scale that it was multiplied by.
         let mut seen = Vec::with_capacity(cols);
+        let mut x = x.to_vec();
+        if w.codes().is_rotated() {
+            rotate(&mut x);
+        }
         for (band, x) in x.chunks(BAND).enumerate() {
             match w.column_scales(band) {
                 None => seen.extend(quantised_vector(x)),
@@ -27,6 +31,9 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
                     seen.extend(quantised_vector(&scaled).into_iter().zip(scales).map(over));
                 }
             }
+        }
+        if w.codes().is_rotated() {
+            rotate_back(&mut seen);
         }
         for i in 0..rows {
             w.row(i, &mut row).map_err(|_| ShapeError {
@@ -39,6 +46,24 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
         }
     }
     Ok(())
+}
+
+/// The product of each whole band with the matrix whose entries have the signs of the parity of what the bits of row and
+/// column have in common, over the root of its order.
+fn rotate_back(x: &mut [f64]) {
+    for band in x.as_chunks_mut::<BAND>().0 {
+        let rotated = std::array::from_fn(|i| {
+            let signed = band
+                .iter()
+                .enumerate()
+                .map(|(j, x)| match (i & j).count_ones() % 2 {
+                    0 => *x,
+                    _ => -*x,
+                });
+            signed.sum::<f64>() / (BAND as f64).sqrt()
+        });
+        *band = rotated;
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! [`activations`](super::activations)), into sixteen sums. The sum of a row over the 32
 //! columns of a band is exact; it is multiplied by the vector's scale, and in a band of levels by that
 //! of the row and band, and added up in `f32`, band after band, so that a row's result depends on nothing
-//! but that row and the vector. The scales of a trellis' columns are multiplied into the vector before it
-//! is quantised, those of rows into the result. Where the last band is padded, so is the vector when it is
+//! but that row and the vector. Where the matrix is rotated, so is the vector first. The scales of a trellis' columns
+//! are multiplied into the vector before it is quantised, those of rows into the result. Where the last band is padded, so is the vector when it is
 //! quantised, with codes of zero, so that kernels see whole bands and codes of padding count for nothing.
 
 #[cfg(target_arch = "x86_64")]
@@ -179,7 +179,7 @@ impl Cpu {
         let strips = activations::strips(cols);
         let room = [n * cols, n * strips, 2 * n * groups * pool.threads()];
         let (scaled, vectors, sums) = scratch.bands(room);
-        let x = scaled_columns(kernels, &w, x, scaled);
+        let x = prepared(kernels, &w, x, scaled);
         quantise_rows(kernels, pool, cols, x, vectors);
         let vectors = &*vectors;
         let task = groups * GROUP_ROWS;
@@ -210,17 +210,18 @@ impl Cpu {
     }
 }
 
-/// The vectors with the scales of the trellises' columns in them; as they are where there are none.
-fn scaled_columns<'a>(
-    kernels: &Kernels,
-    w: &Bands<'_>,
-    x: &'a [f32],
-    out: &'a mut [f32],
-) -> &'a [f32] {
-    if !w.codes().has(Kind::Trellis) {
+/// The vectors, rotated where the matrix is, with the scales of the trellises' columns in them; as they are where
+/// there is neither.
+fn prepared<'a>(kernels: &Kernels, w: &Bands<'_>, x: &'a [f32], out: &'a mut [f32]) -> &'a [f32] {
+    let rotated = w.codes().is_rotated();
+    if !w.codes().has(Kind::Trellis) && !rotated {
         return x;
     }
     out.copy_from_slice(x);
+    if rotated {
+        out.chunks_exact_mut(w.cols())
+            .for_each(kernels.loops.rotate);
+    }
     for (band, code) in w.codes().iter().enumerate() {
         if code.kind() == Kind::Trellis {
             let mut scales = [0.0; BAND];

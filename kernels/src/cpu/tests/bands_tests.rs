@@ -2,7 +2,7 @@
 
 use htc_formats::bands::{
     Banded, Bands, CHUNK, Code, Codes, GROUP_ROWS, Kind, Layout, Packer, QUAD, QUADS, RowClass,
-    STRIP_ROWS, level_scales,
+    STRIP_ROWS, level_scales, rotate,
 };
 
 use super::*;
@@ -86,6 +86,28 @@ fn padded() -> Vec<Codes> {
     ];
     let widths = widths.map(|text| text.parse().unwrap());
     alone.chain(widths).collect()
+}
+
+/// All of these of matrices that are rotated.
+fn rotated() -> Vec<Codes> {
+    let all = cases().into_iter().chain(padded());
+    all.map(|codes| codes.of_rotated()).collect()
+}
+
+/// Of every length, so that what is left behind whole bands stays.
+#[test]
+fn every_version_rotates_to_the_same_bits() {
+    let mut random = Random(57);
+    for cols in [0, 1, 31, 32, 33, 95, 640, 2048] {
+        let x = random.numbers(cols);
+        let mut expected = x.clone();
+        rotate(&mut expected);
+        for k in available() {
+            let mut rotated = x.clone();
+            (k.loops.rotate)(&mut rotated);
+            assert_eq!(rotated, expected, "{} {cols}", k.name);
+        }
+    }
 }
 
 #[test]
@@ -218,7 +240,7 @@ fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
     let mut random = Random(52);
     let pools = pools([1, 2, 3]);
     let mut scratch = Scratch::new();
-    for codes in cases().into_iter().chain(padded()) {
+    for codes in cases().into_iter().chain(padded()).chain(rotated()) {
         for (rows, n) in [(1, 1), (40, 1), (256, 3), (530, 1), (530, 40), (1100, 2)] {
             let bytes = matrix(&mut random, &codes, rows);
             let w = Bands::new(&codes, rows, &bytes).unwrap();
