@@ -21,6 +21,10 @@ use faer::linalg::cholesky::llt::factor;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
+use std::sync::OnceLock;
+
+use htc_formats::bands::{BAND, ROTATION_UNIT};
+
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
 
@@ -61,10 +65,15 @@ pub struct Feedback {
     conditional: Vec<f32>,
     /// `C [n, n]`, row-major and whole, in the units of `D`.
     pub(crate) moment: Vec<f32>,
+    /// The same of rotated inputs, where it was asked for.
+    rotated: OnceLock<Result<Box<Feedback>, FactoriseError>>,
 }
 
 /// Columns whose errors are carried to the columns behind them together.
 const CHUNK: usize = 64;
+
+/// How far apart the pairs of a rotation are.
+const APART: [usize; 5] = [16, 8, 4, 2, 1];
 
 impl Feedback {
     /// Columns.
@@ -120,7 +129,70 @@ impl Feedback {
             factor,
             conditional,
             moment: whole,
+            rotated: OnceLock::new(),
         })
+    }
+
+    /// The feedback of inputs that are [rotated](htc_formats::bands::rotate) band by band, `H C H` with the damping in `C`;
+    /// made when it is first asked for.
+    ///
+    /// # Errors
+    /// Where rounding leaves it not definite.
+    pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
+        let made = self.rotated.get_or_init(|| {
+            let values = self.rotated_moment();
+            let moment = SecondMoment {
+                order: self.order,
+                values: &values,
+            };
+            Feedback::new(moment, 0.0).map(Box::new)
+        });
+        made.as_deref().map_err(Clone::clone)
+    }
+
+    /// `H C H`, in float64.
+    fn rotated_moment(&self) -> Vec<f64> {
+        let n = self.order;
+        let mut moment: Vec<f64> = self.moment.iter().map(|&entry| f64::from(entry)).collect();
+        if n == 0 {
+            return moment;
+        }
+        for row in moment.chunks_exact_mut(n) {
+            for band in row.as_chunks_mut::<BAND>().0 {
+                for apart in APART {
+                    for pairs in band.chunks_exact_mut(2 * apart) {
+                        let (first, second) = pairs.split_at_mut(apart);
+                        for (a, b) in first.iter_mut().zip(second) {
+                            (*a, *b) = (*a + *b, *a - *b);
+                        }
+                    }
+                }
+            }
+        }
+        let unit = f64::from(ROTATION_UNIT);
+        for band in moment.chunks_mut(BAND * n) {
+            let whole = band.len() == BAND * n;
+            if whole {
+                for apart in APART {
+                    for pairs in band.chunks_exact_mut(2 * apart * n) {
+                        let (first, second) = pairs.split_at_mut(apart * n);
+                        for (a, b) in first.iter_mut().zip(second) {
+                            (*a, *b) = (*a + *b, *a - *b);
+                        }
+                    }
+                }
+            }
+            let of_rows = if whole { unit } else { 1.0 };
+            for row in band.chunks_exact_mut(n) {
+                let (bands, rest) = row.as_chunks_mut::<BAND>();
+                bands
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|x| *x *= of_rows * unit);
+                rest.iter_mut().for_each(|x| *x *= of_rows);
+            }
+        }
+        moment
     }
 
     /// The importance of every column: the variance that the columns behind it do not explain, in units of the

@@ -12,7 +12,7 @@ use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompileOptions,
     DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, LowRankArg, Method, OrderArg,
-    Planning, Preset, ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
+    Planning, Preset, RotationArg, ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -234,6 +234,12 @@ impl Compiler {
     /// many bytes; it may by default.
     pub fn low_rank(mut self, low_rank: LowRankArg) -> Self {
         self.wishes.low_rank = Some(low_rank);
+        self
+    }
+
+    /// Whether [`Method::Quantise`] rotates matrices before it stores them in bands; it does by default.
+    pub fn rotation(mut self, rotation: RotationArg) -> Self {
+        self.wishes.rotation = Some(rotation);
         self
     }
 

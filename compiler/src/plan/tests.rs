@@ -44,6 +44,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
+        rotation: crate::request::RotationArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),

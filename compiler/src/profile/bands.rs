@@ -6,7 +6,7 @@
 //! code to code where a byte gains most gives the plans of a matrix that nothing else beats.
 
 use htc_formats::bands::{
-    BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind, Layout, RowClass, RowClasses,
+    BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind, Layout, RowClass, RowClasses, rotate,
 };
 
 use super::sample::{Cost, Sample};
@@ -32,6 +32,19 @@ pub(super) struct Matrix<'a> {
     pub feedback: Option<&'a Feedback>,
     /// The codes to choose from.
     pub codes: Vec<Code>,
+    /// Whether the matrix is rotated before it has them.
+    pub rotated: bool,
+}
+
+impl Matrix<'_> {
+    /// These codes of its bands.
+    fn codes_of(&self, codes: Vec<Code>) -> Result<Codes, CodesError> {
+        let codes = Codes::new(codes, self.member.cols)?;
+        Ok(match self.rotated {
+            true => codes.of_rotated(),
+            false => codes,
+        })
+    }
 }
 
 /// Some rows of those that are to have the same codes, and how many those are.
@@ -79,7 +92,8 @@ pub(super) fn points(
     let mut points = Points::default();
     let whole = wholes(matrix, all)?;
     for one in &whole {
-        let codes = Codes::uniform(one.code, cols).map_err(refused)?;
+        let codes = matrix.codes_of(vec![one.code; cols.div_ceil(BAND)]);
+        let codes = codes.map_err(refused)?;
         let loss = one.loss;
         points.all.push(Point {
             form: Form::Bands {
@@ -89,12 +103,12 @@ pub(super) fn points(
         });
     }
     let of_class = |class: &Class<'_>| -> Result<(Vec<Whole>, Vec<f64>), UnitError> {
-        Ok((hull(wholes(matrix, class)?), worth(matrix, class.sample)))
+        Ok((hull(wholes(matrix, class)?), worth(matrix, class.sample)?))
     };
-    let (of_whole, _) = plans(&[(hull(whole), worth(matrix, all.sample))]);
+    let (of_whole, _) = plans(&[(hull(whole), worth(matrix, all.sample)?)]);
     for (codes, loss) in of_whole {
         for codes in codes {
-            let codes = Codes::new(codes, cols).map_err(refused)?;
+            let codes = matrix.codes_of(codes).map_err(refused)?;
             points.all.push(Point {
                 form: Form::Bands {
                     codes: codes.into(),
@@ -108,7 +122,7 @@ pub(super) fn points(
     if of_classes.len() > 1 {
         let in_classes = |(codes, loss): Shared| -> Result<Point, UnitError> {
             let of = codes.into_iter().zip(classes).map(|(codes, class)| {
-                let codes = Codes::new(codes, cols)?;
+                let codes = matrix.codes_of(codes)?;
                 let rows = class.rows;
                 Ok(RowClass { rows, codes })
             });
@@ -155,8 +169,8 @@ fn wholes(matrix: &Matrix<'_>, class: &Class<'_>) -> Result<Vec<Whole>, UnitErro
         let loss = match below {
             Some(below) => Ok(below.loss * relative_error(code) / relative_error(below.code)),
             None => {
-                let cols = matrix.member.cols;
-                let codes = Codes::uniform(code, cols).map_err(|e| refused(e.into()))?;
+                let codes = vec![code; matrix.member.cols.div_ceil(BAND)];
+                let codes = matrix.codes_of(codes).map_err(|e| refused(e.into()))?;
                 lost(matrix, class, &codes)
             }
         };
@@ -205,11 +219,15 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
 }
 
 /// The part that each band has of what errors of a class cost.
-fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Vec<f64> {
+fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
+    let mut values = sample.values.clone();
+    if matrix.rotated {
+        values.chunks_exact_mut(sample.cols).for_each(rotate);
+    }
     let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
         let mut sums = vec![0.0; sample.cols];
-        let rows = sample.values.chunks_exact(sample.cols);
+        let rows = values.chunks_exact(sample.cols);
         for ((row, &index), of) in rows.zip(&sample.indices).zip(&sample.stand_for) {
             let of_row = of * row_worth(index);
             for (sum, &w) in sums.iter_mut().zip(row) {
@@ -220,22 +238,35 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Vec<f64> {
             *all += sum * column_worth(col);
         }
     };
+    let feedback = match matrix.feedback {
+        Some(feedback) if matrix.rotated => {
+            let rotated = feedback.rotated();
+            Some(rotated.map_err(|source| UnitError::Factorise {
+                tensor: matrix.tensor.to_owned(),
+                source,
+            })?)
+        }
+        feedback => feedback,
+    };
     // In units of the mean of the second moment's diagonal.
     let conditional = |col: usize| {
-        let feedback = matrix.feedback.map(|feedback| feedback.importance()[col]);
+        let feedback = feedback.map(|feedback| feedback.importance()[col]);
         feedback.map_or(1.0, f64::from)
     };
     if matrix.costs.is_empty() {
         count(&|_| 1.0, &conditional);
     }
     for (i, cost) in matrix.costs.iter().enumerate() {
-        let diagonal = |col: usize| cost.moment[col * cost.order + col];
-        let mean = (0..cost.order).map(diagonal).sum::<f64>() / cost.order.max(1) as f64;
+        let diagonal = match matrix.rotated {
+            true => rotated_diagonal(cost),
+            false => diagonal(cost),
+        };
+        let mean = diagonal.iter().sum::<f64>() / cost.order.max(1) as f64;
         let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
         // Feedback is of the first; the others see errors that it did not choose.
-        match (i, matrix.feedback) {
+        match (i, feedback) {
             (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
-            _ => count(&row, &diagonal),
+            _ => count(&row, &|col| diagonal[col]),
         }
     }
     let bands = columns
@@ -243,10 +274,37 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Vec<f64> {
         .map(|columns| columns.iter().sum::<f64>());
     let bands: Vec<f64> = bands.collect();
     let all: f64 = bands.iter().sum();
-    match all > 0.0 {
+    Ok(match all > 0.0 {
         true => bands.iter().map(|band| band / all).collect(),
         false => vec![1.0 / bands.len() as f64; bands.len()],
+    })
+}
+
+/// The mean squares of what a matrix reads.
+fn diagonal(cost: &Cost) -> Vec<f64> {
+    let of = |col| cost.moment[col * cost.order + col];
+    (0..cost.order).map(of).collect()
+}
+
+/// The same of what is rotated, band by band: `e_jᵀ H C H e_j`, for which the band's own square of `C` does.
+fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
+    let n = cost.order;
+    let mut all = diagonal(cost);
+    for (band, all) in all.as_chunks_mut::<BAND>().0.iter_mut().enumerate() {
+        let entry = |a: usize, b: usize| {
+            let (row, col) = (band * BAND + a.max(b), band * BAND + a.min(b));
+            cost.moment[row * n + col]
+        };
+        for (j, to) in all.iter_mut().enumerate() {
+            let signed = |a: usize, b: usize| match ((a ^ b) & j).count_ones() % 2 {
+                0 => entry(a, b),
+                _ => -entry(a, b),
+            };
+            let pairs = (0..BAND).flat_map(|a| (0..BAND).map(move |b| (a, b)));
+            *to = pairs.map(|(a, b)| signed(a, b)).sum::<f64>() / BAND as f64;
+        }
     }
+    all
 }
 
 /// Those that no mixture of others beats, from the smallest on.

@@ -35,6 +35,8 @@ pub struct Looked<'a> {
     pub codes: CodeKinds,
     /// Whether slots may be stored as factors.
     pub low_rank: bool,
+    /// Whether matrices are rotated before they have codes of bands.
+    pub rotated: bool,
 }
 
 /// Curves of matrices, of slots that may share a basis, and what is to be said of factors.
@@ -268,6 +270,7 @@ fn of_matrix(looked: Looked<'_>, member: &Member) -> Result<(Curve, Option<f64>)
         costs: &read.costs,
         feedback: feedback.as_deref(),
         codes: codes.bands(),
+        rotated: looked.rotated,
     };
     let in_bands = bands::points(&matrix_of, &all, &of_classes)?;
     points.extend(in_bands.all);

@@ -17,7 +17,7 @@ use crate::order::{Order, Ordered};
 use crate::plan::allocate::Allocator;
 use crate::plan::{self, Branches, Curve, Evidence, Member, Method, OfSource, Request, Unit};
 use crate::request::Target;
-use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, Treatment};
+use crate::request::{CodeKinds, FirstPositions, GaugeKind, LowRankArg, RotationArg, Treatment};
 use crate::system::ordered;
 use crate::unit::UnitsError;
 use crate::unit::{ModelTreatment, spectrum};
@@ -79,6 +79,7 @@ pub fn measure(
             gradients: measured.gradients,
             codes: request.codes,
             low_rank: request.low_rank == LowRankArg::On,
+            rotated: request.rotation == RotationArg::On,
         };
         let (curves, shared, told) = curves::measure(looked, threads, watch)?;
         evidence.factors = told;
@@ -137,6 +138,7 @@ pub fn refinements(
             _ => CodeKinds::Trellis,
         },
         low_rank: false,
+        rotated: request.rotation == RotationArg::On,
     };
     Ok(curves::measure(looked, threads, watch)?.0)
 }

@@ -27,6 +27,7 @@ mod goal;
 mod planning;
 mod shipped;
 mod shrinkage;
+mod switch;
 mod treatment;
 mod wishes;
 
@@ -39,11 +40,12 @@ pub use compile::{CompileOptions, Planning};
 pub use effort::{Effort, Work};
 pub use goal::{Goal, Limit, Preset};
 pub use planning::{
-    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor,
-    LowRankArg, Method, OrderArg, Request, Target,
+    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor, Method,
+    Request, Target,
 };
 pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
+pub use switch::{LowRankArg, OrderArg, RotationArg};
 pub use treatment::{
     BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
 };

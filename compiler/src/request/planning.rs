@@ -8,6 +8,7 @@ use htc_formats::model::{InputGroup, Slot};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::switch::{LowRankArg, OrderArg, RotationArg};
 use super::{Effort, SinkProtection, TreatmentRequest};
 
 /// How slots are approximated.
@@ -81,83 +82,6 @@ impl fmt::Display for Budget {
             Budget::Bits(bits) => write!(f, "--bits {bits}"),
             Budget::Energy => f.write_str("(no budget)"),
         }
-    }
-}
-
-/// Whether a model is stored in another order than the source's, in which codes lose less; it computes the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderArg {
-    /// In the one that calibration finds.
-    On,
-    /// In the source's.
-    Off,
-}
-
-impl OrderArg {
-    /// Both.
-    pub const ALL: [OrderArg; 2] = [OrderArg::On, OrderArg::Off];
-
-    /// The name used on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            OrderArg::On => "on",
-            OrderArg::Off => "off",
-        }
-    }
-}
-
-impl FromStr for OrderArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = OrderArg::ALL.into_iter().find(|arg| arg.name() == text);
-        known.ok_or_else(|| "the order is on or off".to_owned())
-    }
-}
-
-/// As it is typed.
-impl fmt::Display for OrderArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Whether [`Method::Quantise`] may store slots as factors of low rank where these lose less than codes in as many bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LowRankArg {
-    /// It may.
-    #[default]
-    On,
-    /// In codes alone.
-    Off,
-}
-
-impl LowRankArg {
-    /// Both.
-    pub const ALL: [LowRankArg; 2] = [LowRankArg::On, LowRankArg::Off];
-
-    /// The name used on the command line and in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            LowRankArg::On => "on",
-            LowRankArg::Off => "off",
-        }
-    }
-}
-
-impl FromStr for LowRankArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = LowRankArg::ALL.into_iter().find(|arg| arg.name() == text);
-        known.ok_or_else(|| "low rank is on or off".to_owned())
-    }
-}
-
-/// As it is typed.
-impl fmt::Display for LowRankArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -321,6 +245,8 @@ pub struct Request {
     pub codes: CodeKinds,
     /// Whether [`Method::Quantise`] chooses from factors as well.
     pub low_rank: LowRankArg,
+    /// Whether matrices are rotated before they are stored in bands.
+    pub rotation: RotationArg,
     /// Whether the model is stored in another order; by default where it is in codes and the source does not store
     /// its numbers in blocks.
     pub order: Option<OrderArg>,
@@ -352,6 +278,9 @@ impl fmt::Display for Request {
             }
             if self.low_rank != LowRankArg::default() {
                 write!(f, " --low-rank {}", self.low_rank)?;
+            }
+            if self.rotation != RotationArg::default() {
+                write!(f, " --rotation {}", self.rotation)?;
             }
             return self.fmt_order(f);
         }
@@ -545,7 +474,14 @@ impl fmt::Display for FirstPositions {
     }
 }
 
-as_typed!(Allocator, Floor, FirstPositions, OrderArg, LowRankArg);
+as_typed!(
+    Allocator,
+    Floor,
+    FirstPositions,
+    OrderArg,
+    LowRankArg,
+    RotationArg
+);
 
 /// How the budget is shared out, and within which bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

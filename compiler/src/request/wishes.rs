@@ -5,8 +5,8 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
-    FirstPositions, Floor, GaugeKind, LowRankArg, Method, OrderArg, Request, SinkProtection,
-    TextSource, TreatmentError, TreatmentRequest,
+    FirstPositions, Floor, GaugeKind, LowRankArg, Method, OrderArg, Request, RotationArg,
+    SinkProtection, TextSource, TreatmentError, TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -44,6 +44,8 @@ pub struct Wishes {
     pub codes: Option<CodeKinds>,
     /// Whether factors are looked at beside codes; they are by default.
     pub low_rank: Option<LowRankArg>,
+    /// Whether matrices are rotated before they are stored in bands; they are by default.
+    pub rotation: Option<RotationArg>,
     /// Whether the model is stored in another order; see [`Request::order`].
     pub order: Option<OrderArg>,
     /// How weights are to be treated.
@@ -102,6 +104,7 @@ impl Wishes {
             },
             codes: self.codes.unwrap_or_default(),
             low_rank: self.low_rank.unwrap_or_default(),
+            rotation: self.rotation.unwrap_or_default(),
             order: self.order,
             treatment: self.treatment,
             effort: self.effort,
@@ -144,6 +147,10 @@ impl Wishes {
         }
         if let Some(low_rank) = self.low_rank.filter(|_| method != Method::Quantise) {
             let option = format!("`low_rank` {low_rank}");
+            return Err(TreatmentError::OfCodes { option, method });
+        }
+        if let Some(rotation) = self.rotation.filter(|_| method != Method::Quantise) {
+            let option = format!("`rotation` {rotation}");
             return Err(TreatmentError::OfCodes { option, method });
         }
         match (method, self.of_factors()) {

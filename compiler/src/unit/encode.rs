@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use htc_formats::DType;
-use htc_formats::bands::{Bands, Codes, Layout, Packer, RowClasses, STRIP_ROWS};
+use htc_formats::bands::{Bands, Codes, Layout, Packer, RowClasses, STRIP_ROWS, rotate};
 use htc_formats::block;
 use htc_formats::source::ModelTensor;
 
@@ -320,10 +320,19 @@ fn encode_bands(
     let portions = || (0..rows).step_by(step);
     let decode =
         |first: usize, values: &mut Vec<f32>| matrix.decode(first..rows.min(first + step), values);
+    // What is stored is rotated, and what is lost is not.
+    let decode_for_codes = |first: usize, values: &mut Vec<f32>| {
+        decode(first, values)?;
+        if bands.is_rotated() {
+            values.chunks_exact_mut(cols).for_each(rotate);
+        }
+        Ok::<_, UnitError>(())
+    };
+    let guide = guide.of(bands).map_err(|e| refused(e.into()))?;
     let mut values = Vec::new();
     let mut energies = ColumnEnergies::new(cols);
     for first in portions() {
-        decode(first, &mut values)?;
+        decode_for_codes(first, &mut values)?;
         for row in values.chunks_exact(cols) {
             energies.add(row).map_err(refused)?;
         }
@@ -333,7 +342,7 @@ fn encode_bands(
     columns.pack(&mut packer).map_err(|e| refused(e.into()))?;
     let mut coder = StripCoder::new(bands, &columns, guide);
     for first in portions() {
-        decode(first, &mut values)?;
+        decode_for_codes(first, &mut values)?;
         for (strip, values) in values.chunks(STRIP_ROWS * cols).enumerate() {
             let strip = first / STRIP_ROWS + strip;
             let weight = weight_of(values, cols);

@@ -1,9 +1,9 @@
 //! A whole matrix.
 
-use htc_formats::bands::{BandsError, Codes, CodesError, Packer, STRIP_ROWS};
+use htc_formats::bands::{BandsError, Codes, CodesError, Packer, STRIP_ROWS, rotate};
 
 use super::{ColumnEnergies, Guide, StripCoder};
-use crate::Weight;
+use crate::{FactoriseError, Weight};
 
 /// Why a matrix has no codes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -32,14 +32,17 @@ pub enum BandsEncodeError {
     /// A code that there is not.
     #[error(transparent)]
     Code(#[from] CodesError),
+    /// A second moment that is none.
+    #[error(transparent)]
+    Feedback(#[from] FactoriseError),
 }
 
-/// Encodes `w [rows, codes.cols()]`, with feedback or with every weight counting the same. The same numbers
+/// Encodes `w [rows, codes.cols()]`, rotated where the codes say so, with feedback or with every weight counting the same. The same numbers
 /// give the same bytes.
 ///
 /// # Errors
 /// [`BandsEncodeError::NotFinite`]; [`BandsEncodeError::Scale`] where numbers are too large;
-/// [`BandsEncodeError::Length`].
+/// [`BandsEncodeError::Length`]; [`BandsEncodeError::Feedback`].
 pub fn encode_bands(
     codes: &Codes,
     w: Weight<'_>,
@@ -50,6 +53,19 @@ pub fn encode_bands(
         let found = w.values.len();
         return Err(BandsEncodeError::Length { rows, cols, found });
     }
+    let mut rotated = Vec::new();
+    let w = match codes.is_rotated() {
+        false => w,
+        true => {
+            rotated.extend_from_slice(w.values);
+            rotated.chunks_exact_mut(cols).for_each(rotate);
+            Weight {
+                values: &rotated,
+                ..w
+            }
+        }
+    };
+    let guide = guide.of(codes)?;
     let mut energies = ColumnEnergies::new(cols);
     for row in w.values.chunks_exact(cols) {
         energies.add(row)?;

@@ -21,7 +21,7 @@ use super::refit::ColumnFit;
 use super::rows::Carried;
 use super::trellis::Start;
 use super::{BandsEncodeError, Columns, Levels, RowFeedback, Viterbi};
-use crate::{Feedback, Weight};
+use crate::{FactoriseError, Feedback, Weight};
 
 /// Rows below a step that the search for its paths looks at, as they are known then.
 const AHEAD: usize = 8;
@@ -39,6 +39,20 @@ pub struct Guide<'a> {
     pub rows: Option<&'a RowFeedback>,
     /// Sweeps of descent over levels behind feedback.
     pub sweeps: usize,
+}
+
+impl<'a> Guide<'a> {
+    /// The same for these codes: rotated along columns where they are.
+    ///
+    /// # Errors
+    /// As [`Feedback::rotated`].
+    pub fn of(self, codes: &Codes) -> Result<Guide<'a>, FactoriseError> {
+        let columns = match self.columns {
+            Some(columns) if codes.is_rotated() => Some(columns.rotated()?),
+            columns => columns,
+        };
+        Ok(Guide { columns, ..self })
+    }
 }
 
 /// Codes strips of one matrix after the other, on the calling thread. The codes of a strip depend on its

@@ -11,7 +11,7 @@ use super::heading;
 use crate::plan::gpu;
 use crate::request::{
     Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, LowRankArg,
-    Method, OrderArg, Target, TreatmentRequest, Wishes,
+    Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -67,6 +67,10 @@ pub struct SizeArgs {
     /// bytes; with --codes levels and trellis they never are [default: on]
     #[arg(long, hide_short_help = true, value_name = "on|off")]
     pub low_rank: Option<LowRankArg>,
+    /// For quantise, whether every 32 columns of a matrix in levels or trellises are rotated, and with them what they are
+    /// multiplied with, so that no number stands out [default: on]
+    #[arg(long, hide_short_help = true, value_name = "on|off")]
+    pub rotation: Option<RotationArg>,
 }
 
 /// How slots that stay dense are stored.
@@ -157,7 +161,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 22] = [
+    pub(super) const IDS: [&str; 23] = [
         "method",
         "file_size",
         "bits",
@@ -180,6 +184,7 @@ impl PlanningArgs {
         "embedding_type",
         "codes",
         "low_rank",
+        "rotation",
     ];
 
     /// What is asked for; `treatment` is what the other options ask for.
@@ -204,6 +209,7 @@ impl PlanningArgs {
             keep_dense: matches!(size.dense_type, Some(DenseArg::Source)),
             codes: size.codes,
             low_rank: size.low_rank,
+            rotation: size.rotation,
             order: self.order,
             treatment,
             effort: self.effort,

@@ -28,7 +28,8 @@
 //!   `allocator`, `rank_floor` and `rank_cap` are as on the command line and optional.
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
-//!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`.
+//!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`, and
+//!   `rotation` likewise whether matrices in bands were rotated.
 //!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
 //!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
 //!   `htc compile` treats the weights unless its own options say otherwise.
@@ -70,7 +71,7 @@ use thiserror::Error;
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
     Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, LowRankArg,
-    OrderArg, ShrinkageArg, SinkProtection,
+    OrderArg, RotationArg, ShrinkageArg, SinkProtection,
 };
 
 /// What `format` says.
@@ -205,6 +206,9 @@ pub struct RequestRecord {
     /// Absent where factors were looked at beside codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_rank: Option<LowRankArg>,
+    /// Absent where matrices in bands were rotated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<RotationArg>,
     /// The slots that were selected; absent where those are all that a plan names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<Vec<Slot>>,
@@ -242,6 +246,7 @@ impl From<&Request> for RequestRecord {
             embedding_type: request.dense.outside,
             codes: Some(request.codes).filter(|codes| *codes != CodeKinds::default()),
             low_rank: Some(request.low_rank).filter(|arg| *arg != LowRankArg::default()),
+            rotation: Some(request.rotation).filter(|arg| *arg != RotationArg::default()),
             slots: None,
             order: request.order,
             gauge: request.treatment.gauge,

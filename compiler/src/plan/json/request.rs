@@ -5,7 +5,7 @@ use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
 use crate::request::{
-    Allocation, CodeKinds, DenseTypes, Effort, LowRankArg, OrderArg, TreatmentRequest,
+    Allocation, CodeKinds, DenseTypes, Effort, LowRankArg, OrderArg, RotationArg, TreatmentRequest,
 };
 use htc_formats::DType;
 use htc_formats::model::Slot;
@@ -19,6 +19,7 @@ pub(super) struct RequestInFile {
     pub dense: DenseTypes,
     pub codes: CodeKinds,
     pub low_rank: LowRankArg,
+    pub rotation: RotationArg,
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub order: Option<OrderArg>,
@@ -35,6 +36,7 @@ impl RequestInFile {
             dense,
             codes,
             low_rank,
+            rotation,
             slots,
             order,
             treatment,
@@ -50,6 +52,7 @@ impl RequestInFile {
             dense,
             codes,
             low_rank,
+            rotation,
             order,
             treatment,
             effort,
@@ -75,6 +78,7 @@ impl Checker {
             "embedding_type",
             "codes",
             "low_rank",
+            "rotation",
             "slots",
             "order",
             "gauge",
@@ -94,6 +98,7 @@ impl Checker {
             outside,
             codes,
             low_rank,
+            rotation,
             slots,
             order,
             gauge,
@@ -141,6 +146,8 @@ impl Checker {
         });
         let low_rank =
             low_rank.and_then(|(_, node)| self.parsed(at, "request.low_rank", "on or off", &node));
+        let rotation =
+            rotation.and_then(|(_, node)| self.parsed(at, "request.rotation", "on or off", &node));
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let order =
             order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
@@ -172,6 +179,7 @@ impl Checker {
             dense: types,
             codes: codes.unwrap_or_default(),
             low_rank: low_rank.unwrap_or_default(),
+            rotation: rotation.unwrap_or_default(),
             slots,
             order,
             treatment: asked,

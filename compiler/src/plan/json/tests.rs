@@ -68,6 +68,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
+        rotation: crate::request::RotationArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),

@@ -53,6 +53,7 @@ impl Case {
             dense: DenseTypes::default(),
             codes: CodeKinds::default(),
             low_rank: crate::request::LowRankArg::default(),
+            rotation: crate::request::RotationArg::default(),
             treatment: TreatmentRequest::default(),
             effort: Default::default(),
         };

@@ -56,6 +56,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         dense: DenseTypes::default(),
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
+        rotation: crate::request::RotationArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Default::default(),
