@@ -318,10 +318,14 @@ fn working(unit: &UnitPlan) -> u64 {
 
 /// All rows of a matrix, as they are and as they will be read some at a time; where rows make up for each other the
 /// second moment of the gradients at them twice in f32 and once in f64, and what they lose, carry, and are as
-/// stored; and two products of columns.
+/// stored; and two products of columns, with those of rotated ones and what these are made of.
 fn banded(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
-    4 * rows * cols + together(unit, CARRIED + 4) + 4 * 4 * cols * cols
+    let squares = match &unit.form {
+        Form::Bands { codes } if codes.is_rotated() => 8,
+        _ => 4,
+    };
+    4 * rows * cols + together(unit, CARRIED + 4) + 4 * squares * cols * cols
 }
 
 /// Numbers for each weight of rows that make up for each other: what they carry.

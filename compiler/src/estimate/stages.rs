@@ -153,7 +153,8 @@ fn coding(cols: usize) -> f64 {
     SEARCH + FEEDBACK * cols as f64
 }
 
-/// Multiplications for the factor of the second moment, where a matrix is the first that needs it.
+/// Multiplications for the factors of the second moment as it is and rotated, where a matrix is the first that needs
+/// them.
 fn factor(member: &Member) -> f64 {
     let first = match member.matrix {
         MatrixId::Slot { slot, .. } => {
@@ -162,7 +163,7 @@ fn factor(member: &Member) -> f64 {
         MatrixId::Embedding | MatrixId::Head => true,
     };
     if first {
-        (member.cols as f64).powi(3)
+        2.0 * (member.cols as f64).powi(3)
     } else {
         0.0
     }

@@ -32,6 +32,7 @@ mod quality;
 mod quantise;
 mod rank;
 mod report;
+mod rotation;
 mod run;
 mod store;
 mod terminal;

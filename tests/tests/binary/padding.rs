@@ -89,7 +89,7 @@ fn matrices_of_any_width_are_in_bands_and_it_is_said() {
         htc!["verify", &one, "--probe", "--layer", "0"].run().ok();
         let shown = htc!["inspect", &one].run().ok().stderr;
         assert!(
-            shown.contains("format 1.10") && shown.contains(said),
+            shown.contains("format 1.11") && shown.contains(said),
             "{shown}"
         );
 

@@ -262,4 +262,8 @@ fn low_rank_is_of_codes_alone() {
         .args(["--method", "gp", "--rank", "8", "--low-rank", "off"])
         .run()
         .refused(2, &["low-rank off"]);
+    htc!["compile", &model, "-o", scratch.path("no.htz")]
+        .args(["--method", "gp", "--rank", "8", "--rotation", "off"])
+        .run()
+        .refused(2, &["rotation off"]);
 }

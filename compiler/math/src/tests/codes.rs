@@ -554,3 +554,41 @@ fn padding_is_no_worse_than_columns_of_zeros() {
         }
     }
 }
+
+/// A matrix that is rotated loses of normal numbers what another does, with feedback of what is rotated as well as
+/// without; a last band that is padded stays.
+#[test]
+fn rotated_matrices_lose_what_others_do() {
+    for cols in [96, 100] {
+        let lossy = Lossy::new(256, cols, alone(256));
+        let feedback = lossy.feedback();
+        let fed = Guide {
+            columns: Some(&feedback),
+            ..Guide::default()
+        };
+        for code in [Code::levels(4), Code::trellis(2), Code::trellis(3)] {
+            let codes = Codes::uniform(code.unwrap(), cols).unwrap();
+            let rotated = codes.of_rotated();
+            for guide in [Guide::default(), fed] {
+                let ratio = lossy.lost(&rotated, guide) / lossy.lost(&codes, guide);
+                assert!((0.9..1.1).contains(&ratio), "{rotated}: {ratio}");
+            }
+        }
+    }
+}
+
+/// Where a few weights stand out the rotation spreads them over the band: they no longer make the scale of all others.
+#[test]
+fn weights_that_stand_out_lose_less_rotated() {
+    let mut lossy = Lossy::new(256, 64, alone(256));
+    lossy.inputs = alone(64);
+    for (at, weight) in lossy.values.iter_mut().enumerate() {
+        if at % 37 == 0 {
+            *weight *= 12.0;
+        }
+    }
+    let codes = Codes::uniform(Code::levels(3).unwrap(), 64).unwrap();
+    let plain = lossy.lost(&codes, Guide::default());
+    let rotated = lossy.lost(&codes.of_rotated(), Guide::default());
+    assert!(rotated < 0.8 * plain, "{}", rotated / plain);
+}

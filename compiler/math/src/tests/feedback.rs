@@ -248,3 +248,45 @@ fn what_does_not_fit_is_refused() {
     };
     assert!(feedback.code(weight, &COARSE, 0).is_err());
 }
+
+/// `H C H` band by band, what is left behind whole bands as it is.
+#[test]
+fn the_rotated_feedback_is_that_of_the_rotated_moment() {
+    let (n, damping) = (75, 0.05);
+    let of = Moment::new(n, 5);
+    let feedback = Feedback::new(moment(&of.values, n), damping).unwrap();
+    let entry = |i: usize, j: usize| {
+        let whole = n / 32 * 32;
+        match (i < whole && j < whole, i / 32 == j / 32) {
+            (true, true) if (i % 32 & j % 32).count_ones().is_multiple_of(2) => {
+                32f64.sqrt().recip()
+            }
+            (true, true) => -32f64.sqrt().recip(),
+            _ => f64::from(u8::from(i == j)),
+        }
+    };
+    let mut rotated = vec![0.0; n * n];
+    for i in 0..n {
+        for j in 0..n {
+            for a in 0..n {
+                for b in 0..n {
+                    let (row, col) = (a.max(b), a.min(b));
+                    let product = entry(i, a) * entry(b, j);
+                    if product != 0.0 {
+                        rotated[i * n + j] += product * of.values[row * n + col];
+                    }
+                }
+            }
+        }
+    }
+    let expected = Feedback::new(moment(&rotated, n), damping).unwrap();
+    let found = feedback.rotated().unwrap();
+    let close = |found: &[f32], expected: &[f32]| {
+        let pairs = found.iter().zip(expected);
+        let far = pairs.map(|(a, b)| (a - b).abs() / (1e-3 + b.abs()));
+        far.fold(0.0, f32::max)
+    };
+    assert!(close(found.importance(), expected.importance()) < 1e-3);
+    assert!(close(&found.moment, &expected.moment) < 1e-3);
+    assert!(close(feedback.importance(), expected.importance()) > 0.01);
+}

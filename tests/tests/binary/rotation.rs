@@ -1,0 +1,147 @@
+//! Matrices in bands that are rotated, and with them what they are multiplied with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_formats::bands::Layout;
+use htc_formats::source::ModelFile;
+use htc_loader::backend::Reference;
+use htc_loader::kv::KvType;
+use htc_loader::{Backend, Cpu, Model, Session};
+use htc_tests::artifact::Artifact;
+use htc_tests::logits::largest_difference;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+const TOKENS: [u32; 8] = [1, 261, 297, 70, 280, 5, 298, 3];
+
+const SIZE: [&str; 6] = [
+    "--file-size",
+    "90kB",
+    "--effort",
+    "fast",
+    "--codes",
+    "trellis",
+];
+
+/// `htc` with a command that plans; widths of whole bands and of others.
+fn planning(scratch: &Scratch, command: &str, name: &str, options: &[&str]) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        let tiny = TinyModel {
+            ffn: 200,
+            ..TinyModel::default()
+        };
+        scratch.file("words.txt", words(20_000));
+        scratch.file("model.gguf", tiny.bytes());
+    }
+    htc![command, &model, "-o", scratch.path(name)]
+        .args(["--force", "--context", "32", "--calibration-tokens", "4096"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(options)
+}
+
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> PathBuf {
+    let options = [&SIZE[..], &["--tune", "0"], options].concat();
+    planning(scratch, "compile", name, &options).run().ok();
+    scratch.path(name)
+}
+
+fn logits<B: Backend>(path: &Path, mut backend: B) -> Vec<f32> {
+    let file = ModelFile::open(path).unwrap();
+    let model = Model::load(file, &mut backend).unwrap();
+    let session = Session::with_kv_type(model, backend, TOKENS.len(), KvType::F32);
+    session.unwrap().step(&TOKENS).unwrap().to_vec()
+}
+
+/// Whether each matrix in bands is rotated.
+fn rotated(path: &Path) -> Vec<bool> {
+    let tensors = Artifact::open(path).manifest.tensors.into_iter();
+    let layouts = tensors.filter_map(|tensor| tensor.codes);
+    layouts.map(|layout: Layout| layout.is_rotated()).collect()
+}
+
+/// By default all are: the same bytes on any number of threads, executed and exported as what they stand for.
+#[test]
+fn matrices_in_bands_are_rotated_where_nothing_else_is_said() {
+    let scratch = Scratch::new();
+    let one = compile(&scratch, "1.htz", &["--threads", "1"]);
+    let two = compile(&scratch, "2.htz", &["--threads", "2"]);
+    assert!(fs::read(&one).unwrap() == fs::read(&two).unwrap());
+    let all = rotated(&one);
+    assert!(
+        all.len() > 10 && all.iter().all(|&rotated| rotated),
+        "{all:?}"
+    );
+    let requires = Artifact::open(&one).manifest.requires;
+    assert!(requires.iter().any(|name| name == "rotated_bands"));
+    htc!["verify", &one].run().ok();
+
+    let exported = scratch.path("exported.gguf");
+    htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
+        .run()
+        .ok();
+    let [found, expected] = [&one, &exported].map(|path| logits(path, Reference));
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 1e-4, "{difference:.2e}");
+    // The activations in front of codes have eight bits.
+    let found = logits(&one, Cpu::with_threads(2).unwrap());
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 0.15, "{difference:.2e}");
+}
+
+/// Both planes of an elastic artifact are.
+#[test]
+fn refinements_are_rotated() {
+    let scratch = Scratch::new();
+    let path = compile(&scratch, "planes.htz", &["--planes", "2"]);
+    htc!["verify", &path].run().ok();
+    let tensors = Artifact::open(&path).manifest.tensors.into_iter();
+    let refinements = tensors.filter(|tensor| tensor.name.ends_with(".refinement"));
+    let rotated: Vec<bool> = refinements
+        .map(|tensor| tensor.codes.unwrap().is_rotated())
+        .collect();
+    assert!(
+        rotated.len() > 2 && rotated.iter().all(|&rotated| rotated),
+        "{rotated:?}"
+    );
+}
+
+/// `--rotation off` leaves matrices in the source's columns; the plan says so and is read back.
+#[test]
+fn without_rotation_columns_are_those_of_the_source() {
+    let scratch = Scratch::new();
+    let off = ["--rotation", "off"];
+    let path = compile(&scratch, "off.htz", &off);
+    let all = rotated(&path);
+    assert!(
+        all.len() > 10 && !all.iter().any(|&rotated| rotated),
+        "{all:?}"
+    );
+    let requires = Artifact::open(&path).manifest.requires;
+    assert!(
+        !requires.iter().any(|name| name == "rotated_bands"),
+        "{requires:?}"
+    );
+
+    planning(&scratch, "plan", "plan.json", &[&SIZE[..], &off].concat())
+        .run()
+        .ok();
+    let plan = scratch.path("plan.json");
+    let written = fs::read_to_string(&plan).unwrap();
+    assert!(written.contains("\"rotation\": \"off\""), "{written}");
+    assert!(!written.contains("2r:"), "{written}");
+    planning(&scratch, "plan", "on.json", &SIZE).run().ok();
+    let on = fs::read_to_string(scratch.path("on.json")).unwrap();
+    assert!(on.contains("\"2r:") && !on.contains("\"rotation\""), "{on}");
+    let options = ["--plan", plan.to_str().unwrap(), "--tune", "0"];
+    planning(&scratch, "compile", "planned.htz", &options)
+        .run()
+        .ok();
+    assert_eq!(rotated(&scratch.path("planned.htz")), all);
+
+    planning(&scratch, "compile", "no.htz", &["--rotation", "maybe"])
+        .run()
+        .refused(2, &["--rotation", "on or off"]);
+}
