@@ -97,11 +97,15 @@ impl Feedback {
         // Inputs that are all zero are like inputs that are all alike.
         let unit = if mean > 0.0 { mean } else { 1.0 };
         let added = damping.max(SMALLEST_DAMPING);
-        let entry = |row: usize, col: usize| {
+        Feedback::of(n, |row, col| {
             let (row, col) = (row.max(col), row.min(col));
             let own = if row == col { added } else { 0.0 };
             moment.values[row * n + col] / unit + own
-        };
+        })
+    }
+
+    /// Of a damped second moment with these entries.
+    fn of(n: usize, entry: impl Fn(usize, usize) -> f64) -> Result<Self, FactoriseError> {
         // From behind: what the last columns leave unexplained of the first comes first in a Cholesky factor.
         let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
             true => entry(n - 1 - i, n - 1 - j),
@@ -139,13 +143,11 @@ impl Feedback {
     /// # Errors
     /// Where rounding leaves it not definite.
     pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
+        let n = self.order;
         let made = self.rotated.get_or_init(|| {
-            let values = self.rotated_moment();
-            let moment = SecondMoment {
-                order: self.order,
-                values: &values,
-            };
-            Feedback::new(moment, 0.0).map(Box::new)
+            let moment = self.rotated_moment();
+            let made = Feedback::of(n, |row, col| moment[row.max(col) * n + row.min(col)]);
+            made.map(Box::new)
         });
         made.as_deref().map_err(Clone::clone)
     }

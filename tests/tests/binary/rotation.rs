@@ -130,7 +130,7 @@ fn without_rotation_columns_are_those_of_the_source() {
         .ok();
     let plan = scratch.path("plan.json");
     let written = fs::read_to_string(&plan).unwrap();
-    assert!(written.contains("\"rotation\": \"off\""), "{written}");
+    assert!(written.contains("\"rotation\":\"off\""), "{written}");
     assert!(!written.contains("2r:"), "{written}");
     planning(&scratch, "plan", "on.json", &SIZE).run().ok();
     let on = fs::read_to_string(scratch.path("on.json")).unwrap();

@@ -560,7 +560,9 @@ fn padding_is_no_worse_than_columns_of_zeros() {
 #[test]
 fn rotated_matrices_lose_what_others_do() {
     for cols in [96, 100] {
-        let lossy = Lossy::new(256, cols, alone(256));
+        let mut lossy = Lossy::new(256, cols, alone(256));
+        // With inputs that have no order: rotated or not the same.
+        lossy.inputs = few_directions(cols);
         let feedback = lossy.feedback();
         let fed = Guide {
             columns: Some(&feedback),
@@ -571,7 +573,7 @@ fn rotated_matrices_lose_what_others_do() {
             let rotated = codes.of_rotated();
             for guide in [Guide::default(), fed] {
                 let ratio = lossy.lost(&rotated, guide) / lossy.lost(&codes, guide);
-                assert!((0.9..1.1).contains(&ratio), "{rotated}: {ratio}");
+                assert!((0.85..1.15).contains(&ratio), "{rotated}: {ratio}");
             }
         }
     }

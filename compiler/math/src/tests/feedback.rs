@@ -258,7 +258,7 @@ fn the_rotated_feedback_is_that_of_the_rotated_moment() {
     let entry = |i: usize, j: usize| {
         let whole = n / 32 * 32;
         match (i < whole && j < whole, i / 32 == j / 32) {
-            (true, true) if (i % 32 & j % 32).count_ones().is_multiple_of(2) => {
+            (true, true) if ((i % 32) & (j % 32)).count_ones().is_multiple_of(2) => {
                 32f64.sqrt().recip()
             }
             (true, true) => -32f64.sqrt().recip(),
