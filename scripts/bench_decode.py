@@ -7,7 +7,7 @@
 
 With --peer-model llama.cpp runs another file, with --own-model htc itself does: an artifact in codes against
 types of the same size. With --ik-llama-cpp DIR that fork takes part in every round, its weights repacked
-when it loads them.
+when it loads them; it decodes from the first position on, whatever --depth says, and gets no --peer-options.
 
 Decode: tokens/s of --tokens forward passes of one token each behind a prompt of --depth tokens;
 both programs compute the same positions. Prefill: tokens/s of a prompt of --prompt tokens.
@@ -84,7 +84,7 @@ def tasks(options, model, prompts):
             return options.peer.bench(peer_model, t, *asked, *depth, *options.peer_options.split())[0]
 
         def ik_llama(t, asked=asked):
-            return m.Peer(options.ik_llama_cpp).bench(peer_model, t, *asked, "-rtr", 1)[0]
+            return options.ik_peer.bench(peer_model, t, *asked, "-rtr", 1)[0]
 
         peers = {"htc": lambda t, run=run: run(t, own)} if own else {"llama.cpp": llama}
         if options.ik_llama_cpp:
@@ -94,13 +94,19 @@ def tasks(options, model, prompts):
 
 def main():
     options = arguments()
+    if options.ik_llama_cpp:
+        options.ik_peer = m.Peer(options.ik_llama_cpp, "--ik-llama-cpp")
     read_test = m.ReadTest(options.read_test)
     watch = m.Watch()
     rows, results = [], []
     with m.work_folder(None) as folder:
         for model in options.models:
             size = m.weight_bytes(options, model)
-            peer_size = m.weight_bytes(options, options.own_model or options.peer_model or model)
+            sizes = {
+                "htc": m.weight_bytes(options, options.own_model or model),
+                "llama.cpp": m.weight_bytes(options, options.peer_model or model),
+            }
+            sizes["ik_llama.cpp"] = sizes["llama.cpp"]
             prompts = {n: m.prompt_file(options, model, n, folder) for n in (options.depth, options.prompt)}
             for threads in options.threads:
                 for name, ours, peers in tasks(options, model, prompts):
@@ -126,7 +132,7 @@ def main():
                                 f"{peer:.1f}",
                                 m.show_interval(ratio),
                                 f"{htc * size / 1e9:.1f}" if decode else "",
-                                f"{peer * peer_size / 1e9:.1f}" if decode else "",
+                                f"{peer * sizes[who] / 1e9:.1f}" if decode else "",
                                 f"{read:.1f}",
                             ]
                         )
@@ -158,6 +164,8 @@ def main():
         else f"Peer: {options.peer.describe(options.peer_model or options.models[0])} {options.peer_options}".rstrip()
         + (f", {options.peer_model.name}." if options.peer_model else "."),
     ]
+    if options.ik_llama_cpp:
+        notes.append(f"Peer: ik_{options.ik_peer.describe(options.peer_model or options.models[0])} -rtr 1.")
     m.finish(options, watch, rows, heads, notes, {"results": results})
 
 

@@ -159,13 +159,14 @@ def weight_bytes(options, model):
 class Peer:
     """llama.cpp's programs in a folder (or in its `bin`)."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, option="--llama-cpp"):
+        self.option = option
         self.bin = folder / "bin" if (folder / "bin").is_dir() else folder
 
     def program(self, name):
         path = self.bin / name
         if not path.is_file():
-            raise SystemExit(f"--llama-cpp: {path} is missing\n{LLAMA_CPP_HELP}")
+            raise SystemExit(f"{self.option}: {path} is missing\n{LLAMA_CPP_HELP}")
         return path
 
     def bench(self, model, threads, *arguments):
@@ -183,7 +184,8 @@ class Peer:
     def describe(self, model):
         """Which build."""
         _, result = self.bench(model, 1, "-p", 1, "-n", 0)
-        return f"llama.cpp {result['build_commit']} ({result['backends']}), K and V in {result['type_k']}"
+        backends = f" ({result['backends']})" if "backends" in result else ""
+        return f"llama.cpp {result['build_commit']}{backends}, K and V in {result['type_k']}"
 
 
 LLAMA_CPP_HELP = """\

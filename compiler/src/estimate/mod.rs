@@ -15,7 +15,7 @@ use crate::estimate::stages::Workload;
 use crate::gradient;
 use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
-use crate::request::{CompileOptions, GaugeKind, Planning, Treatment};
+use crate::request::{CompileOptions, GaugeKind, Planning, Request, Treatment};
 use crate::unit::{place, truncated};
 use crate::{make, profile, tune};
 
@@ -79,7 +79,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         Planning::File(_) => false,
     };
     let measured = if measures { plan.units() } else { &[] };
-    let spectra = measured.iter().map(|u| spectrum(u, plan.request().method));
+    let spectra = measured.iter().map(|u| spectrum(u, plan.request()));
     let spectra = threads as u64 * spectra.max().unwrap_or(0);
     // Codes look at them, whoever made the plan.
     let goes_back = made_with_gradients(options) || plan.reads_gradients();
@@ -134,7 +134,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         calibrate: stages::calibration(work, speed),
         plan: match quantises {
             true => {
-                let of = (effort, plan.request().codes);
+                let request = plan.request();
+                let of = (effort, request.codes, stages::rotates(request));
                 (1.0 + refinements) * stages::curves(source, of, speed, threads)
             }
             false => 0.0,
@@ -280,13 +281,18 @@ fn shape(unit: &UnitPlan) -> (u64, u64) {
     (rows, unit.members.first().map_or(0, |m| m.cols as u64))
 }
 
-fn spectrum(unit: &UnitPlan, method: Method) -> u64 {
+fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
     let (rows, cols) = shape(unit);
-    let order = match method {
+    let order = match request.method {
         Method::PerSlot | Method::Quantise => rows.min(cols),
         Method::SharedBasis => cols,
     };
-    4 * rows * cols + 8 * 3 * order * order + panels(rows, cols)
+    // Feedback of rotated inputs, that of others, and what the former is made of.
+    let rotated = match stages::rotates(request) {
+        true => 4 * 8 * cols * cols,
+        false => 0,
+    };
+    4 * rows * cols + (8 * 3 * order * order).max(rotated) + panels(rows, cols)
 }
 
 fn working(unit: &UnitPlan) -> u64 {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::duration::{Speed, forward_seconds};
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
 use crate::profile::{bound, curves};
-use crate::request::{CodeKinds, CompileOptions, Planning, Work};
+use crate::request::{CodeKinds, CompileOptions, Planning, Request, RotationArg, Work};
 use crate::{gradient, tune};
 
 /// Seconds of the stages of a compilation.
@@ -100,10 +100,17 @@ fn gradient_sums(member: &Member) -> f64 {
     }
 }
 
+/// Whether inputs are looked at rotated.
+pub fn rotates(request: &Request) -> bool {
+    request.method == Method::Quantise
+        && request.rotation == RotationArg::On
+        && !request.codes.bands().is_empty()
+}
+
 /// Seconds that the curves of all matrices take.
 pub fn curves(
     source: &ModelFile,
-    (effort, codes): (Work, CodeKinds),
+    (effort, codes, rotates): (Work, CodeKinds, bool),
     speed: Speed,
     threads: usize,
 ) -> f64 {
@@ -126,7 +133,7 @@ pub fn curves(
             true => 2.0 * bound::rows_for_bound(member.rows, member.cols) as f64 * cols * cols,
             false => 0.0,
         };
-        rows * cols * codings + measured * errors + bounds + factor(&member)
+        rows * cols * codings + measured * errors + bounds + factor(&member, rotates)
     };
     let members = plan::matrices(&source.hyper, &OfSource(source));
     let products: f64 = members.into_iter().map(of_member).sum();
@@ -153,9 +160,9 @@ fn coding(cols: usize) -> f64 {
     SEARCH + FEEDBACK * cols as f64
 }
 
-/// Multiplications for the factors of the second moment as it is and rotated, where a matrix is the first that needs
-/// them.
-fn factor(member: &Member) -> f64 {
+/// Multiplications for the factor of the second moment, and for that of rotated inputs, where a matrix is the first that
+/// needs them.
+fn factor(member: &Member, rotated: bool) -> f64 {
     let first = match member.matrix {
         MatrixId::Slot { slot, .. } => {
             matches!(slot, Slot::Q | Slot::O | Slot::Gate | Slot::Down)
@@ -163,7 +170,8 @@ fn factor(member: &Member) -> f64 {
         MatrixId::Embedding | MatrixId::Head => true,
     };
     if first {
-        2.0 * (member.cols as f64).powi(3)
+        let factors = if rotated { 2.0 } else { 1.0 };
+        factors * (member.cols as f64).powi(3)
     } else {
         0.0
     }
@@ -180,8 +188,9 @@ pub fn coded(unit: &UnitPlan) -> Option<f64> {
         true => fit_of_columns(member),
         false => 0.0,
     };
+    let rotated = matches!(&unit.form, Form::Bands { codes } if codes.is_rotated());
     let members = unit.members.iter();
-    let all = members.map(|m| coded_member(m, of_number) + along_rows(m) + fit(m));
+    let all = members.map(|m| coded_member(m, of_number, rotated) + along_rows(m) + fit(m));
     Some(all.sum())
 }
 
@@ -208,10 +217,10 @@ fn fit_of_columns(member: &Member) -> f64 {
 }
 
 /// The same of one matrix, and what its error takes.
-fn coded_member(member: &Member, of_number: f64) -> f64 {
+fn coded_member(member: &Member, of_number: f64, rotated: bool) -> f64 {
     let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
     let feedback = coding(member.cols) - SEARCH;
-    numbers * (of_number + feedback + 2.0 * cols) + factor(member)
+    numbers * (of_number + feedback + 2.0 * cols) + factor(member, rotated)
 }
 
 /// Seconds that a tuning of so many steps takes.
@@ -245,10 +254,11 @@ pub(crate) fn before(
     options: &CompileOptions,
     speed: Speed,
 ) -> Option<StageSeconds> {
-    let (effort, codes, steps) = match &options.planning {
+    let (effort, codes, rotates, steps) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
-            (request.effort.work(), request.codes, steps)
+            let rotates = rotates(request);
+            (request.effort.work(), request.codes, rotates, steps)
         }
         _ => return None,
     };
@@ -265,7 +275,9 @@ pub(crate) fn before(
     // As if each had what takes longest of what it may have.
     let kinds = codes.bands().into_iter().map(|code| search(code.kind()));
     let longest = kinds.fold(SEARCH, f64::max);
-    let coded = members.iter().map(|member| coded_member(member, longest));
+    let coded = members
+        .iter()
+        .map(|member| coded_member(member, longest, rotates));
     let once = speed.products(coded.sum()) / threads.max(1) as f64;
     // With the best of one type, or what a search tries.
     let candidates = match options.goal.limit.is_none() {
@@ -277,7 +289,7 @@ pub(crate) fn before(
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
         calibrate: calibration(work, speed),
-        plan: curves(source, (effort, codes), speed, threads),
+        plan: curves(source, (effort, codes, rotates), speed, threads),
         factorise: candidates * once,
         measure: 2.0 * measure.unwrap_or(0.0),
         tune: tunings(options) * tuning(source, steps, speed, threads),

@@ -169,10 +169,11 @@ impl Form {
         }
     }
 
-    /// What a plan's file calls them: of bands the code that all have, or the list.
+    /// What a plan's file calls them: of bands that are not rotated the code that all have, or the list.
     pub(super) fn type_names(&self) -> Vec<(&'static str, String)> {
         if let Form::Bands { codes } = self {
             let named = codes.same().filter(|code| code.is_current());
+            let named = named.filter(|_| !codes.is_rotated());
             let same = named.map(|code| code.to_string());
             return vec![("weight", same.unwrap_or_else(|| codes.to_string()))];
         }

@@ -5,6 +5,8 @@
 //! is measured on some of its rows, all bands having it, and shared out among bands by their worth. Going from
 //! code to code where a byte gains most gives the plans of a matrix that nothing else beats.
 
+use std::borrow::Cow;
+
 use htc_formats::bands::{
     BAND, Bands, Code, Codes, CodesError, GROUP_ROWS, Kind, Layout, RowClass, RowClasses, rotate,
 };
@@ -82,7 +84,7 @@ pub(super) fn points(
     classes: &[Class<'_>],
 ) -> Result<Points, UnitError> {
     let cols = matrix.member.cols;
-    if cols == 0 {
+    if cols == 0 || matrix.codes.is_empty() {
         return Ok(Points::default());
     }
     let refused = |source: CodesError| UnitError::Bands {
@@ -221,9 +223,10 @@ fn bytes_of_band(code: Code, rows: usize) -> u64 {
 /// The part that each band has of what errors of a class cost.
 fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
     let mut columns = vec![0.0; sample.cols];
-    let mut values = sample.values.clone();
+    let mut values = Cow::Borrowed(&sample.values);
     if matrix.rotated {
-        values.chunks_exact_mut(sample.cols).for_each(rotate);
+        let rows = values.to_mut().chunks_exact_mut(sample.cols);
+        rows.for_each(rotate);
     }
     let mut count = |row_worth: &dyn Fn(usize) -> f64, column_worth: &dyn Fn(usize) -> f64| {
         let mut sums = vec![0.0; sample.cols];

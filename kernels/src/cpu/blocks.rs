@@ -195,8 +195,7 @@ pub(super) fn prefetch<T>(address: *const T) {
     }
 }
 
-/// As [`prefetch`], into the second-level cache. Where little is computed with what is read, Zen 4 reads up
-/// to a third more from memory so, and less where much is.
+/// As [`prefetch`], into the second-level cache, which does not take room from what is multiplied.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn prefetch_far<T>(address: *const T) {

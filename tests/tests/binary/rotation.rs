@@ -55,11 +55,15 @@ fn logits<B: Backend>(path: &Path, mut backend: B) -> Vec<f32> {
     session.unwrap().step(&TOKENS).unwrap().to_vec()
 }
 
-/// Whether each matrix in bands is rotated.
-fn rotated(path: &Path) -> Vec<bool> {
+/// The codes of every matrix in bands.
+fn codes(path: &Path) -> Vec<Layout> {
     let tensors = Artifact::open(path).manifest.tensors.into_iter();
-    let layouts = tensors.filter_map(|tensor| tensor.codes);
-    layouts.map(|layout: Layout| layout.is_rotated()).collect()
+    tensors.filter_map(|tensor| tensor.codes).collect()
+}
+
+/// Whether each is rotated.
+fn rotated(path: &Path) -> Vec<bool> {
+    codes(path).iter().map(Layout::is_rotated).collect()
 }
 
 /// By default all are: the same bytes on any number of threads, executed and exported as what they stand for.
@@ -77,6 +81,11 @@ fn matrices_in_bands_are_rotated_where_nothing_else_is_said() {
     let requires = Artifact::open(&one).manifest.requires;
     assert!(requires.iter().any(|name| name == "rotated_bands"));
     htc!["verify", &one].run().ok();
+    let shown = htc!["inspect", &one].run().ok().stderr;
+    assert!(
+        shown.contains("format 1.11") && shown.contains(", rotated"),
+        "{shown}"
+    );
 
     let exported = scratch.path("exported.gguf");
     htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
@@ -124,6 +133,11 @@ fn without_rotation_columns_are_those_of_the_source() {
         !requires.iter().any(|name| name == "rotated_bands"),
         "{requires:?}"
     );
+    let shown = htc!["inspect", &path].run().ok().stderr;
+    assert!(
+        shown.contains("format 1.10") && !shown.contains("rotated"),
+        "{shown}"
+    );
 
     planning(&scratch, "plan", "plan.json", &[&SIZE[..], &off].concat())
         .run()
@@ -135,11 +149,16 @@ fn without_rotation_columns_are_those_of_the_source() {
     planning(&scratch, "plan", "on.json", &SIZE).run().ok();
     let on = fs::read_to_string(scratch.path("on.json")).unwrap();
     assert!(on.contains("\"2r:") && !on.contains("\"rotation\""), "{on}");
-    let options = ["--plan", plan.to_str().unwrap(), "--tune", "0"];
-    planning(&scratch, "compile", "planned.htz", &options)
-        .run()
-        .ok();
-    assert_eq!(rotated(&scratch.path("planned.htz")), all);
+    for (plan, expected) in [
+        (plan, path),
+        (scratch.path("on.json"), compile(&scratch, "on.htz", &[])),
+    ] {
+        let options = ["--plan", plan.to_str().unwrap(), "--tune", "0"];
+        planning(&scratch, "compile", "planned.htz", &options)
+            .run()
+            .ok();
+        assert_eq!(codes(&scratch.path("planned.htz")), codes(&expected));
+    }
 
     planning(&scratch, "compile", "no.htz", &["--rotation", "maybe"])
         .run()

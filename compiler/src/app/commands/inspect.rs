@@ -406,12 +406,14 @@ fn type_for_people(entry: &TensorEntry) -> String {
     let Some(codes) = &entry.codes else {
         return entry.dtype.to_string();
     };
+    let rotated = if codes.is_rotated() { ", rotated" } else { "" };
     match (codes, codes.same()) {
-        (_, Some(code)) => code.to_string(),
-        (Layout::Whole(_), None) => format!("bands {:.2}", codes.mean_bits()),
+        (_, Some(code)) => format!("{code}{rotated}"),
+        (Layout::Whole(_), None) => format!("bands {:.2}{rotated}", codes.mean_bits()),
         (Layout::Classes(of), None) => {
             let classes = of.iter().len();
-            format!("bands {:.2}, {classes} classes of rows", codes.mean_bits())
+            let bits = codes.mean_bits();
+            format!("bands {bits:.2}, {classes} classes of rows{rotated}")
         }
     }
 }

@@ -29,7 +29,7 @@
 //!   `dense_type` and `embedding_type` are as on the command line, and `slots` names those that were
 //!   selected, where units stand for others, too; all three are optional.
 //!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`, and
-//!   `rotation` likewise whether matrices in bands were rotated.
+//!   `rotation` likewise whether what it gives bands is rotated, which the codes of each matrix say.
 //!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
 //!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
 //!   `htc compile` treats the weights unless its own options say otherwise.
@@ -206,7 +206,7 @@ pub struct RequestRecord {
     /// Absent where factors were looked at beside codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_rank: Option<LowRankArg>,
-    /// Absent where matrices in bands were rotated.
+    /// Absent where matrices in bands may be rotated, as each of them says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<RotationArg>,
     /// The slots that were selected; absent where those are all that a plan names.

@@ -267,7 +267,8 @@ const BANDS: &str = r#"{
   "head": {"form": "dense", "types": {"weight": "2:t4x8"}},
   "units": [
     {"layer": 0, "slots": ["q"], "form": "dense", "types": {"weight": "trellis3"}},
-    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "1:t3x8"}}
+    {"layer": 0, "slots": ["k"], "form": "dense", "types": {"weight": "1:t3x8"}},
+    {"layer": 0, "slots": ["v"], "form": "dense", "types": {"weight": "2r:t3x8"}}
   ]
 }
 "#;
@@ -281,7 +282,13 @@ fn codes_of_bands_are_read_and_written() {
         Form::Bands { codes } => codes.to_string(),
         other => panic!("{other:?}"),
     });
-    let expected = ["100*2:t4x8;412*2:t2x7,l3x1", "2:t3x8", "1:t3x8", "2:t4x8"];
+    let expected = [
+        "100*2:t4x8;412*2:t2x7,l3x1",
+        "2:t3x8",
+        "1:t3x8",
+        "2r:t3x8",
+        "2:t4x8",
+    ];
     assert_eq!(codes.collect::<Vec<_>>(), expected);
     for (from, to, said) in [
         (

@@ -294,7 +294,7 @@ fn rows_of_classes_have_the_products_of_their_class() {
             .collect();
         let count = |class| of_rows.iter().filter(|&&of| of == class).count();
         let text = format!(
-            "{}*1:l5x2{padding};{}*2:t2x1,t4x1{padding};{}*1:t3x2{padding}",
+            "{}*1:l5x2{padding};{}*2r:t2x1,t4x1{padding};{}*1:t3x2{padding}",
             count(0),
             count(1),
             count(2)

@@ -123,7 +123,7 @@ avx512! {
             halves |= u128::from(u16::from_le_bytes(*part(block, at))) << (16 * k);
         }
         let halves = _mm_set_epi64x((halves >> 64) as i64, halves as i64);
-        _mm512_castps256_ps512(_mm256_cvtph_ps(halves))
+        _mm512_zextps256_ps512(_mm256_cvtph_ps(halves))
     }
 
     fn scales<const N: usize>(b: &[[u8; N]; BLOCKS], x: &Part, _: &mut __m512) -> __m512 {
