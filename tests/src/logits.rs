@@ -1,9 +1,12 @@
 //! Logits of a model, and how far they are from others.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use htc_formats::source::ModelFile;
+use htc_loader::backend::Reference;
 use htc_loader::kv::KvType;
-use htc_loader::{Cpu, Model, Pool, Session};
+use htc_loader::{Backend, Cpu, Model, Pool, Session};
 
 /// Logits at some positions, the prompt read in one batch and one token at a time, with a KV cache
 /// of float32.
@@ -50,6 +53,31 @@ pub fn with_kv_type(
         }
     }
     [batched, single]
+}
+
+/// The last logits behind a prompt, of the model in a file on a backend, with a KV cache of float32.
+///
+/// # Panics
+/// Where the model cannot be executed.
+pub fn of_file<B: Backend>(path: &Path, tokens: &[u32], mut backend: B) -> Vec<f32> {
+    let file = ModelFile::open(path).unwrap();
+    let model = Model::load(file, &mut backend).unwrap();
+    let session = Session::with_kv_type(model, backend, tokens.len(), KvType::F32);
+    session.unwrap().step(tokens).unwrap().to_vec()
+}
+
+/// Fails unless an artifact and what it was exported as have the same logits in float64, and products with
+/// activations of eight bits nearly the same.
+///
+/// # Panics
+/// Where they differ.
+pub fn check_export(artifact: &Path, exported: &Path, tokens: &[u32]) {
+    let [found, expected] = [artifact, exported].map(|path| of_file(path, tokens, Reference));
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 1e-4, "{difference:.2e}");
+    let found = of_file(artifact, tokens, Cpu::with_threads(2).unwrap());
+    let difference = largest_difference(&found, &expected);
+    assert!(difference < 0.15, "{difference:.2e}");
 }
 
 /// The largest difference, in standard deviations of what is expected.

@@ -23,7 +23,7 @@ use faer::{Accum, Mat, MatMut, MatRef, Par};
 
 use std::sync::OnceLock;
 
-use htc_formats::bands::{BAND, ROTATION_UNIT};
+use htc_formats::bands::rotate;
 
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
@@ -72,8 +72,19 @@ pub struct Feedback {
 /// Columns whose errors are carried to the columns behind them together.
 const CHUNK: usize = 64;
 
-/// How far apart the pairs of a rotation are.
-const APART: [usize; 5] = [16, 8, 4, 2, 1];
+/// Makes `H C H` of a symmetric `C [n, n]` that is whole: the second moment of inputs that are
+/// [rotated](htc_formats::bands::rotate) band by band.
+pub fn rotate_moment(n: usize, moment: &mut [f64]) {
+    for _ in 0..2 {
+        moment.chunks_exact_mut(n.max(1)).for_each(rotate);
+        // `C H` and then its transpose times `H`.
+        for row in 0..n {
+            for col in 0..row {
+                moment.swap(row * n + col, col * n + row);
+            }
+        }
+    }
+}
 
 impl Feedback {
     /// Columns.
@@ -145,56 +156,12 @@ impl Feedback {
     pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
         let n = self.order;
         let made = self.rotated.get_or_init(|| {
-            let moment = self.rotated_moment();
+            let mut moment: Vec<f64> = self.moment.iter().map(|&entry| entry.into()).collect();
+            rotate_moment(n, &mut moment);
             let made = Feedback::of(n, |row, col| moment[row.max(col) * n + row.min(col)]);
             made.map(Box::new)
         });
         made.as_deref().map_err(Clone::clone)
-    }
-
-    /// `H C H`, in float64.
-    fn rotated_moment(&self) -> Vec<f64> {
-        let n = self.order;
-        let mut moment: Vec<f64> = self.moment.iter().map(|&entry| f64::from(entry)).collect();
-        if n == 0 {
-            return moment;
-        }
-        for row in moment.chunks_exact_mut(n) {
-            for band in row.as_chunks_mut::<BAND>().0 {
-                for apart in APART {
-                    for pairs in band.chunks_exact_mut(2 * apart) {
-                        let (first, second) = pairs.split_at_mut(apart);
-                        for (a, b) in first.iter_mut().zip(second) {
-                            (*a, *b) = (*a + *b, *a - *b);
-                        }
-                    }
-                }
-            }
-        }
-        let unit = f64::from(ROTATION_UNIT);
-        for band in moment.chunks_mut(BAND * n) {
-            let whole = band.len() == BAND * n;
-            if whole {
-                for apart in APART {
-                    for pairs in band.chunks_exact_mut(2 * apart * n) {
-                        let (first, second) = pairs.split_at_mut(apart * n);
-                        for (a, b) in first.iter_mut().zip(second) {
-                            (*a, *b) = (*a + *b, *a - *b);
-                        }
-                    }
-                }
-            }
-            let of_rows = if whole { unit } else { 1.0 };
-            for row in band.chunks_exact_mut(n) {
-                let (bands, rest) = row.as_chunks_mut::<BAND>();
-                bands
-                    .iter_mut()
-                    .flatten()
-                    .for_each(|x| *x *= of_rows * unit);
-                rest.iter_mut().for_each(|x| *x *= of_rows);
-            }
-        }
-        moment
     }
 
     /// The importance of every column: the variance that the columns behind it do not explain, in units of the

@@ -12,8 +12,8 @@ use htc_formats::bands::{
 };
 
 use super::sample::{Cost, Sample};
-use crate::math::Feedback;
 use crate::math::codes::{BandsEncodeError, Guide, encode_bands, relative_error};
+use crate::math::{Feedback, rotate_moment};
 use crate::plan::{Form, Member, Point};
 use crate::unit::UnitError;
 
@@ -260,16 +260,18 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
         count(&|_| 1.0, &conditional);
     }
     for (i, cost) in matrix.costs.iter().enumerate() {
-        let diagonal = match matrix.rotated {
-            true => rotated_diagonal(cost),
-            false => diagonal(cost),
-        };
-        let mean = diagonal.iter().sum::<f64>() / cost.order.max(1) as f64;
+        let own = diagonal(cost.order, &cost.moment);
+        // Rotated or not the sum is the same.
+        let mean = own.iter().sum::<f64>() / cost.order.max(1) as f64;
         let row = |index: usize| cost.rows.get(index).map_or(0.0, |h| f64::from(h.max(0.0)));
         // Feedback is of the first; the others see errors that it did not choose.
         match (i, feedback) {
             (0, Some(_)) => count(&row, &|col| mean * conditional(col)),
-            _ => count(&row, &|col| diagonal[col]),
+            _ if matrix.rotated => {
+                let rotated = rotated_diagonal(cost);
+                count(&row, &|col| rotated[col]);
+            }
+            _ => count(&row, &|col| own[col]),
         }
     }
     let bands = columns
@@ -284,30 +286,20 @@ fn worth(matrix: &Matrix<'_>, sample: &Sample) -> Result<Vec<f64>, UnitError> {
 }
 
 /// The mean squares of what a matrix reads.
-fn diagonal(cost: &Cost) -> Vec<f64> {
-    let of = |col| cost.moment[col * cost.order + col];
-    (0..cost.order).map(of).collect()
+fn diagonal(n: usize, moment: &[f64]) -> Vec<f64> {
+    (0..n).map(|col| moment[col * n + col]).collect()
 }
 
-/// The same of what is rotated, band by band: `e_jᵀ H C H e_j`, for which the band's own square of `C` does.
+/// The same of what is rotated.
 fn rotated_diagonal(cost: &Cost) -> Vec<f64> {
     let n = cost.order;
-    let mut all = diagonal(cost);
-    for (band, all) in all.as_chunks_mut::<BAND>().0.iter_mut().enumerate() {
-        let entry = |a: usize, b: usize| {
-            let (row, col) = (band * BAND + a.max(b), band * BAND + a.min(b));
-            cost.moment[row * n + col]
-        };
-        for (j, to) in all.iter_mut().enumerate() {
-            let signed = |a: usize, b: usize| match ((a ^ b) & j).count_ones() % 2 {
-                0 => entry(a, b),
-                _ => -entry(a, b),
-            };
-            let pairs = (0..BAND).flat_map(|a| (0..BAND).map(move |b| (a, b)));
-            *to = pairs.map(|(a, b)| signed(a, b)).sum::<f64>() / BAND as f64;
-        }
-    }
-    all
+    let entry = |at: usize| {
+        let (row, col) = (at / n, at % n);
+        cost.moment[row.max(col) * n + row.min(col)]
+    };
+    let mut whole: Vec<f64> = (0..n * n).map(entry).collect();
+    rotate_moment(n, &mut whole);
+    diagonal(n, &whole)
 }
 
 /// Those that no mixture of others beats, from the smallest on.

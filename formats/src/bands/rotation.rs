@@ -4,6 +4,10 @@
 //! The Hadamard matrix of Sylvester's construction, `H [32, 32]` over the root of 32, is orthonormal and its own
 //! inverse: `W x = (W H)(H x)`, band by band.
 
+//! The same as one matrix of a whole row is in QuIP# (Tseng et al. 2024), there with random signs.
+
+use std::ops::{Add, Mul, Sub};
+
 use super::BAND;
 
 /// `1 / √32`, what makes the matrix orthonormal.
@@ -11,7 +15,10 @@ pub const ROTATION_UNIT: f32 = 0.176_776_7;
 
 /// Rotates the whole bands of a row, or rotates them back; what stands behind them stays. Every number is added up
 /// in the same order on every processor: pairs 16 apart, then 8, 4, 2 and 1, and [`ROTATION_UNIT`] last.
-pub fn rotate(row: &mut [f32]) {
+pub fn rotate<T>(row: &mut [T])
+where
+    T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
+{
     for band in row.as_chunks_mut::<BAND>().0 {
         let mut apart = BAND / 2;
         while apart > 0 {
@@ -23,7 +30,7 @@ pub fn rotate(row: &mut [f32]) {
             }
             apart /= 2;
         }
-        band.iter_mut().for_each(|x| *x *= ROTATION_UNIT);
+        band.iter_mut().for_each(|x| *x = *x * ROTATION_UNIT.into());
     }
 }
 
@@ -62,7 +69,7 @@ mod tests {
             assert!((back - number).abs() < 1e-4);
         }
         // One number among zeros is spread over all.
-        let mut one = [0.0; BAND];
+        let mut one = [0.0_f32; BAND];
         one[7] = 32.0;
         rotate(&mut one);
         assert!(

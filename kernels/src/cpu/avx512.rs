@@ -128,7 +128,7 @@ avx512! {
     }
 
     /// The sum of the lanes of each.
-    fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
+    pub(super) fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
         let mut halves = [_mm256_setzero_ps(); 4];
         for i in 0..4 {
             let high = _mm512_extractf32x8_ps::<1>(a[i]);
@@ -171,18 +171,18 @@ avx512! {
         unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), rounded) };
     }
 
-    fn load_128(bytes: &[u8; 16]) -> __m128i {
+    pub(super) fn load_128(bytes: &[u8; 16]) -> __m128i {
         // Not `loadu`, which the compiler may cut in two.
         // SAFETY: the array has the bytes that are read.
         unsafe { _mm_lddqu_si128(bytes.as_ptr().cast()) }
     }
 
-    fn load_256(bytes: &[u8; 32]) -> __m256i {
+    pub(super) fn load_256(bytes: &[u8; 32]) -> __m256i {
         // SAFETY: the array has the bytes that are read.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    fn load_512(bytes: &[u8; 64]) -> __m512i {
+    pub(super) fn load_512(bytes: &[u8; 64]) -> __m512i {
         // SAFETY: the array has the bytes that are read.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }

@@ -384,43 +384,43 @@ fn softmax_of<const FMA: bool, const N: usize>(
     }
 }
 
-/// Rotates whole bands, two registers of numbers each.
+/// Rotates whole bands. Of the ways to write it the one that no instruction set is slow with: 12 to 19 ns a band on Zen 4, where
+/// sixteen numbers side by side, or slices in place of indices, take 24 to 58 with AVX-512.
+#[expect(clippy::needless_range_loop, reason = "slices are slower")]
 #[inline(always)]
 pub(super) fn rotate<const FMA: bool>(x: &mut [f32]) {
     for band in x.as_chunks_mut::<BAND>().0 {
-        let [a, b] = *halves(band);
-        let (mut sums, mut differences) = (a, a);
-        for i in 0..LANES {
-            sums[i] += b[i];
-            differences[i] -= b[i];
+        let parts = band.as_chunks_mut::<PART>().0;
+        let mut apart = parts.len() / 2;
+        while apart > 0 {
+            for i in (0..parts.len()).filter(|i| i & apart == 0) {
+                for k in 0..PART {
+                    let (a, b) = (parts[i][k], parts[i + apart][k]);
+                    (parts[i][k], parts[i + apart][k]) = (a + b, a - b);
+                }
+            }
+            apart /= 2;
         }
-        *halves(band) = [rotated(sums), rotated(differences)];
+        for part in parts {
+            let mut y = *part;
+            y = pairs::<4>(y);
+            y = pairs::<2>(y);
+            y = pairs::<1>(y);
+            for i in 0..PART {
+                part[i] = y[i] * ROTATION_UNIT;
+            }
+        }
     }
 }
 
-/// The two registers of a band.
-#[inline(always)]
-fn halves(band: &mut [f32; BAND]) -> &mut [[f32; LANES]; 2] {
-    let (halves, _) = band.as_chunks_mut::<LANES>();
-    let (both, _) = halves.as_chunks_mut::<2>();
-    &mut both[0]
-}
-
-/// What is left to do with a register.
-#[inline(always)]
-fn rotated(x: [f32; LANES]) -> [f32; LANES] {
-    let mut x = pairs::<1>(pairs::<2>(pairs::<4>(pairs::<8>(x))));
-    for x in &mut x {
-        *x *= ROTATION_UNIT;
-    }
-    x
-}
+/// Numbers of a band that are rotated side by side.
+const PART: usize = 8;
 
 /// The sum and the difference of each pair of numbers that are so far apart.
 #[inline(always)]
-fn pairs<const APART: usize>(x: [f32; LANES]) -> [f32; LANES] {
+fn pairs<const APART: usize>(x: [f32; PART]) -> [f32; PART] {
     let mut y = x;
-    for i in 0..LANES {
+    for i in 0..PART {
         let other = x[i ^ APART];
         y[i] = if i & APART == 0 {
             x[i] + other

@@ -33,7 +33,7 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
             }
         }
         if w.codes().is_rotated() {
-            rotate_back(&mut seen);
+            rotate(&mut seen);
         }
         for i in 0..rows {
             w.row(i, &mut row).map_err(|_| ShapeError {
@@ -46,24 +46,6 @@ pub fn quantised_bands(w: Bands<'_>, n: usize, x: &[f32], y: &mut [f32]) -> Resu
         }
     }
     Ok(())
-}
-
-/// The product of each whole band with the matrix whose entries have the signs of the parity of what the bits of row and
-/// column have in common, over the root of its order.
-fn rotate_back(x: &mut [f64]) {
-    for band in x.as_chunks_mut::<BAND>().0 {
-        let rotated = std::array::from_fn(|i| {
-            let signed = band
-                .iter()
-                .enumerate()
-                .map(|(j, x)| match (i & j).count_ones() % 2 {
-                    0 => *x,
-                    _ => -*x,
-                });
-            signed.sum::<f64>() / (BAND as f64).sqrt()
-        });
-        *band = rotated;
-    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,12 @@
 //! Matrices whose columns no whole bands hold: the last band is padded, and it is said.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use htc_formats::DType;
 use htc_formats::bands::Kind;
-use htc_formats::source::ModelFile;
-use htc_loader::backend::Reference;
-use htc_loader::kv::KvType;
-use htc_loader::{Backend, Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::largest_difference;
+use htc_tests::logits::check_export;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 use serde_json::Value;
@@ -49,13 +45,6 @@ const SIZE: [&str; 4] = ["--file-size", "90kB", "--effort", "fast"];
 fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Value {
     let options = [options, &["--report", "json", "--tune", "0"]].concat();
     planning(scratch, "compile", name, &options).run().json()
-}
-
-fn logits<B: Backend>(path: &Path, mut backend: B) -> Vec<f32> {
-    let file = ModelFile::open(path).unwrap();
-    let model = Model::load(file, &mut backend).unwrap();
-    let session = Session::with_kv_type(model, backend, TOKENS.len(), KvType::F32);
-    session.unwrap().step(&TOKENS).unwrap().to_vec()
 }
 
 /// Both kinds of code: the same bytes on any number of threads, which are read, checked, executed and exported as what
@@ -114,13 +103,7 @@ fn matrices_of_any_width_are_in_bands_and_it_is_said() {
         htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
             .run()
             .ok();
-        let [found, expected] = [&one, &exported].map(|path| logits(path, Reference));
-        let difference = largest_difference(&found, &expected);
-        assert!(difference < 1e-4, "{codes}: {difference:.2e}");
-        // The activations in front of codes have eight bits.
-        let difference =
-            largest_difference(&logits(&one, Cpu::with_threads(2).unwrap()), &expected);
-        assert!(difference < 0.15, "{codes}: {difference:.2e}");
+        check_export(&one, &exported, &TOKENS);
         let source = ["--reference", source.to_str().unwrap(), "--context", "32"];
         let kl = eval(&one, &scratch.path("words.txt"), &source).run().json();
         assert!(number(&kl, "/kl") < 0.01, "{codes}: {kl}");

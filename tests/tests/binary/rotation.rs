@@ -4,12 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use htc_formats::bands::Layout;
-use htc_formats::source::ModelFile;
-use htc_loader::backend::Reference;
-use htc_loader::kv::KvType;
-use htc_loader::{Backend, Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
-use htc_tests::logits::largest_difference;
+use htc_tests::logits::check_export;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
 
@@ -48,13 +44,6 @@ fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> PathBuf {
     scratch.path(name)
 }
 
-fn logits<B: Backend>(path: &Path, mut backend: B) -> Vec<f32> {
-    let file = ModelFile::open(path).unwrap();
-    let model = Model::load(file, &mut backend).unwrap();
-    let session = Session::with_kv_type(model, backend, TOKENS.len(), KvType::F32);
-    session.unwrap().step(&TOKENS).unwrap().to_vec()
-}
-
 /// The codes of every matrix in bands.
 fn codes(path: &Path) -> Vec<Layout> {
     let tensors = Artifact::open(path).manifest.tensors.into_iter();
@@ -91,13 +80,7 @@ fn matrices_in_bands_are_rotated_where_nothing_else_is_said() {
     htc!["export", &one, "-o", &exported, "--as", "f32", "--force"]
         .run()
         .ok();
-    let [found, expected] = [&one, &exported].map(|path| logits(path, Reference));
-    let difference = largest_difference(&found, &expected);
-    assert!(difference < 1e-4, "{difference:.2e}");
-    // The activations in front of codes have eight bits.
-    let found = logits(&one, Cpu::with_threads(2).unwrap());
-    let difference = largest_difference(&found, &expected);
-    assert!(difference < 0.15, "{difference:.2e}");
+    check_export(&one, &exported, &TOKENS);
 }
 
 /// Both planes of an elastic artifact are.

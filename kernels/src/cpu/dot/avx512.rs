@@ -22,6 +22,7 @@ use htc_formats::DType;
 
 use super::{Dot, LEVELS, dispatch};
 use crate::cpu::activations::{BLOCKS, Strip};
+use crate::cpu::avx512::{load_128, load_256, load_512, sums_of_four};
 use crate::cpu::blocks::{part, prefetch_far};
 use crate::matrix::Matrix;
 use k_quants::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k};
@@ -202,6 +203,14 @@ macro_rules! product {
 }
 use product;
 
+/// A factor for every four lanes: of runs of 16 numbers, and of runs of 32 in the order of halves.
+const FOURS: [[i32; 16]; 4] = [
+    lanes([0, 1, 2, 3]),
+    lanes([4, 5, 6, 7]),
+    lanes([8, 9, 10, 11]),
+    lanes([12, 13, 14, 15]),
+];
+
 /// What multiplies the scales of the vector where codes count once.
 const ONCE: [f32; 16] = [1.0; 16];
 
@@ -214,21 +223,6 @@ avx512! {
     fn load_floats(numbers: &[f32; 16]) -> __m512 {
         // SAFETY: the array has the bytes that are read.
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
-    }
-
-    fn load_128(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the array has the bytes that are read.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
-
-    fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: the array has the bytes that are read.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-    }
-
-    fn load_512(bytes: &[u8; 64]) -> __m512i {
-        // SAFETY: the array has the bytes that are read.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     /// The lower 32 bytes and then the others.
@@ -245,22 +239,6 @@ avx512! {
     fn half(bytes: &[u8; 2]) -> __m512 {
         let half = i32::from(u16::from_le_bytes(*bytes));
         _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(half)))
-    }
-
-    /// The sum of the lanes of each.
-    fn sums_of_four(a: [__m512; 4]) -> [f32; 4] {
-        let mut halves = [_mm256_setzero_ps(); 4];
-        for i in 0..4 {
-            let high = _mm512_extractf32x8_ps::<1>(a[i]);
-            halves[i] = _mm256_add_ps(_mm512_castps512_ps256(a[i]), high);
-        }
-        let [a, b, c, d] = halves;
-        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
-        let mut numbers = [0.0; 4];
-        // SAFETY: the array has the bytes that are written.
-        unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
-        numbers
     }
 
     /// A strip for runs of `RUN` numbers and codes of four registers that are so much above their values;

@@ -2,14 +2,6 @@
 
 use super::*;
 
-/// Factors of runs of 16 numbers, and of runs of 32 in the order of halves.
-const SIXTEENS: [[i32; 16]; 4] = [
-    lanes([0, 1, 2, 3]),
-    lanes([4, 5, 6, 7]),
-    lanes([8, 9, 10, 11]),
-    lanes([12, 13, 14, 15]),
-];
-
 const APART: [[i32; 16]; 4] = [
     lanes([0, 1, 8, 9]),
     lanes([2, 3, 10, 11]),
@@ -63,10 +55,10 @@ product!(
     q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], 1 together, ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
 );
 product!(
-    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], 1 together, SIXTEENS, ONCE, q6_k_factors, q6_k_codes
+    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], 1 together, FOURS, ONCE, q6_k_factors, q6_k_codes
 );
 product!(
-    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], 2 together, [SIXTEENS[0], SIXTEENS[1]], ONCE,
+    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], 2 together, [FOURS[0], FOURS[1]], ONCE,
     iq4_xs_factors, iq4_xs_codes
 );
 
