@@ -303,3 +303,6 @@ pub fn check_finite(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

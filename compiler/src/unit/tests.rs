@@ -1,0 +1,241 @@
+//! What slots of a trained model lose, `tr(H E C Eᵀ)` under both second moments as they are measured, falls with each
+//! step of their encoding.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use faer::Mat;
+use htc_formats::bands::{Bands, Code, Codes, Kind, Packer, STRIP_ROWS, rotate};
+use htc_formats::htz::Digest;
+use htc_formats::model::Slot;
+use htc_loader::Model;
+
+use super::outputs::row_feedback;
+use super::*;
+use crate::calibrate::{Calibration, calibrate};
+use crate::codes::BlockCoder;
+use crate::event::Watch;
+use crate::gradient::{Gradients, gradients};
+use crate::math::codes::{ColumnEnergies, Guide, RowFeedback, StripCoder};
+use crate::math::{Feedback, Weight};
+use crate::request::{CalibrationOptions, Effort, Treatment};
+
+const SOURCE: Digest = Digest([7; 32]);
+
+fn demo(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo");
+    root.join(name)
+}
+
+/// The demo model, and what was measured on it.
+struct Measured {
+    model: Arc<Model>,
+    calibration: Calibration,
+    gradients: Gradients,
+}
+
+impl Measured {
+    fn new(cache: &Path) -> Measured {
+        let model = Model::open(demo("reference-7m-f16.gguf")).unwrap();
+        let mut options = CalibrationOptions::new(demo("alice.txt"));
+        options.context = Some(64);
+        options.tokens = 2048;
+        options.cache = Some(cache.to_owned());
+        let model = Arc::new(model);
+        let watch = Watch::nobody;
+        Measured {
+            calibration: calibrate(&model, SOURCE, &options, 1, watch()).unwrap(),
+            gradients: gradients(&model, SOURCE, &options, 1024, 1, watch()).unwrap(),
+            model,
+        }
+    }
+
+    fn of(&self, layer: usize, slot: Slot) -> Measuring {
+        let (matrix, site) = (MatrixId::Slot { layer, slot }, slot.site());
+        let source = Ordered::new(self.model.file(), None);
+        let place = Place::Site { layer, site };
+        let treatment = ModelTreatment::new(Treatment::default(), Some(&self.calibration))
+            .with_gradients(Some(&self.gradients));
+        let feedback = treatment.feedback(place, treatment.damping(Some(matrix)));
+        let along_rows = row_feedback(&source, matrix, Some(place), &treatment);
+        let tensor = source.tensor(matrix.weight()).unwrap();
+        let (rows, cols) = (tensor.rows, tensor.cols);
+        let mut values = vec![0.0; rows * cols];
+        source.decode(tensor, 0..rows, &mut values).unwrap();
+        let of_outputs = self.gradients.of(matrix).unwrap();
+        let [block] = &of_outputs.blocks[..] else {
+            panic!("{matrix}: not all of its outputs together");
+        };
+        let inputs = self.calibration.inputs(place).lower();
+        let lower = |i: usize, j: usize| {
+            let (i, j) = (i.max(j), i.min(j));
+            f64::from(block.lower[i * (i + 1) / 2 + j])
+        };
+        Measuring {
+            name: format!("layer {layer}, {slot}"),
+            rows,
+            cols,
+            values,
+            inputs: Mat::from_fn(cols, cols, |i, j| inputs[i.max(j) * cols + i.min(j)]),
+            outputs: Mat::from_fn(rows, rows, lower),
+            along_columns: feedback.unwrap().unwrap(),
+            along_rows: along_rows.unwrap().unwrap(),
+        }
+    }
+}
+
+/// A slot, and what its errors count.
+struct Measuring {
+    name: String,
+    rows: usize,
+    cols: usize,
+    values: Vec<f32>,
+    /// `C` and `H` as they were measured, without damping.
+    inputs: Mat<f64>,
+    outputs: Mat<f64>,
+    along_columns: Arc<Feedback>,
+    along_rows: RowFeedback,
+}
+
+impl Measuring {
+    fn weight(&self) -> Weight<'_> {
+        Weight {
+            rows: self.rows,
+            cols: self.cols,
+            values: &self.values,
+        }
+    }
+
+    /// `tr(H E C Eᵀ)` of what is stored.
+    fn lost(&self, stored: &[f32]) -> f64 {
+        let errors = Mat::from_fn(self.rows, self.cols, |i, j| {
+            let at = i * self.cols + j;
+            f64::from(self.values[at]) - f64::from(stored[at])
+        });
+        let (left, right) = (&self.outputs * &errors, &errors * &self.inputs);
+        let all = (0..self.rows).flat_map(|i| (0..self.cols).map(move |j| (i, j)));
+        all.map(|at| left[at] * right[at]).sum()
+    }
+
+    /// What bands lose; with the scales that columns begin with, or fitted to all codes.
+    fn of_bands(&self, codes: &Codes, guide: Guide<'_>, fitted: bool) -> f64 {
+        let mut values = self.values.clone();
+        if codes.is_rotated() {
+            values.chunks_exact_mut(self.cols).for_each(rotate);
+        }
+        let guide = guide.of(codes).unwrap();
+        let mut energies = ColumnEnergies::new(self.cols);
+        for row in values.chunks_exact(self.cols) {
+            energies.add(row).unwrap();
+        }
+        let columns = energies.scales(codes, guide.columns).unwrap();
+        let mut packer = Packer::new(codes, self.rows);
+        columns.pack(&mut packer).unwrap();
+        let mut coder = StripCoder::new(codes, &columns, guide);
+        for (strip, values) in values.chunks(STRIP_ROWS * self.cols).enumerate() {
+            let rows = Weight {
+                rows: values.len() / self.cols,
+                cols: self.cols,
+                values,
+            };
+            let coded = coder.code(strip, rows).unwrap();
+            coded.pack(strip, &mut packer).unwrap();
+        }
+        if fitted {
+            coder.columns().pack(&mut packer).unwrap();
+        }
+        let bytes = packer.finish();
+        let bands = Bands::new(codes, self.rows, &bytes).unwrap();
+        let mut stored = vec![0.0; values.len()];
+        for (row, stored) in stored.chunks_exact_mut(self.cols).enumerate() {
+            bands.row(row, stored).unwrap();
+        }
+        self.lost(&stored)
+    }
+
+    /// What a type of GGUF loses with feedback.
+    fn of_blocks(&self, dtype: DType, rows: Option<&RowFeedback>, sweeps: usize) -> f64 {
+        let mut bytes = vec![0; dtype.matrix_bytes(self.rows, self.cols).unwrap()];
+        let mut stored = vec![0.0; self.values.len()];
+        let mut coder = BlockCoder::new(dtype, &self.along_columns, rows, sweeps);
+        coder.code(self.weight(), &mut bytes, &mut stored).unwrap();
+        self.lost(&stored)
+    }
+}
+
+/// Asserts that each number is at most such a part of the one before.
+#[track_caller]
+fn falls(what: &str, lost: &[f64], most: &[f64]) {
+    let parts: Vec<f64> = lost.windows(2).map(|pair| pair[1] / pair[0]).collect();
+    println!("{what}: {:.3e}, then parts {parts:.3?}", lost[0]);
+    assert_eq!(parts.len(), most.len());
+    let fall = parts.iter().zip(most).all(|(part, most)| part < most);
+    assert!(
+        fall,
+        "{what}: {lost:?} in parts {parts:?} of at most {most:?}"
+    );
+}
+
+/// Of matrices as wide as tall, wider and taller.
+const SLOTS: [(usize, Slot); 3] = [(1, Slot::Gate), (4, Slot::Down), (6, Slot::O)];
+
+/// Plain rounding, feedback along columns, along rows, and at the end scales of columns that fit trellises, or sweeps
+/// over levels.
+#[test]
+fn each_step_of_bands_loses_less_of_a_trained_model() {
+    let cache = tempfile::tempdir().unwrap();
+    let measured = Measured::new(cache.path());
+    let sweeps = Effort::Normal.work().sweeps;
+    for (layer, slot) in SLOTS {
+        let of = measured.of(layer, slot);
+        for code in [Code::trellis(3), Code::levels(3)] {
+            let codes = Codes::uniform(code.unwrap(), of.cols).unwrap();
+            for codes in [codes.clone(), codes.of_rotated()] {
+                let columns = Guide {
+                    columns: Some(&of.along_columns),
+                    ..Guide::default()
+                };
+                let rows = Guide {
+                    rows: Some(&of.along_rows),
+                    ..columns
+                };
+                let is_trellis = codes.has(Kind::Trellis);
+                let swept = match is_trellis {
+                    true => rows,
+                    false => Guide { sweeps, ..rows },
+                };
+                let lost = [
+                    of.of_bands(&codes, Guide::default(), false),
+                    of.of_bands(&codes, columns, false),
+                    of.of_bands(&codes, rows, false),
+                    of.of_bands(&codes, swept, is_trellis),
+                ];
+                let last = if is_trellis { 0.995 } else { 0.95 };
+                falls(&format!("{}, {codes}", of.name), &lost, &[0.5, 0.85, last]);
+            }
+        }
+    }
+}
+
+/// Plain rounding, feedback along columns, sweeps over the codes, and rows that make up for each other in both.
+#[test]
+fn each_step_of_a_type_of_gguf_loses_less_of_a_trained_model() {
+    let cache = tempfile::tempdir().unwrap();
+    let measured = Measured::new(cache.path());
+    let dtype = DType::Q4K;
+    let sweeps = Effort::Normal.work().sweeps;
+    for (layer, slot) in SLOTS {
+        let of = measured.of(layer, slot);
+        let mut bytes = vec![0; dtype.matrix_bytes(of.rows, of.cols).unwrap()];
+        let mut plain = vec![0.0; of.values.len()];
+        block::encode(dtype, &of.values, &mut bytes).unwrap();
+        block::decode(dtype, &bytes, &mut plain).unwrap();
+        let rows = Some(&of.along_rows);
+        let plain = of.lost(&plain);
+        let [fed, swept] = [0, sweeps].map(|sweeps| of.of_blocks(dtype, None, sweeps));
+        let of_rows = [0, sweeps].map(|sweeps| of.of_blocks(dtype, rows, sweeps));
+        let what = format!("{}, {dtype}", of.name);
+        falls(&what, &[plain, fed, swept, of_rows[1]], &[0.6, 0.95, 0.8]);
+        falls(&what, &[fed, of_rows[0], of_rows[1]], &[0.8, 0.95]);
+    }
+}
