@@ -277,6 +277,56 @@ fn products_with_bands_agree_with_the_reference_on_any_number_of_threads() {
     }
 }
 
+/// As wide as the widest layers are, and with a last band that is padded: products and rows of every version.
+#[test]
+fn the_widest_matrices_have_the_products_of_the_reference() {
+    let mut random = Random(58);
+    let pool = Arc::new(Pool::new(2).unwrap());
+    let mut scratch = Scratch::new();
+    let widest = [
+        "1:l8x2048",
+        "2:t2x2048",
+        "2r:t5x2048",
+        "1:t3x2048-31",
+        "2:t4x1000,l2x1000,t2x47,l6x1-1",
+    ];
+    for codes in widest.map(|text| text.parse::<Codes>().unwrap()) {
+        let (rows, cols) = (40, codes.cols());
+        assert!(cols > 65_500, "{codes}");
+        let bytes = matrix(&mut random, &codes, rows);
+        let w = Bands::new(&codes, rows, &bytes).unwrap();
+        let mut weights = vec![0.0; rows * cols];
+        for (row, weights) in weights.chunks_exact_mut(cols).enumerate() {
+            w.row(row, weights).unwrap();
+        }
+        for n in [1, 9] {
+            let x = random.numbers(n * cols);
+            let mut expected = vec![0.0; n * rows];
+            reference::quantised_bands(w, n, &x, &mut expected).unwrap();
+            for k in available() {
+                let cpu = on(k, &pool);
+                let mut y = vec![f32::NAN; n * rows];
+                cpu.bands(w, n, &x, &mut y, &mut scratch).unwrap();
+                for (at, (found, expected)) in y.iter().zip(&expected).enumerate() {
+                    let (x, w) = (&x[at / rows * cols..], &weights[at % rows * cols..]);
+                    let pairs = x[..cols].iter().zip(&w[..cols]);
+                    let products = pairs.map(|(&x, &w)| f64::from(x * w).abs());
+                    let error = f64::from(found - expected).abs();
+                    let bound = PRODUCT_ERROR * products.sum::<f64>();
+                    let name = k.name;
+                    assert!(
+                        error <= bound,
+                        "{name} {codes} {at}: {found} for {expected}"
+                    );
+                }
+                let mut row = vec![f32::NAN; cols];
+                cpu.embed_bands(Banded::Whole(w), 39, &mut row).unwrap();
+                assert!(row == weights[39 * cols..], "{} {codes}", k.name);
+            }
+        }
+    }
+}
+
 /// Every row has what it has in the matrix of its class, on any number of threads.
 #[test]
 fn rows_of_classes_have_the_products_of_their_class() {
