@@ -24,6 +24,7 @@ mod goal;
 mod head;
 mod inspect;
 mod interrupt;
+mod killed;
 mod padding;
 mod plan;
 mod planes;

@@ -1,0 +1,161 @@
+//! Compilations in codes that are killed: in the middle of the backward pass, and of trellises.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use htc_formats::bands::Kind;
+use htc_formats::model::MatrixId;
+use htc_tests::artifact::Artifact;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+/// A model whose trellises take some milliseconds each, calibrated on words, with what its outputs cost.
+fn compile(scratch: &Scratch, threads: &str) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        let tiny = TinyModel {
+            layers: 4,
+            width: 128,
+            heads: 4,
+            kv_heads: 4,
+            head_size: 32,
+            ffn: 256,
+            ..TinyModel::default()
+        };
+        scratch.file("model.gguf", tiny.bytes());
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", &model, "-o", scratch.path("out.htz")]
+        .args(["--method", "quantise", "--codes", "trellis"])
+        .args(["--file-size", "350kB", "--effort", "fast", "--tune", "0"])
+        .args(["--context", "64", "--calibration-tokens", "8192"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--threads", threads])
+}
+
+/// The artifact of an uninterrupted run, and whether it is what is to be interrupted.
+fn undisturbed() -> Vec<u8> {
+    let scratch = Scratch::new();
+    compile(&scratch, "1").run().ok();
+    let path = scratch.path("out.htz");
+    let manifest = Artifact::open(&path).manifest;
+    let slots = manifest.tensors.iter().filter(|t| {
+        let matrix = MatrixId::of(t.role);
+        matrix.is_some_and(|(matrix, _)| matches!(matrix, MatrixId::Slot { .. }))
+    });
+    let mut codes = slots.map(|t| t.codes.as_ref());
+    assert!(codes.all(|codes| codes.is_some_and(|codes| codes.has(Kind::Trellis))));
+    fs::read(path).unwrap()
+}
+
+/// What the journals of the compilation say in whole lines, by their names.
+fn journals(scratch: &Scratch) -> BTreeMap<PathBuf, String> {
+    let entries = fs::read_dir(scratch.path(".out.htz.htc-work"));
+    let paths = entries.into_iter().flatten().map(|e| e.unwrap().path());
+    let journals = paths.filter(|path| path.extension().is_some_and(|e| e == "journal"));
+    let whole = |path: PathBuf| {
+        let mut said = fs::read_to_string(&path).ok()?;
+        said.truncate(said.rfind('\n').map_or(0, |end| end + 1));
+        Some((path, said))
+    };
+    journals.filter_map(whole).collect()
+}
+
+/// Lines of all of them.
+fn lines(journals: &BTreeMap<PathBuf, String>) -> usize {
+    let of_each = journals.values().map(|said| said.matches('\n').count());
+    of_each.sum()
+}
+
+/// Kills a program once something is so.
+fn kill_when(mut child: Child, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+        assert!(started.elapsed() < Duration::from_secs(60), "no progress");
+        sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "finished too soon");
+}
+
+/// Twice, a little further each time; whatever was complete is not coded again.
+#[test]
+fn a_killed_coding_of_trellises_goes_on() {
+    let scratch = Scratch::new();
+    let expected = undisturbed();
+    for more in [8, 12] {
+        let before = journals(&scratch);
+        let enough = lines(&before) + more;
+        kill_when(compile(&scratch, "2").spawn(), || {
+            let now = journals(&scratch);
+            // At no time is a line gone: it would be written again as it was.
+            for (path, said) in &before {
+                let kept = now.get(path).is_some_and(|now| now.starts_with(said));
+                assert!(kept, "{}: {now:?}", path.display());
+            }
+            lines(&now) >= enough
+        });
+        assert!(!scratch.path("out.htz").exists());
+    }
+    compile(&scratch, "1").run().ok();
+    assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
+    assert!(!scratch.path(".out.htz.htc-work").exists());
+}
+
+/// The finished files of a backward pass, and when each was written.
+fn steps(scratch: &Scratch, prefix: &str) -> BTreeMap<PathBuf, SystemTime> {
+    let files = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let is_named = |path: &Path, prefix: &str| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(prefix))
+    };
+    let entries = files(&scratch.path("cache")).into_iter();
+    let entries = entries.filter(|folder| is_named(folder, "gradients-"));
+    let all = entries.flat_map(|folder| files(&folder));
+    let written = |path: PathBuf| Some((path.clone(), fs::metadata(path).ok()?.modified().ok()?));
+    all.filter(|path| is_named(path, prefix))
+        .filter_map(written)
+        .collect()
+}
+
+/// Asserts that what was finished before is there as it was written then.
+#[track_caller]
+fn is_kept(before: &BTreeMap<PathBuf, SystemTime>, after: &BTreeMap<PathBuf, SystemTime>) {
+    assert!(!before.is_empty());
+    for (path, written) in before {
+        assert_eq!(after.get(path), Some(written), "{}", path.display());
+    }
+}
+
+/// Forwards, and on the way back; what is known of layers is not found out again.
+#[test]
+fn a_killed_backward_pass_goes_on() {
+    let scratch = Scratch::new();
+    let expected = undisturbed();
+    kill_when(compile(&scratch, "1").spawn(), || {
+        steps(&scratch, "stream-0002").len() == 1
+    });
+    assert!(steps(&scratch, "outputs-").is_empty());
+    let forwards = steps(&scratch, "stream-0001");
+    // The head, which comes first, and the last layer.
+    kill_when(compile(&scratch, "2").spawn(), || {
+        steps(&scratch, "outputs-").len() >= 2
+    });
+    is_kept(&forwards, &steps(&scratch, "stream-0001"));
+    let backwards = steps(&scratch, "outputs-");
+    assert!(backwards.len() < 6, "{backwards:?}");
+    compile(&scratch, "1").run().ok();
+    let finished = steps(&scratch, "outputs-");
+    assert_eq!(finished.len(), 6, "{finished:?}");
+    is_kept(&backwards, &finished);
+    assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
+}
