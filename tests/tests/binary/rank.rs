@@ -1,8 +1,12 @@
 //! Codes and factors chosen together: `htc compile --method quantise` on sources of low rank, and on others.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use htc_formats::model::Form;
+use htc_formats::source::ModelFile;
+use htc_loader::dial::{Dial, Fraction};
+use htc_loader::{Cpu, Model, Session};
 use htc_tests::artifact::Artifact;
 use htc_tests::material::words;
 use htc_tests::{Htc, Scratch, TinyModel, htc};
@@ -251,6 +255,96 @@ fn an_elastic_artifact_keeps_its_factors() {
     let dial = &artifact.manifest.dial;
     let (first, last) = (dial.first().unwrap(), dial.last().unwrap());
     assert!(dial.len() > 1 && last.kl < first.kl, "{dial:?}");
+    // Below the bases there are fewer components of factors.
+    let at = |fraction: f64| {
+        let asked = fraction.to_string();
+        at_fraction(&scratch, "e.htz", "source.gguf", &["--fraction", &asked])
+    };
+    let (bases, fewer) = (at(first.fraction), at(0.97 * first.fraction));
+    println!("bases {bases:?}, with fewer components {fewer:?}");
+    assert!(
+        fewer.1 < bases.1 && fewer.0 > 1.05 * bases.0,
+        "{bases:?} {fewer:?}"
+    );
+    assert_eq!(at(1.0).0, divergence(&scratch, "e.htz"));
+}
+
+/// What the first part of the bytes gives, nats per token from a model, and the part that it is.
+fn at_fraction(scratch: &Scratch, name: &str, reference: &str, options: &[&str]) -> (f64, f64) {
+    let measured = htc!["eval", scratch.path(name), "--json"]
+        .args(["--context", "32", "--chunks", "16"])
+        .args(["--text".into(), scratch.path("words.txt")])
+        .args(["--reference".into(), scratch.path(reference)])
+        .args(options)
+        .run()
+        .json();
+    let touched = measured.pointer("/touched/fraction");
+    let touched = touched.and_then(Value::as_f64).unwrap_or(1.0);
+    (number(&measured, "/kl"), touched)
+}
+
+/// Of factors alone a part of the bytes is a part of the components: the less the further from the source, in a session
+/// as for who evaluates and who writes; all of it is what there is without a fraction.
+#[test]
+fn a_fraction_reaches_the_components_of_factors() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    scratch.file("words.txt", words(4000));
+    let path = scratch.path("gp.htz");
+    htc![
+        "compile", &model, "-o", &path, "--method", "gp", "--rank", "24"
+    ]
+    .run()
+    .ok();
+    let (whole, _) = at_fraction(&scratch, "gp.htz", "model.gguf", &[]);
+    let file = ModelFile::open(&path).unwrap();
+    let mut before: Option<(f64, Vec<f32>, Vec<u8>)> = None;
+    for fraction in [1.0, 0.9, 0.75, 0.6] {
+        let asked = fraction.to_string();
+        let (kl, touched) = at_fraction(&scratch, "gp.htz", "model.gguf", &["--fraction", &asked]);
+        assert!(
+            touched <= fraction + 1e-3 && touched > fraction - 0.1,
+            "{touched}"
+        );
+        let cpu = Cpu::with_threads(1).unwrap();
+        let mut session = Session::new(Arc::new(Model::open(&path).unwrap()), cpu, 8).unwrap();
+        let setting = session
+            .set_fraction(Fraction::new(fraction).unwrap())
+            .unwrap();
+        assert_eq!(Dial::of(&file).fraction(setting), touched);
+        let logits = session.step(&[1, 270, 265, 280]).unwrap().to_vec();
+        let run = [
+            "-p",
+            "the cat",
+            "-n",
+            "24",
+            "--temp",
+            "0",
+            "--fraction",
+            &asked,
+        ];
+        let written = htc!["run", &path].args(run).run().ok().stdout;
+        assert!(written.len() > 8, "{fraction}: {written:?}");
+        println!(
+            "{fraction}: KL {kl:.4}, {}",
+            String::from_utf8_lossy(&written)
+        );
+        if let Some((kl_before, logits_before, written_before)) = &before {
+            assert!(kl > 1.05 * kl_before, "{fraction}: {kl} {kl_before}");
+            assert!(
+                logits != *logits_before && written != *written_before,
+                "{fraction}"
+            );
+        } else {
+            assert_eq!(kl, whole);
+        }
+        before = Some((kl, logits, written));
+    }
+    let too_small = htc!["run", &path, "-p", "the", "--fraction", "0.01"].run();
+    assert!(
+        too_small.code() == Some(2) || too_small.code() == Some(1),
+        "{too_small:?}"
+    );
 }
 
 /// What factors are no choice of is said, and asks for nothing else.
