@@ -12,6 +12,7 @@ mod bad_input;
 mod budgets;
 mod calibrate;
 mod chat;
+mod coded;
 mod compile;
 mod default;
 mod dry_run;

@@ -1,0 +1,155 @@
+//! Whole models in codes: one with a head of its own, and one of every architecture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use htc_formats::bands::Kind;
+use htc_formats::model::MatrixId;
+use htc_formats::source::ModelFile;
+use htc_loader::backend::Reference;
+use htc_loader::kv::KvType;
+use htc_loader::{Backend, Cpu, Model, Session};
+use htc_tests::artifact::Artifact;
+use htc_tests::logits::largest_difference;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::number;
+
+/// In so many bytes at most, on some windows of words.
+fn sized(scratch: &Scratch, model: &Path, name: &str, bytes: u64) -> Htc {
+    let text = scratch.path("words.txt");
+    if !text.exists() {
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", model, "-o", scratch.path(name), "--force"]
+        .args(["--method", "quantise", "--file-size", &bytes.to_string()])
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--calibration".into(), text])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--report", "json", "--effort", "fast"])
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+/// KL divergence from a model, nats per token.
+fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
+    let measured = htc![
+        "eval",
+        artifact,
+        "--json",
+        "--context",
+        "32",
+        "--chunks",
+        "8"
+    ]
+    .args(["--text".into(), scratch.path("words.txt")])
+    .args(["--reference".as_ref(), reference])
+    .run()
+    .json();
+    number(&measured, "/kl")
+}
+
+fn logits<B: Backend>(file: &ModelFile, mut backend: B) -> Vec<f32> {
+    let tokens = [1, 5, 9, 3, 7, 11, 2, 8];
+    let model = Model::load(file.clone(), &mut backend).unwrap();
+    let session = Session::with_kv_type(model, backend, tokens.len(), KvType::F32);
+    session.unwrap().step(&tokens).unwrap().to_vec()
+}
+
+/// A head that is not the embedding is one more matrix that errors count in: both are in codes, which are the closer
+/// the more bytes there are.
+#[test]
+fn a_head_of_its_own_is_in_codes() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        output: true,
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    let mut before = f64::INFINITY;
+    for bytes in [80_000, 100_000] {
+        let report = sized(&scratch, &model, "head.htz", bytes).run().json();
+        let path = scratch.path("head.htz");
+        let found = size(&path);
+        assert!(found <= bytes && found > bytes - 4096, "{found}");
+        assert_eq!(number(&report, "/bytes/after"), found as f64);
+        htc!["verify", &path].run().ok();
+        let probed = htc!["verify", &path, "--probe"].run().ok();
+        assert!(probed.stderr.contains("layer 1 of 2"), "{}", probed.stderr);
+        let artifact = Artifact::open(&path);
+        for matrix in [MatrixId::Embedding, MatrixId::Head] {
+            let tensor = artifact.manifest.tensor(matrix.weight()).unwrap();
+            assert!(tensor.codes.is_some(), "{matrix}: {}", tensor.dtype);
+        }
+        // Trellises and levels are what is chosen from.
+        let mut codes = artifact
+            .manifest
+            .tensors
+            .iter()
+            .filter_map(|t| t.codes.as_ref());
+        assert!(codes.any(|codes| codes.has(Kind::Trellis)));
+        let file = ModelFile::open(&path).unwrap();
+        let found = logits(&file, Cpu::with_threads(2).unwrap());
+        let difference = largest_difference(&found, &logits(&file, Reference));
+        // Activations in eight bits, in a model of few numbers.
+        assert!(difference < 0.15, "{difference:.2e}");
+        let kl = divergence(&scratch, &path, &model);
+        println!("{bytes} bytes: KL {kl:.5}, {difference:.4} from the reference");
+        assert!(
+            kl > 0.0 && kl < 0.6 * before,
+            "{bytes}: {kl}, before {before}"
+        );
+        before = kl;
+    }
+    assert!(before < 0.02, "{before}");
+}
+
+/// `scripts/make_architecture_fixtures.py` made them.
+fn architectures() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/architectures");
+    let folders = fs::read_dir(root).unwrap();
+    let files = folders.map(|folder| folder.unwrap().path().join("model.gguf"));
+    let mut files: Vec<PathBuf> = files.collect();
+    files.sort();
+    assert_eq!(files.len(), 9);
+    files
+}
+
+/// Bands of these are half padding: what all codes take is more than float16 does, which a matrix stays in where
+/// there is room for it; eleven twelfths of that make most of them codes.
+#[test]
+fn every_architecture_is_stored_in_codes_and_executed() {
+    let scratch = Scratch::new();
+    for model in architectures() {
+        let name = model.display();
+        let path = scratch.path("coded.htz");
+        let large = sized(&scratch, &model, "coded.htz", 1 << 20);
+        large.run().ok();
+        let (whole, exact) = (size(&path), divergence(&scratch, &path, &model));
+        assert!(exact < 1e-6, "{name}: {exact}");
+        let bytes = whole * 11 / 12;
+        sized(&scratch, &model, "coded.htz", bytes).run().ok();
+        let found = size(&path);
+        assert!(found <= bytes, "{name}: {found} of {bytes}");
+        for options in [&[][..], &["--probe"]] {
+            htc!["verify", &path].args(options).run().ok();
+        }
+        let tensors = Artifact::open(&path).manifest.tensors;
+        let coded = tensors.iter().filter(|t| t.codes.is_some()).count();
+        assert!(coded > 6, "{name}: {coded} matrices");
+        let file = ModelFile::open(&path).unwrap();
+        let found = logits(&file, Cpu::with_threads(2).unwrap());
+        let difference = largest_difference(&found, &logits(&file, Reference));
+        assert!(difference < 0.25, "{name}: {difference:.2e}");
+        let kl = divergence(&scratch, &path, &model);
+        println!("{name}: {coded} in codes, KL {kl:.4}, {difference:.4} from the reference");
+        assert!(kl > 1e-4 && kl < 4.0, "{name}: {kl}");
+        let run = ["-p", "the cat", "-n", "8", "--temp", "0"];
+        let written = htc!["run", &path].args(run).run().ok();
+        assert!(!written.text().is_empty(), "{name}");
+    }
+}
