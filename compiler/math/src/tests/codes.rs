@@ -6,7 +6,7 @@ use crate::codes::{BandsEncodeError, Guide, OutputBlock, RowFeedback, Viterbi, e
 use crate::random::Rng;
 use crate::{Feedback, SecondMoment, Weight};
 
-fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
+pub(super) fn normal(seed: u64, count: usize, deviation: f64) -> Vec<f32> {
     let mut rng = Rng(seed);
     (0..count)
         .map(|_| (rng.normal() * deviation) as f32)
@@ -131,7 +131,7 @@ fn encoded(codes: &Codes, rows: usize, values: &[f32]) -> Result<Vec<u8>, BandsE
 }
 
 /// The relative error of a matrix.
-fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
+pub(super) fn loss(codes: &Codes, rows: usize, w: &[f32]) -> f64 {
     let bytes = encoded(codes, rows, w).unwrap();
     assert_eq!(bytes, encoded(codes, rows, w).unwrap());
     let bands = Bands::new(codes, rows, &bytes).unwrap();

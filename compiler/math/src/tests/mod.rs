@@ -15,6 +15,7 @@ mod measure;
 mod sink;
 mod spectrum;
 mod symmetric;
+mod widths;
 
 use faer::Mat;
 

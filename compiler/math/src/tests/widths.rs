@@ -1,0 +1,119 @@
+//! Encoders of bands at the widths beyond which steps are left out, and at the widest that models have.
+
+use htc_formats::bands::{BAND, Bands, Code, Codes};
+
+use super::codes::{loss, normal};
+use crate::codes::{Guide, RowFeedback, encode_bands, relative_error};
+use crate::{Feedback, SecondMoment, Weight};
+
+/// Of inputs that depend on those before them as `0.9^|i - j|`.
+struct Wide {
+    cols: usize,
+    values: Vec<f32>,
+    feedback: Feedback,
+}
+
+/// Rows, of which every third counts more.
+const ROWS: usize = 32;
+
+fn count(row: usize) -> f64 {
+    if row.is_multiple_of(3) { 6.0 } else { 0.5 }
+}
+
+impl Wide {
+    fn new(cols: usize) -> Wide {
+        let powers: Vec<f64> = (0..cols).map(|k| 0.9f64.powi(k as i32)).collect();
+        let row = |i: usize| (0..cols).map(move |j| i.abs_diff(j));
+        let all = (0..cols).flat_map(row).map(|k| powers[k]);
+        let moment: Vec<f64> = all.collect();
+        let moment = SecondMoment {
+            order: cols,
+            values: &moment,
+        };
+        Wide {
+            cols,
+            values: normal(21, ROWS * cols, 0.05),
+            feedback: Feedback::new(moment, 0.01).unwrap(),
+        }
+    }
+
+    /// `tr(H E C Eᵀ)`, where rows count as they do.
+    fn lost(&self, codes: &Codes, guide: Guide<'_>) -> f64 {
+        let (rows, cols, values) = (ROWS, self.cols, &self.values[..]);
+        let bytes = encode_bands(codes, Weight { rows, cols, values }, guide).unwrap();
+        let bands = Bands::new(codes, rows, &bytes).unwrap();
+        let mut stored = vec![0.0; cols];
+        let of_row = |(row, values): (usize, &[f32])| {
+            bands.row(row, &mut stored).unwrap();
+            let errors = values.iter().zip(&stored).map(|(w, v)| f64::from(w - v));
+            // What an error has in common with all before it, and itself.
+            let (mut before, mut sum) = (0.0, 0.0);
+            for e in errors {
+                sum += e * (e + 2.0 * 0.9 * before);
+                before = e + 0.9 * before;
+            }
+            count(row) * sum
+        };
+        values.chunks_exact(cols).enumerate().map(of_row).sum()
+    }
+}
+
+/// Wider than the widest whose columns' scales are fitted, and padded: feedback gains about what it gains where the
+/// matrix is narrow, and so do rows of which only a diagonal is known.
+#[test]
+fn feedback_of_wide_matrices_gains_what_it_does_of_narrow_ones() {
+    let of = [4100, 100].map(Wide::new);
+    let of_rows = RowFeedback::of_weights((0..ROWS).map(|row| count(row) as f32).collect());
+    let mixed = |cols: usize| {
+        let codes = [Code::trellis(2), Code::levels(3)].map(Result::unwrap);
+        let of_band = |band: usize| codes[band % 2];
+        let all = (0..cols.div_ceil(BAND)).map(of_band).collect();
+        Codes::new(all, cols).unwrap()
+    };
+    let uniform = |code: Code| move |cols: usize| Codes::uniform(code, cols).unwrap();
+    let (trellis, levels) = (Code::trellis(3).unwrap(), Code::levels(3).unwrap());
+    let all: [&dyn Fn(usize) -> Codes; 3] = [&uniform(trellis), &uniform(levels), &mixed];
+    for codes in all {
+        let [wide, narrow] = of.each_ref().map(|of| {
+            let codes = codes(of.cols);
+            let columns = Guide {
+                columns: Some(&of.feedback),
+                sweeps: 1,
+                ..Guide::default()
+            };
+            let both = Guide {
+                rows: Some(&of_rows),
+                ..columns
+            };
+            let plain = of.lost(&codes, Guide::default());
+            [columns, both].map(|guide| of.lost(&codes, guide) / plain)
+        });
+        println!("{}: {wide:.4?}, narrow {narrow:.4?}", codes(100));
+        let parts = [wide, narrow];
+        assert!(wide[0] < 0.5 && wide[1] < 1.001 * wide[0], "{parts:?}");
+        let gained = wide.iter().zip(narrow).all(|(w, n)| *w < 1.3 * n);
+        assert!(gained, "{parts:?}");
+    }
+}
+
+/// 65,536 columns, rotated or not, and so many that the last band is padded: what is packed is decoded to numbers that
+/// are as close as those of narrow matrices are.
+#[test]
+fn the_widest_matrices_lose_what_their_codes_do() {
+    let rows = 16;
+    for (cols, trellis) in [(65_536, 2), (65_533, 4)] {
+        let w = normal(3, rows * cols, 0.05);
+        // Trellises take the longest to find; the last band is one.
+        let [trellis, levels] = [Code::trellis(trellis), Code::levels(3)].map(Result::unwrap);
+        let bands = (1..=2048).map(|band| if band % 16 == 0 { trellis } else { levels });
+        let bands: Vec<Code> = bands.collect();
+        let expected: f64 = bands.iter().map(|&code| relative_error(code)).sum();
+        let expected = expected / bands.len() as f64;
+        let codes = Codes::new(bands, cols).unwrap();
+        for codes in [codes.clone(), codes.of_rotated()] {
+            let found = loss(&codes, rows, &w) / expected;
+            println!("{cols} columns: {found:.3} of what is expected");
+            assert!((found - 1.0).abs() < 0.1, "{cols}: {found}");
+        }
+    }
+}
