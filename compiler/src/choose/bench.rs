@@ -19,7 +19,7 @@ use crate::calibrate::Calibration;
 use crate::calibrate::windows::Windows;
 use crate::event::{Event, Watch};
 use crate::make::work::Work;
-use crate::make::{Artifact, AxiomSearch, Built, Inputs};
+use crate::make::{Artifact, AxiomSearch, Built, Change, Inputs};
 use crate::measure::{self, Distance, Evaluation, Execution};
 use crate::plan::{Method, Plan};
 use crate::request::{DenseType, Shrinkage, Treatment};
@@ -208,17 +208,17 @@ impl<'a> Bench<'a> {
         self.clock.during(stage, work)
     }
 
-    /// Makes the artifact that is as another, with other numbers in its norms.
+    /// Makes the artifact that is as another, with tuned scales.
     pub(super) fn with_tuned(
         &self,
         built: &Built,
-        tensors: &BTreeMap<Role, Vec<u8>>,
+        changes: &BTreeMap<Role, Change>,
         record: TuningRecord,
     ) -> Result<Built, TrialError> {
         let (work, watch) = (self.work, self.watch);
         Ok(self
             .inputs
-            .with_tuned(built, tensors, (record, DIAL_POINTS), work, watch)?)
+            .with_tuned(built, changes, (record, DIAL_POINTS), work, watch)?)
     }
 
     /// The index of a trial that comes of another.

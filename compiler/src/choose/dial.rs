@@ -17,7 +17,7 @@ use crate::system::clock::StageClock;
 /// Points of a dial that are measured: both ends, and those between at equal distances.
 pub const DIAL_POINTS: usize = 5;
 
-/// Tunes the norms of an artifact with refinements for all of it and for its bases, on what decides, in so many steps
+/// Tunes the scales of an artifact with refinements for all of it and for its bases, on what decides, in so many steps
 /// and within a limit of all of it.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use crate::request::Limit;
 use crate::system::clock::Stage;
 use crate::tune::{Course, Tuned, Tuning};
 
-/// What bases may lose at most when norms are tuned for all of an artifact, in parts of what they lose with norms of
+/// What bases may lose at most when scales are tuned for all of an artifact, in parts of what they lose with scales of
 /// their own.
 const BASES_LOSE: f64 = 1.05;
 
@@ -95,8 +95,8 @@ impl Bench<'_> {
         Ok((None, Some(course)))
     }
 
-    /// How the norms of an artifact are tuned, and the artifact that has them where any step gained; `None` without a
-    /// calibration. Of one with refinements the bases count as well, of which the norms have as many steps behind them.
+    /// How the scales of an artifact are tuned, and the artifact that has them where any step gained; `None` without a
+    /// calibration. Of one with refinements the bases count as well, of which the scales have as many steps behind them.
     fn course(
         &self,
         (built, bases): (&Built, Option<(&Built, usize)>),
@@ -120,8 +120,8 @@ impl Bench<'_> {
         };
         let artifact = self.artifact(built.key);
         let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
-        let Tuned { tensors, course } = tuned;
-        if tensors.is_empty() {
+        let Tuned { changes, course } = tuned;
+        if changes.is_empty() {
             return Ok(Some((course, None)));
         }
         let at = |step: usize| course.trace.iter().find(|point| point.step == step);
@@ -131,7 +131,7 @@ impl Bench<'_> {
             kl_before: kl(0),
             kl_after: kl(course.kept),
         };
-        let better = self.with_tuned(built, &tensors, record)?;
+        let better = self.with_tuned(built, &changes, record)?;
         Ok(Some((course, Some(better))))
     }
 
@@ -166,15 +166,15 @@ impl fmt::Display for Tuning {
         match (kept, kl_after) {
             (0, None) => write!(
                 f,
-                "norms stay as they were: {taken} of {asked} steps gained nothing (KL {kl_before:.5})"
+                "scales stay as they were: {taken} of {asked} steps gained nothing (KL {kl_before:.5})"
             ),
             (0, Some(after)) => write!(
                 f,
-                "norms stay as they were: {taken} of {asked} steps did not gain, or left the limit, where it is executed (KL {kl_before:.5} -> {after:.5})"
+                "scales stay as they were: {taken} of {asked} steps did not gain, or left the limit, where it is executed (KL {kl_before:.5} -> {after:.5})"
             ),
             (kept, after) => write!(
                 f,
-                "{numbers} numbers of norms, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
+                "{numbers} scales of norms and rows, {kept} of {asked} steps: KL {kl_before:.5} -> {:.5} on the held-out windows that decide",
                 after.unwrap_or(*kl_before)
             ),
         }

@@ -6,7 +6,9 @@ use htc_kernels::Pool;
 use htc_kernels::cpu::Attention;
 
 use super::attention::{Attend, Qkv};
-use super::elementwise::{activate, activate_back, norm_weight_back, rms_norm, rms_norm_back};
+use super::elementwise::{
+    activate, activate_back, norm_weight_back, rms_norm, rms_norm_back, rows_back,
+};
 use super::heads::{Heads, Rotation};
 use super::number::{Matrix, Number, TASK_ROWS, linear, linear_back, room};
 
@@ -314,6 +316,19 @@ impl<T: Number> Block<T> {
         for slot in Slot::ALL {
             see(slot, &work.slots[slot as usize]);
         }
+    }
+
+    /// Adds `Σ dy ∘ W x` over the positions for each row of a slot, of which [`Saved`] has what it gave.
+    pub fn add_rows_back(
+        &self,
+        pool: &Pool,
+        slot: Slot,
+        saved: &Saved<T>,
+        dy: &[T],
+        sums: &mut [f64],
+    ) {
+        let bias = self.biases[slot as usize].as_deref();
+        rows_back(pool, &saved.outputs[slot as usize], bias, dy, sums);
     }
 
     /// What comes back to O or down, through the norm behind it.

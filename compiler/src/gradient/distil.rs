@@ -1,11 +1,9 @@
-//! How far a compressed model is from its source, and the gradient of that with respect to the weights of its
-//! norms.
+//! How far a compressed model is from its source, and the gradient of that with respect to what is tuned of it.
 //!
 //! Both models are executed in float32 on weights as numbers, one layer in memory at a time: the residual streams of
 //! all windows of a call are there, in front of every layer where gradients are wanted.
 
 use htc_formats::model::{MatrixId, Role};
-use htc_formats::source::ModelFile;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
@@ -13,62 +11,10 @@ use super::GradientError;
 use super::block::{Block, Norm, Saved, Work};
 use super::head::{Head, HeadWork, Rows, batch};
 use super::pass::windows_at_a_time;
-use super::weights::{AnyHead, Stored, block, required, vector};
+use super::scales::{Scale, Scales};
+use super::weights::{AnyHead, Stored, block, required};
 use crate::calibrate::windows::Windows;
 use crate::event::Watch;
-
-/// The weights of every norm of a model, in the order of execution: `[width]` each, of queries and keys `[head]`.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Norms {
-    /// What each does in the model.
-    pub roles: Vec<Role>,
-    /// Their numbers, or something that there is of each number.
-    pub values: Vec<Vec<f32>>,
-}
-
-impl Norms {
-    /// Those of a model.
-    ///
-    /// # Errors
-    /// [`GradientError::Block`], [`GradientError::Missing`].
-    pub fn of(file: &ModelFile) -> Result<Norms, GradientError> {
-        let (mut roles, mut values) = (Vec::new(), Vec::new());
-        for layer in 0..file.hyper.layers {
-            for role in Norm::ALL.map(|norm| norm.role(layer)) {
-                if let Some(weight) = vector(file, role)? {
-                    roles.push(role);
-                    values.push(weight);
-                }
-            }
-        }
-        roles.push(Role::OutputNorm);
-        values.push(required(file, Role::OutputNorm)?);
-        Ok(Norms { roles, values })
-    }
-
-    /// Their numbers in all.
-    pub fn count(&self) -> usize {
-        self.values.iter().map(Vec::len).sum()
-    }
-
-    fn index(&self, role: Role) -> Option<usize> {
-        self.roles.iter().position(|own| *own == role)
-    }
-
-    fn get(&self, role: Role) -> Result<&[f32], GradientError> {
-        let found = self.index(role).and_then(|index| self.values.get(index));
-        found.map(Vec::as_slice).ok_or(GradientError::Missing(role))
-    }
-
-    /// Puts them in the place of those of a block.
-    fn put(&self, layer: usize, block: &mut Block<f32>) {
-        for norm in Norm::ALL {
-            if let (Some(to), Ok(own)) = (block.norm_mut(norm), self.get(norm.role(layer))) {
-                to.copy_from_slice(own);
-            }
-        }
-    }
-}
 
 /// A source and what was made of it, executed side by side.
 pub(crate) struct Distillation<'a> {
@@ -131,18 +77,18 @@ impl<'a> Distillation<'a> {
         Ok(x)
     }
 
-    /// Tokens of whole windows through all blocks, with these norms where some are given.
+    /// Tokens of whole windows through all blocks, with these scales where some are given.
     fn through(
         &mut self,
         model: &Model,
         tokens: &[u32],
-        norms: Option<&Norms>,
+        scales: Option<&Scales>,
         keeps: bool,
     ) -> Result<Through, GradientError> {
         let portion = self.portion();
         let mut streams = vec![self.embed(model, tokens)?];
         for layer in 0..model.hyper().layers {
-            let block = self.block(model, layer, norms)?;
+            let block = self.block(model, layer, scales)?;
             let mut x = match keeps {
                 true => streams.last().cloned().unwrap_or_default(),
                 false => streams.pop().unwrap_or_default(),
@@ -162,11 +108,11 @@ impl<'a> Distillation<'a> {
         &self,
         model: &Model,
         layer: usize,
-        norms: Option<&Norms>,
+        scales: Option<&Scales>,
     ) -> Result<Block<f32>, GradientError> {
         let mut block = block(model, layer, self.context, self.cpu.pool())?;
-        if let Some(norms) = norms {
-            norms.put(layer, &mut block);
+        if let Some(scales) = scales {
+            scales.put(layer, &mut block);
         }
         Ok(block)
     }
@@ -180,7 +126,7 @@ impl<'a> Distillation<'a> {
         Ok(Expected(found.streams.pop().unwrap_or_default()))
     }
 
-    /// The mean divergence of the model with these norms from its source, nats, over the positions that a measurement
+    /// The mean divergence of the model with these scales from its source, nats, over the positions that a measurement
     /// counts: from half of each window on, without the last.
     ///
     /// # Errors
@@ -189,10 +135,10 @@ impl<'a> Distillation<'a> {
         &mut self,
         windows: &Windows,
         expected: &Expected,
-        norms: &Norms,
+        scales: &Scales,
     ) -> Result<f64, GradientError> {
         let tokens = windows.tokens_at(0..windows.tokens());
-        let found = self.through(self.made, tokens, Some(norms), false)?;
+        let found = self.through(self.made, tokens, Some(scales), false)?;
         let width = self.made.hyper().width;
         let counted = |stream: &[f32]| -> Vec<f32> {
             let windows = stream.chunks_exact((self.context * width).max(1));
@@ -201,48 +147,54 @@ impl<'a> Distillation<'a> {
             windows.flat_map(|w| &w[from..to]).copied().collect()
         };
         let (x, of_source) = (counted(found.last()), counted(&expected.0));
-        let (sum, _) = self.head([&x, &of_source], norms, None)?;
+        let (sum, _) = self.head([&x, &of_source], scales, None)?;
         Ok(sum / (x.len() / width.max(1)).max(1) as f64)
     }
 
-    /// The mean divergence over all positions of whole windows, nats, and its gradients with respect to the weights
-    /// of the norms, in their order.
+    /// The mean divergence over all positions of whole windows, nats, and its gradients with respect to the scales, in
+    /// their order.
     ///
     /// # Errors
     /// [`GradientError`].
     pub fn gradients(
         &mut self,
         tokens: &[u32],
-        norms: &Norms,
+        scales: &Scales,
     ) -> Result<(f64, Vec<Vec<f64>>), GradientError> {
         let expected = self.expected(tokens)?;
-        let mut streams = self.through(self.made, tokens, Some(norms), true)?.streams;
-        let mut found: Vec<Vec<f64>> = norms.values.iter().map(|v| vec![0.0; v.len()]).collect();
+        let mut streams = self.through(self.made, tokens, Some(scales), true)?.streams;
+        let mut found: Vec<Vec<f64>> = scales.values.iter().map(|v| vec![0.0; v.len()]).collect();
         let out = streams.pop().unwrap_or_default();
         let mut d = vec![0.0; out.len()];
-        let (sum, of_head) = self.head([&out, &expected.0], norms, Some(&mut d))?;
-        if let Some(to) = found.last_mut() {
-            *to = of_head;
+        let (sum, of_head) = self.head([&out, &expected.0], scales, Some(&mut d))?;
+        if let Some(index) = scales.index(Scale::Norm(Role::OutputNorm)) {
+            found[index] = of_head;
         }
         let portion = self.portion();
         for (layer, x) in streams.iter().enumerate().rev() {
-            let block = self.block(self.made, layer, Some(norms))?;
+            let block = self.block(self.made, layer, Some(scales))?;
             self.work.norms = Some(block.no_norms());
             for (x, d) in x.chunks(portion).zip(d.chunks_mut(portion)) {
                 block.forward(self.cpu.pool(), x, &mut self.saved);
                 let (saved, work) = (&self.saved, &mut self.work);
-                block.back(self.cpu.pool(), [x, d], saved, work, &mut |_, _| {});
+                let pool = self.cpu.pool();
+                block.back(pool, [x, d], saved, work, &mut |slot, d| {
+                    if let Some(index) = scales.index(Scale::Rows { layer, slot }) {
+                        block.add_rows_back(pool, slot, saved, d, &mut found[index]);
+                    }
+                });
                 d.copy_from_slice(&self.work.stream);
                 self.watch.check()?;
             }
             self.check(self.made, &d, || format!("layer {layer}"))?;
             let sums = self.work.norms.take().into_iter().flatten();
             for (sums, norm) in sums.zip(Norm::ALL) {
-                if let Some(index) = norms.index(norm.role(layer)) {
+                if let Some(index) = scales.index(Scale::Norm(norm.role(layer))) {
                     found[index] = sums;
                 }
             }
         }
+        scales.divide_rows(&mut found);
         let positions = tokens.len().max(1) as f64;
         found.iter_mut().flatten().for_each(|g| *g /= positions);
         Ok((sum / positions, found))
@@ -253,7 +205,7 @@ impl<'a> Distillation<'a> {
     fn head(
         &self,
         [x, expected]: [&[f32]; 2],
-        norms: &Norms,
+        scales: &Scales,
         mut d: Option<&mut [f32]>,
     ) -> Result<(f64, Vec<f64>), GradientError> {
         let pool = self.cpu.pool();
@@ -272,7 +224,7 @@ impl<'a> Distillation<'a> {
                 matrix,
             }
         };
-        let head = of(self.made, norms.get(Role::OutputNorm)?, &matrices[0]);
+        let head = of(self.made, scales.norm(Role::OutputNorm)?, &matrices[0]);
         let teacher = of(self.source, &of_source, &matrices[1]);
         let mut work: [HeadWork<f32>; 2] = Default::default();
         work[0].norm = Some(vec![0.0; of_source.len()]);

@@ -94,6 +94,29 @@ pub(super) fn norm_weight_row_back<T: Number>(x: &[T], r: T, dy: &[T], sums: &mu
     }
 }
 
+/// `Σ dy ∘ (y - bias)` over the rows of `y [n, width]` is added to `sums [width]`.
+pub(super) fn rows_back<T: Number>(
+    pool: &Pool,
+    y: &[T],
+    bias: Option<&[T]>,
+    dy: &[T],
+    sums: &mut [f64],
+) {
+    let width = sums.len().max(1);
+    add_in_order(pool, y.len() / width, sums, |rows, part| {
+        for row in rows {
+            let at = row * width..(row + 1) * width;
+            let (y, dy) = (&y[at.clone()], &dy[at]);
+            for ((sum, &y), &dy) in part.iter_mut().zip(y).zip(dy) {
+                *sum += (y * dy).into();
+            }
+            for ((sum, &bias), &dy) in part.iter_mut().zip(bias.into_iter().flatten()).zip(dy) {
+                *sum -= (bias * dy).into();
+            }
+        }
+    });
+}
+
 /// Adds what `f` adds for the rows of every task to `sums`, task by task, so that no sum depends on the number of
 /// threads.
 pub(super) fn add_in_order(

@@ -21,6 +21,7 @@ mod head;
 mod heads;
 mod number;
 mod pass;
+pub(crate) mod scales;
 mod store;
 mod sums;
 mod tokens;

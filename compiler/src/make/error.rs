@@ -1,5 +1,7 @@
 //! Why an artifact cannot be made.
 
+use htc_formats::bands::BandsError;
+use htc_formats::block::BlockError;
 use htc_formats::htz::HtzError;
 use thiserror::Error;
 
@@ -16,6 +18,22 @@ pub enum MakeError {
     /// The spectra of what is stored cannot be computed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The rows of a matrix in bands cannot be multiplied.
+    #[error("{tensor}: {source}")]
+    Bands {
+        /// The matrix.
+        tensor: String,
+        /// Why.
+        source: BandsError,
+    },
+    /// The rows of a matrix in blocks cannot be multiplied.
+    #[error("{tensor}: {source}")]
+    Block {
+        /// The matrix.
+        tensor: String,
+        /// Why.
+        source: BlockError,
+    },
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),

@@ -35,6 +35,7 @@ use journal::Journal;
 pub use treatment::{
     AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredSlot, SinkCoverage, TreatmentReport,
 };
+pub use tuned::Change;
 use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with

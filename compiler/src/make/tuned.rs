@@ -1,18 +1,67 @@
 //! An artifact with other numbers in some of its tensors.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use htc_formats::block;
 use htc_formats::htz::{DialPoint, Digest, HtzWriter, QualityRecord, TensorEntry, TuningRecord};
 use htc_formats::model::Role;
 
 use super::journal::Left;
 use super::work::Work;
-use super::{Built, Inputs, MakeError};
+use super::{Built, Inputs, MakeError, stored_spectra};
 use crate::event::Watch;
 use crate::unit::Found;
 
+/// How a tensor differs from what it was.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Other bytes.
+    Bytes(Vec<u8>),
+    /// The same codes, and rows multiplied by these factors.
+    Rows(Vec<f32>),
+}
+
+impl Change {
+    fn digest(&self) -> Digest {
+        match self {
+            Change::Bytes(bytes) => Digest::of(bytes),
+            Change::Rows(factors) => {
+                let bytes: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Digest::of(&bytes)
+            }
+        }
+    }
+
+    /// What becomes of the bytes of a tensor.
+    fn of(&self, entry: &TensorEntry, bytes: &[u8]) -> Result<Vec<u8>, MakeError> {
+        let factors = match self {
+            Change::Bytes(bytes) => return Ok(bytes.clone()),
+            Change::Rows(factors) => factors,
+        };
+        let mut bytes = bytes.to_vec();
+        let tensor = || entry.name.clone();
+        if let Some(codes) = &entry.codes {
+            let scaled = codes.scale_rows(&mut bytes, factors);
+            scaled.map_err(|source| MakeError::Bands {
+                tensor: tensor(),
+                source,
+            })?;
+            return Ok(bytes);
+        }
+        let row = bytes.len() / factors.len().max(1);
+        for (row, &factor) in bytes.chunks_exact_mut(row.max(1)).zip(factors) {
+            block::scale(entry.dtype, row, factor).map_err(|source| MakeError::Block {
+                tensor: tensor(),
+                source,
+            })?;
+        }
+        Ok(bytes)
+    }
+}
+
 impl Inputs<'_> {
-    /// Makes the artifact that has the bytes of `tensors` and is else as one that is complete, or finds it; the other
+    /// Makes the artifact that has these changes and is else as one that is complete, or finds it; the other
     /// stays. Where it has refinements there is room for so many points of its dial.
     ///
     /// # Errors
@@ -20,7 +69,7 @@ impl Inputs<'_> {
     pub fn with_tuned(
         &self,
         built: &Built,
-        tensors: &BTreeMap<Role, Vec<u8>>,
+        changes: &BTreeMap<Role, Change>,
         (tuning, points): (TuningRecord, usize),
         work: &Work,
         watch: Watch,
@@ -34,8 +83,8 @@ impl Inputs<'_> {
             draft.dial = vec![DialPoint::default(); points];
         }
         let mut named = format!("tuned {}\n", built.key);
-        for (role, bytes) in tensors {
-            named.push_str(&format!("{role} {}\n", Digest::of(bytes)));
+        for (role, change) in changes {
+            named.push_str(&format!("{role} {}\n", change.digest()));
         }
         let key = Digest::of(named.as_bytes());
         let artifact = work.artifact(key);
@@ -48,10 +97,19 @@ impl Inputs<'_> {
             let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
             writer.take_over(&[])?;
             for entry in &untuned.manifest().tensors {
-                let bytes = tensors.get(&entry.role).map(Vec::as_slice);
-                let bytes = bytes.unwrap_or_else(|| untuned.tensor_bytes(entry));
-                writer.write_tensor(entry.role, bytes)?;
+                let bytes = untuned.tensor_bytes(entry);
+                let changed = match changes.get(&entry.role) {
+                    Some(change) => Cow::Owned(change.of(entry, bytes)?),
+                    None => Cow::Borrowed(bytes),
+                };
+                writer.write_tensor(entry.role, &changed)?;
                 watch.check()?;
+            }
+            // Rows that are longer or shorter have other spectra.
+            if let Some(mut geometry) = untuned.manifest().geometry.clone() {
+                let layers = self.source.hyper.layers;
+                geometry.spectra = stored_spectra(&writer, layers, self.threads)?;
+                writer.describe(geometry);
             }
             writer.finish(|_| {})?;
             journal.complete(Digest::of(artifact.open()?.head()))?;

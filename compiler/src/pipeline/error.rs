@@ -54,6 +54,9 @@ pub enum CompileError {
     /// The backward pass failed.
     #[error(transparent)]
     Gradient(GradientError),
+    /// Tuned scales do not fit the matrix that they are of.
+    #[error(transparent)]
+    Scales(MakeError),
     /// No plan satisfies the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -157,6 +160,9 @@ impl From<MakeError> for CompileError {
             MakeError::Units(error) => error.into(),
             MakeError::Probe(error) => error.into(),
             MakeError::Seal(error) => error.into(),
+            error @ (MakeError::Bands { .. } | MakeError::Block { .. }) => {
+                CompileError::Scales(error)
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why norms cannot be tuned.
+//! Why scales cannot be tuned.
 
 use htc_formats::DType;
 use htc_formats::block::BlockError;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::event::Cancelled;
 use crate::gradient::GradientError;
 
-/// Why norms cannot be tuned.
+/// Why scales cannot be tuned.
 #[derive(Debug, Error)]
 pub enum TuneError {
     /// A forward or backward pass failed.

@@ -1,9 +1,11 @@
-//! Tuning of an artifact whose matrices are stored: the weights of its norms, by gradient descent on the divergence
-//! of its logits from the source's on the text that the model was calibrated on.
+//! Tuning of an artifact whose matrices are stored: the weights of its norms and the scales of the rows of its slots, by
+//! gradient descent on the divergence of its logits from the source's on the text that the model was calibrated on.
 //!
 //! Codes stay as they are. A norm multiplies the columns of every matrix behind it, so that this is a scale for each
-//! column of those that read the residual stream, and costs no bytes. Whether it goes on to gain is measured on
-//! text that was held out: what measured least there is kept, which may be the start.
+//! column of those that read the residual stream; scales of rows are there in every code. So nothing of it costs bytes.
+//! Slots that are stored as they are in the source stay so, and so does the vocabulary's matrix, most rows of which no text of
+//! this length has. Whether it goes on to gain is measured on text that was held out: what measured least there is kept,
+//! which may be the start.
 //!
 //! A step executes a few windows of the text through both models and back, a layer in memory at a time. Its windows
 //! are drawn by its number, and what it depends on else is kept in the work folder, so that a tuning that was
@@ -26,8 +28,9 @@ use serde::{Deserialize, Serialize};
 use crate::calibrate::Calibration;
 use crate::calibrate::windows::{Mixture, Windows};
 use crate::event::{Event, Watch};
-use crate::gradient::distil::{Distillation, Expected, Norms};
-use crate::make::Artifact;
+use crate::gradient::distil::{Distillation, Expected};
+use crate::gradient::scales::{Scale, Scales, rows_of};
+use crate::make::{Artifact, Change};
 use crate::request::DEFAULT_CONTEXT;
 use crate::system::random::Rng;
 pub use error::TuneError;
@@ -35,7 +38,7 @@ pub use state::Point;
 use state::State;
 
 /// Changes with what a step does: what another version kept is not gone on with.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What windows are drawn by.
 const SEED: u64 = 0x7475_6e69_6e67;
@@ -74,8 +77,8 @@ pub struct Course<'a> {
 /// What a tuning came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Tuned {
-    /// The bytes of every norm; none where nothing was gained.
-    pub tensors: BTreeMap<Role, Vec<u8>>,
+    /// What is else in the artifact; none where nothing was gained.
+    pub changes: BTreeMap<Role, Change>,
     /// How it went.
     pub course: Tuning,
 }
@@ -162,7 +165,7 @@ impl Course<'_> {
     /// # Errors
     /// [`TuneError`].
     pub(crate) fn tune(&self, artifact: Artifact, watch: Watch) -> Result<Tuned, TuneError> {
-        let base = Norms::of(self.made.file())?;
+        let base = Scales::of(self.made.file(), self.source.file())?;
         check_types(self.made.file(), &base)?;
         let (held_out, count) = (self.measured_on(), base.count());
         let name = self.name(&held_out);
@@ -185,27 +188,27 @@ impl Course<'_> {
                 if state.trace.is_empty() {
                     ends.measure(&mut state, (&held_out, &expected), &base)?;
                 }
-                let norms = changed(&base, &state.change);
-                let gradients = ends.gradients(&self.batch(state.step), &norms)?;
+                let scales = changed(&base, &state.change);
+                let gradients = ends.gradients(&self.batch(state.step), &scales)?;
                 // With respect to the relative changes.
                 let numbers = base.values.iter().flatten();
                 let pairs = gradients.into_iter().zip(numbers);
                 state.descend(pairs.map(|(g, w)| g * f64::from(*w)), self.steps);
                 if state.step.is_multiple_of(every) || state.step == self.steps {
-                    let norms = changed(&base, &state.change);
-                    ends.measure(&mut state, (&held_out, &expected), &norms)?;
+                    let scales = changed(&base, &state.change);
+                    ends.measure(&mut state, (&held_out, &expected), &scales)?;
                 }
                 artifact.keep_state(&name, &state.to_bytes())?;
                 watch.done(&format!("tuning, step {}", state.step))?;
             }
         }
         let kept = state.least().map_or(0, |point| point.step);
-        let tensors = match kept {
+        let changes = match kept {
             0 => BTreeMap::new(),
-            _ => stored(self.made.file(), &changed(&base, &state.best))?,
+            _ => changes(self.made.file(), &changed(&base, &state.best))?,
         };
         Ok(Tuned {
-            tensors,
+            changes,
             course: Tuning {
                 asked: self.steps,
                 taken: state.step,
@@ -230,27 +233,27 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Measures them with these norms.
+    /// Measures them with these scales.
     fn measure(
         &mut self,
         state: &mut State,
         (windows, expected): (&Windows, &Expected),
-        norms: &Norms,
+        scales: &Scales,
     ) -> Result<(), TuneError> {
-        let whole = self.whole.divergence(windows, expected, norms)?;
+        let whole = self.whole.divergence(windows, expected, scales)?;
         let bases = self.bases.as_mut();
-        let bases = bases.map(|bases| bases.divergence(windows, expected, norms));
+        let bases = bases.map(|bases| bases.divergence(windows, expected, scales));
         state.measured(whole, bases.transpose()?);
         Ok(())
     }
 
     /// The gradients of the divergence with respect to each number; of both ends the sum of those of their logarithms,
     /// so that neither is tuned at the cost of the other.
-    fn gradients(&mut self, tokens: &[u32], norms: &Norms) -> Result<Vec<f64>, TuneError> {
-        let (kl, gradients) = self.whole.gradients(tokens, norms)?;
+    fn gradients(&mut self, tokens: &[u32], scales: &Scales) -> Result<Vec<f64>, TuneError> {
+        let (kl, gradients) = self.whole.gradients(tokens, scales)?;
         let mut sums: Vec<f64> = gradients.into_iter().flatten().collect();
         if let Some(bases) = &mut self.bases {
-            let (of_bases, gradients) = bases.gradients(tokens, norms)?;
+            let (of_bases, gradients) = bases.gradients(tokens, scales)?;
             // A divergence of nothing has gradients of nothing.
             let [whole, bases] = [kl, of_bases].map(|kl| 1.0 / kl.max(f64::MIN_POSITIVE));
             let pairs = sums.iter_mut().zip(gradients.into_iter().flatten());
@@ -260,44 +263,52 @@ impl Ends<'_> {
     }
 }
 
-/// Norms with a relative change of each number.
-fn changed(base: &Norms, change: &[f32]) -> Norms {
-    let mut norms = base.clone();
-    let numbers = norms.values.iter_mut().flatten();
+/// Scales with a relative change of each number.
+fn changed(base: &Scales, change: &[f32]) -> Scales {
+    let mut scales = base.clone();
+    let numbers = scales.values.iter_mut().flatten();
     numbers
         .zip(change)
         .for_each(|(number, change)| *number *= 1.0 + change);
-    norms
+    scales
 }
 
 /// Refuses norms that numbers cannot be put into.
-fn check_types(file: &ModelFile, norms: &Norms) -> Result<(), TuneError> {
-    let stored = norms
-        .roles
-        .iter()
-        .filter_map(|&role| Some((role, file.tensor(role)?.dtype)));
-    let mut others = stored.filter(|(_, dtype)| {
-        let known = [DType::F32, DType::F16, DType::BF16];
-        !known.contains(dtype)
-    });
-    match others.next() {
-        Some((role, dtype)) => Err(TuneError::Type { role, dtype }),
-        None => Ok(()),
-    }
-}
-
-/// The bytes of norms in the types that they have.
-fn stored(file: &ModelFile, norms: &Norms) -> Result<BTreeMap<Role, Vec<u8>>, TuneError> {
-    let mut tensors = BTreeMap::new();
-    for (&role, values) in norms.roles.iter().zip(&norms.values) {
-        if let Some(tensor) = file.tensor(role) {
-            let mut bytes = vec![0; file.bytes(tensor).len()];
-            block::encode(tensor.dtype, values, &mut bytes)
-                .map_err(|source| TuneError::Block { role, source })?;
-            tensors.insert(role, bytes);
+fn check_types(file: &ModelFile, scales: &Scales) -> Result<(), TuneError> {
+    let known = [DType::F32, DType::F16, DType::BF16];
+    for scale in &scales.of {
+        if let Scale::Norm(role) = *scale
+            && let Some(tensor) = file.tensor(role)
+            && !known.contains(&tensor.dtype)
+        {
+            let dtype = tensor.dtype;
+            return Err(TuneError::Type { role, dtype });
         }
     }
-    Ok(tensors)
+    Ok(())
+}
+
+/// What of the tensors differs with these scales: norms in the types that they have, matrices by their rows.
+fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, TuneError> {
+    let mut changes = BTreeMap::new();
+    for (&scale, values) in scales.of.iter().zip(&scales.values) {
+        match scale {
+            Scale::Norm(role) => {
+                if let Some(tensor) = file.tensor(role) {
+                    let mut bytes = vec![0; file.bytes(tensor).len()];
+                    block::encode(tensor.dtype, values, &mut bytes)
+                        .map_err(|source| TuneError::Block { role, source })?;
+                    changes.insert(role, Change::Bytes(bytes));
+                }
+            }
+            Scale::Rows { layer, slot } => {
+                for role in rows_of(file, layer, slot) {
+                    changes.insert(role, Change::Rows(values.clone()));
+                }
+            }
+        }
+    }
+    Ok(changes)
 }
 
 /// Bytes that a tuning takes beside the weights and activations of a layer: the residual streams of a step in front

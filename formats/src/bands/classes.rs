@@ -94,7 +94,7 @@ impl RowClasses {
     }
 
     /// Where a class begins and ends.
-    fn place(&self, index: usize) -> std::ops::Range<usize> {
+    pub(super) fn place(&self, index: usize) -> std::ops::Range<usize> {
         let mut end = self.map_bytes();
         let mut start = end;
         for class in self.iter().take(index + 1) {

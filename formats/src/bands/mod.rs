@@ -20,6 +20,7 @@ mod code;
 mod error;
 mod pack;
 mod rotation;
+mod scaled;
 mod tables;
 mod text;
 mod view;

@@ -43,9 +43,11 @@ mod grouped;
 mod k_quants;
 mod legacy;
 mod levels;
+mod scaled;
 mod ternary;
 
 pub use self::fit::BlockFit;
+pub use self::scaled::scale;
 use crate::dtype::DType;
 
 /// Why numbers were not decoded or encoded.

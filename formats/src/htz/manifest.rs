@@ -335,8 +335,8 @@ pub struct Provenance {
     pub tuning: Option<TuningRecord>,
 }
 
-/// That the weights of norms are not those of the source, but were tuned on the logits of the source with all
-/// matrices as they are stored.
+/// That the weights of norms are not those of the source, but were tuned on the logits of the source with all codes as
+/// they are stored, and with them perhaps the scales of rows of slots; errors of slots are those before.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningRecord {
     /// Steps of gradient descent that led to them; 0 only in the draft of a writer, where it reserves room.

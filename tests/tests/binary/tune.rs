@@ -1,4 +1,4 @@
-//! `htc compile --tune`: norms that are tuned when every matrix is stored.
+//! `htc compile --tune`: norms and rows that are tuned when every matrix is stored.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,10 +40,10 @@ fn bytes(scratch: &Scratch, name: &str) -> Vec<u8> {
     fs::read(scratch.path(name)).unwrap()
 }
 
-/// Norms and nothing else are other numbers, in a file of the same size; the divergence falls, and the report and the
+/// Norms and matrices in codes are other numbers, and nothing else, in a file of the same size; the divergence falls, and the report and the
 /// artifact say so. Without steps nothing of it is there.
 #[test]
-fn norms_are_tuned_and_nothing_else() {
+fn norms_and_rows_are_tuned_and_nothing_else() {
     let scratch = Scratch::new();
     // In types of GGUF, whose steps are larger than the room for what is said of a tuning: the same plan.
     let coded = ["--codes", "gguf", "--tune"];
@@ -58,8 +58,9 @@ fn norms_are_tuned_and_nothing_else() {
     assert!(said.contains("  tuned       "), "{said}");
     let tuned = outcome.json();
     assert_eq!(number(&tuned, "/tuning/asked"), 12.0);
-    // Five norms of 64 numbers.
-    assert_eq!(number(&tuned, "/tuning/numbers"), 320.0);
+    // Five norms of 64 numbers, and the rows of seven slots in two layers.
+    let rows = 2 * (64 + 32 + 32 + 64 + 192 + 192 + 64);
+    assert_eq!(number(&tuned, "/tuning/numbers"), f64::from(320 + rows));
     let (before, after) = (
         number(&tuned, "/tuning/kl_before"),
         number(&tuned, "/tuning/kl_after"),
@@ -86,14 +87,15 @@ fn norms_are_tuned_and_nothing_else() {
     let record = tuned.manifest.provenance.tuning.unwrap();
     assert!(record.steps > 0 && record.kl_after < record.kl_before);
     let inspected = htc!["inspect", scratch.path("tuned.htz")].run().ok();
-    let said = format!("norms tuned in {} steps", record.steps);
+    let said = format!("scales tuned in {} steps", record.steps);
     assert!(inspected.stderr.contains(&said) || inspected.text().contains(&said));
     assert!(fs::metadata(scratch.path("tuned.htz")).unwrap().len() <= 110_000);
     let pairs = plain.manifest.tensors.iter().zip(&tuned.manifest.tensors);
     for (plain, tuned) in pairs {
         assert_eq!((plain.role, plain.dtype), (tuned.role, tuned.dtype));
-        let is_norm = plain.role.to_string().contains("norm");
-        assert_eq!(plain.sha256 != tuned.sha256, is_norm, "{}", plain.role);
+        let role = plain.role.to_string();
+        let is_tuned = role.contains("norm") || role.contains("layers");
+        assert_eq!(plain.sha256 != tuned.sha256, is_tuned, "{role}");
     }
 }
 

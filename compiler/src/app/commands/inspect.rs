@@ -285,7 +285,7 @@ fn show_origin(manifest: &Manifest) {
     }
     if let Some(t) = &manifest.provenance.tuning {
         say!(
-            "norms tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
+            "scales tuned in {} steps: KL divergence {:.5} -> {:.5} nats on held-out text",
             t.steps,
             t.kl_before,
             t.kl_after

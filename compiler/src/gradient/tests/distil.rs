@@ -1,12 +1,14 @@
 //! Gradients with respect to norms, and of the divergence from a source.
 
+use htc_formats::model::Slot;
 use htc_kernels::cpu::Cpu;
 use htc_loader::Model;
 
 use super::whole::{Backward, Whole, architectures};
 use super::{CONTEXT, WINDOWS, close, text};
 use crate::event::Watch;
-use crate::gradient::distil::{Distillation, Norms};
+use crate::gradient::distil::Distillation;
+use crate::gradient::scales::{Scale, Scales};
 use crate::system::random::Rng;
 
 const STEP: f64 = 1e-6;
@@ -21,11 +23,12 @@ fn gradients_of_norms_are_finite_differences() {
         let x = whole.embed(&tokens);
         let labels = whole.labels(&x, &draws);
         let Backward { norms, .. } = whole.back(&x, &draws);
-        let all = Norms::of(whole.model.file()).unwrap();
-        assert_eq!(norms.len(), all.roles.len());
+        let file = whole.model.file();
+        let all = Scales::of(file, file).unwrap();
+        assert_eq!(norms.len(), all.of.len(), "nothing is in codes");
         let mut random = Rng(5);
         for (role, found) in norms {
-            assert!(all.roles.contains(&role));
+            assert!(all.of.contains(&Scale::Norm(role)));
             let weight = whole.weight_of(role).clone();
             let direction: Vec<f64> = weight.iter().map(|_| random.normal()).collect();
             let mut end = |step: f64| {
@@ -44,8 +47,8 @@ fn gradients_of_norms_are_finite_differences() {
     assert!(seen > 60, "{seen} norms");
 }
 
-/// Of a model whose norms were changed, from itself: each number of every norm, by differences in float64. The bits
-/// are the same on several threads.
+/// Of a model whose norms and rows were changed, from itself: some numbers of each, by differences in float64. The
+/// bits are the same on several threads.
 #[test]
 fn gradients_of_the_divergence_are_finite_differences() {
     const CONTEXT: usize = 16;
@@ -56,18 +59,30 @@ fn gradients_of_the_divergence_are_finite_differences() {
         let (tokens, _) = text(model.hyper().vocabulary, 3 * CONTEXT);
         let x = whole.embed(&tokens);
         let expected = whole.logits(&x);
-        let mut norms = Norms::of(model.file()).unwrap();
+        let before = whole.blocks.clone();
+        let mut scales = with_all_rows(Scales::of(model.file(), model.file()).unwrap(), &whole);
         let mut random = Rng(11);
-        let numbers = norms.values.iter_mut().flatten();
+        let numbers = scales.values.iter_mut().flatten();
         numbers.for_each(|number| *number *= 1.0 + 0.2 * random.normal() as f32);
-        for (role, values) in norms.roles.iter().zip(&norms.values) {
-            *whole.weight_of(*role) = values.iter().map(|&x| f64::from(x)).collect();
+        let put = |whole: &mut Whole<f64>, scale: Scale, values: &[f64]| match scale {
+            Scale::Norm(role) => *whole.weight_of(role) = values.to_vec(),
+            Scale::Rows { layer, slot } => {
+                let from = &before[layer].slots[slot as usize];
+                let to = &mut whole.blocks[layer].slots[slot as usize].values;
+                for (index, (to, from)) in to.iter_mut().zip(&from.values).enumerate() {
+                    *to = from * values[index / before[layer].slots[slot as usize].cols];
+                }
+            }
+        };
+        let wide = |values: &[f32]| -> Vec<f64> { values.iter().map(|&x| x.into()).collect() };
+        for (&scale, values) in scales.of.iter().zip(&scales.values) {
+            put(&mut whole, scale, &wide(values));
         }
         let of = |threads| {
             let cpu = Cpu::with_threads(threads).unwrap();
             let models = [&model, &model];
             let mut pair = Distillation::new(models, cpu, CONTEXT, Watch::nobody());
-            pair.gradients(&tokens, &norms).unwrap()
+            pair.gradients(&tokens, &scales).unwrap()
         };
         let (divergence, gradients) = of(1);
         assert_eq!(of(3), (divergence, gradients.clone()), "threads");
@@ -78,27 +93,38 @@ fn gradients_of_the_divergence_are_finite_differences() {
             (divergence / wanted - 1.0).abs() < 1e-3,
             "{name}: {divergence} for {wanted}"
         );
-        let largest = gradients
-            .iter()
-            .flatten()
-            .fold(0.0, |m: f64, g| m.max(g.abs()));
-        assert!(largest > 1e-6, "{name}: nothing to see");
-        for (role, gradients) in norms.roles.iter().zip(&gradients) {
-            for at in (0..gradients.len()).step_by(5) {
-                let before = whole.weight_of(*role)[at];
+        let each = scales.of.iter().zip(&scales.values).zip(&gradients);
+        for ((&scale, values), gradients) in each {
+            let largest = gradients.iter().fold(0.0, |m: f64, g| m.max(g.abs()));
+            assert!(largest > 1e-7, "{name}: {scale:?}: nothing to see");
+            for at in (0..gradients.len()).step_by(gradients.len().div_ceil(12)) {
                 let ends = [STEP, -STEP].map(|step| {
-                    whole.weight_of(*role)[at] = before + step;
+                    let mut moved = wide(values);
+                    moved[at] += step;
+                    put(&mut whole, scale, &moved);
                     whole.divergence(&x, &expected) / positions
                 });
-                whole.weight_of(*role)[at] = before;
                 let expected = (ends[0] - ends[1]) / (2.0 * STEP);
                 let difference = (gradients[at] - expected).abs();
                 assert!(
-                    difference < 2e-3 * largest,
-                    "{name}: {role} {at}: {} for {expected}, the largest is {largest}",
+                    difference < 4e-3 * largest + 1e-6,
+                    "{name}: {scale:?} {at}: {} for {expected}, the largest is {largest}",
                     gradients[at]
                 );
             }
+            put(&mut whole, scale, &wide(values));
         }
     }
+}
+
+/// As if every slot was in codes.
+fn with_all_rows(mut scales: Scales, whole: &Whole<f64>) -> Scales {
+    for (layer, block) in whole.blocks.iter().enumerate() {
+        for slot in Slot::ALL {
+            scales.of.push(Scale::Rows { layer, slot });
+            let rows = block.slots[slot as usize].rows;
+            scales.values.push(vec![1.0; rows]);
+        }
+    }
+    scales
 }

@@ -1,0 +1,62 @@
+//! Rows times a factor, of which the codes stay as they are.
+
+use half::f16;
+
+use super::float::f16_to_f32;
+use super::{BlockError, decode, encode, writable};
+use crate::dtype::DType;
+
+/// Where the f16 of a block lie that are a factor of all its numbers, or of all that is added to them; `None` for
+/// formats that have none, and for those that are only read.
+const fn places(dtype: DType) -> Option<&'static [usize]> {
+    match dtype {
+        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::IQ4NL | DType::IQ4XS => Some(&[0]),
+        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => Some(&[0, 2]),
+        DType::Q2K => Some(&[80, 82]),
+        DType::Q3K => Some(&[108]),
+        DType::Q6K => Some(&[208]),
+        _ => None,
+    }
+}
+
+/// Multiplies whole blocks by a factor: formats with codes by their scales in f16 alone, each rounded to the
+/// nearest; f32, f16 and bf16 number by number.
+///
+/// # Errors
+/// [`BlockError::Length`]; [`BlockError::NotWritten`] for formats that are not [`writable`];
+/// [`BlockError::NoCode`] where a product is not finite. What `bytes` holds after an error is not specified.
+pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockError> {
+    if !writable().contains(&dtype) {
+        return Err(BlockError::NotWritten { dtype });
+    }
+    let blocks = bytes.len() / dtype.block_bytes().max(1);
+    let numbers = blocks * dtype.block_len();
+    super::check_lengths(dtype, bytes.len(), numbers)?;
+    let no_code = |index: usize, value: f32| match value.is_finite() {
+        true => Ok(()),
+        false => Err(BlockError::NoCode {
+            dtype,
+            index,
+            value,
+        }),
+    };
+    let Some(places) = places(dtype) else {
+        let mut values = vec![0.0; numbers];
+        decode(dtype, bytes, &mut values)?;
+        values.iter_mut().for_each(|value| *value *= factor);
+        encode(dtype, &values, bytes)?;
+        decode(dtype, bytes, &mut values)?;
+        let mut values = values.into_iter().enumerate();
+        return values.try_for_each(|(index, value)| no_code(index, value));
+    };
+    for (index, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
+        for &at in places {
+            let scale = &mut block[at..at + 2];
+            let product = f16_to_f32([scale[0], scale[1]]) * factor;
+            let rounded = f16::from_f32(product);
+            no_code(index * dtype.block_len(), rounded.to_f32())?;
+            scale.copy_from_slice(&rounded.to_le_bytes());
+        }
+    }
+    Ok(())
+}
