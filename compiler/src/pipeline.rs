@@ -8,7 +8,7 @@
 //! 4. **Seal.** Tensors are written in the order of execution as they become ready, into a work
 //!    folder from which an interrupted compilation goes on.
 //! 5. **Choose.** What has no closed form, such as the gauge, is decided by executing the
-//!    candidates on text that was held out. The norms of the one that is chosen are tuned, where that
+//!    candidates on text that was held out. The norms and rows of the one that is chosen are tuned, where that
 //!    measures better, and it takes its name.
 //!
 //! Each stage takes what the stage before returned. At most one layer's results are in memory;
@@ -31,7 +31,7 @@ use htc_formats::source::ModelFile;
 
 use crate::analyse;
 use crate::calibrate::Calibration;
-use crate::choose::{self, ChoiceRequest, Chosen, Plans};
+use crate::choose::{self, ChoiceRequest, Chosen, Plans, Trial};
 use crate::event::{Event, Measurement, Watch};
 use crate::layout;
 use crate::make::Inputs;
@@ -52,6 +52,16 @@ pub use prepare::{Planned, calibrate, open, plan};
 use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 pub use sized::MadeFrom;
 
+/// A compilation whose artifact has its name.
+struct Named {
+    prepared: Prepared,
+    chosen: Chosen,
+    /// What was measured on files in one type.
+    plain: Vec<Trial>,
+    /// Whether the name is on the disk.
+    synced: io::Result<()>,
+}
+
 /// Compiles a model.
 ///
 /// # Errors
@@ -70,7 +80,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
     let elastic = Elastic::of(options, admitted.source())?;
     let options = elastic.as_ref().map_or(options, |elastic| &elastic.bases);
     let work = Work::open(&options.output, watch)?;
-    let made = || -> Result<(Prepared, Chosen, io::Result<()>), CompileError> {
+    let made = || -> Result<Named, CompileError> {
         // Calibrate and plan.
         let prepared = prepare(admitted, options, &clock, watch);
         let prepared = prepared.map_err(|error| planes::of_whole(error, elastic.as_ref()))?;
@@ -105,11 +115,15 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
                 let plans = Plans {
                     at: &|ratio| prepared.plan_at(ratio),
                     start: prepared.start,
-                    others: &prepared.others,
+                    others: &|plan| prepared.others(plan),
                 };
                 choose::choose(&inputs, plans, prepared.wanted, &work, &clock, watch)
             })?,
         };
+        let plain = prepared.compared(&chosen.plan, chosen.built.bytes)?;
+        let plain = clock.during(Stage::Factorise, || {
+            choose::measure_plain(&inputs, &plain, prepared.wanted, &work, &clock, watch)
+        })?;
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
         prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
@@ -118,10 +132,20 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let synced = clock.during(Stage::Seal, || {
             HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
         })?;
-        Ok((prepared, chosen, synced))
+        Ok(Named {
+            prepared,
+            chosen,
+            plain,
+            synced,
+        })
     };
     let made = made();
-    let (prepared, chosen, synced) = or_kept(work, made, watch)?;
+    let Named {
+        prepared,
+        chosen,
+        plain,
+        synced,
+    } = or_kept(work, made, watch)?;
     if let Err(error) = synced {
         let folder = disk::folder_of(&options.output).display();
         let said = format!(
@@ -136,6 +160,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         digest: prepared.digest,
         calibration,
         chosen,
+        plain,
         estimate: prepared.estimate,
         foreseen,
         clock: &clock,
@@ -249,8 +274,10 @@ pub fn search(
     watch: Watch,
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
+    let made_from = planned.made_from.as_ref();
+    let others = prepare::others(source, &planned.plan, made_from, calibration)?;
     let wanted = ChoiceRequest {
-        plans: 1,
+        plans: 1 + others.len(),
         treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
         goal,
         calibrated: calibration.is_some(),
@@ -285,7 +312,7 @@ pub fn search(
     let plans = Plans {
         at: &planner,
         start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        others: &[],
+        others: &|plan| prepare::others(source, plan, made_from, calibration),
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;

@@ -8,6 +8,7 @@ use htc_loader::dial::Fraction;
 use htc_loader::kv::KvType;
 
 use crate::plan::Budget;
+use crate::request::CompareArg;
 
 mod analysis;
 mod calibration;
@@ -136,10 +137,14 @@ pub struct CompileArgs {
     /// `htc eval` may touch any part of its bytes between (--fraction)
     #[arg(long, value_name = "1|2", default_value_t = 1, hide_default_value = true, hide_short_help = true, help_heading = heading::METHOD, conflicts_with = "plan", value_parser = clap::value_parser!(u8).range(1..=2))]
     pub planes: u8,
-    /// Tune the norms in so many steps when every matrix is stored, on the source's logits, as long as that gains
+    /// Tune the norms and the scales of rows in so many steps when every matrix is stored, on the source's logits, as long as that gains
     /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tune: Option<u32>,
+    /// Make and measure the next smaller and the next larger file in one type of GGUF for the report, beside an artifact in
+    /// codes [default: for quantise on, with --effort fast off; with high all from half to twice its bytes]
+    #[arg(long, value_name = "on|off", hide_short_help = true, help_heading = heading::CAREFUL)]
+    pub compare: Option<CompareArg>,
     /// Layer that `htc verify --probe` looks at first, counted from 0 [default: the depth sink, by
     /// measuring with --calibration, else two thirds of the depth]
     #[arg(

@@ -14,6 +14,7 @@ mod bench;
 mod dial;
 mod error;
 mod limit;
+mod plain;
 mod quality;
 mod request;
 mod show;
@@ -39,6 +40,7 @@ use bench::{Bench, Candidate};
 pub use dial::{DIAL_POINTS, measure_dial, measure_whole, tune_whole};
 pub use error::TrialError;
 pub use limit::{STEPS_OF_FILES, Search};
+pub use plain::measure_plain;
 pub use request::ChoiceRequest;
 pub(crate) use show::show_trials;
 use treatments::Deciding;
@@ -61,7 +63,7 @@ pub struct Chosen {
     pub choosing: usize,
     /// All candidates, in the order in which they were measured; empty where there was no choice.
     pub trials: Vec<Trial>,
-    /// How its norms were tuned; `None` where that was not asked for.
+    /// How its norms and rows were tuned; `None` where that was not asked for.
     pub tuning: Option<Tuning>,
     /// The same of the bases of an elastic artifact, before that.
     pub tuning_of_bases: Option<Tuning>,
@@ -90,8 +92,8 @@ pub struct Plans<'a> {
     pub at: &'a dyn Fn(Option<f64>) -> Result<Plan, PlanError>,
     /// The ratio that is expected to hold the limit, where one is.
     pub start: Option<f64>,
-    /// Plans that are tried beside the one that was asked for.
-    pub others: &'a [Plan],
+    /// Plans of the size of one, that are tried beside it.
+    pub others: &'a dyn Fn(&Plan) -> Result<Vec<Plan>, PlanError>,
 }
 
 /// Makes the artifact that is wanted: of the treatments the one that measures best, of the ratios the
@@ -199,8 +201,8 @@ fn decide(
     let (planner, limit) = (plans.at, wanted.goal.limit);
     if limit.is_none() {
         let mut best = bench.best_treatment(&planner(None)?, wanted, deciding)?;
-        for other in plans.others {
-            let found = bench.measure(other, best.treatment, &deciding.all)?;
+        for other in (plans.others)(&best.plan)? {
+            let found = bench.measure(&other, best.treatment, &deciding.all)?;
             best = bench.better(best, found);
         }
         return Ok(best);
@@ -215,7 +217,18 @@ fn decide(
         Err(_) => (1.0, planner(Some(1.0))?),
     };
     let best = bench.best_treatment(&plan, wanted, deciding)?;
-    bench.smallest(planner, best, ratio, limit, &deciding.all)
+    let mut best = bench.smallest(planner, best, ratio, limit, &deciding.all)?;
+    for other in (plans.others)(&best.plan)? {
+        let found = bench.measure(&other, best.treatment, &deciding.all)?;
+        best = match limit.holds(&found.distance) {
+            true => bench.better(best, found),
+            false => {
+                bench.discard(&found);
+                best
+            }
+        };
+    }
+    Ok(best)
 }
 
 /// What is said of a limit that does not hold where nothing was decided.

@@ -112,7 +112,11 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         1 => 1.0,
         many => 0.5 * (many + 1) as f64,
     };
-    let times = times + 0.5 * points as f64;
+    let compared = match &options.planning {
+        Planning::Make { request, .. } => options.goal.compared(request.method, request.effort),
+        Planning::File(_) => 0,
+    };
+    let times = times + 0.5 * (points + compared) as f64;
     let units = plan.units().iter().map(|unit| {
         let reads = place(source, unit).is_some();
         (unit, reads && calibration.is_some())
@@ -140,7 +144,7 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             }
             false => 0.0,
         },
-        factorise: (candidates as f64 + refinements) * speed.seconds(units, threads),
+        factorise: ((candidates + compared) as f64 + refinements) * speed.seconds(units, threads),
         measure: held_out.map_or(0.0, |windows| {
             // The source and the candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);

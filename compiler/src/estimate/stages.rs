@@ -254,11 +254,13 @@ pub(crate) fn before(
     options: &CompileOptions,
     speed: Speed,
 ) -> Option<StageSeconds> {
-    let (effort, codes, rotates, steps) = match &options.planning {
+    let (effort, codes, rotates, steps, compared) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
             let rotates = rotates(request);
-            (request.effort.work(), request.codes, rotates, steps)
+            let compared = options.goal.compared(request.method, request.effort);
+            let work = request.effort.work();
+            (work, request.codes, rotates, steps, compared as f64)
         }
         _ => return None,
     };
@@ -285,12 +287,12 @@ pub(crate) fn before(
         false => SEARCHED,
     };
     // Half as much as is calibrated on is held out at most, of which half decides.
-    let held_out = (candidates + 1.0) * 0.5 * tokens as f64 / 2.0;
+    let held_out = (candidates + 1.0 + compared) * 0.5 * tokens as f64 / 2.0;
     let measure = forward_seconds(source, held_out as usize, threads, true);
     Some(StageSeconds {
         calibrate: calibration(work, speed),
         plan: curves(source, (effort, codes, rotates), speed, threads),
-        factorise: candidates * once,
+        factorise: (candidates + compared) * once,
         measure: 2.0 * measure.unwrap_or(0.0),
         tune: tunings(options) * tuning(source, steps, speed, threads),
     })

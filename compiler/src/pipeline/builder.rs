@@ -10,9 +10,10 @@ use super::{CompileError, compile, forecast, open};
 use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
-    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompileOptions,
-    DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, LowRankArg, Method, OrderArg,
-    Planning, Preset, RotationArg, ShrinkageArg, SinkProtection, Target, TextSource, Wishes,
+    Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompareArg,
+    CompileOptions, DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, LowRankArg, Method,
+    OrderArg, Planning, Preset, RotationArg, ShrinkageArg, SinkProtection, Target, TextSource,
+    Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -328,10 +329,17 @@ impl Compiler {
         self
     }
 
-    /// Tunes norms in so many steps when every matrix is stored, as long as that gains on held-out text; by default
+    /// Tunes norms and scales of rows in so many steps when every matrix is stored, as long as that gains on held-out text; by default
     /// where matrices become codes.
     pub fn tune(mut self, steps: usize) -> Self {
         self.goal.tune = Some(steps);
+        self
+    }
+
+    /// Makes files in one type of GGUF and measures them beside an artifact in codes, for the report; by default those
+    /// next to it in size, unless the effort is fast.
+    pub fn compare(mut self, compare: CompareArg) -> Self {
+        self.goal.compare = Some(compare);
         self
     }
 

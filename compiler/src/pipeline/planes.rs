@@ -163,7 +163,7 @@ impl Elastic {
         let plans = Plans {
             at: &planner,
             start: None,
-            others: &prepared.others,
+            others: &|plan| prepared.others(plan),
         };
         let mut chosen = clock.during(Stage::Factorise, || {
             choose::choose(inputs, plans, wanted, work, clock, watch)

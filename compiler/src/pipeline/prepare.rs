@@ -59,8 +59,6 @@ pub(super) struct Prepared {
     pub free: Option<u64>,
     /// What the plan was made from; a plan of a file was not made.
     made_from: Option<MadeFrom>,
-    /// Other plans that are tried.
-    pub others: Vec<Plan>,
     /// The ratio that is expected to hold the limit.
     pub start: Option<f64>,
 }
@@ -91,6 +89,16 @@ impl Prepared {
         Ok(found.transpose()?.flatten())
     }
 
+    /// Plans that give every matrix the same type of GGUF, to be seen beside what was chosen.
+    pub fn compared(&self, plan: &Plan, bytes: u64) -> Result<Vec<Plan>, PlanError> {
+        let (source, calibration) = (&self.source, self.calibration.as_ref());
+        let request = plan.request();
+        let most = self.wanted.goal.compared(request.method, request.effort);
+        let made_from = self.made_from.as_ref().filter(|_| most > 0);
+        let plain = made_from.map(|found| found.plain((plan, bytes, most), source, calibration));
+        Ok(plain.transpose()?.unwrap_or_default())
+    }
+
     /// Bytes of the file at a ratio.
     pub fn size_at(&self, ratio: f64) -> Result<u64, PlanError> {
         let (source, calibration) = (&self.source, self.calibration.as_ref());
@@ -98,6 +106,12 @@ impl Prepared {
             Some(made_from) => made_from.size_at(ratio, source, calibration),
             None => Ok((ratio * source.size() as f64) as u64),
         }
+    }
+
+    /// What is tried beside a plan.
+    pub fn others(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
+        let (made_from, calibration) = (self.made_from.as_ref(), self.calibration.as_ref());
+        others(&self.source, plan, made_from, calibration)
     }
 
     /// The plan, or that of another ratio.
@@ -123,23 +137,15 @@ pub(super) fn start(
     made_from?.expected(source, calibration, limit)
 }
 
-/// What is tried beside a plan whose types were chosen for a file's size: the one that gives every matrix the same type,
-/// and where it has factors the one without.
+/// What is tried beside a plan whose types were chosen for a file's size.
 pub(super) fn others(
     source: &ModelFile,
     plan: &Plan,
     made_from: Option<&MadeFrom>,
     calibration: Option<&Calibration>,
 ) -> Result<Vec<Plan>, PlanError> {
-    let Some(made_from) = made_from else {
-        return Ok(Vec::new());
-    };
-    let uniform = made_from.uniform(source, calibration)?;
-    let codes_alone = made_from.codes_alone(plan, source, calibration)?;
-    let others = uniform.into_iter().chain(codes_alone);
-    Ok(others
-        .filter(|other| other.units() != plan.units())
-        .collect())
+    let others = made_from.map(|found| found.beside(plan, source, calibration));
+    Ok(others.transpose()?.unwrap_or_default())
 }
 
 /// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
@@ -244,10 +250,7 @@ pub(super) fn prepare(
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let limit = options.goal.limit;
-    let others = match limit.is_none() {
-        true => others(&source, &plan, made_from.as_ref(), calibration.as_ref())?,
-        false => Vec::new(),
-    };
+    let others = others(&source, &plan, made_from.as_ref(), calibration.as_ref())?;
     let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
@@ -344,7 +347,6 @@ pub(super) fn prepare(
         estimate,
         free,
         made_from,
-        others,
         start,
     })
 }

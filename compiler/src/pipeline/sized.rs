@@ -95,12 +95,32 @@ impl MadeFrom {
         Ok((ratio * whole as f64) as u64)
     }
 
-    /// Of the plans that give every matrix the same type the one that is expected to lose least, of those whose
-    /// files are no larger than what was asked for; `None` where there is none, or no size was asked for.
+    /// What is tried beside a plan whose types were chosen for a file's size: the plan that gives every matrix the same
+    /// type, and where it has factors the one without.
     ///
     /// # Errors
     /// [`PlanError`].
-    pub(super) fn uniform(
+    pub(super) fn beside(
+        &self,
+        plan: &Plan,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Vec<Plan>, PlanError> {
+        let of_size = MadeFrom {
+            request: plan.request().clone(),
+            ..self.clone()
+        };
+        let uniform = of_size.uniform(source, calibration)?;
+        let codes_alone = of_size.codes_alone(plan, source, calibration)?;
+        let others = uniform.into_iter().chain(codes_alone);
+        Ok(others
+            .filter(|other| other.units() != plan.units())
+            .collect())
+    }
+
+    /// Of the plans that give every matrix the same type the one that is expected to lose least, of those whose
+    /// files are no larger than what was asked for; `None` where there is none, or no size was asked for.
+    fn uniform(
         &self,
         source: &ModelFile,
         calibration: Option<&Calibration>,
@@ -127,10 +147,7 @@ impl MadeFrom {
     }
 
     /// Where a plan has factors, the one without: what factors lose together is surer measured than added up.
-    ///
-    /// # Errors
-    /// [`PlanError`].
-    pub(super) fn codes_alone(
+    fn codes_alone(
         &self,
         plan: &Plan,
         source: &ModelFile,
@@ -149,6 +166,50 @@ impl MadeFrom {
             Err(PlanError::FileTooSmall { .. }) => Ok(None),
             made => made.map(Some),
         }
+    }
+
+    /// Of the plans that give every matrix the same type of GGUF those whose files are next to `bytes`, so many at most: a
+    /// smaller one, a larger one, and so on, from half to twice of it. The plan itself is not among them.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub(super) fn plain(
+        &self,
+        (plan, bytes, most): (&Plan, u64, usize),
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> Result<Vec<Plan>, PlanError> {
+        let Some(file) = &self.file else {
+            return Ok(Vec::new());
+        };
+        let (mut smaller, mut larger) = (Vec::new(), Vec::new());
+        for &dtype in BlockFit::TYPES {
+            let (hyper, request) = (&source.hyper, plan.request().clone());
+            let made = plan::plain(hyper, request, OfSource(source), dtype)?;
+            let Some(plain) = made.filter(|plain| plain.units() != plan.units()) else {
+                continue;
+            };
+            match file.length(&plain, source, calibration)? {
+                length if length < bytes / 2 || length / 2 > bytes => {}
+                length if length <= bytes => smaller.push((bytes - length, plain)),
+                length => larger.push((length - bytes, plain)),
+            }
+        }
+        let next = |mut plans: Vec<(u64, Plan)>| {
+            plans.sort_by_key(|(distance, _)| *distance);
+            plans.into_iter().map(|(_, plan)| plan)
+        };
+        let (mut smaller, mut larger) = (next(smaller), next(larger));
+        let mut found = Vec::new();
+        while found.len() < most {
+            let before = found.len();
+            found.extend(smaller.next());
+            found.extend(larger.next().filter(|_| found.len() < most));
+            if found.len() == before {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// What each matrix of a plan was expected to lose, and what files of one type throughout would; `None` where

@@ -44,7 +44,7 @@ pub use error::PlanError;
 pub use evidence::{Branches, Curve, Evidence, Point, SharedCurve, SharedPoint};
 pub use form::{Form, StoredForm};
 pub(crate) use kind::MAX_ASPECT;
-pub use quantise::{losses, matrices, unbeaten_of, uniform};
+pub use quantise::{losses, matrices, plain, unbeaten_of, uniform};
 pub use refine::{Refinement, refinable, refinements};
 pub use sources::{OfSource, SourceTypes};
 pub(crate) use unit::label;

@@ -5,6 +5,7 @@
 //! [knapsack](super::knapsack) with one item for each matrix. Where slots that read the same may share a basis
 //! ([`SharedCurve`]), they are one item: the sums of what each may have alone, and what they may share.
 
+use htc_formats::DType;
 use htc_formats::model::{HyperParameters, MatrixId, Slot};
 
 use super::form::Form;
@@ -255,6 +256,38 @@ pub fn uniform(
     let mut plan = super::checked(hyper, request, units, Vec::new(), &source_type)?;
     plan.expected_loss = Some(lost);
     Ok(Some((plan, lost)))
+}
+
+/// The plan that stores every matrix in a type of blocks, whatever is known of it; matrices that would not be smaller, or
+/// whose rows are no whole blocks of it, stay as in the source. `None` where all do.
+///
+/// # Errors
+/// [`PlanError::Inconsistent`].
+pub fn plain(
+    hyper: &HyperParameters,
+    request: Request,
+    source_type: impl SourceTypes,
+    weight: DType,
+) -> Result<Option<Plan>, PlanError> {
+    let units = matrices(hyper, &source_type).into_iter().map(|member| {
+        let members = vec![member];
+        let dense = Form::Dense { weight };
+        let fits = weight.row_bytes(member.cols).is_some();
+        let form = match fits && dense.bytes(&members) < Form::Kept.bytes(&members) {
+            true => dense,
+            false => Form::Kept,
+        };
+        UnitPlan {
+            members,
+            form,
+            notes: Vec::new(),
+        }
+    });
+    let units: Vec<UnitPlan> = units.collect();
+    if units.iter().all(|unit| unit.form == Form::Kept) {
+        return Ok(None);
+    }
+    super::checked(hyper, request, units, Vec::new(), &source_type).map(Some)
 }
 
 /// Whether all of a matrix is in this type or code.

@@ -1,5 +1,6 @@
 //! What a compilation did, for programs (JSON) and for people (a page of text).
 
+mod beside;
 mod calibrated;
 mod forecast;
 mod foreseen;
@@ -22,6 +23,7 @@ use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
 use crate::tune::Tuning;
 
+pub use beside::FileBeside;
 pub use calibrated::{Calibrated, HeadError, OutputError};
 pub use forecast::{Forecast, seconds_for_people};
 pub use foreseen::{Foreseen, ForeseenMatrix, PlainFile};
@@ -58,10 +60,14 @@ pub struct Report {
     /// Candidates among which the artifact was chosen; absent where there was no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
+    /// Files in one type of about its bytes, measured on the windows that its quality was, from the smallest on; absent
+    /// where none were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<FileBeside>,
     /// What codes were expected to lose; absent where none were chosen by that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreseen: Option<Foreseen>,
-    /// How its norms were tuned; absent where that was not asked for.
+    /// How its norms and rows were tuned; absent where that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Tuning>,
     /// The same of the bases of an elastic artifact alone, in front of that; absent where there are none.
@@ -124,6 +130,8 @@ pub struct Made<'a> {
     pub calibration: Option<Calibrated>,
     /// The artifact.
     pub chosen: Chosen,
+    /// What was measured on files in one type.
+    pub plain: Vec<Trial>,
     /// What was expected.
     pub estimate: Estimate,
     /// What codes were expected to lose.
@@ -168,6 +176,7 @@ impl Report {
             digest,
             calibration,
             chosen,
+            plain,
             estimate,
             foreseen,
             clock,
@@ -196,6 +205,7 @@ impl Report {
             quality,
             limit: chosen.limit,
             trials: chosen.trials,
+            beside: FileBeside::of(plain),
             foreseen,
             tuning: chosen.tuning,
             tuning_of_bases: chosen.tuning_of_bases,
@@ -261,6 +271,11 @@ impl fmt::Display for Report {
             }
             if let Some(quality) = &self.quality {
                 writeln!(f, "{quality}")?;
+            }
+            let mut head = "beside";
+            for file in &self.beside {
+                writeln!(f, "  {head:<10}  {file}")?;
+                head = "";
             }
             for line in dial_lines(&self.dial) {
                 writeln!(f, "  {line}")?;

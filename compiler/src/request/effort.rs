@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use htc_formats::block::BlockFit;
+
 use super::DEFAULT_TOKENS;
+use super::goal::NEIGHBOURS;
 
 /// How much work goes into how close an artifact is: [`Effort::work`] says what each sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +32,10 @@ pub struct Work {
     pub sweeps: usize,
     /// Rows of a matrix that are coded to find out what it loses in a type, at most.
     pub sampled_rows: usize,
-    /// Steps in which norms are tuned beside codes.
+    /// Steps in which norms and scales of rows are tuned beside codes.
     pub tune_steps: usize,
+    /// Files in one type that are measured beside an artifact in codes, at most.
+    pub compared: usize,
 }
 
 impl Effort {
@@ -55,6 +60,7 @@ impl Effort {
                 sweeps: 0,
                 sampled_rows: 64,
                 tune_steps: 0,
+                compared: 0,
             },
             Effort::Normal => Work {
                 calibration_tokens: DEFAULT_TOKENS,
@@ -62,6 +68,7 @@ impl Effort {
                 sweeps: 2,
                 sampled_rows: 128,
                 tune_steps: 20,
+                compared: NEIGHBOURS,
             },
             Effort::High => Work {
                 calibration_tokens: 4 * DEFAULT_TOKENS,
@@ -69,6 +76,7 @@ impl Effort {
                 sweeps: 8,
                 sampled_rows: 512,
                 tune_steps: 120,
+                compared: BlockFit::TYPES.len(),
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Effort, Method, Wishes};
+use super::{CompareArg, Effort, Method, Wishes};
 
 /// What the artifact may lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,6 +96,9 @@ impl FromStr for Preset {
     }
 }
 
+/// The next smaller and the next larger file.
+pub(super) const NEIGHBOURS: usize = 2;
+
 /// What is to be reached by measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -104,17 +107,29 @@ pub struct Goal {
     pub limit: Limit,
     /// Takes a gauge that was asked for even where it measures worse than none.
     pub keep_gauge: bool,
-    /// Steps in which norms are tuned when every matrix is stored; see [`Goal::tune_steps`].
+    /// Steps in which norms and scales of rows are tuned when every matrix is stored; see [`Goal::tune_steps`].
     pub tune: Option<usize>,
+    /// Whether files in one type are measured beside it; see [`Goal::compared`].
+    pub compare: Option<CompareArg>,
 }
 
 impl Goal {
-    /// Steps in which norms are tuned: as asked for, else by the effort beside codes and none beside factors.
+    /// Steps in which norms and scales of rows are tuned: as asked for, else by the effort beside codes and none beside factors.
     pub fn tune_steps(&self, method: Method, effort: Effort) -> usize {
         self.tune.unwrap_or(match method {
             Method::Quantise => effort.work().tune_steps,
             Method::PerSlot | Method::SharedBasis => 0,
         })
+    }
+
+    /// Files in one type that are measured beside the artifact at most: by the effort beside codes, unless it says
+    /// otherwise, and none beside factors.
+    pub fn compared(&self, method: Method, effort: Effort) -> usize {
+        match (method, self.compare) {
+            (Method::PerSlot | Method::SharedBasis, _) | (_, Some(CompareArg::Off)) => 0,
+            (Method::Quantise, None) => effort.work().compared,
+            (Method::Quantise, Some(CompareArg::On)) => effort.work().compared.max(NEIGHBOURS),
+        }
     }
 
     /// This, or the [balanced preset](Preset::Balanced) where a method that shares out the bytes of files is

@@ -68,6 +68,15 @@ switch! {
 }
 
 switch! {
+    /// Whether files in one type of GGUF are made and measured beside an artifact in codes, for its report.
+    CompareArg: "the comparison",
+    /// Some of about its size are.
+    On,
+    /// What they lose is foreseen alone.
+    Off
+}
+
+switch! {
     /// Whether [`Method::Quantise`](super::Method::Quantise) rotates the columns of matrices band by band before it stores
     /// them in bands, and with them what they are multiplied with, so that no number stands out.
     #[derive(Default)]

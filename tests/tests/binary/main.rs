@@ -9,6 +9,7 @@
 
 mod analyse;
 mod bad_input;
+mod beside;
 mod budgets;
 mod calibrate;
 mod chat;

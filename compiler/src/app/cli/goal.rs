@@ -73,6 +73,7 @@ impl GoalArgs {
             },
             keep_gauge: treatment.keep_gauge,
             tune: None,
+            compare: None,
         }
     }
 }

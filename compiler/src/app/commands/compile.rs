@@ -34,6 +34,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
     }
     let goal = Goal {
         tune: args.tune.map(|steps| steps as usize),
+        compare: args.compare,
         ..args.goal.goal(&args.treatment)
     };
     if let Some(option) = args.goal.first_given()

@@ -12,8 +12,11 @@ use super::{Drawing, FINE, PlotError, WIDTH, extent};
 /// Where the field begins, in units of the page.
 const LEFT: i32 = 52;
 
-/// Height of a row.
-const ROW: i32 = 27;
+/// Height of a row that a name fits into.
+pub const ROW: i32 = 27;
+
+/// Rows that are lower have no names of their own.
+const NAMED: i32 = 12;
 
 /// Fields with more columns have no room for numbers.
 const NUMBERED: usize = 12;
@@ -31,10 +34,15 @@ pub struct Heat {
     pub columns: Vec<String>,
     /// Names of the rows, with a number for each column where there is one.
     pub rows: Vec<(String, Vec<Option<f64>>)>,
+    /// Height of a row, [`ROW`] mostly.
+    pub height: i32,
+    /// The numbers of the faintest and the strongest colour, where they are not the smallest and the largest.
+    pub range: Option<[f64; 2]>,
 }
 
 impl Heat {
-    fn values(&self) -> impl Iterator<Item = f64> {
+    /// All numbers.
+    pub fn values(&self) -> impl Iterator<Item = f64> {
         let all = self.rows.iter().flat_map(|(_, row)| row.iter());
         all.flatten().copied()
     }
@@ -79,10 +87,10 @@ impl Heat {
         let edge =
             |column: usize| LEFT * FINE + (field * column as f64 / count as f64).round() as i32;
         let gap = if count <= 40 { FINE } else { 0 };
-        let top = (26 + i32::try_from(row).unwrap_or(0) * ROW) * FINE;
+        let top = (26 + i32::try_from(row).unwrap_or(0) * self.height) * FINE;
         [
             (edge(column), top),
-            (edge(column + 1) - gap, top + ROW * FINE - FINE),
+            (edge(column + 1) - gap, top + (self.height - 1) * FINE),
         ]
     }
 
@@ -99,7 +107,7 @@ impl Heat {
             self.across,
         );
         let rows = i32::try_from(self.rows.len()).unwrap_or(i32::MAX).min(1000);
-        let height = rows * ROW + 48;
+        let height = rows * self.height + 48;
         draw(&self.title, description, (WIDTH, height), |canvas| {
             self.on(canvas, height)
         })
@@ -111,6 +119,7 @@ impl Heat {
         let finite = || self.values().filter(|v| v.is_finite());
         let low = finite().fold(f64::INFINITY, f64::min);
         let high = finite().fold(f64::NEG_INFINITY, f64::max);
+        let [low, high] = self.range.unwrap_or([low, high]);
         let part = |value: f64| {
             let (from, to) = (scale.fraction(low), scale.fraction(high));
             match to > from {
@@ -124,10 +133,13 @@ impl Heat {
         let count = self.columns.len().max(1);
         for (row, (name, values)) in self.rows.iter().take(1000).enumerate() {
             let [(_, top), _] = self.cell(row, 0);
-            let middle = top + ROW * FINE / 2;
+            let middle = top + self.height * FINE / 2;
             let style = text(Colour::Ink, 0.95, HPos::Right, VPos::Center);
-            let label = Text::new(shortened(name, 8), ((LEFT - 7) * FINE, middle), style);
-            canvas.draw(&label).map_err(of)?;
+            // Of low rows one in several has its name.
+            if row % usize::try_from((NAMED + self.height - 1) / self.height).unwrap_or(1) == 0 {
+                let label = Text::new(shortened(name, 8), ((LEFT - 7) * FINE, middle), style);
+                canvas.draw(&label).map_err(of)?;
+            }
             for (column, value) in values.iter().enumerate().take(count) {
                 let corners @ [(left, _), (right, _)] = self.cell(row, column);
                 let Some(value) = value.filter(|v| v.is_finite()) else {
@@ -138,7 +150,7 @@ impl Heat {
                 let amount = part(value);
                 let cell = Rectangle::new(corners, Colour::Amount(amount).fill());
                 canvas.draw(&cell).map_err(of)?;
-                if count <= NUMBERED {
+                if count <= NUMBERED && self.height >= ROW {
                     let colour = if amount < 0.55 {
                         Colour::Ink
                     } else {

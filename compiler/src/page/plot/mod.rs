@@ -11,7 +11,7 @@ mod svg;
 mod xy;
 
 pub use bars::{Bars, Group};
-pub use heat::Heat;
+pub use heat::{Heat, ROW};
 pub use scale::{Axis, Kind};
 pub use svg::Colour;
 pub use xy::{Band, Marker, Point, Series, Xy};

@@ -116,6 +116,8 @@ fn degenerate_bars_and_fields_are_drawn() {
                 across: "layer".into(),
                 columns: vec!["0".into(), "1".into()],
                 rows: rows.collect(),
+                height: ROW,
+                range: None,
             };
             on_canvas(&heat.draw().unwrap());
         }
@@ -175,6 +177,8 @@ fn tables_hold_what_plots_draw() {
         across: "layer".into(),
         columns: vec!["0".into(), "1".into()],
         rows: vec![("q".into(), vec![Some(0.25), None])],
+        height: ROW,
+        range: None,
     };
     let mut text = String::new();
     heat.table("caption", "").write(&mut text);

@@ -4,9 +4,10 @@ use htc_formats::model::{MatrixId, Slot};
 
 use super::super::html::{Block, Figure, Legend, Section};
 use super::super::number::{bytes, number, percent};
-use super::super::plot::{Axis, Colour, Heat, Kind, Marker, PlotError, Point, Series, Xy};
+use super::super::plot::{Axis, Colour, Heat, Kind, Marker, PlotError, Point, ROW, Series, Xy};
 use super::super::subject::{Given, Subject};
-use super::empty;
+use super::{bands, empty};
+use crate::measure::Evaluation;
 use crate::report::{Foreseen, Report};
 
 /// The section.
@@ -18,6 +19,9 @@ pub fn section(given: &Given) -> Result<Section, PlotError> {
     );
     for subject in &given.subjects {
         if let Some(figure) = field(given, subject)? {
+            section.blocks.push(Block::Figure(figure));
+        }
+        if let Some(figure) = bands::figure(given, subject)? {
             section.blocks.push(Block::Figure(figure));
         }
         if let Some(figure) = curve(given, subject)? {
@@ -75,6 +79,8 @@ fn field(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         across: "layer".into(),
         columns: (0..layers).map(|layer| layer.to_string()).collect(),
         rows: Slot::ALL.into_iter().map(row).collect(),
+        height: ROW,
+        range: None,
     };
     let Some((low, high)) = heat.ends() else {
         return Ok(None);
@@ -140,6 +146,16 @@ fn curve(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
             plain.collect(),
         ),
         series(
+            "one type throughout, measured",
+            (Colour::Muted, Marker::Square),
+            beside(report),
+        ),
+        series(
+            "the artifact, measured beside them",
+            (Colour::Thing(2), Marker::Square),
+            artifact(report),
+        ),
+        series(
             "candidates, expected",
             (Colour::Thing(0), Marker::Triangle),
             expected(report),
@@ -167,9 +183,35 @@ fn curve(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotError> 
         legend: Legend::Keys(xy.series.iter().map(key).collect()),
         table: xy.table(&caption, true),
         caption: format!(
-            "{caption}. Expected are the losses of all matrices added up, from some rows of each and the gradients at its outputs; measured is on the held-out windows that decided, with 95 % intervals."
+            "{caption}. Expected are the losses of all matrices added up, from some rows of each and the gradients at its outputs; measured is with 95 % intervals: candidates on the held-out windows that decided, the artifact and files in one type on those that decided nothing."
         ),
     }))
+}
+
+/// What was measured on files in one type.
+fn beside(report: &Report) -> Vec<Point> {
+    let files = report.beside.iter();
+    let found = files.filter_map(|of| found(of.dtype.to_string(), of.bytes, &of.evaluation));
+    found.collect()
+}
+
+/// What was measured on the artifact, on the same windows.
+fn artifact(report: &Report) -> Vec<Point> {
+    let quality = report.quality.as_ref();
+    let found = quality.and_then(|quality| {
+        let name = "the artifact".to_owned();
+        found(name, report.bytes.after, &quality.evaluation)
+    });
+    found.into_iter().collect()
+}
+
+fn found(name: String, bytes: u64, evaluation: &Evaluation) -> Option<Point> {
+    let distance = evaluation.reference.as_ref()?;
+    Some(Point {
+        name,
+        interval: distance.kl_interval,
+        ..Point::new(bytes as f64, distance.kl)
+    })
 }
 
 /// What candidates were expected to lose.

@@ -3,7 +3,7 @@
 use htc_formats::model::Slot;
 
 use super::super::html::{Block, Figure, Legend, Section};
-use super::super::plot::{Axis, Colour, Heat, Kind, PlotError};
+use super::super::plot::{Axis, Colour, Heat, Kind, PlotError, ROW};
 use super::super::subject::{Given, Subject};
 use super::empty;
 
@@ -62,5 +62,7 @@ fn field(subject: &Subject, name: &str, value: impl Fn(usize, Slot) -> Option<f6
         across: "layer".into(),
         columns: (0..layers).map(|layer| layer.to_string()).collect(),
         rows: Slot::ALL.into_iter().map(row).collect(),
+        height: ROW,
+        range: None,
     }
 }

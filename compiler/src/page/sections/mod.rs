@@ -1,6 +1,7 @@
 //! The sections of the page, each made from what was given, and empty where nothing was given for
 //! it.
 
+mod bands;
 mod bits;
 mod bytes;
 mod depth;

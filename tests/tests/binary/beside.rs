@@ -1,0 +1,106 @@
+//! Files in one type beside an artifact in codes: as candidates, and for its report.
+
+use htc_tests::material::words;
+use htc_tests::scratch::names_in;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{list, number, text};
+
+fn compile(scratch: &Scratch, options: &[&str]) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        scratch.file("model.gguf", TinyModel::default().bytes());
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", &model, "-o", scratch.path("out.htz"), "--force"]
+        .args([
+            "--context",
+            "32",
+            "--calibration-tokens",
+            "8192",
+            "--tune",
+            "0",
+        ])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(["--report", "json"])
+        .args(options)
+}
+
+fn types(report: &Value) -> Vec<String> {
+    let beside = report["beside"].as_array();
+    let files = beside.into_iter().flatten();
+    files.map(|file| text(file, "/type").to_owned()).collect()
+}
+
+/// A smaller and a larger one, on the windows that decided nothing; nothing of them stays, and the artifact is the same
+/// without them.
+#[test]
+fn the_next_files_in_one_type_are_measured() {
+    let scratch = Scratch::new();
+    let size = ["--file-size", "155kB"];
+    let outcome = compile(&scratch, &size).run().ok();
+    let said = outcome.stderr.clone();
+    let report = outcome.json();
+    assert_eq!(types(&report).len(), 2, "{report}");
+    let files = list(&report, "/beside");
+    let bytes = [0, 1].map(|file| number(&files[file], "/bytes"));
+    let own = number(&report, "/bytes/after");
+    assert!(bytes[0] <= own && own < bytes[1], "{bytes:?} around {own}");
+    for file in files {
+        let measured = &file["evaluation"];
+        assert!(number(measured, "/kl") > 0.0, "{file}");
+        for what in ["/chunks", "/reference_perplexity"] {
+            let of_artifact = number(&report["quality"]["evaluation"], what);
+            assert_eq!(number(measured, what), of_artifact, "{what}");
+        }
+        let name = format!("{} throughout", text(file, "/type"));
+        assert!(said.contains(&name), "{said}");
+    }
+    assert_eq!(
+        names_in(scratch.folder()),
+        ["cache", "model.gguf", "out.htz", "words.txt"]
+    );
+    let with = std::fs::read(scratch.path("out.htz")).unwrap();
+    let off = [&size[..], &["--compare", "off"]].concat();
+    let report = compile(&scratch, &off).run().json();
+    assert_eq!(types(&report), [""; 0]);
+    assert!(std::fs::read(scratch.path("out.htz")).unwrap() == with);
+}
+
+/// By the effort: none, two, or all from half to twice the bytes.
+#[test]
+fn an_effort_says_how_many() {
+    let scratch = Scratch::new();
+    let count = |effort: &str, more: &[&str]| {
+        let options = ["--file-size", "110kB", "--effort", effort];
+        types(
+            &compile(&scratch, &[&options[..], more].concat())
+                .run()
+                .json(),
+        )
+        .len()
+    };
+    assert_eq!(count("fast", &[]), 0);
+    assert_eq!(count("fast", &["--compare", "on"]), 2);
+    assert!(count("high", &[]) > 4);
+    let wrong = ["--compare", "perhaps"];
+    compile(&scratch, &wrong).run().refused(2, &["on or off"]);
+}
+
+/// A file in one type is a candidate of a search, too, and loses to codes that are shared out.
+#[test]
+fn a_search_tries_one_type_at_the_size_that_it_finds() {
+    let scratch = Scratch::new();
+    let report = compile(&scratch, &["--max-kl", "0.05"]).run().json();
+    let trials = list(&report, "/trials");
+    let uniform: Vec<&Value> = trials
+        .iter()
+        .filter(|t| t.get("uniform").is_some())
+        .collect();
+    assert_eq!(uniform.len(), 1, "{trials:?}");
+    let chosen = trials.iter().find(|trial| trial["chosen"] == true).unwrap();
+    assert!(number(uniform[0], "/bytes") <= number(chosen, "/bytes"));
+    assert!(number(chosen, "/evaluation/kl") < number(uniform[0], "/evaluation/kl"));
+}
