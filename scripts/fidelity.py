@@ -6,7 +6,7 @@
     python3 scripts/fidelity.py --show htc.json llama.cpp.json
 
 Prints a table in Markdown: bytes, what was foreseen, and on every text the KL divergence from the model in nats per
-token with its standard error over windows, the ratio of perplexities, and behind rows of llama.cpp in brackets what part
+token with its standard error over windows, the ratio of perplexities, how often the same token is likeliest, and behind rows of llama.cpp in brackets what part
 of their divergence that is at equal bytes. The texts decide nothing: what is calibrated on, and
 what chooses among candidates, comes from --calibration (the text that ships with the program unless another is given).
 
@@ -157,7 +157,7 @@ def sized(asked, folder, there):
             asked,
             *("compile", asked.model, "-o", artifact, "--method", "quantise", *asks, "--threads", asked.threads),
             *("--calibration", asked.calibration, "--cache", folder / "cache", "--context", asked.context),
-            *("--force", "--report", "json", *asked.options.split()),
+            *("--compare", "off", "--force", "--report", "json", *asked.options.split()),
         )
         report = json.loads(made.out)
         row = measured(asked, name, artifact, made, foreseen(report))
@@ -186,11 +186,11 @@ def beside(rows, name, size):
 
 
 def cell(rows, row, name):
-    """What a file loses on a text; in brackets the part of what llama.cpp's files lose in as many bytes."""
+    """What a file loses on a text, and how often both think the same token likeliest; in brackets the part of what llama.cpp's files lose in as many bytes."""
     if name not in row["texts"]:
         return ""
     found = row["texts"][name]
-    said = f"{found['kl']:.5f} ± {found['kl_stderr']:.5f}, {found['perplexity_ratio']:.4f}"
+    said = f"{found['kl']:.5f} ± {found['kl_stderr']:.5f}, {found['perplexity_ratio']:.4f}, {100 * found['top1']:.1f} %"
     if not row["name"].startswith("llama.cpp") and (peer := beside(rows, name, row["bytes"])):
         said += f" ({found['kl'] / peer:.2f})"
     return said

@@ -12,6 +12,7 @@ use htc_formats::source::ModelFile;
 use serde::{Deserialize, Serialize};
 
 use super::duration::{Speed, forward_seconds};
+use crate::math::codes::WIDEST_FIT;
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
 use crate::profile::{bound, curves};
 use crate::request::{CodeKinds, CompileOptions, Planning, Request, RotationArg, Work};
@@ -155,6 +156,17 @@ fn search(kind: Kind) -> f64 {
 /// For each column of a matrix the multiplications that feedback and sweeps take with every number.
 const FEEDBACK: f64 = 3.6;
 
+/// The same of feedback alone: bands have no sweeps, but for levels by themselves.
+const FEEDBACK_OF_BANDS: f64 = 1.6;
+
+/// For each column what feedback takes with every number, in bands or in types of GGUF.
+fn feedback(is_banded: bool) -> f64 {
+    match is_banded {
+        true => FEEDBACK_OF_BANDS,
+        false => FEEDBACK,
+    }
+}
+
 /// Multiplications for each number of a matrix that is coded with feedback.
 fn coding(cols: usize) -> f64 {
     SEARCH + FEEDBACK * cols as f64
@@ -190,7 +202,9 @@ pub fn coded(unit: &UnitPlan) -> Option<f64> {
     };
     let rotated = matches!(&unit.form, Form::Bands { codes } if codes.is_rotated());
     let members = unit.members.iter();
-    let all = members.map(|m| coded_member(m, of_number, rotated) + along_rows(m) + fit(m));
+    let feedback = feedback(is_banded);
+    let all =
+        members.map(|m| coded_member(m, (of_number, feedback), rotated) + along_rows(m) + fit(m));
     Some(all.sum())
 }
 
@@ -213,14 +227,16 @@ fn along_rows(member: &Member) -> f64 {
 /// Multiplications for the scales of columns that fit all codes.
 fn fit_of_columns(member: &Member) -> f64 {
     let (rows, cols) = (member.rows as f64, member.cols as f64);
-    2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3)
+    match member.cols > WIDEST_FIT {
+        true => 0.0,
+        false => 2.0 * rows * cols * (cols + rows_together(member)) + cols.powi(3),
+    }
 }
 
 /// The same of one matrix, and what its error takes.
-fn coded_member(member: &Member, of_number: f64, rotated: bool) -> f64 {
+fn coded_member(member: &Member, (of_number, feedback): (f64, f64), rotated: bool) -> f64 {
     let (numbers, cols) = ((member.rows * member.cols) as f64, member.cols as f64);
-    let feedback = coding(member.cols) - SEARCH;
-    numbers * (of_number + feedback + 2.0 * cols) + factor(member, rotated)
+    numbers * (of_number + (feedback + 2.0) * cols) + factor(member, rotated)
 }
 
 /// Seconds that a tuning of so many steps takes.
@@ -275,11 +291,12 @@ pub(crate) fn before(
     };
     let members = plan::matrices(&source.hyper, &OfSource(source));
     // As if each had what takes longest of what it may have.
+    let is_banded = !codes.bands().is_empty();
     let kinds = codes.bands().into_iter().map(|code| search(code.kind()));
     let longest = kinds.fold(SEARCH, f64::max);
     let coded = members
         .iter()
-        .map(|member| coded_member(member, longest, rotates));
+        .map(|member| coded_member(member, (longest, feedback(is_banded)), rotates));
     let once = speed.products(coded.sum()) / threads.max(1) as f64;
     // With the best of one type, or what a search tries.
     let candidates = match options.goal.limit.is_none() {

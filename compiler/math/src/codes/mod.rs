@@ -22,7 +22,7 @@ pub use columns::{ColumnEnergies, Columns};
 pub use levels::{Levels, Nearest};
 pub use matrix::{BandsEncodeError, encode_bands};
 pub use rows::{Carried, OutputBlock, RowFeedback};
-pub use strip::{Guide, StripCoder};
+pub use strip::{Guide, StripCoder, WIDEST_FIT};
 pub use trellis::{Start, Viterbi};
 
 /// The part of the energy of Gaussian numbers that a code loses, where they are coded alone.

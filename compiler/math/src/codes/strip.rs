@@ -28,7 +28,7 @@ const AHEAD: usize = 8;
 
 /// Columns of the widest matrix whose columns' scales are fitted to all codes: the system of equations is a square of
 /// them, and gains one percent.
-const WIDEST_FIT: usize = 4096;
+pub const WIDEST_FIT: usize = 4096;
 
 /// What errors count, and which make up for which.
 #[derive(Clone, Copy, Debug, Default)]

@@ -55,7 +55,7 @@ pub fn figure(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotEr
         },
         table,
         caption: format!(
-            "{caption}: a field for each slot, a row for each layer, and bands from left to right as the artifact has them, its most costly columns first where the model is stored in an order of its own. A vocabulary has a row for each class of tokens."
+            "{caption}: a field for each slot, a row for each layer, and bands from left to right in the order in which columns are stored. A vocabulary has a row for each class of tokens."
         ),
     }))
 }
