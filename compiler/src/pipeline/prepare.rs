@@ -292,7 +292,12 @@ pub(super) fn prepare(
         (2, false) => 2.0 * artifact_bytes as f64,
         _ => 0.0,
     };
-    let needed = at_a_time * artifact_bytes + wholes as u64;
+    // Files in one type that are measured beside it, one at a time, have twice its bytes at most.
+    let beside = match options.goal.compared(plan.request().method, plan.request().effort) {
+        0 => 0,
+        _ => 2 * artifact_bytes,
+    };
+    let needed = at_a_time * artifact_bytes + wholes as u64 + beside;
     let needed = needed.saturating_sub(Work::bytes(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
