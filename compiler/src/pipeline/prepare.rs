@@ -293,7 +293,10 @@ pub(super) fn prepare(
         _ => 0.0,
     };
     // Files in one type that are measured beside it, one at a time, have twice its bytes at most.
-    let beside = match options.goal.compared(plan.request().method, plan.request().effort) {
+    let beside = match options
+        .goal
+        .compared(plan.request().method, plan.request().effort)
+    {
         0 => 0,
         _ => 2 * artifact_bytes,
     };

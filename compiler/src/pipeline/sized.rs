@@ -59,10 +59,31 @@ impl MadeFrom {
             // Called as it was asked for.
             PlanError::FileTooSmall { smallest, .. } => PlanError::FileTooSmall {
                 budget: self.request.budget,
-                smallest,
+                smallest: self.smallest(smallest, source, calibration),
             },
             error => error,
         })
+    }
+
+    /// The smallest size that there is a plan for, from one on that is expected to be it: what is beside the matrices
+    /// depends on the plan, which there is none of below it.
+    fn smallest(
+        &self,
+        mut smallest: u64,
+        source: &ModelFile,
+        calibration: Option<&Calibration>,
+    ) -> u64 {
+        for _ in 0..TURNS {
+            let mut request = self.request.clone();
+            request.budget = Budget::FileSize(smallest);
+            match self.plan_of(request, source, calibration) {
+                Err(PlanError::FileTooSmall { smallest: more, .. }) if more > smallest => {
+                    smallest = more;
+                }
+                _ => break,
+            }
+        }
+        smallest
     }
 
     /// The plan of another ratio: of parameters, or where files are sized of the source's bytes, or those of the

@@ -153,3 +153,24 @@ fn every_architecture_is_stored_in_codes_and_executed() {
         assert!(!written.text().is_empty(), "{name}");
     }
 }
+
+/// A size that is too small is refused with one that is not.
+#[test]
+fn the_size_that_a_refusal_names_is_possible() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    for codes in ["all", "levels", "gguf"] {
+        let asked = |bytes| sized(&scratch, &model, "least.htz", bytes).args(["--codes", codes]);
+        let refused = asked(20_000).run();
+        refused.refused(2, &["the smallest possible is"]);
+        let behind = refused.stderr.split("smallest possible is ").nth(1);
+        let named = behind.and_then(|text| text.split(' ').next()).unwrap();
+        let named: u64 = named.parse().unwrap();
+        asked(named).run().ok();
+        let made = size(&scratch.path("least.htz"));
+        assert!(
+            made <= named && made + 2048 > named,
+            "{codes}: {made} of {named}"
+        );
+    }
+}
