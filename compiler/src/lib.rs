@@ -23,7 +23,7 @@
 //!    finished survives an interruption: [`mod@make`].
 //! 5. Candidates that only differ in what cannot be computed, such as the gauge or the ratio that holds a
 //!    limit, are executed on text that was held out, and the best is kept: [`choose`].
-//! 6. The norms of what was chosen are tuned on the source's logits, where that measures better: [`tune`].
+//! 6. The norms and rows of what was chosen are tuned on the source's logits, where that measures better: [`tune`].
 //! 7. The [`Report`] says what was done and what it cost.
 //!
 //! The same input with the same options gives the same bytes, on any number of threads.
@@ -85,7 +85,7 @@
 //! 12. `layout`: the artifact's tensors in their order, and its manifest
 //! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
 //! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 15. `tune`: norms by gradient descent on the source's logits, when every matrix is stored
+//! 15. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
 //! 16. `choose`: candidates, executed on text that was held out
 //! 17. `estimate`: bytes, memory and time before the work
 //! 18. `analyse`: what a model looks like to a compressor; decides nothing

@@ -37,7 +37,9 @@ use crate::layout;
 use crate::make::Inputs;
 use crate::make::work::Work;
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
-use crate::request::{BiasArg, CompileOptions, Goal, ShrinkageArg, Treatment, TreatmentRequest};
+use crate::request::{
+    BiasArg, CompareArg, CompileOptions, Goal, ShrinkageArg, Treatment, TreatmentRequest,
+};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk;
 use crate::system::memory::Peak;
@@ -51,6 +53,10 @@ pub(crate) use prepare::is_of_source;
 pub use prepare::{Planned, calibrate, open, plan};
 use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 pub use sized::MadeFrom;
+
+/// What is said where a comparison was asked for in vain.
+const NOTHING_COMPARED: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
+     GGUF for a file of about this size, and held-out windows that decide nothing";
 
 /// A compilation whose artifact has its name.
 struct Named {
@@ -124,6 +130,10 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let plain = clock.during(Stage::Factorise, || {
             choose::measure_plain(&inputs, &plain, prepared.wanted, &work, &clock, watch)
         })?;
+        let mut chosen = chosen;
+        if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
+            chosen.notes.push(NOTHING_COMPARED.to_owned());
+        }
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
         prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
@@ -275,7 +285,7 @@ pub fn search(
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
     let made_from = planned.made_from.as_ref();
-    let others = prepare::others(source, &planned.plan, made_from, calibration)?;
+    let others = prepare::others(source, &planned.plan, made_from, (calibration, goal.limit))?;
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
         treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
@@ -312,7 +322,7 @@ pub fn search(
     let plans = Plans {
         at: &planner,
         start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        others: &|plan| prepare::others(source, plan, made_from, calibration),
+        others: &|plan| prepare::others(source, plan, made_from, (calibration, goal.limit)),
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;

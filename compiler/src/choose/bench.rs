@@ -57,7 +57,7 @@ pub struct Trial {
     /// With an axiom gauge, the tail energy of all layers without it and with it, in its coordinates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<(f64, f64)>,
-    /// Steps in which its norms were tuned; absent where they are the source's.
+    /// Steps in which its norms and rows were tuned; absent where they are the source's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tuned: usize,
     /// Whether it is the artifact.

@@ -87,7 +87,7 @@ pub enum TrialError {
     /// A candidate cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// Norms cannot be tuned.
+    /// Scales cannot be tuned.
     #[error(transparent)]
     Tune(#[from] TuneError),
     /// What was measured cannot be noted down.

@@ -220,13 +220,13 @@ fn decide(
     let mut best = bench.smallest(planner, best, ratio, limit, &deciding.all)?;
     for other in (plans.others)(&best.plan)? {
         let found = bench.measure(&other, best.treatment, &deciding.all)?;
-        best = match limit.holds(&found.distance) {
-            true => bench.better(best, found),
-            false => {
-                bench.discard(&found);
-                best
-            }
+        let smaller = (found.bytes, found.distance.kl) < (best.bytes, best.distance.kl);
+        let (taken, left) = match smaller && limit.holds(&found.distance) {
+            true => (found, best),
+            false => (best, found),
         };
+        bench.discard(&left);
+        best = taken;
     }
     Ok(best)
 }

@@ -3,11 +3,12 @@
 use super::bench::Bench;
 use super::request::ChoiceRequest;
 use super::{Trial, TrialError};
-use crate::event::Watch;
-use crate::make::Inputs;
+use crate::event::{Event, Watch};
 use crate::make::work::Work;
+use crate::make::{Inputs, MakeError};
 use crate::plan::Plan;
 use crate::system::clock::StageClock;
+use crate::unit::UnitsError;
 
 /// Makes the artifacts of plans that give every matrix the same type, and measures each on the windows that what was
 /// chosen is measured on. They decide nothing, and none of them stays.
@@ -27,11 +28,24 @@ pub fn measure_plain(
     let (Some(windows), [_, ..]) = (windows, plans) else {
         return Ok(Vec::new());
     };
+    // What refinements follow is coded otherwise.
+    let inputs = &Inputs {
+        to_be_refined: false,
+        ..*inputs
+    };
     let bench = Bench::new(inputs, work, clock, watch)?;
     let treatment = wanted.treatment.resolve(wanted.calibrated)?;
     for plan in plans {
-        let found = bench.measure(plan, treatment, &windows)?;
-        bench.discard(&found);
+        match bench.measure(plan, treatment, &windows) {
+            Ok(found) => bench.discard(&found),
+            // A type that a matrix has no codes in is none to compare with.
+            Err(TrialError::Make(MakeError::Units(UnitsError::Unit { error, .. }))) => {
+                let dtype = plan.uniform_type().map(|dtype| dtype.to_string());
+                let dtype = dtype.unwrap_or_default();
+                watch.tell(Event::Note(&format!("not compared with {dtype}: {error}")));
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(bench.into_trials())
 }

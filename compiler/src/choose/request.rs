@@ -22,7 +22,7 @@ pub struct ChoiceRequest {
     pub calibrated: bool,
     /// Whether there is text to measure on.
     pub held_out: bool,
-    /// Steps that norms are tuned in; 0 for none.
+    /// Steps that norms and rows are tuned in; 0 for none.
     pub tune: usize,
 }
 

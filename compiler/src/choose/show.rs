@@ -81,7 +81,7 @@ pub(crate) fn show_trials(
             match (trial.elsewhere, trial.tuned) {
                 (true, _) => " on the texts behind the first",
                 (false, 0) => "",
-                (false, _) => " with its norms tuned",
+                (false, _) => " with its scales tuned",
             },
         )?;
     }

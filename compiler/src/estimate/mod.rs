@@ -46,7 +46,7 @@ pub(crate) struct Expected<'a> {
     pub calibration: Option<&'a Calibration>,
     /// Candidates that are made.
     pub candidates: usize,
-    /// Steps in which norms are tuned.
+    /// Steps in which norms and rows are tuned.
     pub tune: usize,
     /// Bytes of an artifact.
     pub bytes: u64,

@@ -30,7 +30,7 @@ pub struct StageSeconds {
     pub factorise: f64,
     /// Executing candidates on held-out text.
     pub measure: f64,
-    /// Tuning norms.
+    /// Tuning norms and rows.
     #[serde(default)]
     pub tune: f64,
 }

@@ -163,7 +163,11 @@ impl Elastic {
         let plans = Plans {
             at: &planner,
             start: None,
-            others: &|plan| prepared.others(plan),
+            // Within a limit these bases are those of which all was found to hold it.
+            others: &|plan| match self.size {
+                Size::Bytes(_) => prepared.others(plan),
+                Size::Within(_) => Ok(Vec::new()),
+            },
         };
         let mut chosen = clock.during(Stage::Factorise, || {
             choose::choose(inputs, plans, wanted, work, clock, watch)

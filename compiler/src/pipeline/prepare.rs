@@ -111,7 +111,8 @@ impl Prepared {
     /// What is tried beside a plan.
     pub fn others(&self, plan: &Plan) -> Result<Vec<Plan>, PlanError> {
         let (made_from, calibration) = (self.made_from.as_ref(), self.calibration.as_ref());
-        others(&self.source, plan, made_from, calibration)
+        let limit = self.wanted.goal.limit;
+        others(&self.source, plan, made_from, (calibration, limit))
     }
 
     /// The plan, or that of another ratio.
@@ -142,10 +143,21 @@ pub(super) fn others(
     source: &ModelFile,
     plan: &Plan,
     made_from: Option<&MadeFrom>,
-    calibration: Option<&Calibration>,
+    (calibration, limit): (Option<&Calibration>, Limit),
 ) -> Result<Vec<Plan>, PlanError> {
     let others = made_from.map(|found| found.beside(plan, source, calibration));
-    Ok(others.transpose()?.unwrap_or_default())
+    let mut others = others.transpose()?.unwrap_or_default();
+    if !limit.is_none() {
+        others
+            .iter_mut()
+            .for_each(|other| other.note(sought(limit)));
+    }
+    Ok(others)
+}
+
+/// What is said of a plan whose size was sought.
+fn sought(limit: Limit) -> String {
+    format!("its size was sought as the smallest within {limit}")
 }
 
 /// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
@@ -160,9 +172,7 @@ pub(super) fn plan_at(
         (Some(ratio), Some(made_from)) => {
             let mut made = made_from.at_ratio(ratio, source, calibration)?;
             if made.request().method == Method::Quantise {
-                made.note(format!(
-                    "its size was sought as the smallest within {limit}"
-                ));
+                made.note(sought(limit));
             }
             Ok(made)
         }
@@ -250,7 +260,8 @@ pub(super) fn prepare(
     )?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let limit = options.goal.limit;
-    let others = others(&source, &plan, made_from.as_ref(), calibration.as_ref())?;
+    let known = (calibration.as_ref(), limit);
+    let others = others(&source, &plan, made_from.as_ref(), known)?;
     let start = start(&source, made_from.as_ref(), calibration.as_ref(), limit);
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
@@ -293,11 +304,12 @@ pub(super) fn prepare(
         _ => 0.0,
     };
     // Files in one type that are measured beside it, one at a time, have twice its bytes at most.
-    let beside = match options
+    let compared = options
         .goal
-        .compared(plan.request().method, plan.request().effort)
-    {
-        0 => 0,
+        .compared(plan.request().method, plan.request().effort);
+    let beside = match (compared, measured, &made_from, options.planes) {
+        (0, ..) | (_, false, ..) | (_, _, None, _) => 0,
+        (.., 2) if limit.is_none() => (2.0 * artifact_bytes as f64 / BASES) as u64,
         _ => 2 * artifact_bytes,
     };
     let needed = at_a_time * artifact_bytes + wholes as u64 + beside;

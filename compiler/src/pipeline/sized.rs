@@ -73,12 +73,17 @@ impl MadeFrom {
         source: &ModelFile,
         calibration: Option<&Calibration>,
     ) -> u64 {
-        for _ in 0..TURNS {
+        let mut step = SLACK;
+        while step <= LARGEST_SLACK {
             let mut request = self.request.clone();
             request.budget = Budget::FileSize(smallest);
             match self.plan_of(request, source, calibration) {
-                Err(PlanError::FileTooSmall { smallest: more, .. }) if more > smallest => {
-                    smallest = more;
+                Err(PlanError::FileTooSmall { smallest: more, .. }) => {
+                    smallest = match more > smallest + SLACK {
+                        true => more,
+                        false => smallest + step,
+                    };
+                    step *= 2;
                 }
                 _ => break,
             }
@@ -133,7 +138,13 @@ impl MadeFrom {
         };
         let uniform = of_size.uniform(source, calibration)?;
         let codes_alone = of_size.codes_alone(plan, source, calibration)?;
-        let others = uniform.into_iter().chain(codes_alone);
+        let same = |codes: &Plan| {
+            uniform
+                .as_ref()
+                .is_some_and(|of| of.units() == codes.units())
+        };
+        let codes_alone = codes_alone.filter(|codes| !same(codes));
+        let others = uniform.iter().cloned().chain(codes_alone);
         Ok(others
             .filter(|other| other.units() != plan.units())
             .collect())

@@ -65,7 +65,7 @@ impl HtzWriter {
     /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
     /// of the plan may be missing, the depth sink and the numbers of the spectra may change, a quality
     /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, a
-    /// [draft](super::TuningRecord::draft) of a tuning that of the same artifact with tuned norms, and the rest
+    /// [draft](super::TuningRecord::draft) of a tuning that of the same artifact with tuned scales, and the rest
     /// of it is final.
     ///
     /// # Errors

@@ -115,7 +115,8 @@ impl Heat {
 
     fn on(&self, canvas: &Canvas, height: i32) -> Result<(), PlotError> {
         let of = PlotError::of;
-        let scale = Scale::over(self.axis.kind, self.values());
+        let range = self.range.into_iter().flatten();
+        let scale = Scale::over(self.axis.kind, self.values().chain(range));
         let finite = || self.values().filter(|v| v.is_finite());
         let low = finite().fold(f64::INFINITY, f64::min);
         let high = finite().fold(f64::NEG_INFINITY, f64::max);

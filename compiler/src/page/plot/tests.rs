@@ -214,3 +214,26 @@ fn a_table_is_no_larger_than_its_points() {
     plot.table("caption", true).write(&mut text);
     assert!(text.len() < 500_000, "{}", text.len());
 }
+
+/// Fields that share a legend have its colours, whatever of its range they have themselves.
+#[test]
+fn a_field_has_the_colours_of_its_range() {
+    let of = |value: f64, range| {
+        let heat = Heat {
+            title: "t".into(),
+            axis: Axis::new("a", Kind::Linear),
+            across: "band".into(),
+            columns: vec!["0".into()],
+            rows: vec![("q".into(), vec![Some(value)])],
+            height: 6,
+            range: Some(range),
+        };
+        heat.draw().unwrap().body
+    };
+    let has = |body: &str, colour: &str| body.contains(&format!("fill=\"var({colour})\""));
+    for (value, colour) in [(2.0, "--h0"), (5.0, "--h4"), (8.0, "--h8")] {
+        let body = of(value, [2.0, 8.0]);
+        assert!(has(&body, colour), "{value}: {body}");
+    }
+    assert!(has(&of(4.0, [2.0, 4.0]), "--h8"));
+}
