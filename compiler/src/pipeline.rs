@@ -115,7 +115,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             threads: options.threads,
         };
         watch.tell(Event::Keeping(work.kept()));
-        let chosen = match &elastic {
+        let mut chosen = match &elastic {
             Some(elastic) => elastic.make(&prepared, &inputs, (&work, &clock), watch)?,
             None => clock.during(Stage::Factorise, || {
                 let plans = Plans {
@@ -130,7 +130,6 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         let plain = clock.during(Stage::Factorise, || {
             choose::measure_plain(&inputs, &plain, prepared.wanted, &work, &clock, watch)
         })?;
-        let mut chosen = chosen;
         if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
             chosen.notes.push(NOTHING_COMPARED.to_owned());
         }
@@ -285,7 +284,7 @@ pub fn search(
 ) -> Result<Chosen, CompileError> {
     let calibration = planned.calibration.as_ref();
     let made_from = planned.made_from.as_ref();
-    let others = prepare::others(source, &planned.plan, made_from, (calibration, goal.limit))?;
+    let others = sized::others(source, &planned.plan, made_from, (calibration, goal.limit))?;
     let wanted = ChoiceRequest {
         plans: 1 + others.len(),
         treatment: prepare::treatment_of(&planned.plan, TreatmentRequest::default())?,
@@ -322,7 +321,7 @@ pub fn search(
     let plans = Plans {
         at: &planner,
         start: prepare::start(source, planned.made_from.as_ref(), calibration, goal.limit),
-        others: &|plan| prepare::others(source, plan, made_from, (calibration, goal.limit)),
+        others: &|plan| sized::others(source, plan, made_from, (calibration, goal.limit)),
     };
     let chosen = choose::choose(&inputs, plans, wanted, &work, &clock, watch);
     let mut chosen = or_kept(work, chosen.map_err(CompileError::from), watch)?;

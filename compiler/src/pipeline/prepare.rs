@@ -12,7 +12,7 @@ use htc_loader::Model;
 
 use super::CompileError;
 use super::order;
-use super::sized::{FileParts, MadeFrom, is_of_file};
+use super::sized::{FileParts, MadeFrom, is_of_file, others, sought};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
 use crate::estimate::duration::Speed;
@@ -136,28 +136,6 @@ pub(super) fn start(
     limit: Limit,
 ) -> Option<f64> {
     made_from?.expected(source, calibration, limit)
-}
-
-/// What is tried beside a plan whose types were chosen for a file's size.
-pub(super) fn others(
-    source: &ModelFile,
-    plan: &Plan,
-    made_from: Option<&MadeFrom>,
-    (calibration, limit): (Option<&Calibration>, Limit),
-) -> Result<Vec<Plan>, PlanError> {
-    let others = made_from.map(|found| found.beside(plan, source, calibration));
-    let mut others = others.transpose()?.unwrap_or_default();
-    if !limit.is_none() {
-        others
-            .iter_mut()
-            .for_each(|other| other.note(sought(limit)));
-    }
-    Ok(others)
-}
-
-/// What is said of a plan whose size was sought.
-fn sought(limit: Limit) -> String {
-    format!("its size was sought as the smallest within {limit}")
 }
 
 /// A plan, or for a limit that of another ratio, where it was made and not taken from a file.
@@ -292,28 +270,13 @@ pub(super) fn prepare(
     );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
     let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
-    let free = disk::free(disk::folder_of(&options.output));
-    // The best candidate so far and the next; what an earlier run left is there already. An artifact
-    // that is replaced stays until the new one is complete.
+    // What an earlier run left is there already.
     let candidates = wanted.candidates();
-    let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2) as u64;
-    // Of an elastic artifact the bases are there, and all of it, not tuned and tuned.
-    let wholes = match (options.planes, limit.is_none()) {
-        (2, true) => 2.0 * artifact_bytes as f64 / BASES,
-        (2, false) => 2.0 * artifact_bytes as f64,
-        _ => 0.0,
-    };
-    // Files in one type that are measured beside it, one at a time, have twice its bytes at most.
-    let compared = options
-        .goal
-        .compared(plan.request().method, plan.request().effort);
-    let beside = match (compared, measured, &made_from, options.planes) {
-        (0, ..) | (_, false, ..) | (_, _, None, _) => 0,
-        (.., 2) if limit.is_none() => (2.0 * artifact_bytes as f64 / BASES) as u64,
-        _ => 2 * artifact_bytes,
-    };
-    let needed = at_a_time * artifact_bytes + wholes as u64 + beside;
+    let compares = measured && made_from.is_some();
+    let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
+    let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
     let needed = needed.saturating_sub(Work::bytes(&options.output));
+    let free = disk::free(disk::folder_of(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
         return Err(CompileError::NoSpace {
             path: options.output.clone(),
@@ -369,6 +332,33 @@ pub(super) fn prepare(
         made_from,
         start,
     })
+}
+
+/// Bytes that candidates, so many at a time, and files that the artifact is compared with take on the disk at most. An
+/// artifact that is replaced stays until the new one is complete.
+fn room(
+    options: &CompileOptions,
+    plan: &Plan,
+    artifact: u64,
+    (at_a_time, compares): (usize, bool),
+) -> u64 {
+    let (request, sought) = (plan.request(), !options.goal.limit.is_none());
+    let is_elastic = options.planes == 2;
+    // Of an elastic artifact of a size the plan is of the bases.
+    let whole = match is_elastic && !sought {
+        true => (artifact as f64 / BASES) as u64,
+        false => artifact,
+    };
+    // Its bases are there, and all of it, not tuned and tuned.
+    let wholes = if is_elastic { 2 * whole } else { 0 };
+    let compared = options.goal.compared(request.method, request.effort);
+    // One at a time, of twice its bytes at most.
+    let beside = if compares && compared > 0 {
+        2 * whole
+    } else {
+        0
+    };
+    at_a_time as u64 * artifact + wholes + beside
 }
 
 /// A plan, and what was found out for it.

@@ -360,6 +360,28 @@ impl MadeFrom {
     }
 }
 
+/// What is tried beside a plan whose types were chosen for a file's size.
+pub(super) fn others(
+    source: &ModelFile,
+    plan: &Plan,
+    made_from: Option<&MadeFrom>,
+    (calibration, limit): (Option<&Calibration>, Limit),
+) -> Result<Vec<Plan>, PlanError> {
+    let others = made_from.map(|found| found.beside(plan, source, calibration));
+    let mut others = others.transpose()?.unwrap_or_default();
+    if !limit.is_none() {
+        others
+            .iter_mut()
+            .for_each(|other| other.note(sought(limit)));
+    }
+    Ok(others)
+}
+
+/// What is said of a plan whose size was sought.
+pub(super) fn sought(limit: Limit) -> String {
+    format!("its size was sought as the smallest within {limit}")
+}
+
 /// The largest that was found of no more than `total` bytes, of what is made where so many bytes are left for what is beside
 /// the matrices: that depends on the plan, which depends on it. `None` where each was too large.
 fn fitted<T>(

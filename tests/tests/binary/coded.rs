@@ -52,6 +52,13 @@ fn divergence(scratch: &Scratch, artifact: &Path, reference: &Path) -> f64 {
     number(&measured, "/kl")
 }
 
+/// The largest difference that the processor's kernels make to the logits.
+fn of_kernels(path: &Path) -> f64 {
+    let file = ModelFile::open(path).unwrap();
+    let found = logits(&file, Cpu::with_threads(2).unwrap());
+    largest_difference(&found, &logits(&file, Reference))
+}
+
 fn logits<B: Backend>(file: &ModelFile, mut backend: B) -> Vec<f32> {
     let tokens = [1, 5, 9, 3, 7, 11, 2, 8];
     let model = Model::load(file.clone(), &mut backend).unwrap();
@@ -92,9 +99,7 @@ fn a_head_of_its_own_is_in_codes() {
             .iter()
             .filter_map(|t| t.codes.as_ref());
         assert!(codes.any(|codes| codes.has(Kind::Trellis)));
-        let file = ModelFile::open(&path).unwrap();
-        let found = logits(&file, Cpu::with_threads(2).unwrap());
-        let difference = largest_difference(&found, &logits(&file, Reference));
+        let difference = of_kernels(&path);
         // Activations in eight bits, in a model of few numbers.
         assert!(difference < 0.15, "{difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
@@ -141,9 +146,7 @@ fn every_architecture_is_stored_in_codes_and_executed() {
         let tensors = Artifact::open(&path).manifest.tensors;
         let coded = tensors.iter().filter(|t| t.codes.is_some()).count();
         assert!(coded > 6, "{name}: {coded} matrices");
-        let file = ModelFile::open(&path).unwrap();
-        let found = logits(&file, Cpu::with_threads(2).unwrap());
-        let difference = largest_difference(&found, &logits(&file, Reference));
+        let difference = of_kernels(&path);
         assert!(difference < 0.25, "{name}: {difference:.2e}");
         let kl = divergence(&scratch, &path, &model);
         println!("{name}: {coded} in codes, KL {kl:.4}, {difference:.4} from the reference");

@@ -11,22 +11,15 @@ use htc_formats::bands::Kind;
 use htc_formats::model::MatrixId;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::words;
-use htc_tests::{Htc, Scratch, TinyModel, htc};
+use htc_tests::{Htc, Scratch, htc};
+
+use super::plan::wide;
 
 /// A model whose trellises take some milliseconds each, calibrated on words, with what its outputs cost.
 fn compile(scratch: &Scratch, threads: &str) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
-        let tiny = TinyModel {
-            layers: 4,
-            width: 128,
-            heads: 4,
-            kv_heads: 4,
-            head_size: 32,
-            ffn: 256,
-            ..TinyModel::default()
-        };
-        scratch.file("model.gguf", tiny.bytes());
+        scratch.file("model.gguf", wide(4).bytes());
         scratch.file("words.txt", words(20_000));
     }
     htc!["compile", &model, "-o", scratch.path("out.htz")]

@@ -21,16 +21,20 @@ pub(super) const ALLOCATORS: [&[&str]; 5] = [
 
 /// Wide enough for several steps of rank.
 pub(super) fn model(scratch: &Scratch) -> PathBuf {
-    let tiny = TinyModel {
-        layers: 3,
+    scratch.file("model.gguf", wide(3).bytes())
+}
+
+/// A model twice as wide as most.
+pub(super) fn wide(layers: usize) -> TinyModel {
+    TinyModel {
+        layers,
         width: 128,
         heads: 4,
         kv_heads: 4,
         head_size: 32,
         ffn: 256,
         ..TinyModel::default()
-    };
-    scratch.file("model.gguf", tiny.bytes())
+    }
 }
 
 pub(super) fn plan(model: &Path, options: &[&[&str]]) -> Htc {

@@ -45,7 +45,7 @@ pub fn figure(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotEr
             ]);
         }
     }
-    let axis = bits();
+    let axis = Axis::new("bits", Kind::Linear);
     Ok(Some(Figure {
         plots,
         legend: Legend::Ramp {
@@ -58,10 +58,6 @@ pub fn figure(given: &Given, subject: &Subject) -> Result<Option<Figure>, PlotEr
             "{caption}: a field for each slot, a row for each layer, and bands from left to right in the order in which columns are stored. A vocabulary has a row for each class of tokens."
         ),
     }))
-}
-
-fn bits() -> Axis {
-    Axis::new("bits", Kind::Linear)
 }
 
 /// The matrix that a tensor is, where it is in bands and no refinement.
