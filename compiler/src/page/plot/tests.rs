@@ -218,13 +218,13 @@ fn a_table_is_no_larger_than_its_points() {
 /// Fields that share a legend have its colours, whatever of its range they have themselves.
 #[test]
 fn a_field_has_the_colours_of_its_range() {
-    let of = |value: f64, range| {
+    let of = |values: &[f64], range| {
         let heat = Heat {
             title: "t".into(),
             axis: Axis::new("a", Kind::Linear),
             across: "band".into(),
-            columns: vec!["0".into()],
-            rows: vec![("q".into(), vec![Some(value)])],
+            columns: (0..values.len()).map(|band| band.to_string()).collect(),
+            rows: vec![("q".into(), values.iter().copied().map(Some).collect())],
             height: 6,
             range: Some(range),
         };
@@ -232,8 +232,12 @@ fn a_field_has_the_colours_of_its_range() {
     };
     let has = |body: &str, colour: &str| body.contains(&format!("fill=\"var({colour})\""));
     for (value, colour) in [(2.0, "--h0"), (5.0, "--h4"), (8.0, "--h8")] {
-        let body = of(value, [2.0, 8.0]);
+        let body = of(&[value], [2.0, 8.0]);
         assert!(has(&body, colour), "{value}: {body}");
     }
-    assert!(has(&of(4.0, [2.0, 4.0]), "--h8"));
+    assert!(has(&of(&[2.0, 4.0], [2.0, 4.0]), "--h8"));
+    // A third of the way, though the largest of its own.
+    let third = of(&[2.0, 4.0], [2.0, 8.0]);
+    assert!(has(&third, "--h0") && has(&third, "--h3"), "{third}");
+    assert!(!has(&third, "--h8"), "{third}");
 }
