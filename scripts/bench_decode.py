@@ -16,6 +16,8 @@ The programs run in turn, one round after the other, alternating which comes fir
 round is a warm-up and dropped. The ratio is the median over the pairs of htc's speed over
 llama.cpp's, its interval a 95 % percentile bootstrap over pairs with 10,000 samples. In every
 pair the bandwidth of reading memory is measured too (numpy, an array of --read-test MiB).
+Every file is dropped from the system's memory and read once before, so that no program's speed is
+that of a file as its writer left it there.
 
 What is unequal, all of it to llama.cpp's advantage: llama-bench computes once before it starts
 its clock (htc's prefill includes the first touch of every page of weights) and does nothing
@@ -101,6 +103,8 @@ def main():
     rows, results = [], []
     with m.work_folder(None) as folder:
         for model in options.models:
+            for file in filter(None, (model, options.peer_model, options.own_model)):
+                m.read_anew(file)
             size = m.weight_bytes(options, model)
             sizes = {
                 "htc": m.weight_bytes(options, options.own_model or model),

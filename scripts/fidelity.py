@@ -135,7 +135,9 @@ def peers(asked, folder, there):
         more = ["--token-embedding-type", embedding] if embedding else []
         file.unlink(missing_ok=True)
         try:
-            made = m.run([program, "--imatrix", matrix, *more, asked.model, file, kind, asked.threads])
+            made = m.run(
+                [program, "--allow-requantize", "--imatrix", matrix, *more, asked.model, file, kind, asked.threads]
+            )
         except m.Failed as failure:
             m.say(f"llama-quantize refuses {name}: {failure}")
             continue

@@ -122,6 +122,17 @@ def prefill_speed(options, model, prompt, length, threads):
     return speed
 
 
+def read_anew(file):
+    """Has the system drop what it holds of a file and read it from end to end: what a program has just written in small
+    pieces lies in small pieces of memory, which the processor reads a third slower until then."""
+    with file.open("rb", buffering=0) as opened:
+        if hasattr(os, "posix_fadvise"):
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while opened.read(1 << 22):
+            pass
+
+
 def prompt_file(options, model, tokens, folder):
     """A file with the beginning of the text that has exactly so many tokens (BOS included)."""
     text = options.text.read_text(encoding="utf-8")

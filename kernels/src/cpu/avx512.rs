@@ -41,17 +41,19 @@ kernel_table!(
     int_gemm::avx512
 );
 
-/// The table with the permutations of bytes (VBMI) as well, where the processor has them.
+/// The table with the permutations of bytes (VBMI) and their products with matrices of bits (GFNI) as well, where the
+/// processor has them: those that have the former have the latter, but for Cannon Lake.
 pub(super) fn with_vbmi() -> Option<&'static Kernels> {
     static WITH: Kernels = Kernels {
         name: "x86-64-v4-vbmi",
-        dot: dot::avx512,
+        dot: dot::avx512_with_matrices,
         tiles: Some(int_gemm::avx512),
         bands: bands::avx512::KERNELS,
         ..KERNELS
     };
     let [vnni, _] = kernels();
-    (vnni.is_some() && is_x86_feature_detected!("avx512vbmi")).then_some(&WITH)
+    let more = is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("gfni");
+    (vnni.is_some() && more).then_some(&WITH)
 }
 
 macro_rules! avx512 {

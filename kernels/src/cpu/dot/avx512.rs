@@ -9,11 +9,12 @@
 //! brought into the order of a format's codes once for all rows of a task.
 //!
 //! Instructions on Zen 4, which takes one and a half of 64 bytes a cycle whatever they are, masks half of one:
-//! for 64 weights of q4_k a mask, a product, a conversion, a choice of factors and an addition, 4.5 in all; and 8
-//! for the scales of 256. Bringing 32 bytes into both halves of a register is one more, so that 64 are read.
+//! for 64 weights of q4_k a mask and a product, and for 128 of them a conversion, a choice of factors, an addition and
+//! what brings the halves of their runs together; and 8 for the scales of 256.
 
 mod k_quants;
 mod legacy;
+mod turned;
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -25,13 +26,25 @@ use crate::cpu::activations::{BLOCKS, Strip};
 use crate::cpu::avx512::{load_128, load_256, load_512, sums_of_four};
 use crate::cpu::blocks::{part, prefetch_far};
 use crate::matrix::Matrix;
-use k_quants::{iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k};
+use k_quants::{iq4_xs, q4_k, q5_k, q6_k};
 use legacy::{iq4_nl, q4_0, q4_1, q5_0, q5_1, q8_0};
+use turned::{q2_k, q3_k, q3_k_by_matrices};
 
 /// For tables that are handed out where the processor has the instructions.
 pub(in crate::cpu) const DOT: Dot = |w, x, y| {
     // SAFETY: see above.
     unsafe { dot(w, x, y) }
+};
+
+/// The same where there are products of bytes and matrices of bits (GFNI), too.
+pub(in crate::cpu) const DOT_WITH_MATRICES: Dot = |w, x, y| {
+    // SAFETY: see above.
+    unsafe {
+        match w.dtype() {
+            DType::Q3K => q3_k_by_matrices::dot(w, x, y),
+            _ => dot(w, x, y),
+        }
+    }
 };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -55,7 +68,7 @@ const STRIPS: usize = 64;
 
 /// Bytes ahead of what is read that are asked for. With one row after the other and large pages the processor's own
 /// reading ahead has nothing to add to that, where weights have less than eight bits: of q8_0 it foresees more.
-const AHEAD: usize = 8192;
+const AHEAD: usize = 16384;
 
 /// Bytes of 256 weights from which on the processor's own reading ahead is better.
 const FORESEEN: usize = 272;
@@ -70,10 +83,10 @@ enum Order {
     Pairs,
     /// Registers `2 i` and `2 i + 1` have blocks `4 i` and `4 i + 2`, `4 i + 1` and `4 i + 3`.
     Alternating,
-    /// Register `i` has blocks `i` and `i + 4`.
-    Apart,
     /// Registers `2 i` and `2 i + 1` have the first and the second halves of blocks `4 i` to `4 i + 3`.
     Halves,
+    /// Registers 0 and 1 have the first and the second halves of blocks 0, 2, 4 and 6, the others those of the rest.
+    Nibbles,
 }
 
 /// A strip of the vector, as the products of one format read it.
@@ -105,34 +118,20 @@ const fn lanes(runs: [i32; 4]) -> [i32; 16] {
     lanes
 }
 
-/// The product of one format, in a module of its own.
-///
-/// `$factors(strip, part, minima)` says the factor of each run and adds what minima are worth;
-/// `$codes(strip)` has the codes of four registers, which are `$centres` above their values, in the order
-/// `$order`; `$together` registers share their factors, which `$lanes` chooses. `$scales` are what the scales
-/// of the vector are multiplied with.
-macro_rules! product {
-    ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
-     $together:literal together, $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {
+/// The product of one format, in a module of its own: `$prepare(strip)` brings the vector into the order of the
+/// codes, and `$add(strip, part, sums)` adds the product of a strip of a row.
+macro_rules! rows {
+    ($features:literal, $module:ident, $bytes:literal x $blocks:literal, $prepare:expr, $add:expr) => {
         pub(super) mod $module {
             use super::*;
 
-            /// A strip of a row.
-            type Blocks = [[u8; $bytes]; $blocks];
-
-            const LANES: [[i32; 16]; 4 / $together] = $lanes;
-
-            const CENTRED: bool = $centres[0] > 0;
-
-            #[target_feature(
-                enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
-            )]
+            #[target_feature(enable = $features)]
             pub(in super::super) fn dot(w: Matrix<'_>, x: &[Strip], y: &mut [f32]) {
                 let mut room = [const { MaybeUninit::uninit() }; STRIPS];
                 y.fill(0.0);
                 for (s, x) in x.chunks(STRIPS).enumerate() {
                     for (x, part) in x.iter().zip(&mut room) {
-                        part.write(prepare::<$run>(x, Order::$order, $centres, &$scales));
+                        part.write($prepare(x));
                     }
                     // SAFETY: as many have just been written.
                     let x = unsafe {
@@ -151,54 +150,58 @@ macro_rules! product {
                 }
             }
 
-            avx512! {
-                /// The sums of the strips of a row from one on.
-                fn row(row: &[u8], first: usize, x: &[Part]) -> __m512 {
-                    let (blocks, _) = row.as_chunks::<$bytes>();
-                    let blocks = &blocks[first * $blocks..];
-                    let (strips, rest) = blocks.as_chunks::<$blocks>();
-                    let mut sums = Sums {
-                        products: [_mm512_setzero_ps(); 2],
-                        minima: _mm512_setzero_ps(),
-                    };
-                    for (strip, x) in strips.iter().zip(x) {
-                        let next = strip.as_ptr().cast::<u8>().wrapping_add(AHEAD);
-                        if $bytes * $blocks < FORESEEN {
-                            for line in (0..$bytes * $blocks).step_by(64) {
-                                prefetch_far(next.wrapping_add(line));
-                            }
+            /// The sums of the strips of a row from one on.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn row(row: &[u8], first: usize, x: &[Part]) -> __m512 {
+                let (blocks, _) = row.as_chunks::<$bytes>();
+                let blocks = &blocks[first * $blocks..];
+                let (strips, rest) = blocks.as_chunks::<$blocks>();
+                let mut sums = Sums {
+                    products: [_mm512_setzero_ps(); 2],
+                    minima: _mm512_setzero_ps(),
+                };
+                for (strip, x) in strips.iter().zip(x) {
+                    let next = strip.as_ptr().cast::<u8>().wrapping_add(AHEAD);
+                    if $bytes * $blocks < FORESEEN {
+                        for line in (0..$bytes * $blocks).step_by(64) {
+                            prefetch_far(next.wrapping_add(line));
                         }
-                        add(strip, x, &mut sums);
                     }
-                    if let Some(x) = x.get(strips.len()) {
-                        // Blocks of scale zero behind the last.
-                        let mut padded = [[0; $bytes]; $blocks];
-                        padded[..rest.len()].copy_from_slice(rest);
-                        add(&padded, x, &mut sums);
-                    }
-                    let products = _mm512_add_ps(sums.products[0], sums.products[1]);
-                    _mm512_add_ps(products, sums.minima)
+                    $add(strip, x, &mut sums);
                 }
-
-                /// Adds the products of a strip.
-                fn add(strip: &Blocks, x: &Part, sums: &mut Sums) {
-                    let factors = $factors(strip, x, &mut sums.minima);
-                    let codes = $codes(strip);
-                    for (shared, lanes) in LANES.iter().enumerate() {
-                        let mut totals = _mm512_setzero_si512();
-                        if CENTRED {
-                            totals = x.offsets[shared];
-                        }
-                        for i in shared * $together..(shared + 1) * $together {
-                            totals = _mm512_dpbusd_epi32(totals, codes[i], x.codes[i]);
-                        }
-                        let factors = _mm512_permutexvar_ps(load_lanes(lanes), factors);
-                        let products = &mut sums.products[shared % 2];
-                        *products = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, *products);
-                    }
+                if let Some(x) = x.get(strips.len()) {
+                    // Blocks of scale zero behind the last.
+                    let mut padded = [[0; $bytes]; $blocks];
+                    padded[..rest.len()].copy_from_slice(rest);
+                    $add(&padded, x, &mut sums);
                 }
+                let products = _mm512_add_ps(sums.products[0], sums.products[1]);
+                _mm512_add_ps(products, sums.minima)
             }
         }
+    };
+}
+use rows;
+
+/// The product of a format whose codes have the order `$order` and are `$centres` above their values.
+///
+/// `$factors(strip, part, minima)` says the factor of each run and adds what minima are worth; `$codes(strip)` has the
+/// codes of four registers, of which each row of `$lanes` chooses the factors of as many as there are rows for. `$scales`
+/// are what the scales of the vector are multiplied with.
+macro_rules! product {
+    ($module:ident, $bytes:literal x $blocks:literal, runs $run:literal, $order:ident, centres $centres:expr,
+     $lanes:expr, $scales:expr, $factors:ident, $codes:ident) => {
+        rows!(
+            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+            $module,
+            $bytes x $blocks,
+            |x| prepare::<$run>(x, Order::$order, $centres, &$scales),
+            |strip, x: &Part, sums: &mut Sums| {
+                let factors = $factors(strip, x, &mut sums.minima);
+                add_by_lanes($codes(strip), factors, &$lanes, $centres[0] > 0, x, sums)
+            }
+        );
     };
 }
 use product;
@@ -225,6 +228,30 @@ avx512! {
         unsafe { _mm512_loadu_ps(numbers.as_ptr()) }
     }
 
+    /// Adds the products of a strip; `N` times `4 / N` registers share their factors.
+    fn add_by_lanes<const N: usize>(
+        codes: [__m512i; 4],
+        factors: __m512,
+        lanes: &[[i32; 16]; N],
+        centred: bool,
+        x: &Part,
+        sums: &mut Sums,
+    ) {
+        for (shared, lanes) in lanes.iter().enumerate() {
+            let mut totals = _mm512_setzero_si512();
+            if centred {
+                totals = x.offsets[shared];
+            }
+            let registers = shared * (4 / N)..(shared + 1) * (4 / N);
+            for (codes, x) in codes[registers.clone()].iter().zip(&x.codes[registers]) {
+                totals = _mm512_dpbusd_epi32(totals, *codes, *x);
+            }
+            let factors = _mm512_permutexvar_ps(load_lanes(lanes), factors);
+            let products = &mut sums.products[shared % 2];
+            *products = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals), factors, *products);
+        }
+    }
+
     /// The lower 32 bytes and then the others.
     fn joined(first: __m256i, second: __m256i) -> __m512i {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
@@ -235,10 +262,15 @@ avx512! {
         _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*bytes)))
     }
 
+    /// An f16 in the first lane.
+    fn first_half(bytes: &[u8; 2]) -> __m128 {
+        let half = i32::from(u16::from_le_bytes(*bytes));
+        _mm_cvtph_ps(_mm_cvtsi32_si128(half))
+    }
+
     /// An f16 in every lane.
     fn half(bytes: &[u8; 2]) -> __m512 {
-        let half = i32::from(u16::from_le_bytes(*bytes));
-        _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(half)))
+        _mm512_broadcastss_ps(first_half(bytes))
     }
 
     /// A strip for runs of `RUN` numbers and codes of four registers that are so much above their values;
@@ -253,12 +285,12 @@ avx512! {
         for (i, codes) in codes.iter_mut().enumerate() {
             let (a, b) = match order {
                 Order::Pairs | Order::Halves => (2 * i, 2 * i + 1),
+                Order::Nibbles => ([0, 4, 1, 5][i], [2, 6, 3, 7][i]),
                 Order::Alternating => (i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2),
-                Order::Apart => (i, i + 4),
             };
             *codes = joined(load_signed(&x.codes[a]), load_signed(&x.codes[b]));
         }
-        if order == Order::Halves {
+        if matches!(order, Order::Halves | Order::Nibbles) {
             let [a, b, c, d] = codes;
             codes = [
                 _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b),

@@ -42,7 +42,10 @@ pub(super) type Dot = fn(Matrix<'_>, &[Strip], &mut [f32]);
 pub(super) use neon::{DOT as neon, DOTPROD as neon_dotprod};
 pub(super) use scalar::dot as scalar;
 #[cfg(target_arch = "x86_64")]
-pub(super) use {avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512};
+pub(super) use {
+    avx_vnni::DOT as avx_vnni, avx2::DOT as avx2, avx512::DOT as avx512,
+    avx512::DOT_WITH_MATRICES as avx512_with_matrices,
+};
 
 /// Calls the product of the matrix's format; every format has a module of its own in scope.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

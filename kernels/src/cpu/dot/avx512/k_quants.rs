@@ -2,13 +2,6 @@
 
 use super::*;
 
-const APART: [[i32; 16]; 4] = [
-    lanes([0, 1, 8, 9]),
-    lanes([2, 3, 10, 11]),
-    lanes([4, 5, 12, 13]),
-    lanes([6, 7, 14, 15]),
-];
-
 const ALTERNATING: [[i32; 16]; 4] = [
     lanes([0, 0, 2, 2]),
     lanes([1, 1, 3, 3]),
@@ -16,17 +9,7 @@ const ALTERNATING: [[i32; 16]; 4] = [
     lanes([5, 5, 7, 7]),
 ];
 
-/// What codes of q2_k count, a run of 16 after the other.
-const QUARTERS: [f32; 16] = [
-    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625, //
-    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625,
-];
-
-/// What codes of q3_k count.
-const QUARTERS_AND_SIXTEENTHS: [f32; 16] = [
-    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.0625, 0.0625, //
-    1.0, 1.0, 0.25, 0.25, 0.0625, 0.0625, 0.0625, 0.0625,
-];
+const NIBBLES: [[i32; 16]; 2] = [lanes([0, 2, 4, 6]), lanes([1, 3, 5, 7])];
 
 /// What codes of q4_k count, a run of 32 after the other, and minima.
 const SIXTEENTHS: [f32; 16] = [
@@ -41,93 +24,33 @@ const MINIMA: [f32; 16] = [
 ];
 
 product!(
-    q2_k, 84 x 1, runs 16, Apart, centres [0; 4], 1 together, APART, QUARTERS, q2_k_factors, q2_k_codes
+    q4_k, 144 x 1, runs 32, Nibbles, centres [0; 4], NIBBLES, SIXTEENTHS, q4_k_factors, q4_k_codes
 );
 product!(
-    q3_k, 110 x 1, runs 16, Apart, centres [4, 16, 64, 64], 1 together, APART, QUARTERS_AND_SIXTEENTHS,
-    q3_k_factors, q3_k_codes
+    q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
 );
 product!(
-    q4_k, 144 x 1, runs 32, Alternating, centres [0; 4], 1 together, ALTERNATING, SIXTEENTHS, q4_k_factors,
-    q4_k_codes
+    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], FOURS, ONCE, q6_k_factors, q6_k_codes
 );
 product!(
-    q5_k, 176 x 1, runs 32, Alternating, centres [0; 4], 1 together, ALTERNATING, MINIMA, q5_k_factors, q5_k_codes
-);
-product!(
-    q6_k, 210 x 1, runs 16, Pairs, centres [32; 4], 1 together, FOURS, ONCE, q6_k_factors, q6_k_codes
-);
-product!(
-    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], 2 together, [FOURS[0], FOURS[1]], ONCE,
+    iq4_xs, 136 x 1, runs 32, Halves, centres [128; 4], [FOURS[0], FOURS[1]], ONCE,
     iq4_xs_factors, iq4_xs_codes
 );
 
 avx512! {
-    /// Two bits where they lie: those of register `i` count `4 ^ i` times.
-    fn q2_k_codes([b]: &[[u8; 84]; 1]) -> [__m512i; 4] {
-        let bits = load_512(part(b, 16));
-        [
-            _mm512_and_si512(bits, _mm512_set1_epi8(3)),
-            _mm512_and_si512(bits, _mm512_set1_epi8(3 << 2)),
-            _mm512_and_si512(bits, _mm512_set1_epi8(3 << 4)),
-            _mm512_and_si512(bits, _mm512_set1_epi8(-64)),
-        ]
-    }
-
-    /// Per 16 numbers four bits of scale and four of minimum.
-    fn q2_k_factors([b]: &[[u8; 84]; 1], x: &Part, minima: &mut __m512) -> __m512 {
-        let packed = _mm512_cvtepu8_epi32(load_128(part(b, 0)));
-        let scales = _mm512_cvtepi32_ps(_mm512_and_si512(packed, _mm512_set1_epi32(15)));
-        let of_minima = _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(packed));
-        let supers = _mm512_castps128_ps512(halves(part(b, 80)));
-        let d = _mm512_permutexvar_ps(_mm512_setzero_si512(), supers);
-        let d_min = _mm512_permutexvar_ps(_mm512_set1_epi32(1), supers);
-        *minima = _mm512_fnmadd_ps(_mm512_mul_ps(d_min, of_minima), x.sums, *minima);
-        _mm512_mul_ps(_mm512_mul_ps(d, scales), x.scales)
-    }
-
-    /// Two low bits and a high one; those of register `i` count `4 ^ i` times, of the last as of the third.
-    fn q3_k_codes([b]: &[[u8; 110]; 1]) -> [__m512i; 4] {
-        let bits = load_512(part(b, 32));
-        let high = twice(part(b, 0));
-        let mask = _mm512_set1_epi8(3 << 4);
-        [
-            with_bits::<4>(_mm512_and_si512(bits, _mm512_set1_epi8(3)), high, [0, 4], 2),
-            with_bits::<16>(_mm512_and_si512(bits, _mm512_set1_epi8(3 << 2)), high, [1, 5], 4),
-            with_bits::<64>(_mm512_and_si512(bits, mask), high, [2, 6], 6),
-            with_bits::<64>(_mm512_and_si512(_mm512_srli_epi16::<2>(bits), mask), high, [3, 7], 6),
-        ]
-    }
-
-    /// Per 16 numbers a scale of six bits.
-    fn q3_k_factors([b]: &[[u8; 110]; 1], x: &Part, _: &mut __m512) -> __m512 {
-        // Four bytes of four bits, four of four bits, and their four low halves once more; two bits of each
-        // scale in the last four.
-        let bytes = load_128(part(b, 94));
-        let low = _mm_shuffle_epi8(bytes, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
-        let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4));
-        let high = _mm_shuffle_epi8(
-            bytes,
-            _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13),
-        );
-        let high = _mm_rorv_epi32(high, _mm_setr_epi32(28, 30, 0, 2));
-        let low = _mm_and_si128(low, _mm_set1_epi8(15));
-        // low | (high & 0x30)
-        let scales = _mm_ternarylogic_epi32::<0xf8>(low, high, _mm_set1_epi8(0x30));
-        let scales = _mm512_cvtepi8_epi32(_mm_sub_epi8(scales, _mm_set1_epi8(32)));
-        let scales = _mm512_mul_ps(half(part(b, 108)), _mm512_cvtepi32_ps(scales));
-        _mm512_mul_ps(scales, x.scales)
-    }
-
     /// Four bits where they lie: those of every second block count sixteen times.
     fn q4_k_codes([b]: &[[u8; 144]; 1]) -> [__m512i; 4] {
         let mask = _mm512_set1_epi8(-16);
         let (first, second) = (load_512(part(b, 16)), load_512(part(b, 80)));
+        let halves = [
+            _mm512_shuffle_i64x2::<0b10_00_10_00>(first, second),
+            _mm512_shuffle_i64x2::<0b11_01_11_01>(first, second),
+        ];
         [
-            low(first),
-            _mm512_and_si512(first, mask),
-            low(second),
-            _mm512_and_si512(second, mask),
+            low(halves[0]),
+            low(halves[1]),
+            _mm512_and_si512(halves[0], mask),
+            _mm512_and_si512(halves[1], mask),
         ]
     }
 
@@ -220,7 +143,7 @@ avx512! {
     }
 
     /// 32 bytes twice.
-    fn twice(bytes: &[u8; 32]) -> __m512i {
+    pub(super) fn twice(bytes: &[u8; 32]) -> __m512i {
         _mm512_broadcast_i64x4(load_256(bytes))
     }
 

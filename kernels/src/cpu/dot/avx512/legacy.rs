@@ -13,22 +13,22 @@ const PAIRS: [[i32; 16]; 4] = [
 const HALVES: [[i32; 16]; 2] = [FOURS[0], FOURS[1]];
 
 product!(
-    q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], 1 together, PAIRS, ONCE, scales, q8_0_codes
+    q8_0, 34 x 8, runs 32, Pairs, centres [128; 4], PAIRS, ONCE, scales, q8_0_codes
 );
 product!(
-    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], 2 together, HALVES, ONCE, scales, q4_0_codes
+    q4_0, 18 x 8, runs 32, Halves, centres [8; 4], HALVES, ONCE, scales, q4_0_codes
 );
 product!(
-    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], 2 together, HALVES, ONCE, scales_and_minima, q4_1_codes
+    q4_1, 20 x 8, runs 32, Halves, centres [0; 4], HALVES, ONCE, scales_and_minima, q4_1_codes
 );
 product!(
-    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], 2 together, HALVES, ONCE, scales, q5_0_codes
+    q5_0, 22 x 8, runs 32, Halves, centres [16; 4], HALVES, ONCE, scales, q5_0_codes
 );
 product!(
-    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], 2 together, HALVES, ONCE, scales_and_minima, q5_1_codes
+    q5_1, 24 x 8, runs 32, Halves, centres [0; 4], HALVES, ONCE, scales_and_minima, q5_1_codes
 );
 product!(
-    iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], 2 together, HALVES, ONCE, scales, iq4_nl_codes
+    iq4_nl, 18 x 8, runs 32, Halves, centres [128; 4], HALVES, ONCE, scales, iq4_nl_codes
 );
 
 /// The words of sixteen bytes from byte `at` on of each of four blocks of `bytes`, in two registers: one has

@@ -1,0 +1,226 @@
+//! The formats of two and three bits, whose runs have 16 numbers.
+//!
+//! What lies together in 64 bytes are four registers of codes, each of other runs. A mask takes from each 32 bits of the
+//! bytes the codes of another block than from the next, and the registers' sums change places before the next is added,
+//! so that in the end each 32 bits have all of a run: one conversion and one product with factors for 256 weights.
+
+use super::k_quants::twice;
+use super::*;
+
+/// A strip of the vector in the order of these formats: word `j` of a lane of register `r` is of block `j ^ r`, of which
+/// the first lane has the first half and the second the other, and of block `4 + (j ^ r)` in the third and fourth.
+struct Part {
+    codes: [__m512i; 4],
+    /// What the sums begin with: the codes' distance from their values is taken back.
+    offsets: __m512i,
+    /// The scale of each run, of word `j` of each lane over what its codes count.
+    scales: __m512,
+    /// The sum of the codes of each run, in the order of the row.
+    sums: __m256i,
+    /// The scale of each block.
+    of_blocks: __m256,
+}
+
+rows!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    q2_k, 84 x 1, |x| prepare(x, [1, 4, 16, 64], 0), add_q2_k
+);
+rows!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    q3_k, 110 x 1, |x| prepare(x, [1, 16, 1, 16], 4),
+    |strip: &[[u8; 110]; 1], x: &Part, sums: &mut Sums| add_q3_k(&strip[0], q3_k_codes(&strip[0]), x, sums)
+);
+rows!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c",
+    q3_k_by_matrices, 110 x 1, |x| prepare(x, [1, 16, 1, 16], 4),
+    |strip: &[[u8; 110]; 1], x: &Part, sums: &mut Sums| {
+        add_q3_k(&strip[0], q3_k_codes_by_matrices(&strip[0]), x, sums)
+    }
+);
+
+/// As what multiplies the bits of a byte has it: each bit of the result, the lowest first, as which bit it is of
+/// those that are given, none from 8 on.
+const fn bits(of: [u32; 8]) -> i64 {
+    let mut rows = [0; 8];
+    let mut i = 0;
+    while i < 8 {
+        rows[7 - i] = if of[i] < 8 { 1 << of[i] } else { 0 };
+        i += 1;
+    }
+    i64::from_le_bytes(rows)
+}
+
+/// The first two and the second two pairs of bits, one in each half of a byte.
+const PAIRS_OF_BITS: [i64; 2] = [
+    bits([0, 1, 8, 8, 2, 3, 8, 8]),
+    bits([4, 5, 8, 8, 6, 7, 8, 8]),
+];
+
+/// The bits above them, of the first four blocks and of the last.
+const HIGH_BITS: [[i64; 2]; 2] = [
+    [
+        bits([8, 8, 0, 8, 8, 8, 1, 8]),
+        bits([8, 8, 2, 8, 8, 8, 3, 8]),
+    ],
+    [
+        bits([8, 8, 4, 8, 8, 8, 5, 8]),
+        bits([8, 8, 6, 8, 8, 8, 7, 8]),
+    ],
+];
+
+/// As [`q3_k_codes`], of which it takes half the instructions.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c")]
+fn q3_k_codes_by_matrices(b: &[u8; 110]) -> [__m512i; 4] {
+    let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
+    let mut both = [_mm512_setzero_si512(); 2];
+    for (r, both) in both.iter_mut().enumerate() {
+        let low = quads(PAIRS_OF_BITS, PAIRS_OF_BITS, r);
+        let low = _mm512_gf2p8affine_epi64_epi8::<0>(bits, low);
+        let single = quads(HIGH_BITS[0], HIGH_BITS[1], r);
+        let single = _mm512_gf2p8affine_epi64_epi8::<0>(high, single);
+        *both = _mm512_or_si512(low, single);
+    }
+    in_words(both)
+}
+
+avx512! {
+    /// A strip for codes that in word `j` of a lane count `times[j]` and are so many of these above their values.
+    fn prepare(x: &Strip, times: [i32; 4], centre: i32) -> Part {
+        let mut blocks = [_mm512_setzero_si512(); 4];
+        for (b, block) in blocks.iter_mut().enumerate() {
+            *block = joined(load_signed(&x.codes[b]), load_signed(&x.codes[b + 4]));
+        }
+        let mut codes = blocks;
+        for (r, codes) in codes.iter_mut().enumerate() {
+            for (j, mask) in [0x1111, 0x2222, 0x4444, 0x8888].into_iter().enumerate() {
+                *codes = _mm512_mask_blend_epi32(mask, *codes, blocks[j ^ r]);
+            }
+        }
+        // SAFETY: the arrays have the bytes that are read.
+        let (of_blocks, halves) = unsafe {
+            (
+                _mm256_loadu_ps(x.scales.as_ptr()),
+                _mm512_loadu_si512(x.half_sums.as_ptr().cast()),
+            )
+        };
+        let [a, b, c, d] = times;
+        let times = _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d));
+        let of_words = _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7);
+        let scales = _mm512_permutexvar_ps(of_words, _mm512_castps256_ps512(of_blocks));
+        let offsets = _mm512_mullo_epi32(_mm512_mullo_epi32(halves, times), _mm512_set1_epi32(-centre));
+        let of_runs = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+        Part {
+            codes,
+            // Where the sums of the last register stand, which come first.
+            offsets: _mm512_shuffle_epi32::<0b00_01_10_11>(offsets),
+            scales: _mm512_div_ps(scales, _mm512_cvtepi32_ps(times)),
+            sums: _mm512_cvtepi32_epi16(_mm512_permutexvar_epi32(of_runs, halves)),
+            of_blocks,
+        }
+    }
+
+    /// The sums of each run's products: those of one register stand where those of the next do once they
+    /// have changed places.
+    fn totals(offsets: __m512i, codes: [__m512i; 4], x: &Part) -> __m512i {
+        let b = _mm512_dpbusd_epi32(offsets, codes[3], x.codes[3]);
+        let b = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(b), codes[2], x.codes[2]);
+        let a = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[1], x.codes[1]);
+        let a = _mm512_dpbusd_epi32(_mm512_shuffle_epi32::<0b10_11_00_01>(a), codes[0], x.codes[0]);
+        _mm512_add_epi32(a, _mm512_shuffle_epi32::<0b01_00_11_10>(b))
+    }
+
+    /// Adds the products of runs whose scales are given, in the order of the row: whole numbers, and exact, as the
+    /// product with a sum has 23 bits.
+    fn add(offsets: __m512i, codes: [__m512i; 4], scales: __m128i, factor: __m128, x: &Part, sums: &mut Sums) {
+        let in_turn = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+        let scales = _mm512_cvtepi8_epi32(_mm_shuffle_epi8(scales, in_turn));
+        let products = _mm512_cvtepi32_ps(_mm512_mullo_epi32(totals(offsets, codes, x), scales));
+        let products = _mm512_mul_ps(products, x.scales);
+        sums.products[0] = _mm512_fmadd_ps(products, _mm512_broadcastss_ps(factor), sums.products[0]);
+    }
+
+    /// Two bits where they lie: those of block `j` count `4 ^ j` times.
+    fn q2_k_codes(b: &[u8; 84]) -> [__m512i; 4] {
+        let bits = load_512(part(b, 16));
+        let mut codes = [_mm512_setzero_si512(); 4];
+        for (r, codes) in codes.iter_mut().enumerate() {
+            let word = |j: usize| 0x0303_0303_u32.rotate_left(2 * (j ^ r) as u32).cast_signed();
+            let masks = _mm_setr_epi32(word(0), word(1), word(2), word(3));
+            *codes = _mm512_and_si512(bits, _mm512_broadcast_i32x4(masks));
+        }
+        codes
+    }
+
+    /// Per 16 numbers four bits of scale and four of minimum.
+    fn add_q2_k([b]: &[[u8; 84]; 1], x: &Part, sums: &mut Sums) {
+        let packed = load_128(part(b, 0));
+        let nibbles = _mm_set1_epi8(15);
+        let supers = halves(part(b, 80));
+        let minima = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16::<4>(packed), nibbles));
+        let minima = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, x.sums));
+        let minima = _mm256_mul_ps(minima, x.of_blocks);
+        let d_min = _mm256_broadcastss_ps(_mm_movehdup_ps(supers));
+        let before = _mm512_castps512_ps256(sums.minima);
+        sums.minima = _mm512_zextps256_ps512(_mm256_fnmadd_ps(minima, d_min, before));
+        add(_mm512_setzero_si512(), q2_k_codes(b), _mm_and_si128(packed, nibbles), supers, x, sums);
+    }
+
+    /// Two low bits and a high one: each half of a byte gets a code of three, those of blocks 0 and 1 in the first
+    /// halves of the lanes of one register and those of blocks 2 and 3 in the second; in the other register
+    /// the other way round.
+    fn q3_k_codes(b: &[u8; 110]) -> [__m512i; 4] {
+        let (bits, high) = (load_512(part(b, 32)), twice(part(b, 0)));
+        // Of two pairs of bits, and of two bits, what stands where in a byte.
+        let pairs = _mm_setr_epi8(0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51);
+        let singles = _mm_setr_epi8(0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68, 0, 4, 64, 68);
+        let mut both = [_mm512_setzero_si512(); 2];
+        for (r, both) in both.iter_mut().enumerate() {
+            let two = low(_mm512_srlv_epi64(bits, quads([0, 4], [0, 4], r)));
+            let single = low(_mm512_srlv_epi64(high, quads([0, 2], [4, 6], r)));
+            *both = _mm512_or_si512(
+                _mm512_shuffle_epi8(_mm512_broadcast_i32x4(pairs), two),
+                _mm512_shuffle_epi8(_mm512_broadcast_i32x4(singles), single),
+            );
+        }
+        in_words(both)
+    }
+
+    /// The codes of each word: those of its lower halves of bytes, or of the upper ones.
+    fn in_words([first, second]: [__m512i; 2]) -> [__m512i; 4] {
+        let even = _mm512_set1_epi64(0x7070_7070_0707_0707);
+        let odd = _mm512_set1_epi64(0x0707_0707_7070_7070);
+        [
+            _mm512_and_si512(first, even),
+            _mm512_and_si512(first, odd),
+            _mm512_and_si512(second, even),
+            _mm512_and_si512(second, odd),
+        ]
+    }
+
+    /// Numbers for the first and the second halves of the lanes, of the lower and of the upper two; `first` says
+    /// which of two comes first.
+    fn quads(lower: [i64; 2], upper: [i64; 2], first: usize) -> __m512i {
+        let ([a, b], [c, d]) = ([lower[first], lower[1 - first]], [upper[first], upper[1 - first]]);
+        _mm512_setr_epi64(a, b, a, b, c, d, c, d)
+    }
+
+    /// Per 16 numbers a scale of six bits.
+    fn add_q3_k(b: &[u8; 110], codes: [__m512i; 4], x: &Part, sums: &mut Sums) {
+        // Four bytes of four bits, four of four bits, and their four low halves once more; two bits of each
+        // scale in the last four.
+        let bytes = load_128(part(b, 94));
+        let low = _mm_shuffle_epi8(bytes, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+        let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 4, 4));
+        let high = _mm_shuffle_epi8(
+            bytes,
+            _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13),
+        );
+        let high = _mm_rorv_epi32(high, _mm_setr_epi32(28, 30, 0, 2));
+        let low = _mm_and_si128(low, _mm_set1_epi8(15));
+        // low | (high & 0x30)
+        let scales = _mm_ternarylogic_epi32::<0xf8>(low, high, _mm_set1_epi8(0x30));
+        let scales = _mm_sub_epi8(scales, _mm_set1_epi8(32));
+        add(x.offsets, codes, scales, first_half(part(b, 108)), x, sums);
+    }
+}
