@@ -120,7 +120,10 @@ impl Bench<'_> {
         };
         let artifact = self.artifact(built.key);
         let tuned = self.during(Stage::Tune, || course.tune(artifact, self.watch()))?;
-        let Tuned { changes, course } = tuned;
+        let Tuned {
+            changes,
+            mut course,
+        } = tuned;
         if changes.is_empty() {
             return Ok(Some((course, None)));
         }
@@ -131,8 +134,13 @@ impl Bench<'_> {
             kl_before: kl(0),
             kl_after: kl(course.kept),
         };
-        let better = self.with_tuned(built, &changes, record)?;
-        Ok(Some((course, Some(better))))
+        match self.with_tuned(built, &changes, record) {
+            Err(TrialError::Make(error)) if error.has_no_code() => {
+                course.refuse(&error);
+                Ok(Some((course, None)))
+            }
+            better => Ok(Some((course, Some(better?)))),
+        }
     }
 
     /// Measures an artifact on windows, or finds that it was.
@@ -162,7 +170,14 @@ impl fmt::Display for Tuning {
             trace: _,
             kl_before,
             kl_after,
+            without_code,
         } = self;
+        if let Some(why) = without_code {
+            return write!(
+                f,
+                "scales stay as they were: what {taken} of {asked} steps found cannot be stored (KL {kl_before:.5}; {why})"
+            );
+        }
         match (kept, kl_after) {
             (0, None) => write!(
                 f,

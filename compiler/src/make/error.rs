@@ -39,6 +39,17 @@ pub enum MakeError {
     Seal(#[from] HtzError),
 }
 
+impl MakeError {
+    /// Whether numbers have no code in the type of their matrix, which others may have.
+    pub fn has_no_code(&self) -> bool {
+        match self {
+            MakeError::Bands { source, .. } => matches!(source, BandsError::Scale { .. }),
+            MakeError::Block { source, .. } => matches!(source, BlockError::NoCode { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl From<std::io::Error> for MakeError {
     fn from(error: std::io::Error) -> Self {
         MakeError::Units(error.into())

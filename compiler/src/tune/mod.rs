@@ -17,7 +17,7 @@ mod state;
 use std::collections::BTreeMap;
 
 use htc_formats::DType;
-use htc_formats::block;
+use htc_formats::block::{self, BlockError};
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, Role};
 use htc_formats::source::ModelFile;
@@ -101,6 +101,17 @@ pub struct Tuning {
     /// The same of what was tuned; absent where no step gained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_after: Option<f64>,
+    /// What was found that has no code in the type that it is stored in, where nothing is kept for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_code: Option<String>,
+}
+
+impl Tuning {
+    /// Keeps nothing of what was found, since not all of it has a code.
+    pub(crate) fn refuse(&mut self, why: &dyn std::error::Error) {
+        self.kept = 0;
+        self.without_code = Some(why.to_string());
+    }
 }
 
 impl Course<'_> {
@@ -203,22 +214,27 @@ impl Course<'_> {
             }
         }
         let kept = state.least().map_or(0, |point| point.step);
+        let mut course = Tuning {
+            asked: self.steps,
+            taken: state.step,
+            kept,
+            numbers: count,
+            trace: state.trace,
+            kl_before: 0.0,
+            kl_after: None,
+            without_code: None,
+        };
         let changes = match kept {
             0 => BTreeMap::new(),
-            _ => changes(self.made.file(), &changed(&base, &state.best))?,
-        };
-        Ok(Tuned {
-            changes,
-            course: Tuning {
-                asked: self.steps,
-                taken: state.step,
-                kept,
-                numbers: count,
-                trace: state.trace,
-                kl_before: 0.0,
-                kl_after: None,
+            _ => match changes(self.made.file(), &changed(&base, &state.best)) {
+                Err(error @ TuneError::Block { .. }) => {
+                    course.refuse(&error);
+                    BTreeMap::new()
+                }
+                changes => changes?,
             },
-        })
+        };
+        Ok(Tuned { changes, course })
     }
 
     fn is_over(&self, state: &State) -> bool {
@@ -296,7 +312,7 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
             Scale::Norm(role) => {
                 if let Some(tensor) = file.tensor(role) {
                     let mut bytes = vec![0; file.bytes(tensor).len()];
-                    block::encode(tensor.dtype, values, &mut bytes)
+                    encode_finite(tensor.dtype, values, &mut bytes)
                         .map_err(|source| TuneError::Block { role, source })?;
                     changes.insert(role, Change::Bytes(bytes));
                 }
@@ -309,6 +325,21 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
         }
     }
     Ok(changes)
+}
+
+/// Numbers in a type of floats, in which they have to be finite as well.
+fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
+    block::encode(dtype, values, bytes)?;
+    let mut stored = vec![0.0; values.len()];
+    block::decode(dtype, bytes, &mut stored)?;
+    match stored.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(BlockError::NoCode {
+            dtype,
+            index,
+            value: values[index],
+        }),
+    }
 }
 
 /// Bytes that a tuning takes beside the weights and activations of a layer: the residual streams of a step in front

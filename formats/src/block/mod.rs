@@ -212,10 +212,13 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), BlockE
     Ok(())
 }
 
-/// From this magnitude on the scale of a block rounds to an infinite f16; infinite for the formats
-/// that have no scale or are not written.
+/// From this magnitude on the scale of a block, or a number of f16, rounds to an infinite f16; infinite for the formats
+/// that have no such scale or are not written.
 fn limit(dtype: DType) -> f32 {
-    fit::format(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit())
+    match dtype {
+        DType::F16 => float::F16_LIMIT,
+        dtype => fit::format(dtype).map_or(f32::INFINITY, |format| format.magnitude_limit()),
+    }
 }
 
 /// Names with commas, and "and" before the last.

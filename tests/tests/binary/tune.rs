@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use htc_formats::DType;
 use htc_tests::artifact::Artifact;
 use htc_tests::material::words;
 use htc_tests::scratch::names_in;
@@ -150,6 +151,40 @@ fn a_tuning_that_was_killed_goes_on() {
     compile(&scratch, "killed.htz", &options).run().ok();
     assert!(!work.exists());
     assert!(bytes(&scratch, "killed.htz") == bytes(&scratch, "whole.htz"));
+}
+
+/// A norm as large as its type allows, which steps would make larger: nothing of them is kept, and that is said.
+#[test]
+fn tuned_numbers_that_have_no_code_are_not_kept() {
+    let scratch = Scratch::new();
+    let mut tensors = tiny().tensors();
+    for tensor in &mut tensors {
+        match tensor.name.as_str() {
+            "blk.1.ffn_norm.weight" => {
+                tensor.dtype = DType::F16;
+                tensor.values.fill(65504.0);
+            }
+            "blk.1.ffn_gate.weight" | "blk.1.ffn_up.weight" => {
+                tensor.values.iter_mut().for_each(|w| *w /= 65504.0);
+            }
+            _ => {}
+        }
+    }
+    scratch.file("model.gguf", tiny().bytes_of(&tensors));
+    scratch.file("words.txt", words(20_000));
+    let outcome = compile(&scratch, "tuned.htz", &["--tune", "12"]).run().ok();
+    let said = outcome.stderr.clone();
+    assert!(said.contains("cannot be stored"), "{said}");
+    let report = outcome.json();
+    assert_eq!(number(&report, "/tuning/kept"), 0.0, "{report}");
+    let why = text(&report, "/tuning/without_code");
+    assert!(
+        why.contains("ffn") && why.contains("f16") && why.contains("below 6.552e4"),
+        "{why}"
+    );
+    htc!["verify", "--probe", scratch.path("tuned.htz")]
+        .run()
+        .ok();
 }
 
 #[test]
