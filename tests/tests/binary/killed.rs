@@ -17,6 +17,11 @@ use super::plan::wide;
 
 /// A model whose trellises take some milliseconds each, calibrated on words, with what its outputs cost.
 fn compile(scratch: &Scratch, threads: &str) -> Htc {
+    compile_as(scratch, threads, &["--effort", "fast", "--tune", "0"])
+}
+
+/// The same with an effort of its own.
+fn compile_as(scratch: &Scratch, threads: &str, effort: &[&str]) -> Htc {
     let model = scratch.path("model.gguf");
     if !model.exists() {
         scratch.file("model.gguf", wide(4).bytes());
@@ -24,7 +29,8 @@ fn compile(scratch: &Scratch, threads: &str) -> Htc {
     }
     htc!["compile", &model, "-o", scratch.path("out.htz")]
         .args(["--method", "quantise", "--codes", "trellis"])
-        .args(["--file-size", "350kB", "--effort", "fast", "--tune", "0"])
+        .args(["--file-size", "350kB"])
+        .args(effort)
         .args(["--context", "64", "--calibration-tokens", "8192"])
         .args(["--calibration".into(), scratch.path("words.txt")])
         .args(["--cache".into(), scratch.path("cache")])
@@ -151,4 +157,40 @@ fn a_killed_backward_pass_goes_on() {
     assert_eq!(finished.len(), 6, "{finished:?}");
     is_kept(&backwards, &finished);
     assert!(fs::read(scratch.path("out.htz")).unwrap() == expected);
+}
+
+/// Killed wherever it is, from its first steps to its last, a little later each time: it ends with the same bytes, and
+/// until then there is nothing under the output's name.
+#[test]
+fn a_compilation_killed_at_any_moment_goes_on() {
+    let tuned = |scratch: &Scratch, threads: &str| {
+        compile_as(scratch, threads, &["--effort", "normal", "--tune", "6"])
+    };
+    let undisturbed = Scratch::new();
+    let started = Instant::now();
+    tuned(&undisturbed, "2").run().ok();
+    let whole = started.elapsed();
+    let scratch = Scratch::new();
+    let (mut after, mut kills) = (whole / 40, 0);
+    loop {
+        let mut child = tuned(&scratch, "2").spawn();
+        sleep(after);
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success());
+            break;
+        }
+        child.kill().unwrap();
+        // It may have ended just before.
+        if child.wait().unwrap().success() {
+            break;
+        }
+        assert!(!scratch.path("out.htz").exists());
+        (after, kills) = (after + whole / 20, kills + 1);
+        assert!(kills < 200, "no progress");
+    }
+    assert!(kills > 3, "{kills}");
+    let [expected, found] =
+        [&undisturbed, &scratch].map(|of| fs::read(of.path("out.htz")).unwrap());
+    assert!(found == expected);
+    assert!(!scratch.path(".out.htz.htc-work").exists());
 }

@@ -2,7 +2,7 @@
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
-use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, QUAD, QUADS};
+use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, MAX_SCALE, QUAD, QUADS};
 
 use super::coded::KINDS;
 use super::strip::{Strip, half, over};
@@ -17,17 +17,20 @@ impl Strip {
         product(&errors, self.rows, feedback, slopes);
     }
 
+    /// One sweep over the groups of a band, `slopes` being `E C`: the scale of each, and then its codes one by one, go
+    /// to what is nearest to the minimum with all else as it is. Whether any changed.
     pub fn sweep_levels(
         &mut self,
         levels: &Levels,
         feedback: &Feedback,
         band: usize,
-        (scales, quads): (&[u8], &mut [Vec<u8>; QUADS]),
+        (scales, quads): (&mut [u8], &mut [Vec<u8>; QUADS]),
         slopes: &mut [f32],
     ) -> bool {
         let n = self.cols;
         let mut changed = false;
         for r in 0..self.rows {
+            changed |= self.rescale((r, band), feedback, &mut scales[r], slopes);
             let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
             let slopes = &mut slopes[r * n..][..n];
             for c in 0..BAND.min(n - band * BAND) {
@@ -51,6 +54,45 @@ impl Strip {
             }
         }
         changed
+    }
+
+    /// The scale of a group of levels by least squares, codes fixed, as the integer that it is; whether it changed.
+    fn rescale(
+        &mut self,
+        (row, band): (usize, usize),
+        feedback: &Feedback,
+        scale: &mut u8,
+        slopes: &mut [f32],
+    ) -> bool {
+        let n = self.cols;
+        let columns = band * BAND..((band + 1) * BAND).min(n);
+        let slopes = &mut slopes[row * n..][..n];
+        let values = &mut self.values[row * n..][columns.clone()];
+        let dot = |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+        let rows_of_moment = columns.clone().map(|col| &feedback.moment[col * n..][..n]);
+        let of_band = rows_of_moment.clone().map(|of| &of[columns.clone()]);
+        let curve: f32 = of_band
+            .zip(values.iter())
+            .map(|(of, &value)| value * dot(of, values))
+            .sum();
+        let before = f32::from(*scale);
+        let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
+        // Of the integers the nearest is the best: what is lost is a parabola of the scale.
+        let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
+        if *scale == 0 || after == before || !after.is_finite() {
+            return false;
+        }
+        *scale = after as u8;
+        let grown = after / before - 1.0;
+        for (of, value) in rows_of_moment.zip(values.iter_mut()) {
+            let moved = *value * grown;
+            *value += moved;
+            slopes
+                .iter_mut()
+                .zip(of)
+                .for_each(|(slope, of)| *slope -= moved * of);
+        }
+        true
     }
 
     /// The scales of rows by least squares under the second moment, codes fixed, and what they stand for then.

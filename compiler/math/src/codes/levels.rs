@@ -3,7 +3,7 @@
 use htc_formats::bands::{Code, CodesError, Kind, LEVEL_TABLES, MAX_SCALE};
 
 /// A code of levels and the integer that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nearest {
     /// What is stored.
     pub code: u8,

@@ -7,6 +7,7 @@
 mod coded;
 mod columns;
 mod descent;
+mod groups;
 mod levels;
 mod matrix;
 mod metric;

@@ -11,8 +11,7 @@
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use htc_formats::bands::{
-    BAND, BandsError, Code, Codes, GROUP_ROWS, Kind, LEVEL_UNIT, QUAD, QUADS, STRIP_ROWS,
-    stored_scale,
+    BAND, BandsError, Code, Codes, GROUP_ROWS, Kind, QUAD, QUADS, STRIP_ROWS, stored_scale,
 };
 
 use super::coded::{CodedBand, CodedStrip, KINDS};
@@ -76,12 +75,12 @@ pub(super) struct Strip {
     pub first: usize,
     /// Rows, and those with padding.
     pub rows: usize,
-    padded: usize,
+    pub padded: usize,
     pub cols: usize,
     /// What the rows should be `[rows + _, cols]`; behind them come others that are only looked at.
     pub weights: Vec<f32>,
     /// What feedback makes of it.
-    targets: Vec<f32>,
+    pub targets: Vec<f32>,
     /// What the codes stand for, `[rows, cols]`.
     pub values: Vec<f32>,
     /// What an error of a row counts, and its scale for trellises, `[rows + _]`.
@@ -271,34 +270,7 @@ impl<'a> StripCoder<'a> {
         let coded = match search(&mut self.searches, code) {
             None => {
                 let levels = table(&mut self.tables, code.bits())?;
-                let mut scales = vec![0; strip.padded];
-                let importance = feedback.map(|of| &of.importance()[start..end_of_band]);
-                for (r, scale) in scales.iter_mut().enumerate().take(strip.rows) {
-                    let unit = strip.coded.rows[0][r] * LEVEL_UNIT;
-                    let targets = &strip.targets[r * strip.cols + start..][..width];
-                    let mut x = [0.0; BAND];
-                    x.iter_mut()
-                        .zip(targets)
-                        .for_each(|(x, &t)| *x = over(t, unit));
-                    *scale = levels.scale(&x[..width], importance);
-                }
-                let mut quads = std::array::from_fn(|_| vec![0; strip.padded * QUAD]);
-                for (quad, codes) in quads.iter_mut().enumerate() {
-                    let first = start + quad * QUAD;
-                    for (c, col) in (first..end_of_band).enumerate().take(QUAD) {
-                        for r in 0..strip.rows {
-                            let at = r * strip.cols + col;
-                            let unit = strip.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
-                            let nearest = levels.nearest(over(strip.targets[at], unit));
-                            codes[r * QUAD + c] = nearest.code;
-                            strip.values[at] = f32::from(nearest.value) * unit;
-                        }
-                        if let Some(feedback) = feedback {
-                            strip.carry_inside(feedback, col..col + 1);
-                        }
-                    }
-                }
-                CodedBand::Levels(scales, quads)
+                strip.code_levels(levels, feedback, start..end_of_band)
             }
             Some(search) => {
                 let mut quads: [Vec<u16>; QUADS] = Default::default();

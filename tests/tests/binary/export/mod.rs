@@ -14,6 +14,7 @@ use htc_loader::Model;
 use htc_tests::logits::{at_positions, largest_difference};
 use htc_tests::material::words;
 use htc_tests::npy::Array;
+use htc_tests::scratch::names_in;
 use htc_tests::{Scratch, TinyModel, htc};
 use serde_json::Value;
 
@@ -281,4 +282,52 @@ fn a_width_that_does_not_fit_is_told() {
         said.contains("decoded") && said.contains("as stored"),
         "{said}"
     );
+}
+
+/// A model of many layers is exported in the memory of its largest tensor, whether its numbers are copied or decoded.
+#[test]
+fn memory_stays_at_the_largest_tensor() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        layers: 40,
+        width: 256,
+        heads: 8,
+        kv_heads: 8,
+        head_size: 32,
+        ffn: 768,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    assert!(fs::metadata(&model).unwrap().len() > 130_000_000);
+    let copied = as_it_is(&scratch, &model, "copied.htz");
+    let (multiplied, _) = compile(&scratch, &model, "factors.htz", &["--rank", "16"]);
+    for (artifact, form) in [
+        (&copied, "f32"),
+        (&multiplied, "f32"),
+        (&multiplied, "q8_0"),
+    ] {
+        let gguf = scratch.path("out.gguf");
+        let folder = scratch.path("folder");
+        let outputs = [("-o", &gguf), ("--to-safetensors", &folder)];
+        for (option, output) in outputs.iter().take(if form == "f32" { 2 } else { 1 }) {
+            htc!["export", artifact, option, output, "--as", form, "--force"]
+                .args(["--threads", "2"])
+                .allocations(40 << 20)
+                .run()
+                .ok();
+            assert!(form != "f32" || size_of(output) > 130_000_000);
+        }
+    }
+}
+
+/// Bytes of a file, or of the files of a folder.
+fn size_of(path: &Path) -> u64 {
+    let bytes = |path: &Path| fs::metadata(path).unwrap().len();
+    match path.is_dir() {
+        true => names_in(path)
+            .iter()
+            .map(|name| bytes(&path.join(name)))
+            .sum(),
+        false => bytes(path),
+    }
 }
