@@ -21,6 +21,7 @@ use faer::linalg::cholesky::llt::factor;
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
+use std::ops::{Add, Mul, Sub};
 use std::sync::OnceLock;
 
 use htc_formats::bands::rotate;
@@ -42,6 +43,35 @@ pub trait BlockCode {
 
     /// The code nearest to a number at a place of a block, and the number that it stands for.
     fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
+
+    /// What a code at a place of a block stands for: `step · level + shift`, as a decoder rounds that.
+    fn value(&self, scales: &Self::Scales, place: usize, code: u8) -> f32;
+
+    /// Numbers of a run of a block, which share a step and a shift.
+    fn run_len(&self) -> usize;
+
+    /// The level of a code.
+    fn level(&self, scales: &Self::Scales, code: u8) -> f32;
+
+    /// The step and the shift of a run.
+    fn step_and_shift(&self, scales: &Self::Scales, run: usize) -> (f32, f32);
+
+    /// What the scales of a block might be as well: those of a run differ.
+    fn near(&self, scales: &Self::Scales, run: usize, of: Near) -> Vec<Self::Scales>;
+}
+
+/// In what the scales of a run differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// In steps; what lies in the middle of its numbers stays there.
+    Steps,
+    /// In shifts alone.
+    Offsets,
+}
+
+impl Near {
+    /// In the order in which they are looked at, those behind from the best of those before.
+    const ALL: [Near; 2] = [Near::Steps, Near::Offsets];
 }
 
 /// What the code of some rows is.
@@ -74,7 +104,10 @@ const CHUNK: usize = 64;
 
 /// Makes `H C H` of a symmetric `C [n, n]` that is whole: the second moment of inputs that are
 /// [rotated](htc_formats::bands::rotate) band by band.
-pub fn rotate_moment(n: usize, moment: &mut [f64]) {
+pub fn rotate_moment<T>(n: usize, moment: &mut [T])
+where
+    T: Copy + From<f32> + Add<Output = T> + Sub<Output = T> + Mul<Output = T>,
+{
     for _ in 0..2 {
         moment.chunks_exact_mut(n.max(1)).for_each(rotate);
         // `C H` and then its transpose times `H`.
@@ -117,33 +150,13 @@ impl Feedback {
 
     /// Of a damped second moment with these entries.
     fn of(n: usize, entry: impl Fn(usize, usize) -> f64) -> Result<Self, FactoriseError> {
-        // From behind: what the last columns leave unexplained of the first comes first in a Cholesky factor.
-        let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
-            true => entry(n - 1 - i, n - 1 - j),
-            false => 0.0,
-        });
-        cholesky(&mut reversed)?;
-        let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();
-        let mut factor = vec![0.0; n * n];
-        for (row, to) in factor.chunks_exact_mut(n).enumerate() {
-            let i = n - 1 - row;
-            for (col, to) in to.iter_mut().enumerate().skip(row + 1) {
-                let j = n - 1 - col;
-                *to = (reversed[(i, j)] / diagonal[j]) as f32;
-            }
-        }
-        let conditional = diagonal.iter().rev().map(|d| (d * d) as f32).collect();
-        let mut whole = vec![0.0; n * n];
-        for (row, to) in whole.chunks_exact_mut(n).enumerate() {
-            for (col, to) in to.iter_mut().enumerate() {
-                *to = entry(row, col) as f32;
-            }
-        }
+        let (factor, conditional) = factored(n, &entry)?;
+        let moment = (0..n * n).map(|at| entry(at / n, at % n) as f32).collect();
         Ok(Feedback {
             order: n,
             factor,
             conditional,
-            moment: whole,
+            moment,
             rotated: OnceLock::new(),
         })
     }
@@ -156,10 +169,22 @@ impl Feedback {
     pub fn rotated(&self) -> Result<&Feedback, FactoriseError> {
         let n = self.order;
         let made = self.rotated.get_or_init(|| {
-            let mut moment: Vec<f64> = self.moment.iter().map(|&entry| entry.into()).collect();
+            let mut moment = self.moment.clone();
             rotate_moment(n, &mut moment);
-            let made = Feedback::of(n, |row, col| moment[row.max(col) * n + row.min(col)]);
-            made.map(Box::new)
+            // Rounding leaves one half a little different from the other.
+            for row in 0..n {
+                for col in 0..row {
+                    moment[col * n + row] = moment[row * n + col];
+                }
+            }
+            let (factor, conditional) = factored(n, |row, col| moment[row * n + col].into())?;
+            Ok(Box::new(Feedback {
+                order: n,
+                factor,
+                conditional,
+                moment,
+                rotated: OnceLock::new(),
+            }))
         });
         made.as_deref().map_err(Clone::clone)
     }
@@ -224,22 +249,31 @@ impl Feedback {
                     let found = code.scales(values, importance);
                     scales[row].push(found.ok_or(FactoriseError::NoScales { row, col: start })?);
                 }
-                let Some(of_block) = scales[row].last() else {
+                let Some(of_block) = scales[row].last_mut() else {
                     continue;
                 };
-                let errors = &mut errors[row * chunk..][..width];
-                for (k, error) in errors.iter_mut().enumerate() {
-                    let (column, place) = (start + k, (start + k) % block);
-                    let (q, value) = code.nearest(of_block, place, targets[at + column]);
-                    (codes[at + column], values[at + column]) = (q, value);
-                    *error = rows.values[at + column] - value;
-                    let behind = column + 1..start + width;
-                    let factors = &self.factor[column * n..][behind.clone()];
-                    let behind = &mut targets[at + behind.start..at + behind.end];
-                    for (target, factor) in behind.iter_mut().zip(factors) {
-                        *target += *error * factor;
+                let here = at + start..at + start + width;
+                let exact = &rows.values[here.clone()];
+                let targets = &mut targets[here.clone()];
+                for run in (0..width).step_by(code.run_len().min(width)) {
+                    let of_run = run..(run + code.run_len()).min(width);
+                    let group = (&exact[of_run.clone()], &targets[of_run]);
+                    if let Some(better) = self.better_scales(code, of_block, start + run, group) {
+                        *of_block = better;
+                    }
+                    let end = (run + code.run_len()).min(width);
+                    for k in run..end {
+                        let column = start + k;
+                        let (q, value) = code.nearest(of_block, column % block, targets[k]);
+                        (codes[at + column], values[at + column]) = (q, value);
+                        let factors = &self.factor[column * n..][column + 1..start + width];
+                        let behind = targets[k + 1..].iter_mut().zip(factors);
+                        behind.for_each(|(target, factor)| *target += (exact[k] - value) * factor);
                     }
                 }
+                let pairs = exact.iter().zip(&values[here]);
+                let errors = errors[row * chunk..].iter_mut().zip(pairs);
+                errors.for_each(|(error, (w, value))| *error = w - value);
             }
             let behind = start + width;
             if behind < n {
@@ -262,7 +296,100 @@ impl Feedback {
         })
     }
 
-    /// One sweep of coordinate descent over the codes; how many of them changed.
+    /// What some neighbouring columns of a row lose where each is rounded to what is nearest to its target then, and what that leaves
+    /// is carried to those behind it: `Σ D_k (target - value)²`. `None` once that comes to `most`.
+    pub(crate) fn feed_run(
+        &self,
+        start: usize,
+        (exact, targets): (&[f32], &mut [f32]),
+        most: Option<f32>,
+        mut nearest: impl FnMut(usize, f32) -> f32,
+    ) -> Option<f32> {
+        let (width, mut lost) = (exact.len(), 0.0);
+        for (c, &exact) in exact.iter().enumerate() {
+            let value = nearest(c, targets[c]);
+            let column = start + c;
+            lost += self.conditional[column] * (targets[c] - value).powi(2);
+            if most.is_some_and(|most| lost >= most) {
+                return None;
+            }
+            let factors = &self.factor[column * self.order..][column + 1..start + width];
+            let behind = targets[c + 1..width].iter_mut().zip(factors);
+            behind.for_each(|(target, factor)| *target += (exact - value) * factor);
+        }
+        Some(lost)
+    }
+
+    /// Other scales with which the columns of a run that begins here lose less, when their codes make up for each other;
+    /// `None` where there are none.
+    fn better_scales<C: BlockCode>(
+        &self,
+        code: &C,
+        scales: &C::Scales,
+        start: usize,
+        (exact, targets): (&[f32], &[f32]),
+    ) -> Option<C::Scales> {
+        let place = start % code.block_len();
+        let mut room = targets.to_vec();
+        let mut lost = |scales: &C::Scales, most| {
+            room.copy_from_slice(targets);
+            let nearest = |c, target| code.nearest(scales, place + c, target).1;
+            self.feed_run(start, (exact, &mut room), most, nearest)
+        };
+        let mut least = lost(scales, None);
+        let mut better = None;
+        for of in Near::ALL {
+            let from = better.as_ref().unwrap_or(scales);
+            for other in code.near(from, place / code.run_len(), of) {
+                if let Some(found) = lost(&other, least) {
+                    (better, least) = (Some(other), Some(found));
+                }
+            }
+        }
+        better
+    }
+
+    /// Other scales with which the codes of a run, as they are, lose less; `None` where there are none. `slopes` are half of the
+    /// gradient of what is lost of the row, with its sign turned.
+    fn fitted_scales<C: BlockCode>(
+        &self,
+        code: &C,
+        scales: &C::Scales,
+        (start, codes): (usize, &[u8]),
+        slopes: &[f32],
+    ) -> Option<C::Scales> {
+        let (n, run) = (self.order, start % code.block_len() / code.run_len());
+        let levels: Vec<f32> = codes.iter().map(|&q| code.level(scales, q)).collect();
+        // What is lost is a form of the two numbers of the run.
+        let [mut ll, mut l1, mut one] = [0.0; 3];
+        let [mut of_level, mut of_one] = [0.0; 2];
+        for (c, level) in levels.iter().enumerate() {
+            let of_column = &self.moment[(start + c) * n + start..][..codes.len()];
+            let with_levels: f32 = of_column.iter().zip(&levels).map(|(of, l)| of * l).sum();
+            let alone: f32 = of_column.iter().sum();
+            (ll, l1, one) = (ll + level * with_levels, l1 + with_levels, one + alone);
+            (of_level, of_one) = (of_level + slopes[c] * level, of_one + slopes[c]);
+        }
+        let (step, shift) = code.step_and_shift(scales, run);
+        let lost = |other: &C::Scales| {
+            let other = code.step_and_shift(other, run);
+            let (a, b) = (other.0 - step, other.1 - shift);
+            a * a * ll + 2.0 * a * b * l1 + b * b * one - 2.0 * (a * of_level + b * of_one)
+        };
+        let (mut better, mut least) = (None, 0.0);
+        for of in Near::ALL {
+            let from = better.as_ref().unwrap_or(scales);
+            for other in code.near(from, run, of) {
+                let found = lost(&other);
+                if found < least {
+                    (better, least) = (Some(other), found);
+                }
+            }
+        }
+        better
+    }
+
+    /// One sweep of coordinate descent over the scales of runs and the codes; how many of them changed.
     fn sweep<C: BlockCode>(
         &self,
         rows: Weight<'_>,
@@ -285,10 +412,33 @@ impl Feedback {
         let mut changed = 0;
         for row in 0..m {
             let slopes = &mut slopes[row * n..][..n];
-            let scales = &coded.scales[row * (n / block)..][..n / block];
+            let scales = &mut coded.scales[row * (n / block)..][..n / block];
             let codes = &mut coded.codes[row * n..][..n];
             let values = &mut coded.values[row * n..][..n];
             for column in 0..n {
+                if column.is_multiple_of(code.run_len()) {
+                    let run = column..column + code.run_len();
+                    let of_block = &mut scales[column / block];
+                    let slopes_of_run = &slopes[run.clone()];
+                    let codes = (column, &codes[run.clone()]);
+                    if let Some(better) = self.fitted_scales(code, of_block, codes, slopes_of_run) {
+                        *of_block = better;
+                        changed += 1;
+                        for column in run {
+                            let place = column % block;
+                            let value = code.value(
+                                &scales[column / block],
+                                place,
+                                codes.1[column - codes.0],
+                            );
+                            let moved = value - values[column];
+                            values[column] = value;
+                            let of_column = &self.moment[column * n..][..n];
+                            let pairs = slopes.iter_mut().zip(of_column);
+                            pairs.for_each(|(slope, of)| *slope -= moved * of);
+                        }
+                    }
+                }
                 let of_column = &self.moment[column * n..][..n];
                 let step = slopes[column] / of_column[column];
                 let before = values[column];
@@ -308,6 +458,31 @@ impl Feedback {
         }
         changed
     }
+}
+
+/// `N [n, n]`, row-major, and `D` of a damped second moment with these entries, of which those below the diagonal are
+/// asked for.
+fn factored(
+    n: usize,
+    entry: impl Fn(usize, usize) -> f64,
+) -> Result<(Vec<f32>, Vec<f32>), FactoriseError> {
+    // From behind: what the last columns leave unexplained of the first comes first in a Cholesky factor.
+    let mut reversed = Mat::from_fn(n, n, |i, j| match j <= i {
+        true => entry(n - 1 - i, n - 1 - j),
+        false => 0.0,
+    });
+    cholesky(&mut reversed)?;
+    let diagonal: Vec<f64> = (0..n).map(|i| reversed[(i, i)]).collect();
+    let mut factor = vec![0.0; n * n];
+    for (row, to) in factor.chunks_exact_mut(n).enumerate() {
+        let i = n - 1 - row;
+        for (col, to) in to.iter_mut().enumerate().skip(row + 1) {
+            let j = n - 1 - col;
+            *to = (reversed[(i, j)] / diagonal[j]) as f32;
+        }
+    }
+    let conditional = diagonal.iter().rev().map(|d| (d * d) as f32).collect();
+    Ok((factor, conditional))
 }
 
 /// Below it a second moment that lacks rank has no factor in float64.

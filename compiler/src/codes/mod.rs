@@ -10,7 +10,7 @@ use htc_formats::model::MatrixId;
 use thiserror::Error;
 
 use crate::math::codes::{Carried, RowFeedback};
-use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
+use crate::math::{BlockCode, FactoriseError, Feedback, Near, Weight};
 
 /// Part of the mean of a second moment's diagonal that is added to all of it: what feedback moves into inputs
 /// that a text hardly excites counts where another text excites them.
@@ -68,6 +68,29 @@ impl BlockCode for Ggml {
 
     fn nearest(&self, scales: &BlockFit, place: usize, value: f32) -> (u8, f32) {
         scales.nearest(place, value)
+    }
+
+    fn value(&self, scales: &BlockFit, place: usize, code: u8) -> f32 {
+        scales.value(place, code)
+    }
+
+    fn run_len(&self) -> usize {
+        BlockFit::run_len(self.0).unwrap_or(self.0.block_len())
+    }
+
+    fn level(&self, scales: &BlockFit, code: u8) -> f32 {
+        scales.level(code)
+    }
+
+    fn step_and_shift(&self, scales: &BlockFit, run: usize) -> (f32, f32) {
+        scales.step_and_shift(run)
+    }
+
+    fn near(&self, scales: &BlockFit, run: usize, of: Near) -> Vec<BlockFit> {
+        match of {
+            Near::Steps => scales.with_other_steps(run).collect(),
+            Near::Offsets => scales.with_other_offsets(run).collect(),
+        }
     }
 }
 

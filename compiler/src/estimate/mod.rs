@@ -95,7 +95,8 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
     let memory = peak_memory(&jobs, stages_before, window, threads, vocabulary);
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
-        sites(&source.hyper, context, threads) + sessions(&source.hyper, context)
+        let gauged = treatment.gauge != GaugeKind::None;
+        sites(&source.hyper, context, threads, gauged) + sessions(&source.hyper, context)
     });
     let held_out = calibration.and_then(|found| found.held_out.as_ref());
     // What bases lack is looked at and coded once more, and measured at every point of the dial.
@@ -193,17 +194,19 @@ const PER_THREAD: u64 = 4 << 20;
 const VOCABULARY: u64 = 4;
 
 /// What calibrated statistics take at most: second moments in f64 of the four sites of two layers,
-/// with their roots and the inverses of these; one more and a product for every thread. The hidden
-/// layer's moment is used without a root. While text flows there are the sums of one layer alone, and
-/// the activations of a batch.
-fn sites(hyper: &HyperParameters, context: usize, threads: usize) -> u64 {
+/// with their roots and the inverses of these; one more and a product for every thread. The hidden layer's moment is
+/// used without a root, and where no gauge keeps it once: what feedback makes of it belongs to its unit. While text
+/// flows there are the sums of one layer alone, and the activations of a batch.
+fn sites(hyper: &HyperParameters, context: usize, threads: usize, gauged: bool) -> u64 {
     let square = |n: usize| 8 * (n as u64).pow(2);
     let (width, heads) = (square(hyper.width), square(hyper.heads * hyper.head_size));
     let hidden = square(hyper.ffn);
     let batch = 512 * 4 * (8 * hyper.width + 4 * hyper.ffn + 4 * hyper.heads * hyper.head_size);
     // What is summed of a batch is copied first, with queries, keys and values head by head.
     let summed = 4 * hyper.width + hyper.ffn + (hyper.heads + 3 * hyper.kv_heads) * hyper.head_size;
-    2 * (2 * 3 * width + 3 * heads + 2 * hidden)
+    let of_hidden = if gauged { 4 * hidden } else { hidden };
+    2 * (2 * 3 * width + 3 * heads)
+        + of_hidden
         + threads as u64 * 2 * width.max(heads).max(hidden)
         + (batch + 512 * 4 * summed) as u64
         // Keys and values of all layers have room, though one layer at a time is executed.
@@ -293,7 +296,7 @@ fn spectrum(unit: &UnitPlan, request: &Request) -> u64 {
     };
     // Feedback of rotated inputs, that of others, and what the former is made of.
     let rotated = match stages::rotates(request) {
-        true => 4 * 8 * cols * cols,
+        true => 4 * 6 * cols * cols,
         false => 0,
     };
     4 * rows * cols + (8 * 3 * order * order).max(rotated) + panels(rows, cols)
@@ -332,7 +335,7 @@ fn working(unit: &UnitPlan) -> u64 {
 fn banded(unit: &UnitPlan) -> u64 {
     let (rows, cols) = shape(unit);
     let squares = match &unit.form {
-        Form::Bands { codes } if codes.is_rotated() => 8,
+        Form::Bands { codes } if codes.is_rotated() => 6,
         _ => 4,
     };
     4 * rows * cols + together(unit, CARRIED + 4) + 4 * squares * cols * cols

@@ -58,26 +58,25 @@ impl Group {
         within: Option<Within<'_>>,
         most: Option<f32>,
     ) -> Option<([Nearest; BAND], f32)> {
-        let (width, scale) = (self.width, f32::from(scale));
+        let scale = f32::from(scale);
         let inverse = over(1.0, scale);
         let mut codes = [Nearest::default(); BAND];
-        let (mut targets, mut lost) = (self.targets, 0.0);
-        for c in 0..width {
-            codes[c] = levels.nearest(targets[c] * inverse);
-            let value = scale * f32::from(codes[c].value);
-            let Some(Within { feedback, start }) = within else {
-                continue;
-            };
-            let column = start + c;
-            lost += feedback.importance()[column] * (targets[c] - value).powi(2);
-            if most.is_some_and(|most| lost >= most) {
-                return None;
+        let mut nearest = |c: usize, target: f32| {
+            codes[c] = levels.nearest(target * inverse);
+            scale * f32::from(codes[c].value)
+        };
+        let lost = match within {
+            Some(Within { feedback, start }) => {
+                let mut targets = self.targets;
+                let group = (&self.exact[..self.width], &mut targets[..self.width]);
+                feedback.feed_run(start, group, most, nearest)?
             }
-            let error = self.exact[c] - value;
-            let factors = &feedback.factor[column * feedback.order..][column + 1..start + width];
-            let behind = targets[c + 1..width].iter_mut().zip(factors);
-            behind.for_each(|(target, factor)| *target += error * factor);
-        }
+            None => {
+                let targets = self.targets().iter().enumerate();
+                targets.for_each(|(c, &target)| _ = nearest(c, target));
+                0.0
+            }
+        };
         Some((codes, lost))
     }
 

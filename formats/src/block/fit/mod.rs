@@ -10,6 +10,7 @@
 
 mod format;
 mod lanes;
+mod near;
 mod nested;
 mod offset;
 mod pack;
@@ -132,6 +133,11 @@ impl BlockFit {
         self.format.dtype
     }
 
+    /// Numbers of a run, which share a step and an offset.
+    pub fn run_len(dtype: DType) -> Option<usize> {
+        Format::of(dtype).map(Format::run_len)
+    }
+
     /// The codes; they are the same at every place of the block.
     pub fn codes(&self) -> RangeInclusive<u8> {
         0..=self.format.last_code()
@@ -140,6 +146,18 @@ impl BlockFit {
     #[inline]
     fn run(&self, place: usize) -> Run {
         self.runs[(place >> self.format.run_shift) % MAX_RUNS]
+    }
+
+    /// The step and the offset of a run, with its sign changed: what a code decodes to is the sum of the latter and the former times
+    /// the code's [level](BlockFit::level).
+    pub fn step_and_shift(&self, run: usize) -> (f32, f32) {
+        let run = self.runs[run % MAX_RUNS];
+        (run.step, run.shift)
+    }
+
+    /// The level of a code, or the last one.
+    pub fn level(&self, code: u8) -> f32 {
+        self.format.level(code)
     }
 
     /// The code nearest to `value` at a place of the block, and what it decodes to; code 0 for a NaN. A
