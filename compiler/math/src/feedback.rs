@@ -25,6 +25,7 @@ use std::ops::{Add, Mul, Sub};
 use std::sync::OnceLock;
 
 use htc_formats::bands::rotate;
+use htc_formats::block::Near;
 
 use super::gauge::SecondMoment;
 use super::{FactoriseError, Weight};
@@ -57,22 +58,16 @@ pub trait BlockCode {
     fn step_and_shift(&self, scales: &Self::Scales, run: usize) -> (f32, f32);
 
     /// What the scales of a block might be as well: those of a run differ.
-    fn near(&self, scales: &Self::Scales, run: usize, of: Near) -> Vec<Self::Scales>;
+    fn near(
+        &self,
+        scales: &Self::Scales,
+        run: usize,
+        of: Near,
+    ) -> impl Iterator<Item = Self::Scales>;
 }
 
-/// In what the scales of a run differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Near {
-    /// In steps; what lies in the middle of its numbers stays there.
-    Steps,
-    /// In shifts alone.
-    Offsets,
-}
-
-impl Near {
-    /// In the order in which they are looked at, those behind from the best of those before.
-    const ALL: [Near; 2] = [Near::Steps, Near::Offsets];
-}
+/// What else scales may be, in the order in which it is looked at: what is behind from the best of what is before.
+const NEAR: [Near; 2] = [Near::Steps, Near::Offsets];
 
 /// What the code of some rows is.
 #[derive(Clone, Debug, PartialEq)]
@@ -330,17 +325,18 @@ impl Feedback {
         (exact, targets): (&[f32], &[f32]),
     ) -> Option<C::Scales> {
         let place = start % code.block_len();
-        let mut room = targets.to_vec();
+        let mut room = [0.0; CHUNK];
+        let room = &mut room[..targets.len()];
         let mut lost = |scales: &C::Scales, most| {
             room.copy_from_slice(targets);
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
-            self.feed_run(start, (exact, &mut room), most, nearest)
+            self.feed_run(start, (exact, &mut *room), most, nearest)
         };
         let mut least = lost(scales, None);
         let mut better = None;
-        for of in Near::ALL {
-            let from = better.as_ref().unwrap_or(scales);
-            for other in code.near(from, place / code.run_len(), of) {
+        for of in NEAR {
+            let from = better.clone().unwrap_or_else(|| scales.clone());
+            for other in code.near(&from, place / code.run_len(), of) {
                 if let Some(found) = lost(&other, least) {
                     (better, least) = (Some(other), Some(found));
                 }
@@ -377,9 +373,9 @@ impl Feedback {
             a * a * ll + 2.0 * a * b * l1 + b * b * one - 2.0 * (a * of_level + b * of_one)
         };
         let (mut better, mut least) = (None, 0.0);
-        for of in Near::ALL {
-            let from = better.as_ref().unwrap_or(scales);
-            for other in code.near(from, run, of) {
+        for of in NEAR {
+            let from = better.clone().unwrap_or_else(|| scales.clone());
+            for other in code.near(&from, run, of) {
                 let found = lost(&other);
                 if found < least {
                     (better, least) = (Some(other), found);

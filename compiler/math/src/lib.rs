@@ -61,7 +61,7 @@ pub use basis::{
 pub use bias::bias_correction;
 pub use covariance::{covariance, mean_energy};
 pub use error::FactoriseError;
-pub use feedback::{BlockCode, Coded, Feedback, Near, rotate_moment};
+pub use feedback::{BlockCode, Coded, Feedback, rotate_moment};
 pub use gauge::{DEFAULT_EXPONENT, DEFAULT_SHRINKAGE, Diagonal, Gauge, SecondMoment, Whitening};
 pub use low_rank::{LowRank, LowRankOptions, Path, low_rank, low_rank_with};
 pub use measure::{

@@ -5,12 +5,12 @@
 //! ([`crate::math::Feedback`]).
 
 use htc_formats::DType;
-use htc_formats::block::{BlockError, BlockFit};
+use htc_formats::block::{BlockError, BlockFit, Near};
 use htc_formats::model::MatrixId;
 use thiserror::Error;
 
 use crate::math::codes::{Carried, RowFeedback};
-use crate::math::{BlockCode, FactoriseError, Feedback, Near, Weight};
+use crate::math::{BlockCode, FactoriseError, Feedback, Weight};
 
 /// Part of the mean of a second moment's diagonal that is added to all of it: what feedback moves into inputs
 /// that a text hardly excites counts where another text excites them.
@@ -86,11 +86,8 @@ impl BlockCode for Ggml {
         scales.step_and_shift(run)
     }
 
-    fn near(&self, scales: &BlockFit, run: usize, of: Near) -> Vec<BlockFit> {
-        match of {
-            Near::Steps => scales.with_other_steps(run).collect(),
-            Near::Offsets => scales.with_other_offsets(run).collect(),
-        }
+    fn near(&self, scales: &BlockFit, run: usize, of: Near) -> impl Iterator<Item = BlockFit> {
+        scales.near(run, of)
     }
 }
 

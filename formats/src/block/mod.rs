@@ -46,7 +46,7 @@ mod levels;
 mod scaled;
 mod ternary;
 
-pub use self::fit::BlockFit;
+pub use self::fit::{BlockFit, Near};
 pub use self::scaled::scale;
 use crate::dtype::DType;
 

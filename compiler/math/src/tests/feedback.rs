@@ -1,4 +1,6 @@
-use super::super::{BlockCode, Feedback, Near, SecondMoment, Weight, weighted_dense_energies};
+use super::super::{BlockCode, Feedback, SecondMoment, Weight, weighted_dense_energies};
+use htc_formats::block::Near;
+
 use super::Dense;
 use super::gauge::Moment;
 
@@ -49,11 +51,9 @@ impl BlockCode for Grid {
         (*step, 0.0)
     }
 
-    fn near(&self, step: &f32, _: usize, of: Near) -> Vec<f32> {
-        match of {
-            Near::Steps => self.near.iter().map(|by| by * step).collect(),
-            Near::Offsets => Vec::new(),
-        }
+    fn near(&self, step: &f32, _: usize, of: Near) -> impl Iterator<Item = f32> {
+        let steps = self.near.iter().filter(move |_| of == Near::Steps);
+        steps.map(move |by| by * step)
     }
 }
 
@@ -195,8 +195,8 @@ impl BlockCode for Half {
         (1.0, 0.0)
     }
 
-    fn near(&self, (): &(), _: usize, _: Near) -> Vec<()> {
-        Vec::new()
+    fn near(&self, (): &(), _: usize, _: Near) -> impl Iterator<Item = ()> {
+        std::iter::empty()
     }
 }
 

@@ -23,6 +23,7 @@ use std::ops::RangeInclusive;
 use half::f16;
 
 use self::format::Format;
+pub use self::near::Near;
 use super::BlockError;
 use crate::dtype::DType;
 

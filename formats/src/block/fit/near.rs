@@ -5,14 +5,33 @@ use half::f16;
 use super::format::{Format, Levels};
 use super::{BlockFit, MAX_RUNS, lanes};
 
-/// Steps that are tried to either side.
-const STEPS: i16 = 4;
+/// In what the scales of a run differ from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// In steps; what lies in the middle of its numbers stays about where it is.
+    Steps,
+    /// In offsets alone.
+    Offsets,
+}
 
-/// How far they are apart, in parts of the step.
+/// How far steps are apart, in parts of one.
 const APART: f32 = 0.05;
 
-/// Neighbours among the integers of a minimum.
-const NEXT: [f32; 2] = [-1.0, 1.0];
+/// What is tried: so many times that to either side, and so many of a minimum's integers beside what keeps the middle.
+const STEPS: [(f32, f32); 8] = [
+    (-4.0, 0.0),
+    (-3.0, 0.0),
+    (-2.0, 0.0),
+    (-1.0, 0.0),
+    (1.0, 0.0),
+    (2.0, 0.0),
+    (3.0, 0.0),
+    (4.0, 0.0),
+];
+const OFFSETS: [(f32, f32); 2] = [(0.0, -1.0), (0.0, 1.0)];
+
+/// The furthest that a step is tried, in parts of one.
+const FURTHEST: f32 = 0.2;
 
 impl Format {
     /// The code, or what would be one, half way between the first and the last where all are offset; else zero.
@@ -25,51 +44,54 @@ impl Format {
 }
 
 impl BlockFit {
-    /// Fits with other steps for a run, from four fifths of this one's to six fifths, as far as they can be stored. Where
-    /// there are offsets the run's middle stays about where it is.
-    pub fn with_other_steps(&self, run: usize) -> impl Iterator<Item = BlockFit> + '_ {
-        let run = run % MAX_RUNS;
-        let distances = (-STEPS..=STEPS).map(f32::from);
-        let fits = distances.filter_map(move |distance| match self.format.runs() {
-            1 => self.with_d(distance),
-            _ => self.with_run(run, distance, 0.0),
-        });
-        fits.filter(move |fit| fit != self)
-    }
-
-    /// Fits with the next offsets of a run that can be stored, where they are those of a block's minima.
-    pub fn with_other_offsets(&self, run: usize) -> impl Iterator<Item = BlockFit> + '_ {
-        let run = run % MAX_RUNS;
+    /// Fits with other steps for a run, from four fifths of this one's to six fifths, or with the next offsets, where
+    /// these are integers; as far as they can be stored.
+    pub fn near(&self, run: usize, of: Near) -> impl Iterator<Item = BlockFit> + '_ {
+        let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let has_integers = self.format.minima.1 > 1.0;
-        let fits = NEXT.into_iter().filter(move |_| has_integers);
-        fits.filter_map(move |by| self.with_run(run, 0.0, by))
+        let tried = match of {
+            Near::Steps => &STEPS[..],
+            Near::Offsets if has_integers => &OFFSETS,
+            Near::Offsets => &[],
+        };
+        // Once: conversions take longer than all else here.
+        let stored = (self.d.to_f32(), self.d_min.to_f32());
+        tried.iter().filter_map(move |&tried| match whole {
+            true => self.with_d(stored, tried.0),
+            false => self.with_run(run, stored, tried),
+        })
     }
 
-    fn with_d(&self, distance: f32) -> Option<BlockFit> {
-        let d = f16::from_f32(self.d.to_f32() * (1.0 + APART * distance));
+    fn with_d(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
+        let other = f16::from_f32(d * (1.0 + APART * distance));
         // An offset is less the minimum: with larger steps the first code begins lower.
-        let moved = (d.to_f32() - self.d.to_f32()) * self.format.middle();
-        let d_min = f16::from_f32(self.d_min.to_f32() + moved);
-        let fits = d.is_finite() && d_min.is_finite();
-        fits.then(|| BlockFit::with(self.format, (d, d_min), self.scales, self.minima))
+        let moved = (other.to_f32() - d) * self.format.middle();
+        let other_min = match moved == 0.0 {
+            true => self.d_min,
+            false => f16::from_f32(d_min + moved),
+        };
+        let fits = other.is_finite() && other_min.is_finite();
+        fits.then(|| BlockFit::with(self.format, (other, other_min), self.scales, self.minima))
     }
 
-    fn with_run(&self, run: usize, distance: f32, other: f32) -> Option<BlockFit> {
+    fn with_run(
+        &self,
+        run: usize,
+        (d, d_min): (f32, f32),
+        (distance, next): (f32, f32),
+    ) -> Option<BlockFit> {
         let format = self.format;
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (APART * before.abs()).round());
         // Integers that are few are further apart than that.
-        let furthest = f32::max(1.0, APART * f32::from(STEPS) * before.abs());
+        let furthest = f32::max(1.0, FURTHEST * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
         }
         let scale = before + apart * distance;
-        let moved = (scale - before) * self.d.to_f32() * format.middle();
-        let shifted = match self.d_min.to_f32() {
-            0.0 => 0.0,
-            d_min => moved / d_min,
-        };
-        let minimum = (f32::from(self.minima[run]) + shifted).round() + other;
+        let moved = (scale - before) * d * format.middle();
+        let shifted = if d_min == 0.0 { 0.0 } else { moved / d_min };
+        let minimum = (f32::from(self.minima[run]) + shifted).round() + next;
         let within = |integer: f32, (first, last): (f32, f32)| (first..=last).contains(&integer);
         if !within(scale, format.scales) || !within(minimum, format.minima) {
             return None;
@@ -77,9 +99,9 @@ impl BlockFit {
         let mut fit = *self;
         fit.scales[run] = scale as i8;
         fit.minima[run] = minimum as u8;
-        let step = self.d.to_f32() * scale;
+        let step = d * scale;
         fit.runs[run].step = step;
-        fit.runs[run].shift = -(self.d_min.to_f32() * minimum);
+        fit.runs[run].shift = -(d_min * minimum);
         fit.runs[run].inverse = lanes::inverse(step);
         Some(fit)
     }
@@ -103,7 +125,10 @@ mod tests {
             for run in 0..len / run_len {
                 let here = run * run_len..(run + 1) * run_len;
                 let mut count = 0;
-                for near in fit.with_other_steps(run).chain(fit.with_other_offsets(run)) {
+                for near in [Near::Steps, Near::Offsets]
+                    .into_iter()
+                    .flat_map(|of| fit.near(run, of))
+                {
                     assert_ne!(near, fit);
                     let mut codes = vec![0; len];
                     near.round(&values[..len], &mut codes).unwrap();
