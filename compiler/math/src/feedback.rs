@@ -212,6 +212,16 @@ impl Feedback {
         if block == 0 || !n.is_multiple_of(block) {
             return Err(FactoriseError::Blocks { cols: n, block });
         }
+        let run = code.run_len();
+        if run == 0
+            || !CHUNK.min(block).is_multiple_of(run)
+            || !block.is_multiple_of(CHUNK.min(block))
+        {
+            return Err(FactoriseError::Blocks {
+                cols: n,
+                block: run,
+            });
+        }
         let mut coded = self.feed(rows, code)?;
         for _ in 0..sweeps {
             if self.sweep(rows, code, &mut coded) == 0 {

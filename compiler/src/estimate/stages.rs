@@ -141,9 +141,9 @@ pub fn curves(
     speed.products(products) / threads.max(1) as f64
 }
 
-/// Multiplications that take as long as searching the scales of a number, trying its codes, and writing them: the
+/// Multiplications that take as long as searching the scales of a number, with feedback as well, trying its codes, and writing them: the
 /// mean over all types.
-const SEARCH: f64 = 450.0;
+const SEARCH: f64 = 1100.0;
 
 /// The same of levels and of trellises.
 fn search(kind: Kind) -> f64 {

@@ -40,7 +40,7 @@ use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with
 /// another arithmetic is not gone on with.
-pub const ARITHMETIC_VERSION: u32 = 7;
+pub const ARITHMETIC_VERSION: u32 = 8;
 
 /// What every artifact of a compilation is made from.
 #[derive(Clone, Copy, Debug)]

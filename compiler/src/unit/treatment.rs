@@ -350,11 +350,20 @@ impl<'a> ModelTreatment<'a> {
     }
 }
 
+/// Whether it is the hidden layer that is read there.
+fn is_wide(place: Place) -> bool {
+    matches!(place, Place::Site { site, .. } if site == Site::FfnHidden)
+}
+
 /// The place of what is kept for one, which may be empty.
 fn of_place<T>(kept: &Kept<T>, place: Place) -> Made<T> {
     let mut all = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, made)) = all.iter().find(|(of, _)| *of == place) {
         return Arc::clone(made);
+    }
+    // The widest are of no use behind their layer, whose next one needs the room.
+    if is_wide(place) {
+        all.retain(|(of, _)| !is_wide(*of));
     }
     if all.len() >= KEPT {
         all.remove(0);

@@ -164,8 +164,8 @@ mod tests {
         Feedback::new(moment, 0.01).unwrap()
     }
 
-    /// What a scale loses is what its codes lose of the outputs, `e C eᵀ`; no scale that is looked at loses less than
-    /// the one that is found, which loses clearly less than the one without feedback.
+    /// What a scale loses is what its codes lose of the outputs, `e C eᵀ`; the one that is found never loses more than the one
+    /// without feedback, and clearly less in all.
     #[test]
     fn the_scale_that_loses_least_with_feedback_is_found() {
         let feedback = feedback();

@@ -1,4 +1,4 @@
-//! Fits that differ from one in a single run.
+//! Fits that differ from one in a run, or where a block is one in its scale.
 
 use half::f16;
 
@@ -44,8 +44,8 @@ impl Format {
 }
 
 impl BlockFit {
-    /// Fits with other steps for a run, from four fifths of this one's to six fifths, or with the next offsets, where
-    /// these are integers; as far as they can be stored.
+    /// Fits with other steps for a run, from four fifths of this one's to six fifths and its next integers, or with the next
+    /// offsets, where these are integers; as far as they can be stored.
     pub fn near(&self, run: usize, of: Near) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
         let has_integers = self.format.minima.1 > 1.0;
