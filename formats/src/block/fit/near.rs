@@ -37,7 +37,7 @@ impl Format {
     /// The code, or what would be one, half way between the first and the last where all are offset; else zero.
     fn middle(&self) -> f32 {
         match self.levels {
-            Levels::Whole(low, high) if low == 0.0 => 0.5 * high,
+            Levels::Whole(0.0, high) => 0.5 * high,
             _ => 0.0,
         }
     }
