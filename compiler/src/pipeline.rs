@@ -74,6 +74,7 @@ struct Named {
 /// [`CompileError`]; nothing is left under the output's name then.
 pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, CompileError> {
     let (clock, peak) = (StageClock::default(), Peak::default());
+    let _watched = peak.watch();
     let tell = |event: Event| {
         peak.sample();
         watch.tell(event);

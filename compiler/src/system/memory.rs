@@ -1,6 +1,9 @@
 //! How much memory the process has.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use htc_formats::model::HyperParameters;
 use htc_loader::kv::KvType;
@@ -19,14 +22,52 @@ pub struct Resident {
 
 /// The most memory of its own that the process was seen with; mapped files, which the system takes back
 /// when it needs to, are left out.
-#[derive(Debug, Default)]
-pub struct Peak(AtomicU64);
+#[derive(Clone, Debug, Default)]
+pub struct Peak(Arc<AtomicU64>);
+
+/// How often a watch looks: what is there for a shorter time may be missed.
+const LOOKS_APART: Duration = Duration::from_millis(200);
+
+/// Looks again and again until it is dropped.
+#[derive(Debug)]
+pub struct PeakWatch {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for PeakWatch {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It does nothing that could fail.
+            _ = thread.join();
+        }
+    }
+}
 
 impl Peak {
     /// Looks how much it is now.
     pub fn sample(&self) {
         if let Some(found) = resident() {
             self.0.fetch_max(found.own, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks from a thread of its own; where the system gives none, whoever else samples is all there is.
+    pub fn watch(&self) -> PeakWatch {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (peak, is_over) = (self.clone(), Arc::clone(&ended));
+        let looks = move || {
+            while !is_over.load(Ordering::Relaxed) {
+                peak.sample();
+                thread::park_timeout(LOOKS_APART);
+            }
+        };
+        let thread = thread::Builder::new().name("memory".into()).spawn(looks);
+        PeakWatch {
+            ended,
+            thread: thread.ok(),
         }
     }
 
@@ -147,6 +188,20 @@ mod tests {
     fn some_memory_is_available() {
         let found = available().unwrap();
         assert!(found > 1 << 20, "{found}");
+    }
+
+    /// Between two looks of anybody else.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_watch_sees_what_was_there_for_a_while() {
+        let peak = Peak::default();
+        let watch = peak.watch();
+        let written = std::hint::black_box(vec![1_u8; 96 << 20]);
+        thread::sleep(3 * LOOKS_APART);
+        drop(written);
+        drop(watch);
+        let seen = peak.bytes().unwrap();
+        assert!(seen >= 96 << 20, "{seen}");
     }
 
     #[cfg(target_os = "linux")]
