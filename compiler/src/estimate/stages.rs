@@ -143,7 +143,7 @@ pub fn curves(
 
 /// Multiplications that take as long as searching the scales of a number, with feedback as well, trying its codes, and writing them: the
 /// mean over all types.
-const SEARCH: f64 = 1100.0;
+const SEARCH: f64 = 4500.0;
 
 /// The same of levels and of trellises.
 fn search(kind: Kind) -> f64 {
