@@ -45,10 +45,8 @@ pub trait BlockCode {
     /// The code nearest to a number at a place of a block, and the number that it stands for.
     fn nearest(&self, scales: &Self::Scales, place: usize, value: f32) -> (u8, f32);
 
-    /// What a code at a place of a block stands for: `step · level + shift`, as a decoder rounds that.
-    fn value(&self, scales: &Self::Scales, place: usize, code: u8) -> f32;
-
-    /// Numbers of a run of a block, which share a step and a shift.
+    /// Numbers of a run of a block, which share a step and a shift: what a code stands for is `step · level + shift`, in
+    /// float32.
     fn run_len(&self) -> usize;
 
     /// The level of a code.
@@ -260,21 +258,20 @@ impl Feedback {
                 let here = at + start..at + start + width;
                 let exact = &rows.values[here.clone()];
                 let targets = &mut targets[here.clone()];
-                for run in (0..width).step_by(code.run_len().min(width)) {
-                    let of_run = run..(run + code.run_len()).min(width);
-                    let group = (&exact[of_run.clone()], &targets[of_run]);
-                    if let Some(better) = self.better_scales(code, of_block, start + run, group) {
+                for run in (0..width).step_by(code.run_len()) {
+                    let column = start + run;
+                    let exact = &exact[run..run + code.run_len()];
+                    let targets = &mut targets[run..];
+                    let group = (exact, &targets[..exact.len()]);
+                    if let Some(better) = self.better_scales(code, of_block, column, group) {
                         *of_block = better;
                     }
-                    let end = (run + code.run_len()).min(width);
-                    for k in run..end {
-                        let column = start + k;
-                        let (q, value) = code.nearest(of_block, column % block, targets[k]);
-                        (codes[at + column], values[at + column]) = (q, value);
-                        let factors = &self.factor[column * n..][column + 1..start + width];
-                        let behind = targets[k + 1..].iter_mut().zip(factors);
-                        behind.for_each(|(target, factor)| *target += (exact[k] - value) * factor);
-                    }
+                    let nearest = |c: usize, target: f32| {
+                        let (q, value) = code.nearest(of_block, column % block + c, target);
+                        (codes[at + column + c], values[at + column + c]) = (q, value);
+                        value
+                    };
+                    self.feed_run(column, (exact, targets), None, nearest);
                 }
                 let pairs = exact.iter().zip(&values[here]);
                 let errors = errors[row * chunk..].iter_mut().zip(pairs);
@@ -302,7 +299,8 @@ impl Feedback {
     }
 
     /// What some neighbouring columns of a row lose where each is rounded to what is nearest to its target then, and what that leaves
-    /// is carried to those behind it: `Σ D_k (target - value)²`. `None` once that comes to `most`.
+    /// is carried to the targets behind it, of which there may be more: `Σ D_k (target - value)²`. `None` once that comes to
+    /// `most`.
     pub(crate) fn feed_run(
         &self,
         start: usize,
@@ -310,7 +308,7 @@ impl Feedback {
         most: Option<f32>,
         mut nearest: impl FnMut(usize, f32) -> f32,
     ) -> Option<f32> {
-        let (width, mut lost) = (exact.len(), 0.0);
+        let (end, mut lost) = (start + targets.len(), 0.0);
         for (c, &exact) in exact.iter().enumerate() {
             let value = nearest(c, targets[c]);
             let column = start + c;
@@ -318,8 +316,8 @@ impl Feedback {
             if most.is_some_and(|most| lost >= most) {
                 return None;
             }
-            let factors = &self.factor[column * self.order..][column + 1..start + width];
-            let behind = targets[c + 1..width].iter_mut().zip(factors);
+            let factors = &self.factor[column * self.order..][column + 1..end];
+            let behind = targets[c + 1..].iter_mut().zip(factors);
             behind.for_each(|(target, factor)| *target += (exact - value) * factor);
         }
         Some(lost)
@@ -342,17 +340,11 @@ impl Feedback {
             let nearest = |c, target| code.nearest(scales, place + c, target).1;
             self.feed_run(start, (exact, &mut *room), most, nearest)
         };
-        let mut least = lost(scales, None);
-        let mut better = None;
-        for of in NEAR {
-            let from = better.clone().unwrap_or_else(|| scales.clone());
-            for other in code.near(&from, place / code.run_len(), of) {
-                if let Some(found) = lost(&other, least) {
-                    (better, least) = (Some(other), Some(found));
-                }
-            }
-        }
-        better
+        let least = lost(scales, None)?;
+        let run = place / code.run_len();
+        least_near(code, (scales, run), least, |other, most| {
+            lost(other, Some(most))
+        })
     }
 
     /// Other scales with which the codes of a run, as they are, lose less; `None` where there are none. `slopes` are half of the
@@ -382,17 +374,16 @@ impl Feedback {
             let (a, b) = (other.0 - step, other.1 - shift);
             a * a * ll + 2.0 * a * b * l1 + b * b * one - 2.0 * (a * of_level + b * of_one)
         };
-        let (mut better, mut least) = (None, 0.0);
-        for of in NEAR {
-            let from = better.clone().unwrap_or_else(|| scales.clone());
-            for other in code.near(&from, run, of) {
-                let found = lost(&other);
-                if found < least {
-                    (better, least) = (Some(other), found);
-                }
-            }
-        }
-        better
+        least_near(code, (scales, run), 0.0, |other, most| {
+            Some(lost(other)).filter(|&found| found < most)
+        })
+    }
+
+    /// Takes what a column of a row moved by off the slopes of that row, half of the gradient with its sign turned.
+    pub(crate) fn moved(&self, column: usize, by: f32, slopes: &mut [f32]) {
+        let of_column = &self.moment[column * self.order..][..self.order];
+        let pairs = slopes.iter_mut().zip(of_column);
+        pairs.for_each(|(slope, of)| *slope -= by * of);
     }
 
     /// One sweep of coordinate descent over the scales of runs and the codes; how many of them changed.
@@ -425,28 +416,21 @@ impl Feedback {
                 if column.is_multiple_of(code.run_len()) {
                     let run = column..column + code.run_len();
                     let of_block = &mut scales[column / block];
-                    let slopes_of_run = &slopes[run.clone()];
-                    let codes = (column, &codes[run.clone()]);
-                    if let Some(better) = self.fitted_scales(code, of_block, codes, slopes_of_run) {
+                    let fixed = (column, &codes[run.clone()]);
+                    let found = self.fitted_scales(code, of_block, fixed, &slopes[run.clone()]);
+                    if let Some(better) = found {
                         *of_block = better;
                         changed += 1;
+                        let index = column % block / code.run_len();
+                        let (step, shift) = code.step_and_shift(of_block, index);
                         for column in run {
-                            let place = column % block;
-                            let value = code.value(
-                                &scales[column / block],
-                                place,
-                                codes.1[column - codes.0],
-                            );
-                            let moved = value - values[column];
-                            values[column] = value;
-                            let of_column = &self.moment[column * n..][..n];
-                            let pairs = slopes.iter_mut().zip(of_column);
-                            pairs.for_each(|(slope, of)| *slope -= moved * of);
+                            let value = step * code.level(of_block, codes[column]) + shift;
+                            let before = std::mem::replace(&mut values[column], value);
+                            self.moved(column, value - before, slopes);
                         }
                     }
                 }
-                let of_column = &self.moment[column * n..][..n];
-                let step = slopes[column] / of_column[column];
+                let step = slopes[column] / self.moment[column * n + column];
                 let before = values[column];
                 let scales = &scales[column / block];
                 let (q, value) = code.nearest(scales, column % block, before + step);
@@ -456,14 +440,31 @@ impl Feedback {
                 }
                 (codes[column], values[column]) = (q, value);
                 changed += 1;
-                let moved = value - before;
-                for (slope, of) in slopes.iter_mut().zip(of_column) {
-                    *slope -= moved * of;
-                }
+                self.moved(column, value - before, slopes);
             }
         }
         changed
     }
+}
+
+/// Of what the scales of a run may be as well, what loses least and less than `least`: `lost` says what scales lose where
+/// that is less than so much. `None` where there is none.
+fn least_near<C: BlockCode>(
+    code: &C,
+    (scales, run): (&C::Scales, usize),
+    mut least: f32,
+    mut lost: impl FnMut(&C::Scales, f32) -> Option<f32>,
+) -> Option<C::Scales> {
+    let mut better = None;
+    for of in NEAR {
+        let from = better.clone().unwrap_or_else(|| scales.clone());
+        for other in code.near(&from, run, of) {
+            if let Some(found) = lost(&other, least) {
+                (better, least) = (Some(other), found);
+            }
+        }
+    }
+    better
 }
 
 /// `N [n, n]`, row-major, and `D` of a damped second moment with these entries, of which those below the diagonal are

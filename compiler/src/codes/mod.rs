@@ -70,10 +70,6 @@ impl BlockCode for Ggml {
         scales.nearest(place, value)
     }
 
-    fn value(&self, scales: &BlockFit, place: usize, code: u8) -> f32 {
-        scales.value(place, code)
-    }
-
     fn run_len(&self) -> usize {
         BlockFit::run_len(self.0).unwrap_or(self.0.block_len())
     }

@@ -2,9 +2,10 @@
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
-use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, MAX_SCALE, QUAD, QUADS};
+use htc_formats::bands::{BAND, Codes, Kind, LEVEL_UNIT, QUAD, QUADS};
 
 use super::coded::KINDS;
+use super::groups::fit_scale;
 use super::strip::{Strip, half, over};
 use super::{BandsEncodeError, Levels};
 use crate::Feedback;
@@ -28,15 +29,15 @@ impl Strip {
         slopes: &mut [f32],
     ) -> bool {
         let n = self.cols;
+        let columns = band * BAND..((band + 1) * BAND).min(n);
         let mut changed = false;
         for r in 0..self.rows {
-            changed |= self.rescale((r, band), feedback, &mut scales[r], slopes);
-            let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
             let slopes = &mut slopes[r * n..][..n];
-            for c in 0..BAND.min(n - band * BAND) {
-                let col = band * BAND + c;
-                let of_column = &feedback.moment[col * n..][..n];
-                let step = slopes[col] / of_column[col];
+            let values = &mut self.values[r * n..][columns.clone()];
+            changed |= fit_scale(feedback, columns.clone(), &mut scales[r], values, slopes);
+            let unit = self.coded.rows[0][r] * LEVEL_UNIT * f32::from(scales[r]);
+            for (c, col) in columns.clone().enumerate() {
+                let step = slopes[col] / feedback.moment[col * n + col];
                 let before = self.values[r * n + col];
                 let nearest = levels.nearest(over(before + step, unit));
                 let value = f32::from(nearest.value) * unit;
@@ -47,52 +48,10 @@ impl Strip {
                 quads[c / QUAD][r * QUAD + c % QUAD] = nearest.code;
                 self.values[r * n + col] = value;
                 changed = true;
-                let moved = value - before;
-                for (slope, of) in slopes.iter_mut().zip(of_column) {
-                    *slope -= moved * of;
-                }
+                feedback.moved(col, value - before, slopes);
             }
         }
         changed
-    }
-
-    /// The scale of a group of levels by least squares, codes fixed, as the integer that it is; whether it changed.
-    fn rescale(
-        &mut self,
-        (row, band): (usize, usize),
-        feedback: &Feedback,
-        scale: &mut u8,
-        slopes: &mut [f32],
-    ) -> bool {
-        let n = self.cols;
-        let columns = band * BAND..((band + 1) * BAND).min(n);
-        let slopes = &mut slopes[row * n..][..n];
-        let values = &mut self.values[row * n..][columns.clone()];
-        let dot = |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
-        let rows_of_moment = columns.clone().map(|col| &feedback.moment[col * n..][..n]);
-        let of_band = rows_of_moment.clone().map(|of| &of[columns.clone()]);
-        let curve: f32 = of_band
-            .zip(values.iter())
-            .map(|(of, &value)| value * dot(of, values))
-            .sum();
-        let before = f32::from(*scale);
-        let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
-        // Of the integers the nearest is the best: what is lost is a parabola of the scale.
-        let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
-        if *scale == 0 || after == before || !after.is_finite() {
-            return false;
-        }
-        *scale = after as u8;
-        let grown = after / before - 1.0;
-        for (of, value) in rows_of_moment.zip(values.iter_mut()) {
-            let moved = *value * grown;
-            *value += moved;
-            slopes
-                .iter_mut()
-                .zip(of)
-                .for_each(|(slope, of)| *slope -= moved * of);
-        }
-        true
     }
 
     /// The scales of rows by least squares under the second moment, codes fixed, and what they stand for then.

@@ -104,6 +104,39 @@ impl Group {
     }
 }
 
+/// Takes the scale of a group to what its codes, which stay, lose least with under the second moment, as the integer that it is;
+/// whether it changed. `values` are what the codes of these columns stand for, `slopes` half of the gradient of what is
+/// lost of the whole row, with its sign turned.
+pub(super) fn fit_scale(
+    feedback: &Feedback,
+    columns: Range<usize>,
+    scale: &mut u8,
+    values: &mut [f32],
+    slopes: &mut [f32],
+) -> bool {
+    let dot = |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    let of_column = |col: usize| &feedback.moment[col * feedback.order..][columns.clone()];
+    let pairs = columns.clone().zip(values.iter());
+    let curve: f32 = pairs
+        .map(|(col, value)| value * dot(of_column(col), values))
+        .sum();
+    let before = f32::from(*scale);
+    let best = before * (1.0 + over(dot(values, &slopes[columns.clone()]), curve));
+    // Of the integers the nearest is the best: what is lost is a parabola of the scale.
+    let after = best.round().clamp(1.0, f32::from(MAX_SCALE));
+    if *scale == 0 || after == before || !after.is_finite() {
+        return false;
+    }
+    *scale = after as u8;
+    let grown = after / before - 1.0;
+    for (col, value) in columns.zip(values) {
+        let moved = *value * grown;
+        *value += moved;
+        feedback.moved(col, moved, slopes);
+    }
+    true
+}
+
 impl Strip {
     /// Codes a band in levels; what is left of it is not yet carried to the bands behind.
     pub fn code_levels(
@@ -136,15 +169,15 @@ impl Strip {
 mod tests {
     use super::*;
     use crate::SecondMoment;
+    use crate::random::Rng;
 
-    /// Numbers that follow no rule that matters here, in -1..1.
     fn numbers(seed: u64, count: usize) -> Vec<f32> {
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let mut next = || {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
+        let mut random = Rng(seed);
+        (0..count).map(|_| random.normal() as f32).collect()
+    }
+
+    fn within(feedback: &Feedback) -> Option<Within<'_>> {
+        Some(Within { feedback, start: 0 })
     }
 
     /// Inputs that mostly depend on few numbers.
@@ -169,15 +202,12 @@ mod tests {
     #[test]
     fn the_scale_that_loses_least_with_feedback_is_found() {
         let feedback = feedback();
-        let within = Some(Within {
-            feedback: &feedback,
-            start: 0,
-        });
+        let within = within(&feedback);
         for bits in 2..=4 {
             let levels = Levels::new(bits).unwrap();
             let (mut alone, mut fed) = (0.0, 0.0);
             for seed in 0..40 {
-                let row: Vec<f32> = numbers(seed, BAND).iter().map(|x| x * 2500.0).collect();
+                let row: Vec<f32> = numbers(seed, BAND).iter().map(|x| x * 1500.0).collect();
                 let group = Group::of(1.0, &row, &row);
                 let lost = |scale: u8| {
                     let (codes, lost) = group.code(&levels, scale, within, None).unwrap();
@@ -209,13 +239,71 @@ mod tests {
         }
     }
 
+    /// `E C` of a row, in float64.
+    fn slopes(feedback: &Feedback, errors: &[f64]) -> Vec<f64> {
+        let column = |col: usize| {
+            let entries = errors.iter().enumerate();
+            let products = entries.map(|(k, e)| e * f64::from(feedback.moment[k * BAND + col]));
+            products.sum::<f64>()
+        };
+        (0..BAND).map(column).collect()
+    }
+
+    /// Of all scales, and the slopes are those of what is there then.
+    #[test]
+    fn a_scale_is_fitted_to_its_codes() {
+        let feedback = feedback();
+        let mut fitted = 0;
+        for seed in 0..40 {
+            let row = numbers(seed, BAND);
+            let codes: Vec<f64> = row.iter().map(|w| f64::from((w * 3.0).round())).collect();
+            let errors = |scale: f64| -> Vec<f64> {
+                let pairs = row.iter().zip(&codes);
+                pairs
+                    .map(|(w, code)| f64::from(*w) - code * scale / 100.0)
+                    .collect()
+            };
+            let lost = |scale: u8| -> f64 {
+                let errors = errors(scale.into());
+                let slopes = slopes(&feedback, &errors);
+                errors.iter().zip(slopes).map(|(e, slope)| e * slope).sum()
+            };
+            let mut scale = 20 + (seed % 30) as u8;
+            let before = scale;
+            let of = |scale: u8| {
+                codes
+                    .iter()
+                    .map(move |code| (code * f64::from(scale) / 100.0) as f32)
+            };
+            let mut values: Vec<f32> = of(scale).collect();
+            let given = slopes(&feedback, &errors(scale.into()));
+            let mut found: Vec<f32> = given.iter().map(|&slope| slope as f32).collect();
+            let changed = fit_scale(&feedback, 0..BAND, &mut scale, &mut values, &mut found);
+            assert_eq!(changed, scale != before);
+            fitted += usize::from(changed);
+            let least = (1..=MAX_SCALE).map(lost).fold(f64::INFINITY, f64::min);
+            assert!(lost(scale) <= least * 1.0001, "{seed}: {scale}");
+            assert!(
+                values
+                    .iter()
+                    .zip(of(scale))
+                    .all(|(a, b)| (a - b).abs() < 1e-5)
+            );
+            let expected = slopes(&feedback, &errors(scale.into()));
+            let size = given
+                .iter()
+                .fold(1e-3, |most: f64, slope| most.max(slope.abs()));
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-4 * size, "{seed}");
+            }
+        }
+        assert!(fitted > 20, "{fitted}");
+    }
+
     #[test]
     fn a_group_of_zeros_has_no_scale() {
         let feedback = feedback();
-        let within = Some(Within {
-            feedback: &feedback,
-            start: 0,
-        });
+        let within = within(&feedback);
         let levels = Levels::new(2).unwrap();
         let zeros = [0.0; BAND];
         for group in [

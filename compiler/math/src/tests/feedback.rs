@@ -32,13 +32,6 @@ impl BlockCode for Grid {
         ((code + self.reach) as u8, code * step)
     }
 
-    fn value(&self, step: &f32, _: usize, code: u8) -> f32 {
-        if *step == 0.0 {
-            return 0.0;
-        }
-        (f32::from(code) - self.reach) * step
-    }
-
     fn run_len(&self) -> usize {
         self.block
     }
@@ -179,10 +172,6 @@ impl BlockCode for Half {
         (value as u8, value)
     }
 
-    fn value(&self, (): &(), _: usize, code: u8) -> f32 {
-        code.into()
-    }
-
     fn run_len(&self) -> usize {
         1
     }
@@ -226,7 +215,8 @@ fn feedback_loses_less_and_sweeps_never_more() {
                 }
                 // What is said to be stored is.
                 for (at, (&q, &value)) in coded.codes.iter().zip(&coded.values).enumerate() {
-                    assert_eq!(value, code.value(&coded.scales[at / code.block], 0, q));
+                    let step = coded.scales[at / code.block];
+                    assert_eq!(value, (f32::from(q) - code.reach) * step);
                 }
             }
             // Steps that are chosen with codes making up for each other lose less.
