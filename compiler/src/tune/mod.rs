@@ -17,7 +17,7 @@ mod state;
 use std::collections::BTreeMap;
 
 use htc_formats::DType;
-use htc_formats::block::{self, BlockError};
+use htc_formats::block;
 use htc_formats::htz::Digest;
 use htc_formats::model::{HyperParameters, Role};
 use htc_formats::source::ModelFile;
@@ -312,7 +312,7 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
             Scale::Norm(role) => {
                 if let Some(tensor) = file.tensor(role) {
                     let mut bytes = vec![0; file.bytes(tensor).len()];
-                    encode_finite(tensor.dtype, values, &mut bytes)
+                    block::encode_finite(tensor.dtype, values, &mut bytes)
                         .map_err(|source| TuneError::Block { role, source })?;
                     changes.insert(role, Change::Bytes(bytes));
                 }
@@ -325,21 +325,6 @@ fn changes(file: &ModelFile, scales: &Scales) -> Result<BTreeMap<Role, Change>, 
         }
     }
     Ok(changes)
-}
-
-/// Numbers in a type of floats, in which they have to be finite as well.
-fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
-    block::encode(dtype, values, bytes)?;
-    let mut stored = vec![0.0; values.len()];
-    block::decode(dtype, bytes, &mut stored)?;
-    match stored.iter().position(|value| !value.is_finite()) {
-        None => Ok(()),
-        Some(index) => Err(BlockError::NoCode {
-            dtype,
-            index,
-            value: values[index],
-        }),
-    }
 }
 
 /// Bytes that a tuning takes beside the weights and activations of a layer: the residual streams of a step in front

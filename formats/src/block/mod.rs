@@ -47,7 +47,7 @@ mod scaled;
 mod ternary;
 
 pub use self::fit::{BlockFit, Near};
-pub use self::scaled::scale;
+pub use self::scaled::{encode_finite, scale};
 use crate::dtype::DType;
 
 /// Why numbers were not decoded or encoded.

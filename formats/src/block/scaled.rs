@@ -19,6 +19,25 @@ const fn places(dtype: DType) -> Option<&'static [usize]> {
     }
 }
 
+/// Writes rows of numbers as [`encode`](super::encode) does, and refuses those that are not finite as they are stored.
+///
+/// # Errors
+/// As [`encode`](super::encode); [`BlockError::NoCode`] for the first that is not. What `bytes` holds after an error is not
+/// specified.
+pub fn encode_finite(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), BlockError> {
+    encode(dtype, values, bytes)?;
+    let mut stored = vec![0.0; values.len()];
+    decode(dtype, bytes, &mut stored)?;
+    match stored.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(BlockError::NoCode {
+            dtype,
+            index,
+            value: values[index],
+        }),
+    }
+}
+
 /// Multiplies whole blocks by a factor: formats with codes by their scales in f16 alone, each rounded to the
 /// nearest; f32, f16 and bf16 number by number.
 ///
@@ -44,10 +63,7 @@ pub fn scale(dtype: DType, bytes: &mut [u8], factor: f32) -> Result<(), BlockErr
         let mut values = vec![0.0; numbers];
         decode(dtype, bytes, &mut values)?;
         values.iter_mut().for_each(|value| *value *= factor);
-        encode(dtype, &values, bytes)?;
-        decode(dtype, bytes, &mut values)?;
-        let mut values = values.into_iter().enumerate();
-        return values.try_for_each(|(index, value)| no_code(index, value));
+        return encode_finite(dtype, &values, bytes);
     };
     for (index, block) in bytes.chunks_exact_mut(dtype.block_bytes()).enumerate() {
         for &at in places {

@@ -60,6 +60,19 @@ struct Run {
     inverse: f32,
 }
 
+impl Run {
+    /// That of integers, and of what they are scaled by.
+    #[inline]
+    fn of((d, d_min): (f32, f32), (scale, minimum): (f32, f32)) -> Run {
+        let step = d * scale;
+        Run {
+            step,
+            shift: -(d_min * minimum),
+            inverse: lanes::inverse(step),
+        }
+    }
+}
+
 impl BlockFit {
     /// The types whose blocks can be fitted.
     pub const TYPES: &'static [DType] = &[
@@ -112,12 +125,7 @@ impl BlockFit {
         let mut runs = [Run::default(); MAX_RUNS];
         let (of_scale, of_minimum) = (d.to_f32(), d_min.to_f32());
         for ((run, scale), minimum) in runs.iter_mut().zip(scales).zip(minima) {
-            let step = of_scale * f32::from(scale);
-            *run = Run {
-                step,
-                shift: -(of_minimum * f32::from(minimum)),
-                inverse: lanes::inverse(step),
-            };
+            *run = Run::of((of_scale, of_minimum), (scale.into(), minimum.into()));
         }
         BlockFit {
             format,

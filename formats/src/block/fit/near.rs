@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::format::{Format, Levels};
-use super::{BlockFit, MAX_RUNS, lanes};
+use super::{BlockFit, MAX_RUNS, Run};
 
 /// In what the scales of a run differ from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,24 +14,9 @@ pub enum Near {
     Offsets,
 }
 
-/// How far steps are apart, in parts of one.
+/// How far steps are apart, in parts of one, and how many are tried to either side.
 const APART: f32 = 0.05;
-
-/// What is tried: so many times that to either side, and so many of a minimum's integers beside what keeps the middle.
-const STEPS: [(f32, f32); 8] = [
-    (-4.0, 0.0),
-    (-3.0, 0.0),
-    (-2.0, 0.0),
-    (-1.0, 0.0),
-    (1.0, 0.0),
-    (2.0, 0.0),
-    (3.0, 0.0),
-    (4.0, 0.0),
-];
-const OFFSETS: [(f32, f32); 2] = [(0.0, -1.0), (0.0, 1.0)];
-
-/// The furthest that a step is tried, in parts of one.
-const FURTHEST: f32 = 0.2;
+const STEPS: i8 = 4;
 
 impl Format {
     /// The code, or what would be one, half way between the first and the last where all are offset; else zero.
@@ -48,20 +33,22 @@ impl BlockFit {
     /// offsets, where these are integers; as far as they can be stored.
     pub fn near(&self, run: usize, of: Near) -> impl Iterator<Item = BlockFit> + '_ {
         let (run, whole) = (run % MAX_RUNS, self.format.runs() == 1);
-        let has_integers = self.format.minima.1 > 1.0;
-        let tried = match of {
-            Near::Steps => &STEPS[..],
-            Near::Offsets if has_integers => &OFFSETS,
-            Near::Offsets => &[],
+        let (steps, minima) = match of {
+            Near::Steps => (STEPS, 0),
+            Near::Offsets => (0, i8::from(self.format.minima.1 > 1.0)),
         };
+        let minima = move |distance| (-minima..=minima).map(move |next| (distance, next));
+        let others = (-steps..=steps).flat_map(minima);
         // Once: conversions take longer than all else here.
         let stored = (self.d.to_f32(), self.d_min.to_f32());
-        tried.iter().filter_map(move |&tried| match whole {
-            true => self.with_d(stored, tried.0),
-            false => self.with_run(run, stored, tried),
+        let others = others.filter(|other| *other != (0, 0));
+        others.filter_map(move |(distance, next)| match whole {
+            true => self.with_d(stored, distance.into()),
+            false => self.with_run(run, stored, (distance.into(), next.into())),
         })
     }
 
+    /// The fit with so many times [`APART`] more of a step.
     fn with_d(&self, (d, d_min): (f32, f32), distance: f32) -> Option<BlockFit> {
         let other = f16::from_f32(d * (1.0 + APART * distance));
         // An offset is less the minimum: with larger steps the first code begins lower.
@@ -74,6 +61,8 @@ impl BlockFit {
         fits.then(|| BlockFit::with(self.format, (other, other_min), self.scales, self.minima))
     }
 
+    /// The fit whose run has so many times [`APART`] more of a step, or of its integers, and a minimum so far from what keeps
+    /// its middle.
     fn with_run(
         &self,
         run: usize,
@@ -84,7 +73,7 @@ impl BlockFit {
         let before = f32::from(self.scales[run]);
         let apart = f32::max(1.0, (APART * before.abs()).round());
         // Integers that are few are further apart than that.
-        let furthest = f32::max(1.0, FURTHEST * before.abs());
+        let furthest = f32::max(1.0, APART * f32::from(STEPS) * before.abs());
         if (apart * distance).abs() > furthest {
             return None;
         }
@@ -97,12 +86,8 @@ impl BlockFit {
             return None;
         }
         let mut fit = *self;
-        fit.scales[run] = scale as i8;
-        fit.minima[run] = minimum as u8;
-        let step = d * scale;
-        fit.runs[run].step = step;
-        fit.runs[run].shift = -(d_min * minimum);
-        fit.runs[run].inverse = lanes::inverse(step);
+        (fit.scales[run], fit.minima[run]) = (scale as i8, minimum as u8);
+        fit.runs[run] = Run::of((d, d_min), (scale, minimum));
         Some(fit)
     }
 }
