@@ -144,6 +144,20 @@ impl TinyModel {
         }
     }
 
+    /// A model of many layers, each of which is a fortieth of it.
+    #[must_use]
+    pub fn deep() -> Self {
+        TinyModel {
+            layers: 40,
+            width: 256,
+            heads: 8,
+            kv_heads: 8,
+            head_size: 32,
+            ffn: 768,
+            ..TinyModel::default()
+        }
+    }
+
     /// The tensors of the default model, with a first position along a channel that attention of the first
     /// layer hardly weighs, so that its leading components miss it.
     pub fn blind() -> Vec<Tensor> {

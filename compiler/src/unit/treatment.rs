@@ -438,6 +438,32 @@ fn axiom_of_layer(
 mod tests {
     use super::*;
 
+    /// However many layers are gone through; of the others those of two.
+    #[test]
+    fn of_wide_places_one_is_kept() {
+        let kept = Kept::<usize>::default();
+        let place = |layer, site| Place::Site { layer, site };
+        let sites = [Site::Attention, Site::FfnHidden];
+        for layer in 0..3 {
+            for site in sites {
+                let made = of_place(&kept, place(layer, site));
+                assert!(made.set(Ok(Arc::new(layer))).is_ok());
+            }
+        }
+        let is_there = |layer, site| {
+            let all = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().any(|(of, _)| *of == place(layer, site))
+        };
+        assert_eq!(
+            [0, 1, 2].map(|l| is_there(l, Site::FfnHidden)),
+            [false, false, true]
+        );
+        assert_eq!([0, 1, 2].map(|l| is_there(l, Site::Attention)), [true; 3]);
+        // The same again, and not anew.
+        let found = of_place(&kept, place(2, Site::FfnHidden));
+        assert!(found.get().is_some());
+    }
+
     #[test]
     fn bases_are_coded_with_more_damping() {
         let embedding = Some(MatrixId::Embedding);

@@ -572,16 +572,7 @@ fn file_names_of_any_bytes() {
 #[test]
 fn memory_stays_at_the_largest_layer() {
     let scratch = Scratch::new();
-    let tiny = TinyModel {
-        layers: 40,
-        width: 256,
-        heads: 8,
-        kv_heads: 8,
-        head_size: 32,
-        ffn: 768,
-        ..TinyModel::default()
-    };
-    let model = scratch.file("model.gguf", tiny.bytes());
+    let model = scratch.file("model.gguf", TinyModel::deep().bytes());
     let size = fs::metadata(&model).unwrap().len();
     let layer = size / 40;
     assert!(size > 130_000_000, "{size}");
