@@ -228,6 +228,11 @@ pub trait Backend: Send + Sized {
         x: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
 
+    /// Whether every row of the batches to come has the bits that it has in a batch of its own, to the last one;
+    /// else rows of a batch may be added up in another order than one alone. A batch that checks what was foreseen
+    /// needs them, and has few rows.
+    fn keep_apart(&mut self, apart: bool);
+
     /// Writes keys and values `[n, kv_heads, head_size]` of one layer behind the positions held, for
     /// which room was [reserved](Backend::reserve); [`Kv::advance`] counts them once all layers have
     /// theirs.

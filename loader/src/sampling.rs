@@ -10,6 +10,10 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use thiserror::Error;
 
+mod distribution;
+
+pub use distribution::{Distribution, Judged};
+
 /// How to sample.
 /// The default takes the most probable token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,6 +129,15 @@ impl Sampler {
     /// # Errors
     /// `logits` is empty or holds a number that is not finite.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
+        let best = self.keep(logits)?;
+        match self.options.temperature {
+            0.0 => Ok(best.token),
+            _ => Ok(self.draw(best)),
+        }
+    }
+
+    /// Keeps the candidates of a draw, none where the temperature is 0; gives the best.
+    fn keep(&mut self, logits: &[f32]) -> Result<Candidate, SamplingError> {
         if let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
             return Err(SamplingError::NotFinite {
                 token,
@@ -135,14 +148,14 @@ impl Sampler {
             .zip(logits)
             .map(|(token, &logit)| Candidate { logit, token });
         let best = all.clone().min_by(rank).ok_or(SamplingError::Empty)?;
-        if self.options.temperature == 0.0 {
-            return Ok(best.token);
-        }
         self.candidates.clear();
+        if self.options.temperature == 0.0 {
+            return Ok(best);
+        }
         self.candidates.extend(all);
         self.keep_top_k();
         self.keep_top_p(best.logit);
-        Ok(self.draw(best))
+        Ok(best)
     }
 
     fn keep_top_k(&mut self) {
@@ -191,9 +204,7 @@ impl Sampler {
             ((f64::from(candidate.logit) - f64::from(best.logit)) / temperature).exp()
         };
         let total: f64 = self.candidates.iter().map(weight).sum();
-        // The 53 bits of a double's significand: uniform in [0, 1).
-        let uniform = (self.generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        let mut remaining = uniform * total;
+        let mut remaining = self.uniform() * total;
         for candidate in &self.candidates {
             let weight = weight(candidate);
             if remaining < weight {
@@ -203,6 +214,11 @@ impl Sampler {
         }
         // Rounding can leave a remainder at the end; the best token cannot be wrong.
         best.token
+    }
+
+    /// A number of [0, 1), with the 53 bits of a double's significand.
+    fn uniform(&mut self) -> f64 {
+        (self.generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -14,6 +14,7 @@
 //! table of safe functions that is only handed out where the processor has them.
 
 mod activations;
+mod apart;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

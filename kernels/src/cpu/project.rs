@@ -81,7 +81,7 @@ impl Cpu {
     }
 }
 
-fn check(
+pub(super) fn check(
     n: usize,
     x: &[f32],
     factors: &[Factor<'_>],
@@ -156,7 +156,7 @@ fn two_stages<'s, 'y: 's>(
 }
 
 /// Zeroes the components from `rank` on in rows of `width` numbers.
-fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
+pub(super) fn clear_tails(inner: &mut [f32], width: usize, rank: usize) {
     if rank < width {
         for row in inner.chunks_exact_mut(width) {
             row[rank..].fill(0.0);

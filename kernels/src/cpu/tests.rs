@@ -9,6 +9,7 @@ use crate::matrix::Matrix;
 use crate::pool::Pool;
 use crate::reference;
 
+mod apart_tests;
 mod attention_tests;
 mod bands_tests;
 mod elementwise_tests;

@@ -21,6 +21,8 @@ pub struct Cpu {
     cpu: cpu::Cpu,
     /// Kept from operation to operation, so that a step allocates nothing.
     scratch: Scratch,
+    /// As [`Backend::keep_apart`].
+    apart: bool,
 }
 
 impl Cpu {
@@ -53,8 +55,11 @@ impl Cpu {
 
 impl From<cpu::Cpu> for Cpu {
     fn from(cpu: cpu::Cpu) -> Self {
-        let scratch = Scratch::new();
-        Cpu { cpu, scratch }
+        Cpu {
+            cpu,
+            scratch: Scratch::new(),
+            apart: false,
+        }
     }
 }
 
@@ -187,7 +192,12 @@ impl Backend for Cpu {
         };
         let x = &x[..n * width];
         let scratch = &mut self.scratch;
-        Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
+        Ok(match self.apart && n > 1 {
+            true => self
+                .cpu
+                .project_apart(n, x, &first, &mut second, scratch)?,
+            false => self.cpu.project(n, x, &first, &mut second, scratch)?,
+        })
     }
 
     fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), ExecError> {
@@ -224,6 +234,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn keep_apart(&mut self, apart: bool) {
+        self.apart = apart;
+    }
+
     fn append(
         &mut self,
         kv: &mut KvCache,
@@ -249,9 +263,13 @@ impl Backend for Cpu {
         let numbers = n * shape.heads * shape.size;
         let (q, out) = (&q[..numbers], &mut out[..numbers]);
         let (kv, scratch) = (kv.view(layer)?, &mut self.scratch);
-        if n == 1 {
-            self.cpu
-                .attention_decode(q, &kv, start + 1, attention, scratch, out)?;
+        if n == 1 || self.apart {
+            let row = shape.heads * shape.size;
+            let rows = q.chunks_exact(row).zip(out.chunks_exact_mut(row));
+            for (position, (q, out)) in (start + 1..).zip(rows) {
+                self.cpu
+                    .attention_decode(q, &kv, position, attention, scratch, out)?;
+            }
         } else {
             self.cpu
                 .attention_prefill(q, n, start, &kv, attention, scratch, out)?;
@@ -297,6 +315,10 @@ impl Backend for Cpu {
         let scratch = &mut self.scratch;
         match output.bands()? {
             Some(bands) => self.cpu.banded(bands, n, x, out, scratch)?,
+            None if self.apart => {
+                let matrix = output.matrix()?;
+                self.cpu.matmul_apart(matrix, n, x, out, scratch)?;
+            }
             None => self.cpu.matmul(output.matrix()?, n, x, out, scratch)?,
         }
         if let Some(cap) = cap {

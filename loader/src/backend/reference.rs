@@ -255,6 +255,9 @@ impl Backend for Reference {
         Ok(())
     }
 
+    /// Rows are computed one after the other.
+    fn keep_apart(&mut self, _: bool) {}
+
     fn append(
         &mut self,
         kv: &mut ReferenceKv,

@@ -1,9 +1,11 @@
 //! The forward pass: one for prefill (many positions at once) and decode (one position), on any
 //! [`Backend`].
 
+mod adapted;
 mod block;
 mod project;
 mod tap;
+mod verify;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use crate::kv::{Kv, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
 
+pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use tap::{Point, Tap};
 
 /// Positions that one call of [`Session::forward`] takes at most.
@@ -43,6 +46,8 @@ pub struct Session<B: Backend = Cpu> {
     /// Positions that were announced.
     context: usize,
     setting: Setting,
+    /// What a draft uses in the place of parts of the model.
+    adapted: Option<Box<Adapted<B>>>,
     buffers: Buffers<B>,
     /// Where numbers of a device are copied to.
     room: Vec<f32>,
@@ -108,6 +113,7 @@ impl<B: Backend> Session<B> {
             held: 0..0,
             context,
             setting: Setting::FULL,
+            adapted: None,
             buffers: Buffers::new(),
             room: Vec::new(),
             rows: 0,
@@ -159,6 +165,11 @@ impl<B: Backend> Session<B> {
         Ok(self.setting)
     }
 
+    /// What of the model is in use.
+    pub fn setting(&self) -> Setting {
+        self.setting
+    }
+
     /// Uses as much of the model as a setting says from now on.
     pub fn set(&mut self, setting: Setting) {
         self.setting = setting;
@@ -208,6 +219,14 @@ impl<B: Backend> Session<B> {
     /// [`ExecError`] for a token outside the vocabulary or too many tokens; the sequence is
     /// then as before.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        self.forward_with(tokens, &mut ())
+    }
+
+    /// [`Session::forward`], with a look at what happens inside of blocks.
+    ///
+    /// # Errors
+    /// As [`Session::forward`].
+    pub fn forward_with(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<(), ExecError> {
         let n = tokens.len();
         self.check_tokens(tokens)?;
         self.prepare(n, 0..self.model.layers.len())?;
@@ -215,7 +234,7 @@ impl<B: Backend> Session<B> {
             return Ok(());
         }
         self.embed_batch(tokens)?;
-        self.blocks_and_norm(0, n)
+        self.blocks_and_norm(0, n, tap)
     }
 
     /// The rest of a forward pass: reads the `n` positions that come next (at most
@@ -233,7 +252,7 @@ impl<B: Backend> Session<B> {
         let n = self.upload(layer..self.model.layers.len(), x)?;
         match n {
             0 => Ok(()),
-            n => self.blocks_and_norm(layer, n),
+            n => self.blocks_and_norm(layer, n, &mut ()),
         }
     }
 
@@ -343,11 +362,17 @@ impl<B: Backend> Session<B> {
     }
 
     /// The blocks from `first` on, the norm behind the last, and the count of the positions.
-    fn blocks_and_norm(&mut self, first: usize, n: usize) -> Result<(), ExecError> {
+    fn blocks_and_norm(
+        &mut self,
+        first: usize,
+        n: usize,
+        tap: &mut dyn Tap,
+    ) -> Result<(), ExecError> {
         for layer in first..self.model.layers.len() {
-            self.block_of_batch(layer, n, &mut ())?;
+            self.block_of_batch(layer, n, tap)?;
         }
         self.norm(n)?;
+        self.correct(n)?;
         self.kv.advance(n);
         self.held = first..self.model.layers.len();
         self.rows = n;

@@ -1,0 +1,105 @@
+//! Products of few vectors that give each of them the bits that it has alone.
+//!
+//! Rounding differs between the products of one vector and those of many, which add in another order. Where
+//! a model checks what another one foresaw, that difference would decide whether a token is its own. A task here is
+//! some rows of a matrix, which stay in the cache while one vector after the other is multiplied with them by the
+//! kernels of a single vector: memory is read once, and weights are decoded as often as there are vectors. Matrices in
+//! [bands](super::bands) need none of this: their products depend on nothing but a row and a vector.
+
+use super::Cpu;
+use super::activations::quantise_rows;
+use super::gemm::for_each_block;
+use super::matvec::{Vector, multiply, rows_per_task, strips};
+use super::project::{Factor, Input, Slot, check, clear_tails};
+use super::scratch::Scratch;
+use crate::error::{ShapeError, expect, product};
+use crate::matrix::Matrix;
+
+impl Cpu {
+    /// [`Cpu::matmul`], every row of `y` with the bits of [`Cpu::matvec`].
+    ///
+    /// # Errors
+    /// When `x` is not `[n, cols]` or `y` not `[n, rows]`.
+    pub fn matmul_apart(
+        &self,
+        w: Matrix<'_>,
+        n: usize,
+        x: &[f32],
+        y: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        let (rows, cols) = (w.rows(), w.cols());
+        expect("x (numbers)", product("x (numbers)", &[n, cols])?, x.len())?;
+        expect("y (numbers)", product("y (numbers)", &[n, rows])?, y.len())?;
+        if n == 0 || rows == 0 {
+            return Ok(());
+        }
+        let (kernels, pool) = (self.kernels, &*self.pool);
+        let count = strips(w.dtype(), cols);
+        let (vectors, _) = scratch.integers(count * n, 0);
+        if count > 0 {
+            quantise_rows(kernels, pool, cols, x, vectors);
+        }
+        let vectors = &*vectors;
+        let task = rows_per_task(&w, pool.threads());
+        let mut no_room = vec![0_u8; pool.threads()];
+        for_each_block(
+            pool,
+            y,
+            [n, rows],
+            [n, task],
+            &mut no_room,
+            |[_, first], mut y, _| {
+                // The block lies inside `y`, and so do its rows in `w`.
+                let Ok(w) = w.row_range(first, task.min(rows - first)) else {
+                    return;
+                };
+                for t in 0..n {
+                    let x = Vector {
+                        numbers: &x[t * cols..][..cols],
+                        strips: &vectors[t * count..][..count],
+                    };
+                    multiply(kernels, w, x, y.row_mut(t));
+                }
+            },
+        );
+        Ok(())
+    }
+
+    /// [`Cpu::project`], every row with the bits that it has alone.
+    ///
+    /// # Errors
+    /// When a shape does not fit or an input names no factor; nothing is written then.
+    pub fn project_apart(
+        &self,
+        n: usize,
+        x: &[f32],
+        factors: &[Factor<'_>],
+        slots: &mut [Slot<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<(), ShapeError> {
+        check(n, x, factors, slots)?;
+        let all = slots.iter_mut();
+        for slot in all.filter(|slot| slot.input == Input::Vector) {
+            self.matmul_apart(slot.w, n, x, slot.y, scratch)?;
+        }
+        let mut inner = std::mem::take(&mut scratch.inner);
+        let mut outcome = Ok(());
+        for (index, factor) in factors.iter().enumerate() {
+            let rank = factor.w.rows();
+            if inner.len() < n * rank {
+                inner.resize(n * rank, 0.0);
+            }
+            let inner = &mut inner[..n * rank];
+            outcome = outcome.and_then(|()| self.matmul_apart(factor.w, n, x, inner, scratch));
+            clear_tails(inner, rank, factor.rank);
+            let all = slots.iter_mut();
+            for slot in all.filter(|slot| slot.input == Input::Inner(index)) {
+                outcome =
+                    outcome.and_then(|()| self.matmul_apart(slot.w, n, inner, slot.y, scratch));
+            }
+        }
+        scratch.inner = inner;
+        outcome
+    }
+}

@@ -1,0 +1,189 @@
+//! What a sampler would draw from, and how a token that somebody else drew becomes a draw of one's own.
+
+use super::{Candidate, Sampler, SamplingError};
+
+/// Tokens with their probabilities, in the order of their ids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution {
+    tokens: Vec<(u32, f64)>,
+}
+
+/// What became of a token that was drawn from another distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// It stands.
+    Accepted,
+    /// This one stands in its place.
+    Replaced(u32),
+}
+
+impl Distribution {
+    /// The probability of a token; 0 for one that is never drawn.
+    pub fn of(&self, token: u32) -> f64 {
+        let found = self.tokens.binary_search_by_key(&token, |&(id, _)| id);
+        found.map_or(0.0, |at| self.tokens[at].1)
+    }
+
+    /// The tokens that may be drawn, with their probabilities.
+    pub fn tokens(&self) -> &[(u32, f64)] {
+        &self.tokens
+    }
+}
+
+impl Sampler {
+    /// What [`Sampler::sample`] draws from.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn distribution(
+        &mut self,
+        logits: &[f32],
+        out: &mut Distribution,
+    ) -> Result<(), SamplingError> {
+        let best = self.keep(logits)?;
+        out.tokens.clear();
+        if self.candidates.is_empty() {
+            out.tokens.push((best.token, 1.0));
+            return Ok(());
+        }
+        let temperature = f64::from(self.options.temperature);
+        let weight = |candidate: &Candidate| {
+            ((f64::from(candidate.logit) - f64::from(best.logit)) / temperature).exp()
+        };
+        let total: f64 = self.candidates.iter().map(weight).sum();
+        let all = self.candidates.iter();
+        let all = all.map(|candidate| (candidate.token, weight(candidate) / total));
+        out.tokens.extend(all);
+        out.tokens.sort_unstable_by_key(|&(token, _)| token);
+        Ok(())
+    }
+
+    /// One token of a distribution.
+    pub fn draw_from(&mut self, from: &Distribution) -> u32 {
+        let total = from.tokens.iter().map(|&(_, p)| p).sum();
+        self.pick(from.tokens.iter().copied(), total)
+    }
+
+    /// Whether `token`, which was drawn from `draft`, is a draw from `own`: with probability `own / draft` of
+    /// it, at most 1; else one of what `own` has more of than `draft` takes its place. Either way the outcome is
+    /// distributed as `own` is (Leviathan, Kalman and Matias 2023, algorithm 1; Chen et al. 2023).
+    pub fn judge(&mut self, own: &Distribution, draft: &Distribution, token: u32) -> Judged {
+        let (p, q) = (own.of(token), draft.of(token));
+        // A certain one takes no random number, so that greedy drafts leave the generator alone.
+        if p >= q || self.uniform() * q < p {
+            return Judged::Accepted;
+        }
+        let more = |&(token, p): &(u32, f64)| (token, (p - draft.of(token)).max(0.0));
+        let rest = own.tokens.iter().map(more);
+        let total: f64 = rest.clone().map(|(_, p)| p).sum();
+        Judged::Replaced(match total > 0.0 {
+            true => self.pick(rest, total),
+            // Both are the same but for rounding.
+            false => self.draw_from(own),
+        })
+    }
+
+    /// One of some tokens, whose weights have this sum.
+    fn pick(&mut self, from: impl Iterator<Item = (u32, f64)>, total: f64) -> u32 {
+        let mut remaining = self.uniform() * total;
+        let mut last = 0;
+        for (token, weight) in from {
+            if remaining < weight {
+                return token;
+            }
+            remaining -= weight;
+            // Rounding can leave a remainder at the end.
+            if weight > 0.0 {
+                last = token;
+            }
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SamplingOptions;
+    use super::*;
+
+    fn sampler(temperature: f32, top_k: usize) -> Sampler {
+        let options = SamplingOptions {
+            temperature,
+            top_k,
+            top_p: 1.0,
+            seed: 11,
+        };
+        Sampler::new(options).unwrap()
+    }
+
+    fn of(sampler: &mut Sampler, logits: &[f32]) -> Distribution {
+        let mut out = Distribution::default();
+        sampler.distribution(logits, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn a_distribution_is_the_softmax_of_what_is_kept() {
+        let logits = [0.5, 2.0, -1.0, 1.0];
+        let found = of(&mut sampler(0.5, 3), &logits);
+        let weights = [0.5_f64, 2.0, 1.0].map(|l| (l / 0.5).exp());
+        let total: f64 = weights.iter().sum();
+        for (token, weight) in [0, 1, 3].into_iter().zip(weights) {
+            assert!((found.of(token) - weight / total).abs() < 1e-12);
+        }
+        assert_eq!((found.of(2), found.tokens().len()), (0.0, 3));
+        let greedy = of(&mut sampler(0.0, 0), &logits);
+        assert_eq!(greedy.tokens(), [(1, 1.0)]);
+    }
+
+    /// Pearson's statistic against what the own distribution says, for drafts that are near, far, and of other
+    /// tokens; a quantile that one sampler in a million exceeds (the seed is fixed).
+    #[test]
+    fn what_is_judged_is_a_draw_of_ones_own() {
+        let own_logits = [1.0, 0.0, -1.0, 2.0, 0.5, -0.5];
+        for (draft_logits, top_k) in [
+            ([0.9, 0.2, -1.0, 1.8, 0.4, -0.4], 0),
+            ([-2.0, 3.0, 1.0, -1.0, 0.0, 0.0], 0),
+            ([-2.0, 3.0, 1.0, -1.0, 0.0, 0.0], 2),
+        ] {
+            let mut judge = sampler(1.0, 0);
+            let mut drafter = sampler(1.0, top_k);
+            let own = of(&mut judge, &own_logits);
+            let draft = of(&mut drafter, &draft_logits);
+            let draws = 200_000;
+            let mut counts = [0_u32; 6];
+            let mut accepted = 0;
+            for _ in 0..draws {
+                let token = drafter.draw_from(&draft);
+                let token = match judge.judge(&own, &draft, token) {
+                    Judged::Accepted => {
+                        accepted += 1;
+                        token
+                    }
+                    Judged::Replaced(token) => token,
+                };
+                counts[token as usize] += 1;
+            }
+            let statistic: f64 = (0..6)
+                .map(|token| {
+                    let expected = own.of(token) * f64::from(draws);
+                    (f64::from(counts[token as usize]) - expected).powi(2) / expected
+                })
+                .sum();
+            assert!(statistic < 35.9, "{statistic} {draft_logits:?}");
+            // The probability of acceptance is Σ min(p, q).
+            let expected: f64 = (0..6).map(|t| own.of(t).min(draft.of(t))).sum();
+            let found = f64::from(accepted) / f64::from(draws);
+            assert!((found - expected).abs() < 0.005, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn of_certain_distributions_the_token_decides() {
+        let mut greedy = sampler(0.0, 0);
+        let own = of(&mut greedy, &[0.0, 1.0, 0.5]);
+        let other = of(&mut greedy, &[2.0, 1.0, 0.5]);
+        assert_eq!(greedy.judge(&own, &own, 1), Judged::Accepted);
+        assert_eq!(greedy.judge(&own, &other, 0), Judged::Replaced(1));
+    }
+}
