@@ -15,12 +15,12 @@ use htc_formats::htz::{ALIGNMENT, Encoding, HEADER_BYTES, Htz, MAGIC, Section};
 use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
-    Choice, Model, banded, classed, data_offset, forged, formed, hyper, json, measured, mixed,
-    model, padded, probed, refined, rotated, tabled, varied,
+    Choice, Model, banded, based, classed, data_offset, forged, formed, hyper, json, measured,
+    mixed, model, padded, probed, refined, rotated, tabled, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 12] {
+fn golden() -> [(u16, Model, usize); 13] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -34,6 +34,7 @@ fn golden() -> [(u16, Model, usize); 12] {
         (9, tabled(), 12 + 1 + 1),
         (10, padded(), 13 + 1 + 1),
         (11, rotated(), 12 + 1 + 1),
+        (12, based(), 29 + 1 + 1),
     ]
 }
 

@@ -15,7 +15,7 @@ use htc_formats::DType;
 use htc_formats::htz::{Budget, Htz, Section};
 use htc_formats::model::Slot;
 use htz_common::{
-    Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header,
+    Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header, with_kv_bases,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn file() -> Vec<u8> {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {
         let extra = Section::new("notes", false, &b"notes ".repeat(100)).expect("a section");
-        measured().bytes_with(&[extra])
+        with_kv_bases(measured()).bytes_with(&[extra])
     })
     .clone()
 }
@@ -104,6 +104,9 @@ fn any_json() -> impl Strategy<Value = Value> {
             "layers.0.q.weight",
             "layers.0.q.residual_a",
             "output.a",
+            "layers.0.key_basis",
+            "layers.0.value_energies",
+            "kv_bases",
             "tokenizer",
         ])
         .prop_map(Value::from),
@@ -147,7 +150,7 @@ fn any_layer() -> impl Strategy<Value = Vec<Choice>> {
 fn any_model() -> impl Strategy<Value = Model> {
     (
         prop::collection::vec(any_layer(), 1..4),
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         prop::option::of(Just(DType::F16)),
         (
             prop::sample::select(vec![DType::F32, DType::Q8_0]),
@@ -160,16 +163,21 @@ fn any_model() -> impl Strategy<Value = Model> {
         ],
         ("[\\PC\n\"\\\\]{0,20}", prop::option::of("\\PC{0,30}")),
     )
-        .prop_map(|(layers, rope, output, basis, budget, (text, note))| {
-            let choose = |layer: usize, slot| layers[layer][slot as usize];
-            let mut model = model(hyper(layers.len()), rope, output, basis, choose);
-            model.manifest.plan.budget = budget;
-            model.manifest.provenance.source_format = text.clone();
-            model.manifest.hyper.name = note.clone();
-            model.manifest.plan.slots[0].note = note;
-            model.vocabulary.tokens[3] = text;
-            model
-        })
+        .prop_map(
+            |(layers, (rope, has_kv_bases), output, basis, budget, (text, note))| {
+                let choose = |layer: usize, slot| layers[layer][slot as usize];
+                let mut model = model(hyper(layers.len()), rope, output, basis, choose);
+                model.manifest.plan.budget = budget;
+                model.manifest.provenance.source_format = text.clone();
+                model.manifest.hyper.name = note.clone();
+                model.manifest.plan.slots[0].note = note;
+                model.vocabulary.tokens[3] = text;
+                match has_kv_bases {
+                    true => with_kv_bases(model),
+                    false => model,
+                }
+            },
+        )
 }
 
 fn any_error() -> impl Strategy<Value = Option<f64>> {

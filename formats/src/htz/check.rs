@@ -21,9 +21,9 @@ use crate::wire;
 use walk::{Stored, StoredMatrix, tensors};
 
 /// Features of minor versions that this build knows.
-const KNOWN_FEATURES: [&str; 12] = [
+const KNOWN_FEATURES: [&str; 13] = [
     FORWARD, ROLES, TYPES, VOCABULARY, FORMS, PROBE, BANDS, PLANES, CLASSES, TABLES, PADDING,
-    ROTATION,
+    ROTATION, KV_BASES,
 ];
 
 /// The hyper-parameters have a `forward`.
@@ -55,6 +55,9 @@ const PADDING: &str = "padded_bands";
 
 /// Matrices in bands are rotated, which those of formats before 1.11 are not.
 const ROTATION: &str = "rotated_bands";
+
+/// There are bases for a KV cache, which formats before 1.12 do not have.
+const KV_BASES: &str = "kv_bases";
 
 /// The layer to probe was asked for, which formats before 1.4 have no word for.
 pub(super) const PROBE: &str = "probe";
@@ -117,7 +120,9 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         | Role::OutputNorm
         | Role::Output
         | Role::OutputFactor { .. }
-        // It has a feature of its own.
+        // They have features of their own.
+        | Role::KvBasis { .. }
+        | Role::KvEnergies { .. }
         | Role::Refinement { .. } => false,
     };
     let new_type = |dtype: DType| {
@@ -152,6 +157,7 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
         (TABLES, tensors.iter().any(has_new_tables)),
         (PADDING, tensors.iter().any(is_padded)),
         (ROTATION, tensors.iter().any(is_rotated)),
+        (KV_BASES, tensors.iter().any(|entry| is_kv(entry.role))),
     ]
     .into_iter()
     .filter(|(_, needed)| *needed)
@@ -162,6 +168,11 @@ pub(super) fn required_features(hyper: &HyperParameters, tensors: &[TensorEntry]
 /// Whether a tensor is what a base lacks.
 pub(super) fn is_refinement(role: Role) -> bool {
     matches!(role, Role::Refinement { .. })
+}
+
+/// Whether a tensor is for a KV cache.
+fn is_kv(role: Role) -> bool {
+    matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
 }
 
 /// Whether the rows of a matrix in bands have classes.
@@ -206,8 +217,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == ROTATION) {
+    if requires.iter().any(|name| name == KV_BASES) {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == ROTATION) {
+        11
     } else if requires.iter().any(|name| name == PADDING) {
         10
     } else if requires.iter().any(|name| name == TABLES) {

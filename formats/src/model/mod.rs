@@ -207,6 +207,28 @@ impl Part {
     }
 }
 
+/// What a KV cache keeps of a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KvSide {
+    /// Keys, after the rotary embedding.
+    Key,
+    /// Values.
+    Value,
+}
+
+impl KvSide {
+    /// Both, in the order of an artifact.
+    pub const ALL: [KvSide; 2] = [KvSide::Key, KvSide::Value];
+
+    /// The first word of roles, and what people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvSide::Key => "key",
+            KvSide::Value => "value",
+        }
+    }
+}
+
 /// What a tensor does in the model. Written as text in the manifest, for example
 /// `layers.3.q.weight`, `layers.3.qkv.basis` or `token_embedding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -275,6 +297,23 @@ pub enum Role {
         /// Which factor.
         part: Part,
     },
+    /// `[kv_heads · head_size, head_size]`: for each kv head an orthonormal basis of what a KV cache keeps of it, a row for
+    /// each component, in decreasing order of energy. For keys these are the eigenvectors of the second moment of the keys
+    /// and of the queries that meet them, both after the rotary embedding, for values those of the values alone (OjaKV,
+    /// appendix A.2). The forward pass does not read them.
+    KvBasis {
+        /// Index of the block.
+        layer: usize,
+        /// Of keys or of values.
+        side: KvSide,
+    },
+    /// `[kv_heads, head_size]`: the part of its head's energy that each row of [`Role::KvBasis`] holds.
+    KvEnergies {
+        /// Index of the block.
+        layer: usize,
+        /// Of keys or of values.
+        side: KvSide,
+    },
     /// What the dense matrix, its base, lacks: of its shape, and added to it where a part of the model's bytes
     /// allows.
     Refinement {
@@ -299,6 +338,26 @@ const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
     }),
     ("ffn_norm", |layer| Role::FfnNorm { layer }),
     ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
+];
+
+/// What a block's KV cache may be projected on, by the names used in roles.
+const BLOCK_KV: [(&str, BlockRole); 4] = [
+    ("key_basis", |layer| Role::KvBasis {
+        layer,
+        side: KvSide::Key,
+    }),
+    ("key_energies", |layer| Role::KvEnergies {
+        layer,
+        side: KvSide::Key,
+    }),
+    ("value_basis", |layer| Role::KvBasis {
+        layer,
+        side: KvSide::Value,
+    }),
+    ("value_energies", |layer| Role::KvEnergies {
+        layer,
+        side: KvSide::Value,
+    }),
 ];
 
 /// The tensors outside of blocks, by the names used in roles.
@@ -327,7 +386,9 @@ impl Role {
             | Role::Basis { layer, .. }
             | Role::Linear { layer, .. }
             | Role::FfnNorm { layer }
-            | Role::PostFfnNorm { layer } => Some(layer),
+            | Role::PostFfnNorm { layer }
+            | Role::KvBasis { layer, .. }
+            | Role::KvEnergies { layer, .. } => Some(layer),
             Role::Refinement { matrix } => matrix.layer(),
         }
     }
@@ -362,11 +423,14 @@ impl Role {
             Role::OutputNorm => (2, 0, 0),
             Role::Output => (2, 1, 0),
             Role::OutputFactor { part } => (2, 1, part as usize),
+            // Behind what the forward pass reads, layer by layer.
+            Role::KvBasis { side, .. } => (3, side as usize, 0),
+            Role::KvEnergies { side, .. } => (3, side as usize, 1),
             // Behind all bases.
             Role::Refinement { matrix } => match matrix {
-                MatrixId::Embedding => (3, 0, 0),
-                MatrixId::Slot { slot, .. } => (3, step(slot), 0),
-                MatrixId::Head => (3, 20, 0),
+                MatrixId::Embedding => (4, 0, 0),
+                MatrixId::Slot { slot, .. } => (4, step(slot), 0),
+                MatrixId::Head => (4, 20, 0),
             },
         };
         (stage, self.layer(), step, part)
@@ -387,7 +451,7 @@ impl fmt::Display for Role {
             Role::Refinement { matrix } => write!(f, "{matrix}{REFINEMENT}"),
             vector => {
                 let layer = vector.layer().unwrap_or_default();
-                let mut names = BLOCK_VECTORS.iter();
+                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
                 match names.find(|(_, role)| role(layer) == vector) {
                     Some((name, _)) => write!(f, "layers.{layer}.{name}"),
                     // Every role is in one of the tables, which a test goes through.
@@ -420,7 +484,7 @@ impl FromStr for Role {
         let layer: usize = layer.parse().map_err(|_| unknown())?;
         let role = match rest.split_once('.') {
             None => {
-                let mut names = BLOCK_VECTORS.iter();
+                let mut names = BLOCK_VECTORS.iter().chain(&BLOCK_KV);
                 let (_, role) = names.find(|(n, _)| *n == rest).ok_or_else(unknown)?;
                 role(layer)
             }
@@ -491,6 +555,10 @@ mod tests {
             roles.push(Role::Basis { layer: 7, group });
         }
         roles.extend(Part::OF_OUTPUT.map(|part| Role::OutputFactor { part }));
+        for side in KvSide::ALL {
+            roles.push(Role::KvBasis { layer: 5, side });
+            roles.push(Role::KvEnergies { layer: 6, side });
+        }
         for role in roles {
             assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
         }
@@ -540,6 +608,29 @@ mod tests {
             Role::OutputFactor {
                 part: Part::ResidualB,
             },
+            Role::KvBasis {
+                layer: 0,
+                side: KvSide::Key,
+            },
+            Role::KvEnergies {
+                layer: 0,
+                side: KvSide::Key,
+            },
+            Role::KvBasis {
+                layer: 0,
+                side: KvSide::Value,
+            },
+            Role::KvEnergies {
+                layer: 0,
+                side: KvSide::Value,
+            },
+            Role::KvBasis {
+                layer: 1,
+                side: KvSide::Key,
+            },
+            Role::Refinement {
+                matrix: MatrixId::Embedding,
+            },
         ];
         assert!(ordered.is_sorted_by(|a, b| a.execution_order() < b.execution_order()));
     }
@@ -554,6 +645,10 @@ mod tests {
             "layers.03.q.weight",
             "layers.+3.q.weight",
             "layers.3.q.basis",
+            "layers.3.key.basis",
+            "layers.3.query_basis",
+            "layers.03.key_basis",
+            "key_basis",
             "layers.3.x.weight",
             "layers.3.q.weight.a",
             "output.weight",

@@ -3,6 +3,7 @@
 
 mod banded;
 mod forge;
+mod kv;
 mod planes;
 
 use std::path::Path;
@@ -25,7 +26,9 @@ pub use banded::{banded, bands, classed, padded, rotated, tabled};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
 #[allow(unused_imports, reason = "every test program uses its own part")]
-pub use planes::refined;
+pub use kv::{based, with_kv_bases};
+#[allow(unused_imports, reason = "every test program uses its own part")]
+pub use planes::{planes_behind_kv_bases, refined};
 
 /// How a slot is to be stored.
 #[derive(Clone, Copy, Debug)]

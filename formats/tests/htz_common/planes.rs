@@ -5,7 +5,22 @@ use htc_formats::bands::Codes;
 use htc_formats::htz::{DialPoint, Manifest, TensorEntry};
 use htc_formats::model::{MatrixId, Role, Slot};
 
-use super::{Model, banded, bands};
+use super::{Model, banded, bands, with_kv_bases};
+
+/// [`refined`] with bases for a KV cache in front of its refinements.
+pub fn planes_behind_kv_bases() -> Model {
+    let (mut model, planes) = (with_kv_bases(banded()), refined());
+    let is_plane = |role: Role| matches!(role, Role::Refinement { .. });
+    let tensors = planes.manifest.tensors.into_iter();
+    let tensors = tensors.filter(|entry| is_plane(entry.role));
+    model.manifest.tensors.extend(tensors);
+    let data = planes.data.into_iter().filter(|(role, _)| is_plane(*role));
+    model.data.extend(data);
+    let manifest = &mut model.manifest;
+    manifest.requires = Manifest::required_features(&manifest.hyper, &manifest.tensors);
+    manifest.dial = planes.manifest.dial;
+    model
+}
 
 /// [`banded`] with what three of its matrices lack, in an order that is not that of execution, and its dial.
 pub fn refined() -> Model {

@@ -8,7 +8,9 @@ use crate::DType;
 use crate::bands::BAND;
 use crate::htz::manifest::TensorEntry;
 use crate::limits::{MAX_TENSOR_NAME_BYTES, MAX_VOCABULARY};
-use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot, StoredForm};
+use crate::model::{
+    Form, HyperParameters, InputGroup, KvSide, MatrixId, Part, Role, Slot, StoredForm,
+};
 
 /// What is stored for the matrices and the shared bases, in the order of execution.
 #[derive(Default)]
@@ -82,6 +84,7 @@ pub(super) fn tensors(h: &HyperParameters, table: &[TensorEntry]) -> Result<Stor
         let head = walk.stored(MatrixId::Head, None)?;
         stored.outside.push(head);
     }
+    walk.kv_bases()?;
     walk.refinements(&mut stored)?;
     match walk.table.get(walk.index) {
         None => Ok(stored),
@@ -230,9 +233,33 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A row of plain numbers: they are read as they are, so no block type is allowed.
+    /// Bases for a KV cache with their energies, of keys and values of every layer, or none at all.
+    fn kv_bases(&mut self) -> Result<(), HtzError> {
+        let first = Role::KvBasis {
+            layer: 0,
+            side: KvSide::Key,
+        };
+        if !self.next_is(first) {
+            return Ok(());
+        }
+        let (heads, size) = (self.h.kv_heads as u64, self.h.head_size as u64);
+        for layer in 0..self.h.layers {
+            for side in KvSide::ALL {
+                self.plain(Role::KvBasis { layer, side }, heads * size, size)?;
+                self.plain(Role::KvEnergies { layer, side }, heads, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A row of plain numbers.
     fn vector(&mut self, role: Role, cols: u64) -> Result<(), HtzError> {
-        let entry = self.matrix(role, 1, cols)?;
+        self.plain(role, 1, cols)
+    }
+
+    /// Plain numbers: they are read as they are, so no block type is allowed.
+    fn plain(&mut self, role: Role, rows: u64, cols: u64) -> Result<(), HtzError> {
+        let entry = self.matrix(role, rows, cols)?;
         match entry.dtype {
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
             other => Err(tensor(entry, "type", "f32, f16 or bf16", other)),
