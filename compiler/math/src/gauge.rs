@@ -45,7 +45,7 @@ const EIGENVALUE_FLOOR: f64 = 1e-12;
 const CAUCHY_SCHWARZ: f64 = 1.0 + 1e-3;
 
 /// An eigenvalue below minus this part of the largest is more than rounding.
-const INDEFINITE: f64 = 1e-6;
+pub(super) const INDEFINITE: f64 = 1e-6;
 
 /// How far apart the entries of a diagonal may be.
 const SPREAD: f64 = 1e12;

@@ -39,6 +39,7 @@ mod measure;
 #[cfg(feature = "openblas")]
 mod openblas;
 mod panels;
+mod principal;
 pub mod random;
 mod sink;
 mod spectrum;
@@ -68,6 +69,7 @@ pub use measure::{
     Energies, dense_energies, low_rank_error, shared_error, tail, weighted_dense_energies,
     weighted_energies, weighted_error, weighted_row_errors,
 };
+pub use principal::{PrincipalBasis, principal_basis};
 pub use sink::{
     Coverage, Sink, SinkOutcome, append_direction, coverage, largest_columns, largest_moments,
     random_coverage,

@@ -12,6 +12,7 @@ mod feedback;
 mod gauge;
 mod low_rank;
 mod measure;
+mod principal;
 mod sink;
 mod spectrum;
 mod symmetric;
