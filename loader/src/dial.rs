@@ -78,7 +78,8 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// That of a model. The rows of an embedding that is not the head, too, are looked up and touch next to nothing.
+    /// That of a model. The rows of an embedding that is not the head, too, are looked up and touch next to nothing; bases for a
+    /// KV cache are no weights.
     pub fn of(file: &ModelFile) -> Dial {
         let head = file.tensors.iter().filter_map(|t| MatrixId::of(t.role));
         let has_head = head.clone().any(|(matrix, _)| matrix == MatrixId::Head);
@@ -87,6 +88,8 @@ impl Dial {
             let bytes = tensor.place.len() as u64;
             match tensor.role {
                 Role::TokenEmbedding if has_head => {}
+                // Read once, and not by the forward pass.
+                Role::KvBasis { .. } | Role::KvEnergies { .. } => {}
                 Role::Refinement { .. } => dial.refinements.push(bytes),
                 role => match components(role, tensor) {
                     Some(components) => dial.factors.push((components, bytes)),

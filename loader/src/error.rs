@@ -51,6 +51,21 @@ pub enum LoadError {
     /// The bytes of a matrix in bands do not decode.
     #[error(transparent)]
     Bands(#[from] BandsError),
+    /// A basis for a KV cache, or its energies, are none.
+    #[error(
+        "tensor {tensor}, head {head}: found {found}, expected {expected}; the file is damaged, make it again with \
+         `kv_bases`, or go without"
+    )]
+    KvBasis {
+        /// Name of the tensor.
+        tensor: String,
+        /// The kv head, from 0.
+        head: usize,
+        /// What it has to be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
 }
 
 /// Why a forward pass fails.

@@ -106,6 +106,7 @@ pub mod error;
 pub mod exec;
 pub mod generate;
 pub mod kv;
+pub mod kv_bases;
 pub mod linear;
 pub mod model;
 pub mod sampling;

@@ -9,6 +9,7 @@ use htc_kernels::cpu::Attention;
 use crate::backend::{Backend, Cpu};
 use crate::dial::{self, Dial};
 use crate::error::{ExecError, LoadError};
+use crate::kv_bases::KvBases;
 use crate::linear::{Linear, Placed};
 use crate::tensor::Tensor;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -185,6 +186,15 @@ impl<B: Backend> Model<B> {
     /// Scale, cap and window of a layer's attention.
     pub fn attention(&self, layer: usize) -> Option<&Attention> {
         self.layers.get(layer).map(|of| &of.attention)
+    }
+
+    /// The bases for a KV cache that lie in the file; `None` where it has none. They are read and checked anew with each call.
+    ///
+    /// # Errors
+    /// [`LoadError::KvBasis`] for numbers that are not finite, rows that are not orthonormal, and energies that are none;
+    /// [`LoadError::Missing`], [`LoadError::Shape`] and [`LoadError::Block`] for tensors that no artifact has.
+    pub fn kv_bases(&self) -> Result<Option<KvBases>, LoadError> {
+        KvBases::of(&self.file)
     }
 
     /// The tokenizer that lies in the file.

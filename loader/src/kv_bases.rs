@@ -1,0 +1,211 @@
+//! The bases that an adaptive KV cache may begin with, as an artifact stores them.
+
+use htc_formats::model::{KvSide, Role};
+use htc_formats::source::ModelFile;
+
+use crate::error::LoadError;
+use crate::tensor::Tensor;
+
+/// How far products of rows may be from those of orthonormal ones: stored in float16 they are off by less than a thousandth.
+const ORTHONORMAL: f64 = 1e-2;
+
+/// How far energies may be from parts of a whole, and one above the one before, which rounding explains.
+const ROUNDING: f32 = 1e-3;
+
+/// Bases for the keys and values of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvBases {
+    /// Numbers in a key or a value of a head, and components of each basis.
+    pub head_size: usize,
+    /// `[layers][kv_heads]`.
+    pub layers: Vec<Vec<HeadBases>>,
+}
+
+/// Those of a kv head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadBases {
+    /// Of keys, and of the queries that meet them: both after the rotary embedding, queries without the scale of attention.
+    pub keys: Basis,
+    /// Of values.
+    pub values: Basis,
+}
+
+/// An orthonormal basis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Basis {
+    /// `[head_size, head_size]`, row-major: a row for each component, in decreasing order of energy, so that the first `r`
+    /// rows are the basis of rank `r`. Orthonormal to the rounding of the type that they are stored in, mostly float16.
+    pub components: Vec<f32>,
+    /// `[head_size]`: the part of the energy that each component holds of what calibration saw. They sum to 1, and are all
+    /// zero where the head had no energy.
+    pub energies: Vec<f32>,
+}
+
+impl KvBases {
+    /// Those of an opened file.
+    pub(crate) fn of(file: &ModelFile) -> Result<Option<KvBases>, LoadError> {
+        let is_kv = |role| matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. });
+        if !file.tensors.iter().any(|tensor| is_kv(tensor.role)) {
+            return Ok(None);
+        }
+        let hyper = &file.hyper;
+        let layers = (0..hyper.layers).map(|layer| {
+            let [keys, values] = KvSide::ALL.map(|side| of_side(file, layer, side));
+            let heads = keys?.into_iter().zip(values?);
+            let heads = heads.map(|(keys, values)| HeadBases { keys, values });
+            Ok(heads.collect())
+        });
+        Ok(Some(KvBases {
+            head_size: hyper.head_size,
+            layers: layers.collect::<Result<_, LoadError>>()?,
+        }))
+    }
+}
+
+/// The bases of one side of a layer, head by head.
+fn of_side(file: &ModelFile, layer: usize, side: KvSide) -> Result<Vec<Basis>, LoadError> {
+    let (heads, size) = (file.hyper.kv_heads, file.hyper.head_size);
+    let numbers = |role: Role, rows: usize| -> Result<(String, Vec<f32>), LoadError> {
+        let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
+        let tensor = Tensor::new(file, tensor);
+        let found = [tensor.rows(), tensor.cols()];
+        if found != [rows, size] {
+            return Err(LoadError::Shape {
+                tensor: tensor.name().to_owned(),
+                expected: [rows, size],
+                found,
+            });
+        }
+        Ok((tensor.name().to_owned(), tensor.to_f32()?))
+    };
+    let (of_basis, components) = numbers(Role::KvBasis { layer, side }, heads * size)?;
+    let (of_energies, energies) = numbers(Role::KvEnergies { layer, side }, heads)?;
+    let square = (size * size).max(1);
+    let bases = components
+        .chunks_exact(square)
+        .zip(energies.chunks_exact(size.max(1)));
+    let checked = bases.enumerate().map(|(head, (components, energies))| {
+        let of = |tensor: &str, expected, found| LoadError::KvBasis {
+            tensor: tensor.to_owned(),
+            head,
+            expected,
+            found,
+        };
+        check_components(components, size).map_err(|(e, f)| of(&of_basis, e, f))?;
+        check_energies(energies).map_err(|(e, f)| of(&of_energies, e, f))?;
+        Ok(Basis {
+            components: components.to_vec(),
+            energies: energies.to_vec(),
+        })
+    });
+    checked.collect()
+}
+
+/// What was expected, and what was found.
+type Fault = (&'static str, String);
+
+/// Rows of `size` numbers that are finite and orthonormal.
+fn check_components(components: &[f32], size: usize) -> Result<(), Fault> {
+    if let Some(at) = components.iter().position(|x| !x.is_finite()) {
+        let (row, value) = (at / size.max(1), components[at]);
+        return Err(("finite numbers", format!("{value} in row {row}")));
+    }
+    let rows = || components.chunks_exact(size.max(1)).enumerate();
+    for (i, a) in rows() {
+        for (j, b) in rows().take(i + 1) {
+            let products = a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b));
+            let (product, expected) = (products.sum::<f64>(), if i == j { 1.0 } else { 0.0 });
+            if (product - expected).abs() > ORTHONORMAL {
+                let expected = "orthonormal rows, to a hundredth";
+                return Err((
+                    expected,
+                    format!("{product:.3} as the product of rows {j} and {i}"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Parts of a whole, or nothing at all, that do not increase.
+fn check_energies(energies: &[f32]) -> Result<(), Fault> {
+    let is_part = |energy: &f32| (0.0..=1.0 + ROUNDING).contains(energy);
+    if let Some(found) = energies.iter().find(|energy| !is_part(energy)) {
+        return Err(("energies from 0 to 1", found.to_string()));
+    }
+    if let Some(pair) = energies
+        .windows(2)
+        .find(|pair| pair[1] > pair[0] + ROUNDING)
+    {
+        let found = format!("{} behind {}", pair[1], pair[0]);
+        return Err(("energies that do not increase", found));
+    }
+    let sum: f32 = energies.iter().sum();
+    match sum == 0.0 || (sum - 1.0).abs() <= 10.0 * ROUNDING {
+        true => Ok(()),
+        false => Err(("energies with the sum 1, or 0", sum.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turned by an angle in the plane of the first two axes.
+    fn turned(size: usize, angle: f64) -> Vec<f32> {
+        let (sin, cos) = angle.sin_cos();
+        let entry = |at: usize| match (at / size, at % size) {
+            (0, 0) | (1, 1) => cos as f32,
+            (0, 1) => sin as f32,
+            (1, 0) => -sin as f32,
+            (row, col) if row == col => 1.0,
+            _ => 0.0,
+        };
+        (0..size * size).map(entry).collect()
+    }
+
+    #[test]
+    fn rows_that_are_orthonormal_to_a_hundredth_are_taken() {
+        for angle in [0.0, 0.3, 2.0] {
+            assert_eq!(check_components(&turned(5, angle), 5), Ok(()));
+        }
+        // As f16 rounds, and beyond a hundredth.
+        let mut off = turned(5, 0.3);
+        off[0] += 5e-4;
+        assert_eq!(check_components(&off, 5), Ok(()));
+        off[0] += 0.05;
+        let (expected, found) = check_components(&off, 5).unwrap_err();
+        assert!(
+            expected.contains("orthonormal") && found.contains("rows 0 and 0"),
+            "{found}"
+        );
+        // Of unit length, and not orthogonal.
+        let mut twice = turned(5, 0.0);
+        twice[5..10].copy_from_slice(&[1.0, 0.0, 0.0, 0.0, 0.0]);
+        let (_, found) = check_components(&twice, 5).unwrap_err();
+        assert!(found.contains("rows 0 and 1"), "{found}");
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut numbers = turned(5, 0.0);
+            numbers[13] = bad;
+            let (expected, found) = check_components(&numbers, 5).unwrap_err();
+            assert_eq!(expected, "finite numbers");
+            assert!(found.contains("row 2"), "{found}");
+        }
+    }
+
+    #[test]
+    fn energies_are_parts_that_do_not_increase() {
+        for good in [&[0.75, 0.25, 0.0][..], &[0.0; 4], &[1.0], &[0.5, 0.5]] {
+            assert_eq!(check_energies(good), Ok(()));
+        }
+        for (bad, said) in [
+            (&[0.5, f32::NAN][..], "from 0 to 1"),
+            (&[1.5, -0.5], "from 0 to 1"),
+            (&[0.25, 0.75], "do not increase"),
+            (&[0.5, 0.25], "the sum 1"),
+        ] {
+            let (expected, _) = check_energies(bad).unwrap_err();
+            assert!(expected.contains(said), "{bad:?}: {expected}");
+        }
+    }
+}
