@@ -66,6 +66,11 @@ impl Speed {
         count / self.0.products
     }
 
+    /// Seconds for decompositions of matrices whose orders' cubes sum to so much on one thread.
+    pub fn decompositions(self, cubes: f64) -> f64 {
+        cubes / self.0.cubes
+    }
+
     /// Seconds for units on so many threads, each with second moments of its inputs or without.
     pub fn seconds<'a>(
         self,

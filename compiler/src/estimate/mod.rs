@@ -16,7 +16,7 @@ use crate::gradient;
 use crate::layout::{self, Job};
 use crate::plan::{Form, Method, Plan, UnitPlan};
 use crate::request::{CompileOptions, GaugeKind, Planning, Request, Treatment};
-use crate::unit::{place, truncated};
+use crate::unit::{kv_bases, place, truncated};
 use crate::{make, profile, tune};
 
 /// What a compilation is expected to take and to give.
@@ -92,7 +92,13 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
         GaugeKind::Axiom => spectra.max(axiom(&source.hyper, plan, threads)),
         _ => spectra,
     };
-    let memory = peak_memory(&jobs, stages_before, window, threads, vocabulary);
+    let memory = peak_memory(
+        (&jobs, &source.hyper),
+        stages_before,
+        window,
+        threads,
+        vocabulary,
+    );
     let calibrated = calibration.map_or(0, |found| {
         let context = found.context;
         let gauged = treatment.gauge != GaugeKind::None;
@@ -145,7 +151,9 @@ pub(crate) fn estimate(options: &CompileOptions, expected: Expected) -> Estimate
             }
             false => 0.0,
         },
-        factorise: ((candidates + compared) as f64 + refinements) * speed.seconds(units, threads),
+        factorise: ((candidates + compared) as f64 + refinements) * speed.seconds(units, threads)
+            + (candidates + compared) as f64
+                * stages::bases(source, plan.request(), speed, threads),
         measure: held_out.map_or(0.0, |windows| {
             // The source and the candidate.
             let tokens = windows.count() * calibration.map_or(0, |found| found.context);
@@ -257,25 +265,30 @@ fn axiom(hyper: &HyperParameters, plan: &Plan, threads: usize) -> u64 {
 /// * a unit takes the weights in f32; six matrices `q × q` of f64 for the eigenvectors, or with a
 ///   singular value decomposition (the slot down) eight and the weights twice in f64; the factors
 ///   four times, in f64 and f32 and encoded and decoded; two panels of 512 rows;
+/// * bases for the KV cache of a layer take eight matrices of f64 of the order of a head, and three times what is stored;
 /// * as many results of units as lie within the window of steps may wait to be written.
 ///
 /// Stages do not overlap, and memory that one gave back serves the next.
 fn peak_memory(
-    jobs: &[Job],
+    (jobs, hyper): (&[Job], &HyperParameters),
     stages_before: u64,
     window: usize,
     threads: usize,
     vocabulary: u64,
 ) -> u64 {
     let threads_used = threads.min(jobs.len()) as u64;
-    let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64| match job {
+    let of = |job: &Job, what: &dyn Fn(&UnitPlan) -> u64, bases: u64| match job {
         Job::Make(unit) => what(unit),
         Job::PassThrough(_) => 0,
+        Job::KvBases(_) => bases,
     };
-    let largest = jobs.iter().map(|job| of(job, &working)).max().unwrap_or(0);
+    let bases = kv_bases::working(hyper);
+    let largest = jobs.iter().map(|job| of(job, &working, bases)).max();
+    let largest = largest.unwrap_or(0);
+    let bases = kv_bases::bytes(hyper);
     let waiting = jobs
         .windows(window.clamp(1, jobs.len().max(1)))
-        .map(|jobs| jobs.iter().map(|job| of(job, &results)).sum())
+        .map(|jobs| jobs.iter().map(|job| of(job, &results, bases)).sum())
         .max()
         .unwrap_or(0);
     let stages = (threads_used * largest + waiting).max(stages_before);

@@ -15,7 +15,8 @@ use super::duration::{Speed, forward_seconds};
 use crate::math::codes::WIDEST_FIT;
 use crate::plan::{self, Form, Member, Method, OfSource, UnitPlan};
 use crate::profile::{bound, curves};
-use crate::request::{CodeKinds, CompileOptions, Planning, Request, RotationArg, Work};
+use crate::request::{CodeKinds, CompileOptions, KvBasesArg, Planning, Request, RotationArg, Work};
+use crate::unit::kv_bases;
 use crate::{gradient, tune};
 
 /// Seconds of the stages of a compilation.
@@ -252,6 +253,16 @@ pub fn tuning(source: &ModelFile, steps: usize, speed: Speed, threads: usize) ->
     speed.products(products) / threads.max(1) as f64
 }
 
+/// Seconds that bases for the KV cache of all layers take, where they are asked for.
+pub(super) fn bases(source: &ModelFile, request: &Request, speed: Speed, threads: usize) -> f64 {
+    match request.kv_bases {
+        KvBasesArg::On => {
+            speed.decompositions(kv_bases::cubes(&source.hyper)) / threads.max(1) as f64
+        }
+        KvBasesArg::Off => 0.0,
+    }
+}
+
 /// Candidates for the file of a limit, mostly.
 const SEARCHED: f64 = 7.0;
 
@@ -270,16 +281,15 @@ pub(crate) fn before(
     options: &CompileOptions,
     speed: Speed,
 ) -> Option<StageSeconds> {
-    let (effort, codes, rotates, steps, compared) = match &options.planning {
+    let (request, steps, compared) = match &options.planning {
         Planning::Make { request, .. } if request.method == Method::Quantise => {
             let steps = options.goal.tune_steps(request.method, request.effort);
-            let rotates = rotates(request);
             let compared = options.goal.compared(request.method, request.effort);
-            let work = request.effort.work();
-            (work, request.codes, rotates, steps, compared as f64)
+            (request, steps, compared as f64)
         }
         _ => return None,
     };
+    let (effort, codes, rotates) = (request.effort.work(), request.codes, rotates(request));
     let asked = options.calibration.as_ref()?;
     let threads = options.threads;
     let tokens = asked.tokens * asked.texts.len();
@@ -297,7 +307,8 @@ pub(crate) fn before(
     let coded = members
         .iter()
         .map(|member| coded_member(member, (longest, feedback(is_banded)), rotates));
-    let once = speed.products(coded.sum()) / threads.max(1) as f64;
+    let once = speed.products(coded.sum()) / threads.max(1) as f64
+        + bases(source, request, speed, threads);
     // With the best of one type, or what a search tries.
     let candidates = match options.goal.limit.is_none() {
         true => 2.0,

@@ -144,7 +144,8 @@ fn check_places(
     let named = |role: Role| names.iter().any(|tensor| tensor.roles.contains(&role));
     for tensor in &file.tensors {
         let place = match tensor.role {
-            Role::Basis { .. } => continue,
+            // What stays behind is told.
+            Role::Basis { .. } | Role::KvBasis { .. } | Role::KvEnergies { .. } => continue,
             Role::Refinement { matrix } => matrix.weight(),
             // Numbers of the configuration.
             Role::RopeFactors | Role::LongRopeFactors if wanted.naming == Naming::HuggingFace => {

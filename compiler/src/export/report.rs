@@ -5,6 +5,7 @@ use std::fmt;
 
 use htc_formats::DType;
 use htc_formats::architecture::Naming;
+use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
@@ -109,6 +110,13 @@ pub(super) fn notes(
         count => notes.push(format!(
             "{count} matrices are zeros in the base, which is no model without the adapter: llama-cli -m BASE --lora ADAPTER"
         )),
+    }
+    let mut tensors = file.tensors.iter();
+    if tensors.any(|tensor| matches!(tensor.role, Role::KvBasis { .. })) {
+        notes.push(
+            "the bases for a KV cache are left out; they change nothing that the model computes"
+                .to_owned(),
+        );
     }
     if let Err(error) = &file.vocabulary {
         notes.push(format!("there is no tokenizer in it: {error}"));

@@ -17,7 +17,7 @@ use crate::math::BACKEND;
 use crate::plan::allocate::Allocation;
 use crate::plan::{Budget, Form, Plan, Request, UnitPlan};
 use crate::request::{GaugeKind, Shrinkage, SinkProtection, Treatment};
-use crate::unit::stored_tensors;
+use crate::unit::{kv_bases, stored_tensors};
 
 /// A step of writing the artifact; the steps are in the order of execution.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +26,18 @@ pub enum Job<'a> {
     PassThrough(&'a ModelTensor),
     /// What a unit stores is made: its factors, or its numbers in another type.
     Make(&'a UnitPlan),
+    /// Bases for the KV cache of a layer are found in what calibration saw.
+    KvBases(usize),
 }
 
 /// The steps for a source and a plan; with `biases` every factorised slot gets one, which its own goes
 /// into.
 pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<'a>> {
+    let bases = 0..if plan.has_kv_bases() {
+        source.hyper.layers
+    } else {
+        0
+    };
     source
         .tensors
         .iter()
@@ -40,6 +47,7 @@ pub fn jobs<'a>(source: &'a ModelFile, plan: &'a Plan, biases: bool) -> Vec<Job<
             Some((unit, matrix)) => (unit.members[0].matrix == matrix).then_some(Job::Make(unit)),
             None => Some(Job::PassThrough(tensor)),
         })
+        .chain(bases.map(Job::KvBases))
         .collect()
 }
 
@@ -93,11 +101,19 @@ fn entries(source: &ModelFile, plan: &Plan, biases: bool) -> Vec<TensorEntry> {
             }
         }
     }
+    if plan.has_kv_bases() {
+        let layers = 0..source.hyper.layers;
+        let stored = layers.flat_map(|layer| kv_bases::stored(&source.hyper, layer));
+        entries.extend(stored.map(|s| {
+            let name = factor_name(source, s.role);
+            TensorEntry::new(name, s.role, s.dtype, s.rows, s.cols)
+        }));
+    }
     entries
 }
 
 /// `blk.0.attn_q.weight` becomes `blk.0.attn_q.a`; a basis has no tensor of its own in the
-/// source and is called by its role.
+/// source and is called by its role, and so are bases for a KV cache.
 fn factor_name(source: &ModelFile, role: Role) -> String {
     let found = MatrixId::of(role);
     let found = found.and_then(|(m, part)| Some((source.tensor(m.weight())?, part)));

@@ -34,6 +34,11 @@ pub enum MakeError {
         /// Why.
         source: BlockError,
     },
+    /// Bases for a KV cache are found in what calibration saw.
+    #[error(
+        "`kv_bases` on: the bases are found on text; calibrate with `calibration`, or leave `kv_bases` out"
+    )]
+    KvBasesWithoutText,
     /// The artifact cannot be written.
     #[error(transparent)]
     Seal(#[from] HtzError),

@@ -28,7 +28,7 @@ use crate::plan::{Plan, UnitPlan};
 use crate::request::{GaugeKind, Treatment};
 use crate::system::ordered;
 use crate::unit::ModelTreatment;
-use crate::unit::{self, Factors, Found, UnitError, UnitsError};
+use crate::unit::{self, Factors, Found, UnitError, UnitsError, kv_bases};
 pub use error::MakeError;
 pub use journal::Artifact;
 use journal::Journal;
@@ -300,21 +300,28 @@ impl Inputs<'_> {
         search_axioms(&treatment, source, self.threads, open, watch)?;
         watch.tell(Event::Planned(jobs.len()));
         let of_source = |error| MakeError::from(UnitsError::of(source)(error));
+        let bases = |layer: usize| {
+            let calibration = self.calibration.ok_or(MakeError::KvBasesWithoutText)?;
+            let found = &calibration.layers[layer];
+            let made = kv_bases::of_layer(found, &source.hyper, layer, self.order);
+            made.map(Made::Tensors).map_err(of_source)
+        };
         ordered::for_each(
             self.threads,
             jobs.len(),
             window(jobs, source.hyper.layers, self.threads),
             |index| match jobs[index] {
-                _ if done[index] => Ok(None),
+                _ if done[index] => Ok(Made::Nothing),
                 Job::PassThrough(tensor) => {
                     unit::check_finite(source, tensor).map_err(of_source)?;
-                    Ok(None)
+                    Ok(Made::Nothing)
                 }
                 Job::Make(unit) => unit::factorise(&ordered, unit, &treatment)
-                    .map(Some)
+                    .map(Made::Unit)
                     .map_err(of_source),
+                Job::KvBases(layer) => bases(layer),
             },
-            |index, factors| writing.step(index, factors),
+            |index, made| writing.step(index, made),
         )?;
         Ok(writing.found)
     }
@@ -324,8 +331,18 @@ impl Inputs<'_> {
 fn made(job: Job<'_>) -> Option<&UnitPlan> {
     match job {
         Job::Make(unit) => Some(unit),
-        Job::PassThrough(_) => None,
+        Job::PassThrough(_) | Job::KvBases(_) => None,
     }
+}
+
+/// What a step made.
+enum Made {
+    /// What passes through, and what is done already.
+    Nothing,
+    /// A unit's tensors, and what was found of it.
+    Unit(Factors),
+    /// Tensors of which nothing is to be said.
+    Tensors(Vec<(Role, Vec<u8>)>),
 }
 
 /// The steps on their way into the file.
@@ -349,10 +366,10 @@ struct Writing<'a> {
 
 impl Writing<'_> {
     /// Takes the next step's tensors and writes those whose turn has come.
-    fn step(&mut self, index: usize, factors: Option<Factors>) -> Result<(), MakeError> {
+    fn step(&mut self, index: usize, made: Made) -> Result<(), MakeError> {
         let job = self.jobs[index];
-        match (job, factors) {
-            (Job::Make(_), Some(factors)) => {
+        match (job, made) {
+            (Job::Make(_), Made::Unit(factors)) => {
                 let tensors = factors.tensors.into_iter().map(Cow::Owned);
                 let roles = roles(job, self.biases);
                 self.ready.extend(roles.into_iter().zip(tensors));
@@ -366,6 +383,11 @@ impl Writing<'_> {
                     UnitsError::of(self.source.file())(UnitError::Order { tensor, source })
                 })?;
                 self.ready.insert(tensor.role, bytes);
+            }
+            (_, Made::Tensors(tensors)) => {
+                let tensors = tensors.into_iter();
+                self.ready
+                    .extend(tensors.map(|(role, bytes)| (role, Cow::Owned(bytes))));
             }
             _ => {}
         }
@@ -384,6 +406,9 @@ impl Writing<'_> {
         match job {
             Job::Make(unit) => self.watch.done(&unit.label())?,
             Job::PassThrough(tensor) => self.watch.done(&tensor.name)?,
+            Job::KvBases(layer) => self
+                .watch
+                .done(&format!("bases for the KV cache of layer {layer}"))?,
         }
         Ok(())
     }
@@ -458,6 +483,7 @@ fn fill_in(record: &mut PlanRecord, jobs: &[Job], found: &BTreeMap<usize, Found>
 fn roles(job: Job, biases: bool) -> Vec<Role> {
     match job {
         Job::PassThrough(tensor) => vec![tensor.role],
+        Job::KvBases(layer) => kv_bases::roles(layer),
         Job::Make(unit) => {
             let shapes = unit::stored_tensors(unit, biases);
             shapes.into_iter().map(|shape| shape.role).collect()

@@ -112,6 +112,8 @@ impl Order {
             | Role::RopeFactors
             | Role::LongRopeFactors
             | Role::Basis { .. }
+            | Role::KvBasis { .. }
+            | Role::KvEnergies { .. }
             | Role::OutputFactor { .. } => Axes::default(),
         }
     }

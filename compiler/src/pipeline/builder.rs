@@ -11,9 +11,9 @@ use crate::event::{Cancel, Event, Watch};
 use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompareArg,
-    CompileOptions, DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, LowRankArg, Method,
-    OrderArg, Planning, Preset, RotationArg, ShrinkageArg, SinkProtection, Target, TextSource,
-    Wishes,
+    CompileOptions, DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, KvBasesArg,
+    LowRankArg, Method, OrderArg, Planning, Preset, RotationArg, ShrinkageArg, SinkProtection,
+    Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -248,6 +248,16 @@ impl Compiler {
     /// [`Method::Quantise`], unless the source stores its numbers in blocks.
     pub fn order(mut self, order: OrderArg) -> Self {
         self.wishes.order = Some(order);
+        self
+    }
+
+    /// Whether the artifact has bases that an adaptive KV cache may begin with, found in what calibration saw, which is needed
+    /// then; it has none by default. The model computes the same.
+    pub fn kv_bases(mut self, wanted: bool) -> Self {
+        self.wishes.kv_bases = match wanted {
+            true => KvBasesArg::On,
+            false => KvBasesArg::Off,
+        };
         self
     }
 

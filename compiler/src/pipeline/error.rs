@@ -160,6 +160,7 @@ impl From<MakeError> for CompileError {
             MakeError::Units(error) => error.into(),
             MakeError::Probe(error) => error.into(),
             MakeError::Seal(error) => error.into(),
+            MakeError::KvBasesWithoutText => PlanError::KvBasesWithoutText.into(),
             error @ (MakeError::Bands { .. } | MakeError::Block { .. }) => {
                 CompileError::Scales(error)
             }

@@ -26,8 +26,8 @@ use crate::plan::{self, Method, OfSource, Plan, PlanError, Request};
 use crate::profile::{self, Measured, is_measured};
 use crate::report::Foreseen;
 use crate::request::{
-    BASES, CalibrationOptions, CompileOptions, Limit, Planning, Target, Treatment, TreatmentError,
-    TreatmentRequest,
+    BASES, CalibrationOptions, CompileOptions, KvBasesArg, Limit, Planning, Target, Treatment,
+    TreatmentError, TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
 use crate::system::disk::{self, same_place};
@@ -197,6 +197,9 @@ impl Admitted {
 pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> {
     // What the options alone rule out; a plan may ask for more.
     options.treatment.resolve(options.calibration.is_some())?;
+    if let Planning::Make { request, .. } = &options.planning {
+        check_kv_bases(request, options)?;
+    }
     let source = open(&options.input)?;
     if is_of_source(&source, &options.output) || options.reads(&options.output) {
         return Err(CompileError::SameFile(options.output.clone()));
@@ -208,6 +211,14 @@ pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> 
     let tokenizer = tokenizer(&source)?;
     HtzWriter::check_destination(&options.output, options.overwrite)?;
     Ok(Admitted { source, tokenizer })
+}
+
+/// Bases for a KV cache are made where something is calibrated on.
+fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), PlanError> {
+    match (request.kv_bases, &options.calibration) {
+        (KvBasesArg::On, None) => Err(PlanError::KvBasesWithoutText),
+        _ => Ok(()),
+    }
 }
 
 /// Calibrates and plans, and finds whatever can be wrong before any factor is made.
@@ -236,6 +247,7 @@ pub(super) fn prepare(
         clock,
         watch,
     )?;
+    check_kv_bases(plan.request(), options)?;
     let held_out = calibration.as_ref().is_some_and(|c| c.held_out.is_some());
     let limit = options.goal.limit;
     let known = (calibration.as_ref(), limit);

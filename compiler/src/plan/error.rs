@@ -186,6 +186,11 @@ pub enum PlanError {
         "`order` on: the order is found on text; calibrate with `calibration`, or leave `order` out"
     )]
     OrderWithoutText,
+    /// Bases for a KV cache are found in what calibration saw.
+    #[error(
+        "`kv_bases` on: the bases are found on text; calibrate with `calibration`, or leave `kv_bases` out"
+    )]
+    KvBasesWithoutText,
     /// A fixed rank leaves nothing to allocate.
     #[error(
         "{option}: `rank` gives every slot its rank, so that there is nothing to allocate; leave one of \

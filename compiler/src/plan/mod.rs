@@ -34,8 +34,8 @@ use form::factor_type_for;
 use kind::Kind;
 
 use crate::request::{
-    Allocation, DenseType, GaugeKind, OrderArg, SinkProtection, Treatment, TreatmentError,
-    TreatmentRequest,
+    Allocation, DenseType, GaugeKind, KvBasesArg, OrderArg, SinkProtection, Treatment,
+    TreatmentError, TreatmentRequest,
 };
 
 pub use crate::request::{Budget, Method, Request};
@@ -423,6 +423,11 @@ impl Plan {
     /// Whether it is carried out on a model in another order.
     pub fn is_reordered(&self) -> bool {
         self.request.order == Some(OrderArg::On)
+    }
+
+    /// Whether its artifact has bases for a KV cache.
+    pub fn has_kv_bases(&self) -> bool {
+        self.request.kv_bases == KvBasesArg::On
     }
 
     /// Whether what errors at the outputs cost is looked at when it is carried out: by bands, and by types of GGUF

@@ -45,6 +45,7 @@ fn request(method: Method, budget: Budget, factor_type: DType) -> Request {
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
+        kv_bases: crate::request::KvBasesArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),

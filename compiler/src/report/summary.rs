@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::{BeforeAfter, percent};
 use crate::plan::json::RequestRecord;
 use crate::plan::{Budget, Method, Plan, Request, UnitPlan};
-use crate::request::Effort;
+use crate::request::{Effort, KvBasesArg};
 use crate::system::show::bytes_for_people;
-use crate::unit::stored_tensors;
+use crate::unit::{kv_bases, stored_tensors};
 
 /// A plan in figures; with its errors once they are measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct Summary {
     matrices: Vec<MatrixRecord>,
     /// Biases that correct factorised slots, and their bytes; they are not counted in the ratio.
     pub biases: Biases,
+    /// Bytes of bases for a KV cache; absent where there are none.
+    #[serde(default, skip_serializing_if = "is_no_byte")]
+    pub kv_bases: u64,
     /// What differs from the request, each said once.
     pub notes: Vec<String>,
 }
@@ -175,6 +178,10 @@ impl Summary {
             },
             matrices: record.matrices.clone(),
             biases,
+            kv_bases: match plan.has_kv_bases() {
+                true => source.hyper.layers as u64 * kv_bases::bytes(&source.hyper),
+                false => 0,
+            },
             notes: all_notes(plan, record, ratio),
         }
     }
@@ -186,11 +193,18 @@ impl Summary {
         let Request { method, effort, .. } = *request;
         if method == Method::Quantise {
             self.asked = format!("--method {} {limit}", method.name());
+            if request.kv_bases == KvBasesArg::On {
+                self.asked += " --kv-bases";
+            }
             if effort != Effort::default() {
                 self.asked += &format!(" --effort {effort}");
             }
         }
     }
+}
+
+fn is_no_byte(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn is_zero(count: &usize) -> bool {
@@ -353,6 +367,13 @@ impl fmt::Display for Summary {
                 "  biases {:>6}  {:>34}",
                 self.biases.count,
                 bytes_for_people(self.biases.bytes)
+            )?;
+        }
+        if self.kv_bases > 0 {
+            writeln!(
+                f,
+                "  KV cache bases {:>34}",
+                bytes_for_people(self.kv_bases)
             )?;
         }
         let factorised: usize = self.slots.iter().map(|s| s.factorised).sum();

@@ -45,7 +45,7 @@ pub use planning::{
 };
 pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};
-pub use switch::{CompareArg, LowRankArg, OrderArg, RotationArg};
+pub use switch::{CompareArg, KvBasesArg, LowRankArg, OrderArg, RotationArg};
 pub use treatment::{
     BiasArg, GaugeKind, SinkProtection, Treatment, TreatmentError, TreatmentRequest,
 };

@@ -8,7 +8,7 @@ use htc_formats::model::{InputGroup, Slot};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::switch::{LowRankArg, OrderArg, RotationArg};
+use super::switch::{KvBasesArg, LowRankArg, OrderArg, RotationArg};
 use super::{Effort, SinkProtection, TreatmentRequest};
 
 /// How slots are approximated.
@@ -250,6 +250,8 @@ pub struct Request {
     /// Whether the model is stored in another order; by default where it is in codes and the source does not store
     /// its numbers in blocks.
     pub order: Option<OrderArg>,
+    /// Whether the artifact has bases for a KV cache.
+    pub kv_bases: KvBasesArg,
     /// How weights are to be treated. A plan passes it on; where channels are to stay exact, the types of
     /// factors follow from it.
     pub treatment: TreatmentRequest,
@@ -282,7 +284,7 @@ impl fmt::Display for Request {
             if self.rotation != RotationArg::default() {
                 write!(f, " --rotation {}", self.rotation)?;
             }
-            return self.fmt_order(f);
+            return self.fmt_rest(f);
         }
         write!(
             f,
@@ -311,7 +313,7 @@ impl fmt::Display for Request {
             write!(f, " {}", self.treatment)?;
         }
         f.write_str(&effort)?;
-        self.fmt_order(f)
+        self.fmt_rest(f)
     }
 }
 
@@ -324,10 +326,14 @@ impl Request {
         self.dense.slots.or(left)
     }
 
-    fn fmt_order(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.order {
-            Some(order) => write!(f, " --order {order}"),
-            None => Ok(()),
+    /// What every method has.
+    fn fmt_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(order) = self.order {
+            write!(f, " --order {order}")?;
+        }
+        match self.kv_bases {
+            KvBasesArg::On => f.write_str(" --kv-bases"),
+            KvBasesArg::Off => Ok(()),
         }
     }
 }
@@ -480,7 +486,8 @@ as_typed!(
     FirstPositions,
     OrderArg,
     LowRankArg,
-    RotationArg
+    RotationArg,
+    KvBasesArg
 );
 
 /// How the budget is shared out, and within which bounds.

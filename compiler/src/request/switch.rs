@@ -68,6 +68,17 @@ switch! {
 }
 
 switch! {
+    /// Whether an artifact has bases that an adaptive KV cache may begin with; the model computes the same.
+    #[derive(Default)]
+    KvBasesArg: "bases for a KV cache",
+    /// Those that calibration finds.
+    On,
+    /// None.
+    #[default]
+    Off
+}
+
+switch! {
     /// Whether files in one type of GGUF are made and measured beside an artifact in codes, for its report.
     CompareArg: "the comparison",
     /// Some of about its size are.

@@ -5,8 +5,8 @@ use htc_formats::model::Slot;
 
 use super::{
     Allocation, Allocator, BiasArg, Budget, CalibrationOptions, CodeKinds, DenseTypes, Effort,
-    FirstPositions, Floor, GaugeKind, LowRankArg, Method, OrderArg, Request, RotationArg,
-    SinkProtection, TextSource, TreatmentError, TreatmentRequest,
+    FirstPositions, Floor, GaugeKind, KvBasesArg, LowRankArg, Method, OrderArg, Request,
+    RotationArg, SinkProtection, TextSource, TreatmentError, TreatmentRequest,
 };
 
 /// Parameters after over before where no budget is given.
@@ -48,6 +48,8 @@ pub struct Wishes {
     pub rotation: Option<RotationArg>,
     /// Whether the model is stored in another order; see [`Request::order`].
     pub order: Option<OrderArg>,
+    /// Whether the artifact has bases for a KV cache; it has none by default.
+    pub kv_bases: KvBasesArg,
     /// How weights are to be treated.
     pub treatment: TreatmentRequest,
     /// How much work goes into it.
@@ -106,6 +108,7 @@ impl Wishes {
             low_rank: self.low_rank.unwrap_or_default(),
             rotation: self.rotation.unwrap_or_default(),
             order: self.order,
+            kv_bases: self.kv_bases,
             treatment: self.treatment,
             effort: self.effort,
         }

@@ -4,6 +4,7 @@ pub(crate) mod classes;
 mod encode;
 mod error;
 mod factor;
+pub mod kv_bases;
 mod outputs;
 pub mod spectrum;
 mod treatment;

@@ -10,8 +10,8 @@ use htc_formats::{DType, block};
 use super::heading;
 use crate::plan::gpu;
 use crate::request::{
-    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, LowRankArg,
-    Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
+    Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, KvBasesArg,
+    LowRankArg, Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -145,6 +145,10 @@ pub struct PlanningArgs {
     /// [default: on for quantise, unless the source is in blocks]
     #[arg(long, hide_short_help = true, value_name = "on|off")]
     pub order: Option<OrderArg>,
+    /// Store bases that an adaptive KV cache may begin with, for keys and values of every head, from what calibration sees;
+    /// they count in the bytes of the file, and the model computes the same
+    #[arg(long, hide_short_help = true)]
+    pub kv_bases: bool,
     /// Slots to compress, of q,k,v,o,gate,up,down [default: all for gp, q,k,v for grc]
     #[arg(
         long,
@@ -161,7 +165,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 23] = [
+    pub(super) const IDS: [&str; 24] = [
         "method",
         "file_size",
         "bits",
@@ -177,6 +181,7 @@ impl PlanningArgs {
         "gpu",
         "tokens_per_joule",
         "order",
+        "kv_bases",
         "slots",
         "effort",
         "factor_type",
@@ -211,6 +216,10 @@ impl PlanningArgs {
             low_rank: size.low_rank,
             rotation: size.rotation,
             order: self.order,
+            kv_bases: match self.kv_bases {
+                true => KvBasesArg::On,
+                false => KvBasesArg::Off,
+            },
             treatment,
             effort: self.effort,
         }

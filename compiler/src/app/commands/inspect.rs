@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use htc_formats::bands::Layout;
+use htc_formats::block;
 use htc_formats::escape::escaped;
 use htc_formats::gguf::{Gguf, Value};
 use htc_formats::htz::{Form, Htz, Manifest, PlanRecord, QualityRecord, TensorEntry};
-use htc_formats::model::{HyperParameters, Role};
+use htc_formats::model::{HyperParameters, KvSide, Role};
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 use serde_json::{Map, json};
@@ -223,6 +224,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
     );
     show_hyper(&manifest.hyper);
     show_origin(manifest);
+    show_kv_bases(artifact);
     show_plan(&manifest.plan);
     say!("\ntensors");
     for t in &manifest.tensors {
@@ -314,6 +316,57 @@ fn show_origin(manifest: &Manifest) {
     }
 }
 
+/// The part of the energy that people are told the components for.
+const ENERGY: f32 = 0.9;
+
+/// What there is for an adaptive KV cache.
+fn show_kv_bases(artifact: &Htz) {
+    let manifest = artifact.manifest();
+    let tensors = || manifest.tensors.iter();
+    let bytes = tensors().filter_map(|t| match t.role {
+        Role::KvBasis { .. } | Role::KvEnergies { .. } => Some(t.length),
+        _ => None,
+    });
+    let bytes = bytes.fold(0, u64::saturating_add);
+    if bytes == 0 {
+        return;
+    }
+    let size = manifest.hyper.head_size;
+    let needed = KvSide::ALL.map(|wanted| {
+        let own =
+            tensors().filter(|t| matches!(t.role, Role::KvEnergies { side, .. } if side == wanted));
+        let (mut sum, mut heads) = (0, 0);
+        for entry in own {
+            let mut energies = vec![0.0; (entry.rows as usize).saturating_mul(size)];
+            // Whose bytes do not decode is damaged, which is for `htc verify` to tell.
+            if block::decode(entry.dtype, artifact.tensor_bytes(entry), &mut energies).is_err() {
+                continue;
+            }
+            for head in energies.chunks_exact(size.max(1)) {
+                sum += components_for(head);
+                heads += 1;
+            }
+        }
+        sum as f64 / f64::from(heads.max(1))
+    });
+    let [keys, values] = needed;
+    say!(
+        "bases for an adaptive KV cache, {}: {:.0} % of the energy is in {keys:.1} of {size} components of keys, {values:.1} of values",
+        bytes_for_people(bytes),
+        100.0 * ENERGY,
+    );
+}
+
+/// The components that hold [`ENERGY`] of a head; all where they do not.
+fn components_for(energies: &[f32]) -> usize {
+    let mut held = 0.0;
+    let enough = energies.iter().position(|energy| {
+        held += energy;
+        held >= ENERGY
+    });
+    enough.map_or(energies.len(), |last| last + 1)
+}
+
 /// How far an artifact is from its source.
 fn show_quality(quality: &QualityRecord) {
     let QualityRecord {
@@ -349,7 +402,10 @@ fn weights(manifest: &Manifest) -> u64 {
     let of_tokens = (hyper.vocabulary as u64).saturating_mul(hyper.width as u64);
     let tensors = || manifest.tensors.iter();
     let own_head = tensors().any(|t| matches!(t.role, Role::Output | Role::OutputFactor { .. }));
-    let vectors = tensors().filter(|t| t.rows == 1).map(|t| t.parameters());
+    // Bases for a KV cache are nothing of the source, however few rows they have.
+    let kv = |t: &TensorEntry| matches!(t.role, Role::KvBasis { .. } | Role::KvEnergies { .. });
+    let vectors = tensors().filter(|t| t.rows == 1 && !kv(t));
+    let vectors = vectors.map(|t| t.parameters());
     let outside = of_tokens.saturating_mul(1 + u64::from(own_head));
     slots.chain(vectors).fold(outside, u64::saturating_add)
 }

@@ -67,6 +67,14 @@ fn groups(subject: &Subject) -> Vec<Group> {
     if let Some(added) = added.filter(|added| added.bytes > 0) {
         rows.push(("biases added".into(), None, Some(added.bytes)));
     }
+    if let Some(artifact) = subject.artifact {
+        let tensors = artifact.manifest.tensors.iter();
+        let own = tensors.filter(|t| is_kv(t.role));
+        let bytes = own.map(|t| t.length).fold(0, u64::saturating_add);
+        if bytes > 0 {
+            rows.push(("KV cache bases".into(), None, Some(bytes)));
+        }
+    }
     // What is no slot passes through as it is, so it had as many bytes before, but for what the plan
     // says otherwise of.
     if let Some(artifact) = subject.artifact {
@@ -106,6 +114,11 @@ fn groups(subject: &Subject) -> Vec<Group> {
         .collect()
 }
 
+/// Whether a tensor is of bases for a KV cache, which no source has.
+fn is_kv(role: Role) -> bool {
+    matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Embedding,
@@ -119,6 +132,7 @@ fn kept(role: Role) -> Option<Kept> {
         Role::Basis { .. } | Role::Linear { .. } | Role::RopeFactors | Role::LongRopeFactors => {
             None
         }
+        role if is_kv(role) => None,
         _ => Some(Kept::Norm),
     }
 }

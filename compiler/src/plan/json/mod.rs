@@ -31,6 +31,8 @@
 //!   `low_rank`, `on` or `off`, optional and on without it, is whether factors were looked at with `quantise`, and
 //!   `rotation` likewise whether what it gives bands is rotated, which the codes of each matrix say.
 //!   `order`, `on` or `off`, optional and off without it, is whether the model is stored in another order.
+//!   `kv_bases`, `on` or `off`, optional and off without it, is whether the artifact has bases for a KV cache, for which it is
+//!   compiled with a calibration.
 //!   `gauge`, `sink`, `bias` and `shrinkage` (a text), as on the command line and optional, are how
 //!   `htc compile` treats the weights unless its own options say otherwise.
 //! * `notes`: lines for people, of the whole or of a unit; optional.
@@ -70,8 +72,8 @@ use thiserror::Error;
 
 use super::{Budget, Member, Plan, Request, SourceTypes, UnitPlan};
 use crate::request::{
-    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, LowRankArg,
-    OrderArg, RotationArg, ShrinkageArg, SinkProtection,
+    Allocator, BiasArg, CodeKinds, DenseType, Effort, FirstPositions, Floor, GaugeKind, KvBasesArg,
+    LowRankArg, OrderArg, RotationArg, ShrinkageArg, SinkProtection,
 };
 
 /// What `format` says.
@@ -215,6 +217,9 @@ pub struct RequestRecord {
     /// Absent where it is that of the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderArg>,
+    /// Absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_bases: Option<KvBasesArg>,
     /// Absent where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gauge: Option<GaugeKind>,
@@ -249,6 +254,7 @@ impl From<&Request> for RequestRecord {
             rotation: Some(request.rotation).filter(|arg| *arg != RotationArg::default()),
             slots: None,
             order: request.order,
+            kv_bases: Some(request.kv_bases).filter(|arg| *arg != KvBasesArg::default()),
             gauge: request.treatment.gauge,
             sink: request.treatment.sink,
             bias: request.treatment.bias,

@@ -5,7 +5,8 @@ use super::named_slots;
 use super::node::Node;
 use crate::plan::{Budget, Method, Request, UnitPlan};
 use crate::request::{
-    Allocation, CodeKinds, DenseTypes, Effort, LowRankArg, OrderArg, RotationArg, TreatmentRequest,
+    Allocation, CodeKinds, DenseTypes, Effort, KvBasesArg, LowRankArg, OrderArg, RotationArg,
+    TreatmentRequest,
 };
 use htc_formats::DType;
 use htc_formats::model::Slot;
@@ -23,6 +24,7 @@ pub(super) struct RequestInFile {
     /// Where it names them.
     pub slots: Option<Vec<Slot>>,
     pub order: Option<OrderArg>,
+    pub kv_bases: KvBasesArg,
     pub treatment: TreatmentRequest,
     pub effort: Effort,
 }
@@ -39,6 +41,7 @@ impl RequestInFile {
             rotation,
             slots,
             order,
+            kv_bases,
             treatment,
             effort,
         } = self;
@@ -54,6 +57,7 @@ impl RequestInFile {
             low_rank,
             rotation,
             order,
+            kv_bases,
             treatment,
             effort,
         }
@@ -81,6 +85,7 @@ impl Checker {
             "rotation",
             "slots",
             "order",
+            "kv_bases",
             "gauge",
             "sink",
             "bias",
@@ -101,6 +106,7 @@ impl Checker {
             rotation,
             slots,
             order,
+            kv_bases,
             gauge,
             sink,
             bias,
@@ -151,6 +157,8 @@ impl Checker {
         let slots = slots.and_then(|(_, node)| self.slots(at, "request.slots", node));
         let order =
             order.and_then(|(_, node)| self.parsed(at, "request.order", "on or off", &node));
+        let kv_bases =
+            kv_bases.and_then(|(_, node)| self.parsed(at, "request.kv_bases", "on or off", &node));
         let mut asked = TreatmentRequest::default();
         if let Some((_, node)) = gauge {
             let expected = "none, axiom, activation or whiten";
@@ -182,6 +190,7 @@ impl Checker {
             rotation: rotation.unwrap_or_default(),
             slots,
             order,
+            kv_bases: kv_bases.unwrap_or_default(),
             treatment: asked,
             effort: asked_effort,
         })

@@ -70,6 +70,7 @@ fn plan(method: Method, budget: Budget, allocation: Allocation) -> Plan {
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
+        kv_bases: crate::request::KvBasesArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Effort::default(),

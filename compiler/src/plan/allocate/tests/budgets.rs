@@ -54,6 +54,7 @@ impl Case {
             codes: CodeKinds::default(),
             low_rank: crate::request::LowRankArg::default(),
             rotation: crate::request::RotationArg::default(),
+            kv_bases: crate::request::KvBasesArg::default(),
             treatment: TreatmentRequest::default(),
             effort: Default::default(),
         };

@@ -57,6 +57,7 @@ fn request(allocator: Allocator, budget: Budget) -> Request {
         codes: CodeKinds::default(),
         low_rank: crate::request::LowRankArg::default(),
         rotation: crate::request::RotationArg::default(),
+        kv_bases: crate::request::KvBasesArg::default(),
         order: None,
         treatment: TreatmentRequest::default(),
         effort: Default::default(),
