@@ -27,6 +27,7 @@ mod head;
 mod inspect;
 mod interrupt;
 mod killed;
+mod kv_bases;
 mod padding;
 mod plan;
 mod planes;

@@ -1,0 +1,401 @@
+//! `htc compile --kv-bases`: bases for an adaptive KV cache, in the artifact and for who reads it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use htc_formats::model::Role;
+use htc_loader::dial::Setting;
+use htc_loader::{LoadError, Model};
+use htc_tests::artifact::Artifact;
+use htc_tests::float64::Matrix;
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::number;
+
+/// A model, on some windows of words.
+fn compile_model(scratch: &Scratch, tiny: &TinyModel, name: &str, options: &[&str]) -> Htc {
+    let model = scratch.path("model.gguf");
+    if !model.exists() {
+        scratch.file("model.gguf", tiny.bytes());
+        scratch.file("words.txt", words(20_000));
+    }
+    htc!["compile", &model, "-o", scratch.path(name), "--force"]
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--calibration".into(), scratch.path("words.txt")])
+        .args(["--cache".into(), scratch.path("cache")])
+        .args(options)
+}
+
+fn compile(scratch: &Scratch, name: &str, options: &[&str]) -> Htc {
+    compile_model(scratch, &TinyModel::default(), name, options)
+}
+
+const FACTORS: [&str; 8] = [
+    "--method", "gp", "--ratio", "0.6", "--gauge", "none", "--bias", "off",
+];
+
+fn is_kv(role: Role) -> bool {
+    matches!(role, Role::KvBasis { .. } | Role::KvEnergies { .. })
+}
+
+/// What is beside them is stored as it is without them, down to the last bit, and without them the artifact is of an
+/// earlier format.
+#[test]
+fn bases_are_added_to_an_artifact_that_stays_as_it_is() {
+    let scratch = Scratch::new();
+    let json = ["--report", "json"];
+    let with = [&FACTORS[..], &["--kv-bases"]].concat();
+    let plain = compile(&scratch, "plain.htz", &[&FACTORS[..], &json].concat());
+    let plain = plain.run().json();
+    let forecast = compile(
+        &scratch,
+        "kv.htz",
+        &[&with[..], &json, &["--dry-run"]].concat(),
+    );
+    let forecast = forecast.run().json();
+    let report = compile(&scratch, "kv.htz", &[&with[..], &json].concat());
+    let report = report.run().json();
+    let [path, without] = ["kv.htz", "plain.htz"].map(|name| scratch.path(name));
+    htc!["verify", &path].run().ok();
+
+    let (kv, other) = (Artifact::open(&path), Artifact::open(&without));
+    assert!(
+        !other
+            .manifest
+            .requires
+            .iter()
+            .any(|name| name == "kv_bases")
+    );
+    let beside = kv.manifest.tensors.len() - 8;
+    assert_eq!(beside, other.manifest.tensors.len());
+    for (a, b) in kv.manifest.tensors.iter().zip(&other.manifest.tensors) {
+        assert_eq!((a.role, a.sha256), (b.role, b.sha256));
+    }
+    assert!(kv.manifest.tensors[beside..].iter().all(|t| is_kv(t.role)));
+    assert_eq!(kv.manifest.plan, other.manifest.plan);
+
+    // Two layers of two heads of 16, in f16 and f32.
+    let bytes = 2.0 * 2.0 * 2.0 * (2.0 * 256.0 + 4.0 * 16.0);
+    assert_eq!(number(&report, "/kv_bases"), bytes);
+    assert!(plain.get("kv_bases").is_none());
+    assert_eq!(report["request"]["kv_bases"], "on");
+    assert!(plain["request"].get("kv_bases").is_none());
+    let length = fs::metadata(&path).unwrap().len() as f64;
+    for said in [&forecast, &report] {
+        assert_eq!(number(said, "/bytes/after"), length);
+        assert_eq!(said["kv_bases"], report["kv_bases"]);
+    }
+    assert!(length >= number(&plain, "/bytes/after") + bytes);
+
+    let said = htc!["inspect", &path].run().ok().stderr;
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("bases for an adaptive KV cache"));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("of 16 components of keys"), "{line}");
+    assert!(said.contains("artifact of format 1.12") && said.contains("layers.1.value_basis"));
+    let said = htc!["inspect", &without].run().ok().stderr;
+    assert!(!said.contains("KV cache"), "{said}");
+
+    // They are no weights, and nothing that a token touches.
+    let models = [&path, &without].map(|path| Model::open(path).unwrap());
+    let touched = models
+        .each_ref()
+        .map(|model| model.dial().bytes(Setting::FULL));
+    assert_eq!(touched[0], touched[1]);
+    assert!(models[1].kv_bases().unwrap().is_none());
+}
+
+/// What the reader gives is what the artifact holds, head by head, and the components of each are orthonormal.
+#[test]
+fn a_reader_has_the_bases_of_every_head() {
+    let scratch = Scratch::new();
+    // Two query heads to each of three, of a size that is no power of two.
+    let tiny = TinyModel {
+        heads: 6,
+        kv_heads: 3,
+        head_size: 20,
+        ..TinyModel::default()
+    };
+    let options = [&FACTORS[..], &["--kv-bases"]].concat();
+    compile_model(&scratch, &tiny, "kv.htz", &options)
+        .run()
+        .ok();
+    let path = scratch.path("kv.htz");
+    let artifact = Artifact::open(&path);
+    let bases = Model::open(&path).unwrap().kv_bases().unwrap().unwrap();
+    assert_eq!((bases.head_size, bases.layers.len()), (20, 2));
+    for (layer, heads) in bases.layers.iter().enumerate() {
+        assert_eq!(heads.len(), 3);
+        for (side, of) in [("key", 0), ("value", 1)] {
+            let stored = artifact.matrix(&format!("layers.{layer}.{side}_basis"));
+            let energies = artifact.matrix(&format!("layers.{layer}.{side}_energies"));
+            for (head, found) in heads.iter().enumerate() {
+                let found = [&found.keys, &found.values][of];
+                let basis = Matrix::new(20, 20, &found.components);
+                for i in 0..20 {
+                    assert_eq!(energies.at(head, i), f64::from(found.energies[i]));
+                    for j in 0..20 {
+                        assert_eq!(stored.at(20 * head + i, j), basis.at(i, j));
+                        let product = basis.times(&basis.transposed()).at(i, j);
+                        let expected = f64::from(u8::from(i == j));
+                        assert!((product - expected).abs() < 1e-3, "{product}");
+                    }
+                }
+                let sum: f32 = found.energies.iter().sum();
+                assert!((sum - 1.0).abs() < 1e-5, "{sum}");
+            }
+        }
+    }
+}
+
+/// A file that says wrong numbers is refused by the name of the tensor; without the bases the model is executed.
+#[test]
+fn bases_that_are_none_are_refused_by_name() {
+    let scratch = Scratch::new();
+    let options = [&FACTORS[..], &["--kv-bases"]].concat();
+    compile(&scratch, "kv.htz", &options).run().ok();
+    let artifact = Artifact::open(&scratch.path("kv.htz"));
+    let half = |number: u16| number.to_le_bytes().to_vec();
+    for (role, at, bytes, said) in [
+        ("layers.1.key_basis", 0, half(0x7e00), "finite"),
+        (
+            "layers.0.value_basis",
+            2 * 257,
+            half(15 << 10),
+            "orthonormal",
+        ),
+        (
+            "layers.0.key_energies",
+            64,
+            (-0.5f32).to_le_bytes().to_vec(),
+            "from 0 to 1",
+        ),
+        (
+            "layers.1.value_energies",
+            60,
+            0.9f32.to_le_bytes().to_vec(),
+            "not increase",
+        ),
+    ] {
+        let mut file = artifact.bytes.clone();
+        let place = artifact.place(role).start + at;
+        file[place..place + bytes.len()].copy_from_slice(&bytes);
+        let path = scratch.file("bad.htz", file);
+        let model = Model::open(&path).unwrap();
+        let fault = model.kv_bases().unwrap_err();
+        assert!(matches!(fault, LoadError::KvBasis { .. }), "{fault}");
+        let message = fault.to_string();
+        assert!(
+            message.contains(role) && message.contains(said),
+            "{message}"
+        );
+        htc!["verify", &path].run().refused(1, &[role]);
+    }
+}
+
+/// In codes they count in the bytes of the file; values are in the order of the artifact, and what bases of an elastic
+/// artifact lack stands behind them.
+#[test]
+fn the_size_of_a_file_is_met_with_its_bases() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let fast = ["--effort", "fast", "--kv-bases"];
+    for (name, size, more) in [
+        ("kv.htz", 110_000, &["--tune", "2"][..]),
+        ("planes.htz", 130_000, &["--planes", "2", "--tune", "2"]),
+    ] {
+        let bytes = size.to_string();
+        let options = [&["--file-size", &bytes], &fast[..], more].concat();
+        compile_model(&scratch, &tiny, name, &options).run().ok();
+        let path = scratch.path(name);
+        htc!["verify", &path].run().ok();
+        let length = fs::metadata(&path).unwrap().len();
+        assert!(length <= size && length > size - 8192, "{name}: {length}");
+        let artifact = Artifact::open(&path);
+        assert!(artifact.manifest.provenance.order.is_some());
+        let roles: Vec<Role> = artifact.manifest.tensors.iter().map(|t| t.role).collect();
+        let is_refinement = |role: &Role| matches!(role, Role::Refinement { .. });
+        let refined = roles.iter().filter(|role| is_refinement(role)).count();
+        assert_eq!(refined > 0, name == "planes.htz");
+        let of_kv = &roles[roles.len() - refined - 8..roles.len() - refined];
+        assert!(of_kv.iter().all(|&role| is_kv(role)), "{of_kv:?}");
+        let bases = Model::open(&path).unwrap().kv_bases().unwrap();
+        assert_eq!(bases.unwrap().layers.len(), 2);
+    }
+    // Those of both are of the same statistics in the same order.
+    let [one, other] = ["kv.htz", "planes.htz"].map(|name| Artifact::open(&scratch.path(name)));
+    for role in ["layers.0.key_basis", "layers.1.value_basis"] {
+        assert_eq!(one.stored(role), other.stored(role));
+    }
+}
+
+#[test]
+fn bases_are_found_on_text_alone() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let output = scratch.path("out.htz");
+    for (method, rank) in [("gp", "8"), ("grc", "8")] {
+        let run = htc!["compile", &model, "-o", &output, "--kv-bases"];
+        let run = run.args(["--method", method, "--rank", rank]);
+        run.run().refused(2, &["--kv-bases", "--calibration"]);
+    }
+    // A plan keeps what was asked for, and is carried out on text.
+    let plan = scratch.path("plan.json");
+    htc!["plan", &model, "-o", &plan, "--rank", "8", "--kv-bases"]
+        .run()
+        .ok();
+    let said = fs::read_to_string(&plan).unwrap();
+    assert!(said.contains(r#""kv_bases":"on""#), "{said}");
+    let by_plan = || htc!["compile", &model, "-o", &output, "--plan", &plan];
+    by_plan().run().refused(2, &["--kv-bases", "--calibration"]);
+    by_plan()
+        .arg("--kv-bases")
+        .run()
+        .refused(2, &["--plan", "--kv-bases"]);
+    assert!(!output.exists());
+    let words = scratch.file("words.txt", words(20_000));
+    by_plan()
+        .args(["--context", "32", "--calibration-tokens", "2048"])
+        .args(["--calibration".into(), words])
+        .args(["--cache".into(), scratch.path("cache")])
+        .run()
+        .ok();
+    assert!(Artifact::open(&output).has("layers.1.value_energies"));
+    let bad = said.replace(r#""kv_bases":"on""#, r#""kv_bases":"yes""#);
+    let bad = scratch.file("bad.json", bad);
+    let run = htc![
+        "compile",
+        &model,
+        "-o",
+        scratch.path("x.htz"),
+        "--plan",
+        &bad
+    ];
+    run.run().refused(2, &["request.kv_bases", "on or off"]);
+}
+
+/// Of a single kv head the energies have one row, and still are nothing of the source.
+#[test]
+fn exports_and_figures_leave_them_out() {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        kv_heads: 1,
+        ..TinyModel::default()
+    };
+    let report = scratch.path("kv.json");
+    let options = [
+        &FACTORS[..],
+        &["--kv-bases", "--report", report.to_str().unwrap()],
+    ]
+    .concat();
+    compile_model(&scratch, &tiny, "kv.htz", &options)
+        .run()
+        .ok();
+    compile_model(&scratch, &tiny, "plain.htz", &FACTORS)
+        .run()
+        .ok();
+    let weights = ["kv.htz", "plain.htz"].map(|name| {
+        let said = htc!["inspect", scratch.path(name), "--json"].run().json();
+        8.0 * number(&said, "/bytes") / number(&said, "/bits_per_weight")
+    });
+    assert!((weights[0] - weights[1]).abs() < 0.5, "{weights:?}");
+    let export = |name: &str, target: &str| {
+        let to = scratch.path(target);
+        let run = htc!["export", scratch.path(name), "-o", &to].run().ok();
+        (fs::read(&to).unwrap(), run.stderr)
+    };
+    let (kv, said) = export("kv.htz", "kv.gguf");
+    assert!(said.contains("bases for a KV cache are left out"), "{said}");
+    let (plain, said) = export("plain.htz", "plain.gguf");
+    assert!(!said.contains("KV cache"), "{said}");
+    assert!(kv == plain);
+    let page = scratch.path("page.html");
+    htc!["report", &report, scratch.path("kv.htz"), "-o", &page]
+        .run()
+        .ok();
+    assert!(
+        fs::read_to_string(&page)
+            .unwrap()
+            .contains("KV cache bases")
+    );
+}
+
+/// Heads that take some milliseconds each.
+fn slow() -> TinyModel {
+    TinyModel {
+        layers: 6,
+        heads: 4,
+        kv_heads: 4,
+        head_size: 256,
+        ..TinyModel::default()
+    }
+}
+
+/// The journal of the artifact that is being made.
+fn journal(scratch: &Scratch) -> Option<PathBuf> {
+    let entries = fs::read_dir(scratch.path(".kv.htz.htc-work")).ok()?;
+    let mut paths = entries.flatten().map(|entry| entry.path());
+    paths.find(|path| path.extension().is_some_and(|e| e == "journal"))
+}
+
+/// Tensors that it says are complete.
+fn tensors(journal: &Path) -> usize {
+    let said = fs::read_to_string(journal).unwrap_or_default();
+    said.matches("\"tensor\"").count()
+}
+
+/// On one thread and on two, and killed among the bases: the same bytes, and what was complete is not made again.
+#[test]
+fn the_same_bytes_on_any_number_of_threads_and_when_interrupted() {
+    let scratch = Scratch::new();
+    let options = [
+        "--method",
+        "gp",
+        "--rank",
+        "4",
+        "--gauge",
+        "none",
+        "--bias",
+        "off",
+        "--kv-bases",
+    ];
+    let run = |threads: &str| {
+        let options = [&options[..], &["--threads", threads]].concat();
+        compile_model(&scratch, &slow(), "kv.htz", &options)
+    };
+    let output = scratch.path("kv.htz");
+    run("1").run().ok();
+    let expected = fs::read(&output).unwrap();
+    let beside = Artifact::open(&output).manifest.tensors.len() - 4 * slow().layers;
+    fs::remove_file(&output).unwrap();
+    // Statistics, too, are made on two threads.
+    fs::remove_dir_all(scratch.path("cache")).unwrap();
+    run("2").run().ok();
+    assert!(fs::read(&output).unwrap() == expected);
+    fs::remove_file(&output).unwrap();
+
+    let mut child = run("2").spawn();
+    let started = Instant::now();
+    let enough = || journal(&scratch).is_some_and(|journal| tensors(&journal) > beside + 4);
+    while !enough() {
+        assert!(child.try_wait().unwrap().is_none(), "finished too soon");
+        assert!(started.elapsed() < Duration::from_secs(60), "no progress");
+        sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "finished too soon");
+    let left = journal(&scratch).unwrap();
+    let said = fs::read_to_string(&left).unwrap();
+    assert!(tensors(&left) < beside + 4 * slow().layers, "{said}");
+    assert!(!output.exists());
+    run("1").run().ok();
+    assert!(fs::read(&output).unwrap() == expected);
+    assert!(journal(&scratch).is_none());
+}
