@@ -38,6 +38,7 @@
 //! | what went wrong | [`CompileError`]: one line with the file or the option, called as its method, and a remedy |
 //! | what a model looks like to a compressor | [`analyse::analyse`] |
 //! | how good a model is on a text, and how far from another | [`measure::evaluate`] |
+//! | how fast a model is beside another | [`bench::run`] |
 //! | what the decompositions compute, and from which papers | [`math`] |
 //! | an artifact as a GGUF or as a folder for transformers | [`export::export`] |
 //! | what lies in an artifact | [`htc_formats::htz`] |
@@ -85,15 +86,16 @@
 //! 12. `layout`: the artifact's tensors in their order, and its manifest
 //! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
 //! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 15. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
-//! 16. `choose`: candidates, executed on text that was held out
-//! 17. `estimate`: bytes, memory and time before the work
-//! 18. `analyse`: what a model looks like to a compressor; decides nothing
-//! 19. `export`: an artifact as a GGUF, or as a folder with safetensors
-//! 20. `report`: what a compilation did, for programs and people
-//! 21. `page`: reports and analyses as a page of HTML
-//! 22. `pipeline`: the whole flow, the only place where the stages' errors meet
-//! 23. `app`: command line, commands, chat, progress bars, Ctrl-C
+//! 15. `bench`: speed in pairs with a baseline, its statistics, and what it is to hold
+//! 16. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
+//! 17. `choose`: candidates, executed on text that was held out
+//! 18. `estimate`: bytes, memory and time before the work
+//! 19. `analyse`: what a model looks like to a compressor; decides nothing
+//! 20. `export`: an artifact as a GGUF, or as a folder with safetensors
+//! 21. `report`: what a compilation did, for programs and people
+//! 22. `page`: reports and analyses as a page of HTML
+//! 23. `pipeline`: the whole flow, the only place where the stages' errors meet
+//! 24. `app`: command line, commands, chat, progress bars, Ctrl-C
 
 /// Prints lines for people on standard error: `app::terminal::say`.
 #[cfg(feature = "cli")]
@@ -106,6 +108,7 @@ macro_rules! say {
 pub mod analyse;
 #[cfg(feature = "cli")]
 pub mod app;
+pub mod bench;
 pub mod calibrate;
 pub mod choose;
 pub mod codes;

@@ -21,6 +21,16 @@ pub enum KvType {
     F32,
 }
 
+impl KvType {
+    /// What it is called, as llama.cpp calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+        }
+    }
+}
+
 /// The shapes of a model's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {

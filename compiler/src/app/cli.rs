@@ -11,6 +11,7 @@ use crate::plan::Budget;
 use crate::request::CompareArg;
 
 mod analysis;
+mod bench;
 mod calibration;
 mod export;
 mod goal;
@@ -20,6 +21,7 @@ mod storing;
 mod treatment;
 
 pub use analysis::AnalyseArgs;
+pub use bench::{Against, BenchArgs, Contexts, List};
 pub use calibration::{CacheArgs, CalibrationArgs};
 pub use export::ExportArgs;
 pub use goal::GoalArgs;
@@ -49,6 +51,8 @@ pub enum Command {
     Analyse(AnalyseArgs),
     /// Measure perplexity, and the distance to a reference model
     Eval(EvalArgs),
+    /// Measure speed in pairs with another model or llama.cpp, with statistics and gates
+    Bench(BenchArgs),
     /// Make one page of reports, analyses, evaluations and artifacts, to look at in a browser
     Report(ReportArgs),
     /// Write text
@@ -82,6 +86,10 @@ pub mod heading {
     pub const CAREFUL: &str = "How careful";
     /// Of those that say what is compressed and how, all.
     pub const ALL: [&str; 5] = [SMALL, TEXT, METHOD, WHERE, CAREFUL];
+    /// What `bench` measures.
+    pub const BENCH_WHAT: &str = "Against what";
+    /// How often, on what, and what is to hold.
+    pub const BENCH_HOW: &str = "How";
     /// What `run` continues or answers.
     pub const RUN_TEXT: &str = "What to continue";
     /// How much it writes.
@@ -456,6 +464,10 @@ mod tests {
             (
                 "analyse",
                 &[heading::TEXT, heading::WHERE, heading::CAREFUL],
+            ),
+            (
+                "bench",
+                &[heading::BENCH_WHAT, heading::BENCH_HOW, heading::WHERE],
             ),
             (
                 "run",

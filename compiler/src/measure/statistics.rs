@@ -13,7 +13,7 @@
 //! and an interval is as wide as Student's t for `G − 1` degrees of freedom says. One window says
 //! nothing of how windows differ, so that its mean has neither.
 
-use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
+use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
 
 /// The part of all texts whose interval holds the true mean.
 const CONFIDENCE: f64 = 0.95;
@@ -85,6 +85,12 @@ impl Clustered {
 /// The `t` that a Student variable of so many degrees of freedom exceeds, up or down, in 5 % of all
 /// cases; `None` without a degree of freedom.
 pub(super) fn student(degrees: usize) -> Option<f64> {
+    student_quantile(degrees, CONFIDENCE)
+}
+
+/// The `t` within which, up or down, a Student variable of so many degrees of freedom lies with a
+/// probability; `None` without a degree of freedom.
+pub(crate) fn student_quantile(degrees: usize, probability: f64) -> Option<f64> {
     if degrees == 0 {
         return None;
     }
@@ -92,7 +98,7 @@ pub(super) fn student(degrees: usize) -> Option<f64> {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = 0.5 * (low + high);
-        match within(middle, degrees) < CONFIDENCE {
+        match within(middle, degrees) < probability {
             true => low = middle,
             false => high = middle,
         }
@@ -118,6 +124,61 @@ fn within(angle: f64, degrees: usize) -> f64 {
         true => FRAC_2_PI * (angle + sin * sum),
         false => sin * sum,
     }
+}
+
+/// The probability that a Student variable of so many degrees of freedom (at least one) is further from
+/// zero than `t`: `p` of a two-sided test.
+///
+/// Far out it is summed by itself, as the incomplete beta function `I_x(ν/2, 1/2)` of `x = ν / (ν + t²)`
+/// (Abramowitz and Stegun, 26.5.4 with 15.1.1): what is left of one has no digits there.
+pub(crate) fn student_beyond(t: f64, degrees: usize) -> f64 {
+    let (nu, t) = (degrees as f64, t.abs());
+    if t < 1.0 {
+        return 1.0 - within((t / nu.sqrt()).atan(), degrees);
+    }
+    let (a, x) = (0.5 * nu, nu / (nu + t * t));
+    // B(a, 1/2) from B(1/2, 1/2) or B(1, 1/2), by B(a + 1, b) = B(a, b) · a / (a + b).
+    let (mut at, mut beta) = if degrees % 2 == 1 {
+        (0.5, PI)
+    } else {
+        (1.0, 2.0)
+    };
+    while at + 0.5 < a {
+        beta *= at / (at + 0.5);
+        at += 1.0;
+    }
+    let (mut n, mut coefficient, mut sum) = (0.0, 1.0, 0.0);
+    loop {
+        let term = coefficient / (a + n);
+        sum += term;
+        if term <= sum * 1e-17 {
+            return x.powf(a) * sum / beta;
+        }
+        coefficient *= x * (n + 0.5) / (n + 1.0);
+        n += 1.0;
+    }
+}
+
+/// The probability that a standard normal variable is further from zero than `z`: `p` of a two-sided test.
+///
+/// Near zero by the series of the error function (Abramowitz and Stegun, 7.1.6), else by the continued
+/// fraction of its complement (7.1.14), from its end.
+pub(crate) fn normal_beyond(z: f64) -> f64 {
+    let x = z.abs() / std::f64::consts::SQRT_2;
+    let bell = (-x * x).exp() / PI.sqrt();
+    if x < 2.5 {
+        let (mut n, mut term, mut sum) = (0.0, x, 0.0);
+        while term > sum * 1e-17 {
+            sum += term;
+            n += 1.0;
+            term *= 2.0 * x * x / (2.0 * n + 1.0);
+        }
+        return 1.0 - 2.0 * bell * sum;
+    }
+    let tail = (1..=80)
+        .rev()
+        .fold(x, |below, k| x + 0.5 * f64::from(k) / below);
+    bell / tail
 }
 
 #[cfg(test)]
@@ -255,5 +316,66 @@ mod tests {
         // With three windows the normal distribution is not enough.
         let normal = |_: &[Vec<f64>], found: &Clustered| 1.96 * found.standard_error().unwrap();
         assert!(coverage(3, normal) < 0.85);
+    }
+
+    /// Beyond a quantile lies what is not within it, and far out every digit counts: for one and for two
+    /// degrees of freedom there are closed forms.
+    #[test]
+    fn the_tails_of_student_are_those_of_closed_forms() {
+        for degrees in [1, 2, 3, 7, 8, 30, 999] {
+            for probability in [0.3, 0.5, 0.9, 0.95, 0.999] {
+                let t = student_quantile(degrees, probability).unwrap();
+                let found = student_beyond(t, degrees);
+                assert!(
+                    (found - (1.0 - probability)).abs() < 1e-12,
+                    "{degrees}: {found}"
+                );
+                assert_eq!(found, student_beyond(-t, degrees));
+            }
+        }
+        for t in [0.0_f64, 0.25, 1.0, 3.0, 1e3, 1e8] {
+            let one = if t == 0.0 {
+                1.0
+            } else {
+                FRAC_2_PI * (1.0 / t).atan()
+            };
+            // 1 − t / √(2 + t²), without the difference of two numbers that are alike.
+            let root = (2.0 + t * t).sqrt();
+            let two = 2.0 / (root * (root + t));
+            for (degrees, expected) in [(1, one), (2, two)] {
+                let off = (student_beyond(t, degrees) / expected - 1.0).abs();
+                assert!(off < 1e-11, "{degrees}, {t}: {off}");
+            }
+        }
+    }
+
+    /// The published p of 1024 and 1536 components against none, of which the first is one-sided.
+    #[test]
+    fn published_t_have_their_published_p() {
+        for (t, p) in [
+            (53.878_320_479_777_24, 2.0 * 9.944_720_088_335_187e-11),
+            (-0.743_424_930_389_223, 0.481_425_906_733_645_05),
+        ] {
+            let found = student_beyond(t, 7);
+            assert!((found / p - 1.0).abs() < 1e-9, "{found} and {p}");
+        }
+    }
+
+    #[test]
+    fn the_tails_of_the_normal_distribution_are_those_of_the_tables() {
+        for (z, p) in [
+            (0.0, 1.0),
+            (0.674_489_750_196_082, 0.5),
+            (1.959_963_984_540_054, 0.05),
+            (3.290_526_731_491_893, 1e-3),
+            (-4.891_638_475_698_7, 1e-6),
+            (6.109_410_204_869_2, 1e-9),
+        ] {
+            let found = normal_beyond(z);
+            assert!((found / p - 1.0).abs() < 1e-9, "{z}: {found}");
+        }
+        // Where one way of summing takes over from the other.
+        let (below, above) = (normal_beyond(3.535_533_90), normal_beyond(3.535_533_91));
+        assert!((below / above - 1.0).abs() < 1e-7, "{below} {above}");
     }
 }

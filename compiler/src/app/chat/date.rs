@@ -34,6 +34,19 @@ pub fn now(format: &str) -> Result<String, Error> {
     written(since.map_or(0, |since| since.as_secs()), format)
 }
 
+/// A moment as `2026-01-31T23:59:59Z`; one before 1970 as the beginning of that year.
+pub fn utc(at: SystemTime) -> String {
+    let seconds = at
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let ((year, month, day), second) = (civil(seconds / 86_400), seconds % 86_400);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
+        second % 60
+    )
+}
+
 /// A second after 1970 began, as `format` says.
 fn written(seconds: u64, format: &str) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -97,7 +110,17 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_868_799), "2000-02-29T23:59:59Z");
+        assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(5)), at(0));
+    }
 
     #[test]
     fn dates_are_those_of_other_programs() {

@@ -3,7 +3,7 @@
 //! A chat template is a program out of a model's file. It is executed in a process of its own,
 //! whose memory and time are bounded: no interpreter of Jinja bounds what a template allocates.
 
-mod date;
+pub mod date;
 mod said;
 mod template;
 

@@ -4,6 +4,7 @@
 //! standard error.
 
 mod analyse;
+mod bench;
 mod clean;
 mod compile;
 mod eval;
@@ -37,6 +38,8 @@ use crate::app::cli::Command;
 use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
+use crate::bench::BenchError;
+use crate::bench::gates::GateError;
 use crate::calibrate::CalibrateError;
 use crate::export::ExportError;
 use crate::geometry::probe::ProbeError;
@@ -175,6 +178,22 @@ pub enum Failure {
     Clean(#[from] CleanError),
     #[error(transparent)]
     Export(#[from] ExportError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error("{failed} of {all} gates failed, the first: {first}")]
+    Gates {
+        failed: usize,
+        all: usize,
+        first: String,
+    },
+    #[error("{}: no GGUF, and llama.cpp executes nothing else; give it one with --against-model FILE", .0.display())]
+    NotGguf(PathBuf),
+    #[error(
+        "--against-model: it says what llama.cpp executes, with --against llama.cpp:BIN; give a model to --against itself"
+    )]
+    AgainstModel,
     #[error("standard output: {0}")]
     Output(io::Error),
 }
@@ -201,6 +220,10 @@ impl Failure {
                 ),
             )
             | Failure::NoPrompt
+            | Failure::Bench(BenchError::TooLong { .. })
+            | Failure::Gate(GateError::Unmeasured { .. } | GateError::OtherRanks { .. })
+            | Failure::NotGguf(_)
+            | Failure::AgainstModel
             | Failure::PageOverInput(_)
             | Failure::Export(
                 ExportError::SameFile(_) | ExportError::NotAFloat(_) | ExportError::NoFactors,
@@ -245,6 +268,7 @@ impl Failure {
             | Failure::Tokenizer { .. }
             | Failure::Damaged { .. }
             | Failure::Page(_)
+            | Failure::Gate(GateError::Schema { .. })
             | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
             | Failure::Compile(
                 CompileError::Source(_)
@@ -293,6 +317,7 @@ pub fn execute(command: Command) -> Result<(), Failure> {
         Command::Plan(args) => plan::execute(&args),
         Command::Analyse(args) => analyse::execute(&args),
         Command::Eval(args) => eval::execute(&args),
+        Command::Bench(args) => bench::execute(&args),
         Command::Report(args) => report::execute(&args),
         Command::Run(args) => run::execute(&args),
         Command::Export(args) => export::execute(&args),

@@ -1,7 +1,7 @@
 //! `htc report`.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::app::cli::ReportArgs;
@@ -9,7 +9,8 @@ use crate::page::{self, input::Inputs};
 use crate::system::disk;
 
 pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
-    check(args)?;
+    let inputs: Vec<&Path> = args.inputs.iter().map(PathBuf::as_path).collect();
+    check(&args.output, &inputs, args.force)?;
     let mut inputs = Inputs::default();
     for path in &args.inputs {
         inputs.read(path)?;
@@ -22,24 +23,19 @@ pub(super) fn execute(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 /// What would be lost is found before the work is done.
-fn check(args: &ReportArgs) -> Result<(), Failure> {
-    let path = &args.output;
-    if args
-        .inputs
-        .iter()
-        .any(|input| disk::same_place(input, path))
-    {
-        return Err(Failure::PageOverInput(path.clone()));
+pub(super) fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
+    if inputs.iter().any(|input| disk::same_place(input, path)) {
+        return Err(Failure::PageOverInput(path.into()));
     }
-    if !args.force && path.symlink_metadata().is_ok() {
-        return Err(Failure::PlanExists(path.clone()));
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(Failure::PlanExists(path.into()));
     }
     disk::check(path).map_err(|source| Failure::Write {
-        path: path.clone(),
+        path: path.into(),
         source,
     })
 }
 
-fn write(path: &Path, html: &str, force: bool) -> std::io::Result<()> {
+pub(super) fn write(path: &Path, html: &str, force: bool) -> std::io::Result<()> {
     disk::write(path, force, |to| to.write_all(html.as_bytes()))
 }

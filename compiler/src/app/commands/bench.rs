@@ -1,0 +1,492 @@
+//! `htc bench`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use htc_formats::map::MappedFile;
+use htc_loader::dial::Setting;
+use htc_loader::tokenizer::Tokenizer;
+use htc_loader::{Cpu, Model, Pool};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{
+    Failure, Opened, check_room, open_container, open_model, print_json, report, setting_of,
+    tokenizer_of,
+};
+use crate::app::chat::date;
+use crate::app::cli::{Against, BenchArgs, Contexts};
+use crate::app::interrupt::Interrupt;
+use crate::app::terminal::bounded;
+use crate::bench::gates::{self, Gate, Outcome};
+use crate::bench::llama_cpp::LlamaCpp;
+use crate::bench::machine::{Load, Machine, QUIET, Ticks};
+use crate::bench::record::{Conditions, Measuree, Quality, Record};
+use crate::bench::runner::{Own, Runner, positions_of};
+use crate::bench::statistics::SAMPLES;
+use crate::bench::task::Task;
+use crate::bench::{
+    self, BEHIND_CONTEXT, BenchError, Measured, NoSensors, PAIRS, Protocol, Side, Step, positions,
+};
+use crate::event::Cancelled;
+use crate::measure::{self, EvaluateError, Execution};
+use crate::page;
+use crate::system::show::name_of;
+use crate::system::{memory, text};
+
+/// Tokens in a window of the text that perplexity is measured on.
+const WINDOW: usize = 512;
+
+/// The shortest context of `--context all`.
+const SHORTEST: usize = 128;
+
+pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
+    check_output(args)?;
+    let gates = args.gates.as_deref().map(gates::read).transpose()?;
+    let gates = gates.unwrap_or_default();
+    let rank = match gates.iter().any(|gate| gate.rank.is_some()) {
+        true => rank_of(&args.model)?,
+        false => None,
+    };
+    let (compared, text) = (args.against().is_some(), args.text.is_some());
+    gates::check(&gates, rank, compared, text, args.pairs as usize)?;
+    let mut bench = Bench::new(args)?;
+    let (began, ticks) = (SystemTime::now(), Ticks::now());
+    let (measured, both) = bench.measure()?;
+    let load = ticks.and_then(Ticks::since);
+    bench.notes.extend(load.and_then(noise));
+    let quality = bench.quality()?;
+    let conditions = Conditions {
+        date: date::utc(began),
+        command: std::env::args_os()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        machine: Machine::here(),
+        load,
+        threads: args.threads.count(),
+        kv_type: args.kv.kv_type.name(),
+        warm_up: bench.protocol.warm_up,
+        cool_down_seconds: bench.protocol.cool_down.as_secs_f64(),
+        seed: args.seed,
+        bootstrap_samples: SAMPLES,
+    };
+    let mut record = Record::new(conditions, both, measured, quality, bench.notes);
+    let judged = gates.iter().map(|gate: &Gate| gate.judge(&record, rank));
+    record.gates = judged.collect();
+    tell(args, &record)
+}
+
+/// Shows and writes what was found; a gate that failed is a failure behind all of it.
+fn tell(args: &BenchArgs, record: &Record) -> Result<(), Failure> {
+    say!("{}", record.to_string().trim_end());
+    for note in &record.notes {
+        say!("htc: warning: {}", bounded(note));
+    }
+    if let Some(path) = &args.output {
+        let html = page::bench::page(record)?;
+        report::write(path, &html, args.force).map_err(|source| Failure::Write {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    if args.json {
+        print_json(record)?;
+    }
+    let gates = record.gates.iter();
+    let mut failed = gates.filter(|gate| gate.outcome == Outcome::Failed);
+    match failed.next() {
+        None => Ok(()),
+        Some(first) => Err(Failure::Gates {
+            first: first.to_string(),
+            failed: 1 + failed.count(),
+            all: record.gates.len(),
+        }),
+    }
+}
+
+/// What would be lost is found before the work is done.
+fn check_output(args: &BenchArgs) -> Result<(), Failure> {
+    let Some(path) = &args.output else {
+        return Ok(());
+    };
+    let against = args.against().map(|against| match against {
+        Against::Model(path) | Against::LlamaCpp(path) => path,
+    });
+    let others = [&against, &args.against_model, &args.text, &args.gates];
+    let mut inputs: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
+    inputs.push(&args.model);
+    report::check(path, &inputs, args.force)
+}
+
+/// The rank that all factors of a model have; `None` where it has none, or several.
+fn rank_of(path: &Path) -> Result<Option<usize>, Failure> {
+    Ok(match open_container(path)? {
+        Opened::Htz(htz) => gates::rank_of(&htz.manifest().plan),
+        Opened::Gguf(_) | Opened::Folder(_) => None,
+    })
+}
+
+/// That others used the processor meanwhile, where it is worth a word.
+fn noise(load: Load) -> Option<String> {
+    (load.others > QUIET || load.stolen > QUIET).then(|| {
+        format!(
+            "the machine was not quiet: of the processors' time other programs had {:.1} %, a hypervisor {:.1} %; measure again",
+            100.0 * load.others,
+            100.0 * load.stolen
+        )
+    })
+}
+
+/// A model that is opened.
+struct Loaded {
+    path: PathBuf,
+    name: String,
+    model: Arc<Model>,
+    tokenizer: Tokenizer,
+}
+
+impl Loaded {
+    fn new(path: &Path) -> Result<Loaded, Failure> {
+        let model = open_model(path)?;
+        Ok(Loaded {
+            path: path.into(),
+            name: name_of(path),
+            tokenizer: tokenizer_of(path, &model)?,
+            model,
+        })
+    }
+
+    fn context(&self) -> usize {
+        self.model.hyper().context
+    }
+
+    /// What the record says of it.
+    fn measuree(&self, engine: String) -> Measuree {
+        Measuree {
+            name: self.name.clone(),
+            bytes: self.model.file().size(),
+            engine,
+            fraction: None,
+        }
+    }
+}
+
+/// What executes a model in this process.
+fn itself() -> String {
+    format!("htc {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// A measurement that is about to happen.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    subject: Loaded,
+    setting: Setting,
+    /// The model of the baseline, and llama.cpp's program where that executes it.
+    baseline: Option<(Loaded, Option<PathBuf>)>,
+    protocol: Protocol,
+    /// Positions of the longest task.
+    positions: usize,
+    pool: Arc<Pool>,
+    interrupt: Interrupt,
+    notes: Vec<String>,
+}
+
+impl<'a> Bench<'a> {
+    /// Opens the models and makes sure that all tasks fit.
+    fn new(args: &'a BenchArgs) -> Result<Bench<'a>, Failure> {
+        let baseline = match (args.against(), &args.against_model) {
+            (None, _) => None,
+            (Some(Against::Model(path)), None) => Some((Loaded::new(&path)?, None)),
+            (Some(Against::Model(_)), Some(_)) => return Err(Failure::AgainstModel),
+            (Some(Against::LlamaCpp(program)), other) => {
+                let path = other.as_ref().unwrap_or(&args.model);
+                if path.is_dir() || !MappedFile::open(path)?.starts_with(b"GGUF") {
+                    return Err(Failure::NotGguf(path.clone()));
+                }
+                Some((Loaded::new(path)?, Some(program)))
+            }
+        };
+        let subject = Loaded::new(&args.model)?;
+        let setting = setting_of(&subject.model, args.fraction);
+        let setting = setting.map_err(|error| BenchError::Exec {
+            model: subject.name.clone(),
+            error,
+        })?;
+        let mut bench = Bench {
+            protocol: Protocol {
+                pairs: args.pairs as usize,
+                warm_up: args.warm_up as usize,
+                cool_down: args.cool_down,
+                prompts: args.prompts.0.clone(),
+                tokens: args.tokens.0.clone(),
+                contexts: Vec::new(),
+            },
+            args,
+            subject,
+            setting,
+            baseline,
+            positions: 0,
+            pool: Arc::new(Pool::new(args.threads.count())?),
+            interrupt: Interrupt::install(),
+            notes: Vec::new(),
+        };
+        bench.notes_of_protocol();
+        bench.plan()?;
+        bench.check_room()?;
+        Ok(bench)
+    }
+
+    fn models(&self) -> impl Iterator<Item = &Loaded> {
+        let baseline = self.baseline.as_ref().map(|(loaded, _)| loaded);
+        std::iter::once(&self.subject).chain(baseline)
+    }
+
+    /// Says where the pairs are fewer than what they are to tell of.
+    fn notes_of_protocol(&mut self) {
+        if self.args.pairs < PAIRS {
+            self.notes.push(format!(
+                "fewer than {PAIRS} pairs say little of how far off the ratios are"
+            ));
+        }
+        let left_out = self.protocol.left_out();
+        if !left_out.is_empty() {
+            let named = left_out
+                .iter()
+                .map(|(kind, n)| format!("{}/{n}", kind.name()));
+            let named: Vec<String> = named.collect();
+            self.notes.push(format!(
+                "--pairs {} leaves no turn for {}",
+                self.args.pairs,
+                named.join(", ")
+            ));
+        }
+        let mut models = self.models();
+        if let (Some(one), Some(other)) = (models.next(), models.next())
+            && one.tokenizer.vocabulary().tokens != other.tokenizer.vocabulary().tokens
+        {
+            drop(models);
+            self.notes.push(
+                "the vocabularies differ: the two write other tokens, and tokens/s do not compare"
+                    .into(),
+            );
+        }
+    }
+
+    /// The lengths of context, and the positions that all tasks take.
+    fn plan(&mut self) -> Result<(), BenchError> {
+        let room = self.models().map(Loaded::context).min().unwrap_or(0);
+        let lengths = match &self.args.context {
+            None => Vec::new(),
+            Some(Contexts::These(lengths)) => lengths.clone(),
+            Some(Contexts::All) => {
+                let doubles = std::iter::successors(Some(SHORTEST), |n| n.checked_mul(2));
+                let within = doubles.take_while(|&n| n <= room.max(SHORTEST));
+                within.collect()
+            }
+        };
+        let (mut tasks, mut full) = (Vec::new(), Vec::new());
+        for &kind in &self.protocol.prompts {
+            tasks.extend(self.protocol.tokens.iter().map(|&n| Task::prompt(kind, n)));
+        }
+        for &length in &lengths {
+            if length <= room && positions(length, BEHIND_CONTEXT) > room {
+                full.push(length.to_string());
+                tasks.push(Task::context(length, 1));
+            } else {
+                // Where not even the context fits, it is this that is refused.
+                let behind = if length <= room { BEHIND_CONTEXT } else { 1 };
+                tasks.push(Task::context(length, behind));
+            }
+        }
+        let mut longest = 0;
+        for loaded in self.models() {
+            for &task in &tasks {
+                let context = loaded.context();
+                let needed = positions_of(task, &loaded.name, &loaded.tokenizer, context)?;
+                longest = longest.max(needed);
+            }
+        }
+        if !full.is_empty() {
+            self.notes.push(format!(
+                "behind a context of {} tokens there is no room for {BEHIND_CONTEXT} more: prefill alone is measured",
+                full.join(", ")
+            ));
+        }
+        self.positions = longest;
+        self.protocol.contexts = lengths;
+        Ok(())
+    }
+
+    /// Makes sure that both have memory at the same time.
+    fn check_room(&self) -> Result<(), Failure> {
+        let threads = self.args.threads.count();
+        let own = self.models().map(|loaded| {
+            let hyper = loaded.model.hyper();
+            memory::of_session(hyper, self.positions, threads, self.args.kv.kv_type)
+        });
+        let needed = own.fold(0, u64::saturating_add);
+        check_room(&self.subject.path, needed)
+    }
+
+    fn own(&self, loaded: &Loaded, setting: Setting) -> Result<Own, BenchError> {
+        let how = (self.positions, self.args.kv.kv_type, setting);
+        let (name, tokenizer) = (loaded.name.clone(), loaded.tokenizer.clone());
+        Own::new(name, &loaded.model, tokenizer, Cpu::new(&self.pool), how)
+    }
+
+    /// Measures; gives what both are as well.
+    fn measure(&mut self) -> Result<(Measured, (Measuree, Option<Measuree>)), Failure> {
+        let failed = |error, interrupt: &Interrupt| match error {
+            BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
+            error => Failure::Bench(error),
+        };
+        let mut own = self.own(&self.subject, self.setting)?;
+        let mut of_subject = self.subject.measuree(itself());
+        if self.args.fraction.is_some() {
+            of_subject.fraction = Some(self.subject.model.dial().fraction(self.setting));
+        }
+        let mut other = match &self.baseline {
+            None => Other::None,
+            Some((loaded, None)) => Other::Own(Box::new(self.own(loaded, Setting::FULL)?)),
+            Some((loaded, Some(program))) => {
+                let found = self.llama_cpp(loaded, program);
+                Other::LlamaCpp(Box::new(found.map_err(|e| failed(e, &self.interrupt))?))
+            }
+        };
+        if let Other::LlamaCpp(peer) = &other
+            && !peer.has_depth()
+        {
+            self.notes.push(
+                "this llama-bench knows no depth (-d): it decodes from an empty context, not behind what was read"
+                    .into(),
+            );
+        }
+        let progress = Progress::new();
+        let tell = |step: Step| progress.show(step);
+        let watch: (&dyn Fn(Step), _) = (&tell, self.interrupt.cancel());
+        let found = bench::run(
+            &mut own,
+            other.runner(),
+            &self.protocol,
+            watch,
+            &mut NoSensors,
+        );
+        progress.0.finish_and_clear();
+        let found = found.map_err(|error| failed(error, &self.interrupt))?;
+        let engine = match &other {
+            Other::LlamaCpp(peer) => {
+                format!(
+                    "llama.cpp {}",
+                    peer.build().unwrap_or("of an unknown build")
+                )
+            }
+            _ => itself(),
+        };
+        let of_baseline = self
+            .baseline
+            .as_ref()
+            .map(|(loaded, _)| loaded.measuree(engine));
+        Ok((found, (of_subject, of_baseline)))
+    }
+
+    fn llama_cpp(&self, loaded: &Loaded, program: &Path) -> Result<LlamaCpp, BenchError> {
+        LlamaCpp::new(
+            program,
+            (&loaded.path, loaded.name.clone()),
+            loaded.tokenizer.clone(),
+            (self.args.threads.count(), self.args.kv.kv_type),
+            self.args.time_limit,
+            self.interrupt.cancel(),
+        )
+    }
+
+    /// Perplexity of the subject over the baseline's, where a text is given.
+    fn quality(&self) -> Result<Option<Quality>, Failure> {
+        let (Some(path), Some((baseline, _))) = (&self.args.text, &self.baseline) else {
+            return Ok(None);
+        };
+        let text = text::read(path)?;
+        let (subject, cancel) = (&self.subject, self.interrupt.cancel());
+        let bar = ProgressBar::no_length();
+        bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
+        let evaluation = measure::evaluate(
+            &self.pool,
+            &subject.model,
+            &subject.tokenizer,
+            Some((&baseline.model, &baseline.tokenizer)),
+            &text,
+            measure::Protocol {
+                context: WINDOW.min(subject.context()),
+                chunks: self.args.chunks.map(|n| n as usize),
+                execution: Execution {
+                    kv_type: self.args.kv.kv_type,
+                    setting: self.setting,
+                },
+            },
+            |done, all| {
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+                match cancel.is_cancelled() {
+                    true => Err(Cancelled),
+                    false => Ok(()),
+                }
+            },
+        );
+        bar.finish_and_clear();
+        let evaluation = evaluation.map_err(|error| match error {
+            EvaluateError::Cancelled(_) => Failure::Interrupted(self.interrupt.message()),
+            error => Failure::Evaluate {
+                path: match error {
+                    EvaluateError::TextTooShort(_) => path.clone(),
+                    EvaluateError::Reference(_) => baseline.path.clone(),
+                    _ => subject.path.clone(),
+                },
+                error,
+            },
+        })?;
+        let text = name_of(path);
+        Ok(Some(Quality { text, evaluation }))
+    }
+}
+
+/// Who the subject is measured beside.
+enum Other {
+    None,
+    Own(Box<Own>),
+    LlamaCpp(Box<LlamaCpp>),
+}
+
+impl Other {
+    fn runner(&mut self) -> Option<&mut dyn Runner> {
+        match self {
+            Other::None => None,
+            Other::Own(own) => Some(&mut **own),
+            Other::LlamaCpp(peer) => Some(&mut **peer),
+        }
+    }
+}
+
+/// Draws nothing where standard error is no terminal.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new() -> Progress {
+        let bar = ProgressBar::no_length();
+        bar.set_style(style("{bar:30} {pos}/{len} runs, {eta} left, {msg}"));
+        Progress(bar)
+    }
+
+    fn show(&self, step: Step) {
+        let side = match step.side {
+            Side::Subject => "subject",
+            Side::Baseline => "baseline",
+        };
+        self.0.set_length(step.all as u64);
+        self.0.set_position(step.done as u64);
+        self.0.set_message(format!("{}, {side}", step.task));
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

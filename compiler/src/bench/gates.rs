@@ -1,0 +1,417 @@
+//! What a measurement is to hold, as data: a JSON list with one gate to a line.
+//!
+//! ```json
+//! [
+//!   {"metric": "decode_ratio", "at_least": 0.95, "rank": 1024},
+//!   {"metric": "prefill_time_ratio", "at_most": 2.25}
+//! ]
+//! ```
+//!
+//! A metric is a phase and what of it: `prefill`, `decode` or `end_to_end`, and `speed` (mean tokens/s of the subject),
+//! `ratio` (mean of the pairs' ratios to the baseline), `ratio_lower95` (the lower end of its interval) or
+//! `time_ratio` (mean ratio of times); or `perplexity_increase` over the baseline's model, all positions
+//! (0.15 is 15 %). With a `rank` a gate is for artifacts alone whose factors all have that rank.
+
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use htc_formats::escape::escaped;
+use htc_formats::htz::PlanRecord;
+use htc_formats::open;
+use serde::{Deserialize, Serialize, Serializer};
+use thiserror::Error;
+
+use super::record::{Phase, Record};
+
+/// Bytes of a file of gates at most.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Gates of a file at most.
+const MAX_GATES: usize = 1000;
+
+/// Sets that ship with the program, by name.
+const BUILT_IN: [(&str, &str); 1] = [("paper", include_str!("gates/paper.json"))];
+
+/// Why there are no gates. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum GateError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {error}; give a file of gates, or `paper`, the built-in set", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// It is out of proportion.
+    #[error("{}: a file of gates has at most {MAX_FILE} bytes and {MAX_GATES} gates; give fewer", .0.display())]
+    TooLarge(PathBuf),
+    /// It says nothing.
+    #[error("{}: holds no gate; give a list with one at least", .0.display())]
+    Empty(PathBuf),
+    /// It is no list of gates.
+    #[error(
+        "{}: expected a list of gates such as {{\"metric\": \"decode_ratio\", \"at_least\": 0.95}}, found at line {line}, column {column}: {what}", path.display()
+    )]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Where it is none.
+        line: usize,
+        /// Where in the line.
+        column: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// The measurement will not have what a gate is about.
+    #[error("`gates`: {metric} {missing}; {remedy}, or leave this gate out")]
+    Unmeasured {
+        /// The metric.
+        metric: Metric,
+        /// What is missing for it.
+        missing: &'static str,
+        /// What would give it.
+        remedy: &'static str,
+    },
+    /// All of them are for other ranks.
+    #[error(
+        "`gates`: none of them is for {found}: {ranks}; give gates without a rank, or another model"
+    )]
+    OtherRanks {
+        /// What is measured.
+        found: String,
+        /// What they are for.
+        ranks: String,
+    },
+}
+
+/// What of a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Mean tokens/s of the subject.
+    Speed,
+    /// Mean ratio to the baseline.
+    Ratio,
+    /// Lower end of its 95 % interval.
+    RatioLower95,
+    /// Mean ratio of times.
+    TimeRatio,
+}
+
+impl Of {
+    const ALL: [Of; 4] = [Of::Speed, Of::Ratio, Of::RatioLower95, Of::TimeRatio];
+
+    const fn key(self) -> &'static str {
+        match self {
+            Of::Speed => "speed",
+            Of::Ratio => "ratio",
+            Of::RatioLower95 => "ratio_lower95",
+            Of::TimeRatio => "time_ratio",
+        }
+    }
+}
+
+/// What a gate is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Metric {
+    /// Something of a phase.
+    Phase(Phase, Of),
+    /// Perplexity over the baseline's, less one.
+    PerplexityIncrease,
+}
+
+impl Metric {
+    fn all() -> impl Iterator<Item = Metric> {
+        let of_phase = |phase| Of::ALL.map(|of| Metric::Phase(phase, of));
+        let phases = Phase::ALL.into_iter().flat_map(of_phase);
+        phases.chain([Metric::PerplexityIncrease])
+    }
+
+    /// What a record says of it.
+    fn of(self, record: &Record) -> Option<f64> {
+        match self {
+            Metric::PerplexityIncrease => {
+                let quality = record.quality.as_ref()?;
+                Some(quality.evaluation.reference.as_ref()?.perplexity_ratio_all - 1.0)
+            }
+            Metric::Phase(phase, of) => {
+                let found = record.phases.get(phase)?;
+                let comparison = found.comparison.as_ref();
+                match of {
+                    Of::Speed => Some(found.subject.mean),
+                    Of::Ratio => comparison.map(|c| c.ratio),
+                    Of::RatioLower95 => comparison?.interval.map(|(low, _)| low),
+                    Of::TimeRatio => comparison.map(|c| c.time_ratio),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Metric::Phase(phase, of) => write!(f, "{}_{}", phase.key(), of.key()),
+            Metric::PerplexityIncrease => f.write_str("perplexity_increase"),
+        }
+    }
+}
+
+impl TryFrom<String> for Metric {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Metric, String> {
+        let found = Metric::all().find(|metric| metric.to_string() == name);
+        found.ok_or_else(|| {
+            let all: Vec<String> = Metric::all().map(|metric| metric.to_string()).collect();
+            let name: String = name.chars().take(40).collect();
+            format!("no metric is called {name:?}; there are {}", all.join(", "))
+        })
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// On which side of a number a metric is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Not below.
+    AtLeast(f64),
+    /// Not above.
+    AtMost(f64),
+}
+
+impl Bound {
+    fn holds(self, found: f64) -> bool {
+        match self {
+            Bound::AtLeast(bound) => found >= bound,
+            Bound::AtMost(bound) => found <= bound,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::AtLeast(bound) => write!(f, "at least {bound}"),
+            Bound::AtMost(bound) => write!(f, "at most {bound}"),
+        }
+    }
+}
+
+/// What is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Line")]
+pub struct Gate {
+    /// What it is about.
+    pub metric: Metric,
+    /// Where it is to be.
+    #[serde(flatten)]
+    pub bound: Bound,
+    /// The rank of the artifacts that it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
+}
+
+/// A gate as it stands in a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    metric: Metric,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+    rank: Option<usize>,
+}
+
+impl TryFrom<Line> for Gate {
+    type Error = &'static str;
+
+    fn try_from(line: Line) -> Result<Gate, &'static str> {
+        let bound = match (line.at_least, line.at_most) {
+            (Some(bound), None) => Bound::AtLeast(bound),
+            (None, Some(bound)) => Bound::AtMost(bound),
+            _ => return Err("a gate has either `at_least` or `at_most`"),
+        };
+        if line.rank == Some(0) {
+            return Err("a rank is at least 1");
+        }
+        let (metric, rank) = (line.metric, line.rank);
+        Ok(Gate {
+            metric,
+            bound,
+            rank,
+        })
+    }
+}
+
+/// What became of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It holds.
+    Passed,
+    /// It does not.
+    Failed,
+    /// It is for another rank.
+    OtherRank,
+}
+
+/// A gate beside what was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    /// The gate.
+    #[serde(flatten)]
+    pub gate: Gate,
+    /// What the metric is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<f64>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.gate.metric)?;
+        if let Some(rank) = self.gate.rank {
+            write!(f, " (rank {rank})")?;
+        }
+        match self.found {
+            Some(found) => write!(f, " {found:.4}, ")?,
+            None => f.write_str(" without a value, ")?,
+        }
+        write!(f, "expected {}", self.gate.bound)
+    }
+}
+
+/// The gates of a built-in set, or of a file.
+///
+/// # Errors
+/// [`GateError`] where it is neither.
+pub fn read(name: &Path) -> Result<Vec<Gate>, GateError> {
+    let built_in = BUILT_IN.iter().find(|(known, _)| Path::new(known) == name);
+    let text = match built_in {
+        Some((_, text)) => text.as_bytes().to_vec(),
+        None => {
+            let failed = |error| GateError::Read {
+                path: name.into(),
+                error,
+            };
+            let file = open::stream(name).map_err(|error| failed(error.into_io()))?;
+            let mut bytes = Vec::new();
+            let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
+            read.map_err(failed)?;
+            bytes
+        }
+    };
+    parse(name, &text)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Gate>, GateError> {
+    if text.len() as u64 > MAX_FILE {
+        return Err(GateError::TooLarge(path.into()));
+    }
+    let gates: Vec<Gate> = serde_json::from_slice(text).map_err(|error| {
+        let said = error.to_string();
+        // The place stands before it.
+        let what = said
+            .rsplit_once(" at line ")
+            .map_or(&said[..], |(what, _)| what);
+        GateError::Schema {
+            path: path.into(),
+            line: error.line(),
+            column: error.column(),
+            what: escaped(what).into_owned(),
+        }
+    })?;
+    match gates.len() {
+        0 => Err(GateError::Empty(path.into())),
+        n if n > MAX_GATES => Err(GateError::TooLarge(path.into())),
+        _ => Ok(gates),
+    }
+}
+
+/// The rank of all factors and bases of an artifact; `None` where it has none, or several.
+pub fn rank_of(plan: &PlanRecord) -> Option<usize> {
+    let slots = plan.slots.iter().filter_map(|slot| slot.rank);
+    let mut ranks = plan.bases.iter().map(|basis| basis.rank).chain(slots);
+    let first = ranks.next()?;
+    ranks.all(|rank| rank == first).then_some(first)
+}
+
+/// Makes sure, before anything is measured, that all gates for this model can be judged.
+///
+/// # Errors
+/// [`GateError`] for the first that cannot, or where none is for it.
+pub fn check(
+    gates: &[Gate],
+    rank: Option<usize>,
+    baseline: bool,
+    text: bool,
+    pairs: usize,
+) -> Result<(), GateError> {
+    let mut own = gates.iter().filter(|gate| gate.is_for(rank)).peekable();
+    if own.peek().is_none() && !gates.is_empty() {
+        let ranks: Vec<String> = gates
+            .iter()
+            .filter_map(|g| g.rank)
+            .map(|r| r.to_string())
+            .collect();
+        return Err(GateError::OtherRanks {
+            found: rank.map_or("a model that has no rank in common".into(), |rank| {
+                format!("rank {rank}")
+            }),
+            ranks: format!("they are for rank {}", ranks.join(", ")),
+        });
+    }
+    for gate in own {
+        let unmeasured = |missing, remedy| GateError::Unmeasured {
+            metric: gate.metric,
+            missing,
+            remedy,
+        };
+        match gate.metric {
+            Metric::Phase(_, Of::Speed) => {}
+            _ if !baseline => {
+                return Err(unmeasured("needs a baseline", "give one with `against`"));
+            }
+            Metric::PerplexityIncrease if !text => {
+                return Err(unmeasured("needs a text", "give one with `text`"));
+            }
+            Metric::Phase(_, Of::RatioLower95) if pairs < 2 => {
+                return Err(unmeasured("needs two pairs at least", "give more `pairs`"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Gate {
+    fn is_for(&self, rank: Option<usize>) -> bool {
+        self.rank.is_none() || self.rank == rank
+    }
+
+    /// Judges a record of a model whose factors all have a rank.
+    pub fn judge(&self, record: &Record, rank: Option<usize>) -> Judged {
+        let found = self.metric.of(record);
+        let outcome = match (self.is_for(rank), found) {
+            (false, _) => Outcome::OtherRank,
+            (true, Some(found)) if self.bound.holds(found) => Outcome::Passed,
+            // What has no value holds nothing.
+            (true, _) => Outcome::Failed,
+        };
+        let gate = *self;
+        Judged {
+            gate,
+            found,
+            outcome,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What is measured on, and how quiet it was.
+
+use serde::Serialize;
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Name of the processor; absent where the system does not say it as Linux does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
+    /// The instruction set that htc executes with.
+    pub instruction_set: &'static str,
+    /// Cores that may be used.
+    pub cores: usize,
+    /// Operating system and architecture.
+    pub system: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Machine {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok();
+        Machine {
+            processor: cpuinfo.as_deref().and_then(processor),
+            instruction_set: htc_kernels::cpu::instruction_set(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        }
+    }
+}
+
+fn processor(cpuinfo: &str) -> Option<String> {
+    let named = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("model name"))?;
+    let (_, name) = named.split_once(':')?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Parts of the processors' time, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Load {
+    /// That other programs used.
+    pub others: f64,
+    /// That a hypervisor gave to other machines.
+    pub stolen: f64,
+}
+
+/// More than this part in others' hands is worth a word.
+pub const QUIET: f64 = 0.05;
+
+/// Time that processors have spent since the system began, in its ticks (proc(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    all: u64,
+    busy: u64,
+    stolen: u64,
+    /// By this program and the programs it has waited for.
+    own: u64,
+}
+
+impl Ticks {
+    /// Now; `None` where the system does not say it as Linux does.
+    pub fn now() -> Option<Ticks> {
+        let read = |path| std::fs::read_to_string(path).ok();
+        parse(&read("/proc/stat")?, &read("/proc/self/stat")?)
+    }
+
+    /// What was others' since then; `None` where no time has passed.
+    pub fn since(self) -> Option<Load> {
+        Ticks::now().and_then(|now| self.until(now))
+    }
+
+    fn until(self, now: Ticks) -> Option<Load> {
+        let passed = now.all.checked_sub(self.all).filter(|&all| all > 0)? as f64;
+        let own = now.own.saturating_sub(self.own);
+        let busy = now.busy.saturating_sub(self.busy);
+        Some(Load {
+            others: busy.saturating_sub(own) as f64 / passed,
+            stolen: now.stolen.saturating_sub(self.stolen) as f64 / passed,
+        })
+    }
+}
+
+fn parse(stat: &str, own: &str) -> Option<Ticks> {
+    let total = stat.lines().next()?.strip_prefix("cpu ")?;
+    let total: Vec<u64> = total
+        .split_whitespace()
+        .map_while(|n| n.parse().ok())
+        .collect();
+    let &[user, nice, system, idle, wait, interrupt, soft, stolen, ..] = &total[..] else {
+        return None;
+    };
+    let busy = user + nice + system + interrupt + soft;
+    // Behind the program's name, which may hold anything; of it and of its children, user and system.
+    let (_, fields) = own.rsplit_once(')')?;
+    let fields = fields.split_whitespace().skip(11).take(4);
+    let own: Vec<u64> = fields.map_while(|n| n.parse().ok()).collect();
+    (own.len() == 4).then(|| Ticks {
+        all: busy + idle + wait + stolen,
+        busy,
+        stolen,
+        own: own.iter().sum(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_linux_are_read() {
+        let own = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 30 10 5 5 20 0 1 0 100 0 0";
+        let before = parse("cpu  100 10 50 900 20 5 5 10 0 0\ncpu0 1\n", own).unwrap();
+        assert_eq!(
+            (before.all, before.busy, before.stolen, before.own),
+            (1100, 170, 10, 50)
+        );
+        let own = own.replace(" 30 10 ", " 60 20 ");
+        let after = parse("cpu  160 10 70 1000 20 5 5 30 0 0\n", &own).unwrap();
+        // Of 200 ticks 80 were busy, 40 of them ours, and 20 stolen.
+        let load = before.until(after).unwrap();
+        assert_eq!((load.others, load.stolen), (0.2, 0.1));
+        assert_eq!(before.until(before), None);
+        for damaged in ["", "cpu 1 2", "mem 1 2 3 4 5 6 7 8"] {
+            assert_eq!(parse(damaged, &own), None, "{damaged}");
+        }
+        assert_eq!(parse("cpu  1 1 1 1 1 1 1 1\n", "7 (a) S 1"), None);
+        assert_eq!(processor("x\nmodel name\t: A b\n").as_deref(), Some("A b"));
+        assert_eq!(processor("model name\t:\n"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_machine_says_something() {
+        assert!(Ticks::now().is_some());
+        assert!(Machine::here().cores > 0);
+    }
+}

@@ -1,0 +1,275 @@
+//! What paired measurements say: pure functions of their numbers.
+//!
+//! A pair is two measurements of the same task, one right behind the other, so that what changes slowly
+//! (a clock, a temperature, another program) is in both. The ratio is the mean of the pairs' ratios, its
+//! interval a percentile bootstrap over pairs (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
+//! section 13.3); two tests say whether there is a difference at all, one of which (Student's) believes in
+//! normal differences and the other (Wilcoxon's) only in symmetric ones.
+
+use serde::Serialize;
+
+use crate::measure::Interval;
+use crate::measure::statistics::{normal_beyond, student_beyond, student_quantile};
+use crate::system::random::Rng;
+
+/// Samples of the bootstrap.
+pub const SAMPLES: usize = 10_000;
+
+/// Up to so many pairs that differ, Wilcoxon's distribution is enumerated.
+const EXACT: usize = 25;
+
+/// Where two programs are equally steady, as many of all measurements are called contaminated.
+pub const CONTAMINATED: f64 = 0.01;
+
+/// Measurements of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Their number.
+    pub count: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// The one in the middle, or the mean of two.
+    pub median: f64,
+    /// Standard deviation of single measurements (n − 1); absent for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sd: Option<f64>,
+    /// The smallest.
+    pub smallest: f64,
+    /// The largest.
+    pub largest: f64,
+}
+
+/// Student's t test of paired differences, two-sided.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PairedT {
+    /// Mean difference over its standard error.
+    pub t: f64,
+    /// Degrees of freedom: pairs less one.
+    pub degrees: usize,
+    /// Probability of a `t` at least as far from zero where there is no difference.
+    pub p: f64,
+}
+
+/// Wilcoxon's signed rank test, two-sided (Wilcoxon 1945).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SignedRank {
+    /// Sum of the ranks of what is above zero; ties have the mean of their ranks.
+    pub plus: f64,
+    /// Sum of the ranks of what is below zero.
+    pub minus: f64,
+    /// Differences that are not zero: those that are say nothing and are left out, as Wilcoxon did.
+    pub count: usize,
+    /// Probability of sums at least as unequal where there is no difference.
+    pub p: f64,
+    /// Whether `p` counts all signs of these ranks; else it is that of a normal distribution with the variance
+    /// of these ranks, without a correction for continuity.
+    pub exact: bool,
+}
+
+/// Whether one of two programs was measured beside something else that worked on the machine.
+///
+/// Of two steady programs the relative variances (squares of standard deviation over mean) are alike; where
+/// others had the machine for a while, they hit some measurements of one of the two and not their partners.
+/// The published example is 21 times the standard deviation in the one and 1 in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct VarianceCheck {
+    /// Relative variance of the subject's speeds over that of the baseline's.
+    pub ratio: f64,
+    /// Ratios above this, or below one over it, have a probability of [`CONTAMINATED`] where both are equally
+    /// steady: the quantile of F with as many degrees of freedom on both sides as there are pairs less one.
+    pub threshold: f64,
+    /// Whether the ratio is beyond it.
+    pub contaminated: bool,
+}
+
+/// How the subject compares with the baseline in one quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Mean of the pairs' ratios, subject over baseline.
+    pub ratio: f64,
+    /// Their median.
+    pub median_ratio: f64,
+    /// Mean of the ratios of times, which are those of speeds upside down.
+    pub time_ratio: f64,
+    /// 95 % interval of `ratio`; absent for one pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+    /// Mean difference, subject less baseline.
+    pub difference: f64,
+    /// Student's test; absent for one pair, and where all differences are the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paired_t: Option<PairedT>,
+    /// Wilcoxon's test; absent where there is no difference at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wilcoxon: Option<SignedRank>,
+    /// The check for contamination; absent for one pair, and where one of the two does not vary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variance: Option<VarianceCheck>,
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Standard deviation of single values; `None` for fewer than two.
+fn deviation(values: &[f64]) -> Option<f64> {
+    let (n, mean) = (values.len(), mean(values));
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    (n > 1).then(|| (squares / (n - 1) as f64).sqrt())
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[half],
+        _ => 0.5 * (sorted[half - 1] + sorted[half]),
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// What some measurements are; `None` where there are none.
+pub fn spread(values: &[f64]) -> Option<Spread> {
+    let sorted = sorted(values);
+    let (smallest, largest) = (*sorted.first()?, *sorted.last()?);
+    Some(Spread {
+        count: values.len(),
+        mean: mean(values),
+        median: median(&sorted),
+        sd: deviation(values),
+        smallest,
+        largest,
+    })
+}
+
+/// Compares the first of every pair with the second: speeds `(subject, baseline)`, all above zero. The
+/// same pairs and seed give the same numbers. `None` where there are none.
+pub fn compare(pairs: &[(f64, f64)], seed: u64) -> Option<Comparison> {
+    if pairs.is_empty() {
+        return None;
+    }
+    let of = |value: fn(&(f64, f64)) -> f64| -> Vec<f64> { pairs.iter().map(value).collect() };
+    let ratios = of(|(a, b)| a / b);
+    let differences = of(|(a, b)| a - b);
+    Some(Comparison {
+        ratio: mean(&ratios),
+        median_ratio: median(&sorted(&ratios)),
+        time_ratio: mean(&of(|(a, b)| b / a)),
+        interval: bootstrap(&ratios, seed),
+        difference: mean(&differences),
+        paired_t: paired_t(&differences),
+        wilcoxon: signed_rank(&differences),
+        variance: variance_check(&of(|(a, _)| *a), &of(|(_, b)| *b)),
+    })
+}
+
+/// The 95 % interval of the mean: the middle 95 % of the means of [`SAMPLES`] samples of as many values, drawn
+/// with replacement. `None` for fewer than two values.
+pub fn bootstrap(values: &[f64], seed: u64) -> Option<Interval> {
+    let n = values.len();
+    if n < 2 {
+        return None;
+    }
+    let mut random = Rng(seed);
+    let mut sample = || (0..n).map(|_| values[random.below(n)]).sum::<f64>() / n as f64;
+    let mut means: Vec<f64> = (0..SAMPLES).map(|_| sample()).collect();
+    means.sort_by(f64::total_cmp);
+    // Between two order statistics in proportion, as numpy's and R's percentiles are.
+    let at = |part: f64| {
+        let place = part * (SAMPLES - 1) as f64;
+        let (below, rest) = (place.floor() as usize, place.fract());
+        let above = (below + 1).min(SAMPLES - 1);
+        means[below] + rest * (means[above] - means[below])
+    };
+    Some((at(0.025), at(0.975)))
+}
+
+/// Student's test of differences; `None` for fewer than two, or where they do not differ from each other,
+/// which leaves nothing to hold their mean against.
+pub fn paired_t(differences: &[f64]) -> Option<PairedT> {
+    let sd = deviation(differences).filter(|&sd| sd > 0.0)?;
+    let t = mean(differences) / (sd / (differences.len() as f64).sqrt());
+    let degrees = differences.len() - 1;
+    t.is_finite().then(|| PairedT {
+        t,
+        degrees,
+        p: student_beyond(t, degrees),
+    })
+}
+
+/// Wilcoxon's test of differences; `None` where all of them are zero.
+pub fn signed_rank(differences: &[f64]) -> Option<SignedRank> {
+    let mut found: Vec<f64> = differences.iter().copied().filter(|&d| d != 0.0).collect();
+    if found.is_empty() {
+        return None;
+    }
+    found.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
+    // Twice the ranks, which are whole numbers where ties share the mean of theirs.
+    let mut doubled: Vec<usize> = Vec::with_capacity(found.len());
+    for tied in found.chunk_by(|a, b| a.abs() == b.abs()) {
+        let first = doubled.len() + 1;
+        doubled.extend(std::iter::repeat_n(2 * first + tied.len() - 1, tied.len()));
+    }
+    let signed = || found.iter().zip(&doubled);
+    let plus: usize = signed().filter(|(d, _)| **d > 0.0).map(|(_, r)| r).sum();
+    let all: usize = doubled.iter().sum();
+    let exact = found.len() <= EXACT;
+    Some(SignedRank {
+        plus: plus as f64 / 2.0,
+        minus: (all - plus) as f64 / 2.0,
+        count: found.len(),
+        p: match exact {
+            true => enumerated(&doubled, plus),
+            false => {
+                // Σ r² / 4 is n (n + 1) (2n + 1) / 24 less what ties take of it.
+                let squares: f64 = doubled.iter().map(|&r| (r * r) as f64 / 4.0).sum();
+                let off = (plus as f64 - all as f64 / 2.0) / 2.0;
+                normal_beyond(off / (squares / 4.0).sqrt())
+            }
+        },
+        exact,
+    })
+}
+
+/// The probability of a sum at least as far from the middle as `plus`, over all signs of these ranks.
+fn enumerated(ranks: &[usize], plus: usize) -> f64 {
+    let all: usize = ranks.iter().sum();
+    // Signs that give a sum, by sum; up to 2²⁵ of them.
+    let mut ways = vec![0_u64; all + 1];
+    ways[0] = 1;
+    for &rank in ranks {
+        for sum in (rank..=all).rev() {
+            ways[sum] += ways[sum - rank];
+        }
+    }
+    let low = plus.min(all - plus);
+    let tail: u64 = ways[..=low].iter().sum();
+    // The distribution is symmetric; where the sum is the middle itself, it is counted from both sides.
+    (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
+}
+
+/// Whether the subject's speeds vary more, or less, than the baseline's do; `None` for fewer than two pairs,
+/// or where one of the two does not vary.
+pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck> {
+    let relative = |values: &[f64]| {
+        let found = (deviation(values)? / mean(values)).powi(2);
+        (found.is_finite() && found > 0.0).then_some(found)
+    };
+    let ratio = relative(subject)? / relative(baseline)?;
+    let degrees = subject.len().min(baseline.len()) - 1;
+    // With as many degrees of freedom on both sides, √ν (√F − 1/√F) / 2 is Student's (Cacoullos 1965).
+    let t = student_quantile(degrees, 1.0 - CONTAMINATED)? / (degrees as f64).sqrt();
+    let threshold = (t + (1.0 + t * t).sqrt()).powi(2);
+    Some(VarianceCheck {
+        ratio,
+        threshold,
+        contaminated: ratio > threshold || ratio < 1.0 / threshold,
+    })
+}
+
+#[cfg(test)]
+mod tests;
