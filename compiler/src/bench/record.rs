@@ -357,21 +357,24 @@ impl Record {
 
     /// Phases in which one of the two varied more than it would on a quiet machine.
     fn contaminations(&self) -> Vec<String> {
-        let prompts = (String::new(), &self.phases);
-        let swept = self.context.iter();
-        let swept = swept.map(|swept| (format!(" behind {} tokens", swept.length), &swept.phases));
+        let prompts = (String::new(), &self.phases, &Phase::ALL[..]);
+        // End to end adds nothing to what the sweep is about.
+        let swept = self.context.iter().map(|swept| {
+            let place = format!(" at {} tokens of context", swept.length);
+            (place, &swept.phases, &Phase::ALL[..2])
+        });
         let all = std::iter::once(prompts).chain(swept);
-        let found = all.flat_map(|(place, phases)| {
-            Phase::ALL.into_iter().filter_map(move |phase| {
+        let found = all.flat_map(|(place, phases, of)| {
+            of.iter().filter_map(move |&phase| {
                 let check = phases.get(phase)?.comparison?.variance?;
+                let (noisy, steady, ratio) = match check.ratio > 1.0 {
+                    true => ("subject", "baseline", check.ratio),
+                    false => ("baseline", "subject", 1.0 / check.ratio),
+                };
                 check.contaminated.then(|| {
-                    let (noisy, steady, ratio) = match check.ratio > 1.0 {
-                        true => ("subject", "baseline", check.ratio),
-                        false => ("baseline", "subject", 1.0 / check.ratio),
-                    };
                     format!(
-                        "{}{place}: contaminated: the {noisy}'s relative variance is {ratio:.1} times the {steady}'s, more than {:.1}; \
-                         measure again on a quiet machine",
+                        "{}{place}: contaminated: the {noisy}'s relative variance is {ratio:.1} times the {steady}'s, \
+                         more than {:.1}; measure again on a quiet machine",
                         phase.name(),
                         check.threshold
                     )

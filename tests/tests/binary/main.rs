@@ -9,6 +9,7 @@
 
 mod analyse;
 mod bad_input;
+mod bench;
 mod beside;
 mod budgets;
 mod calibrate;

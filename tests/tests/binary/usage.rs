@@ -2,8 +2,9 @@
 
 use htc_tests::{Scratch, TinyModel, htc};
 
-const COMMANDS: [&str; 10] = [
-    "compile", "plan", "analyse", "eval", "run", "export", "inspect", "verify", "tokenize", "clean",
+const COMMANDS: [&str; 11] = [
+    "compile", "plan", "analyse", "eval", "bench", "run", "export", "inspect", "verify",
+    "tokenize", "clean",
 ];
 
 /// What decides about a plan.
@@ -44,6 +45,11 @@ fn every_command_explains_its_options() {
         (
             "eval",
             "--text --context --chunks --reference --kv-type --threads --json",
+        ),
+        (
+            "bench",
+            "--against --against-model --fraction --text --chunks --pairs --warm-up --cool-down --prompts --tokens --context \
+             --seed --gates --kv-type --threads --time-limit -o --output --force --json",
         ),
         (
             "run",
@@ -155,6 +161,7 @@ fn what_is_missing_is_named() {
         (&["analyse"], &["<MODEL>"]),
         (&["eval"], &["<MODEL>", "--text"]),
         (&["eval", "model.gguf"], &["--text"]),
+        (&["bench"], &["<MODEL>"]),
         (&["run"], &["<MODEL>"]),
         (&["inspect"], &["<FILE>"]),
         (&["verify"], &["<FILE>"]),

@@ -32,7 +32,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "MODEL|llama.cpp:BIN", help_heading = heading::BENCH_WHAT, value_parser = clap::builder::OsStringValueParser::new())]
     against: Option<OsString>,
     /// What llama.cpp gets instead of MODEL (.gguf)
-    #[arg(long, value_name = "FILE", help_heading = heading::BENCH_WHAT, requires = "against")]
+    #[arg(long, value_name = "FILE", help_heading = heading::BENCH_WHAT, hide_short_help = true, requires = "against")]
     pub against_model: Option<PathBuf>,
     /// Touch at most this part of MODEL's weights' bytes for every token
     #[arg(long, value_name = "F", help_heading = heading::BENCH_WHAT, allow_negative_numbers = true, value_parser = parse_fraction)]
@@ -41,13 +41,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", help_heading = heading::BENCH_WHAT, requires = "against")]
     pub text: Option<PathBuf>,
     /// Windows of 512 tokens of the text to measure [default: all]
-    #[arg(long, value_name = "N", help_heading = heading::BENCH_WHAT, requires = "text", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", help_heading = heading::BENCH_WHAT, hide_short_help = true, requires = "text", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
     /// Pairs, each of one kind of prompt and one length of output in turn
     #[arg(long, value_name = "N", help_heading = heading::BENCH_HOW, default_value_t = PAIRS, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub pairs: u32,
     /// Runs of both before the pairs, and before those of every length of context
-    #[arg(long, value_name = "N", help_heading = heading::BENCH_HOW, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "N", help_heading = heading::BENCH_HOW, hide_short_help = true, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub warm_up: u32,
     /// Pause before every run, in seconds; the published protocol for a GPU has 30
     #[arg(long, value_name = "S", help_heading = heading::BENCH_HOW, default_value = "0", allow_negative_numbers = true, value_parser = parse_seconds)]
@@ -63,7 +63,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LIST|all", help_heading = heading::BENCH_HOW, allow_negative_numbers = true, value_parser = parse_contexts)]
     pub context: Option<Contexts>,
     /// Seed of the bootstrap
-    #[arg(long, value_name = "S", help_heading = heading::BENCH_HOW, default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", help_heading = heading::BENCH_HOW, hide_short_help = true, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
     /// What is to hold: a JSON list with lines such as {"metric": "decode_ratio", "at_least": 0.95}, or
     /// `paper`; exit code 1 where one does not
@@ -76,7 +76,7 @@ pub struct BenchArgs {
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Seconds that one run of llama-bench may take
-    #[arg(long, value_name = "S", help_heading = heading::WHERE, default_value = "600", allow_negative_numbers = true, value_parser = parse_limit)]
+    #[arg(long, value_name = "S", help_heading = heading::WHERE, hide_short_help = true, default_value = "600", allow_negative_numbers = true, value_parser = parse_limit)]
     pub time_limit: Duration,
     /// Write a page with plots (.html)
     #[arg(short, long, value_name = "FILE", help_heading = heading::WHERE)]
