@@ -28,6 +28,9 @@ pub const PROGRAM: &str = "llama-bench";
 /// Bytes that are read of what it prints: a result has two thousand.
 const MAX_OUTPUT: u64 = 1 << 20;
 
+/// Characters of what it says of its build.
+const MAX_BUILD: usize = 80;
+
 /// How long it may take to say what it can do.
 const HELP_LIMIT: Duration = Duration::from_secs(30);
 
@@ -174,14 +177,13 @@ impl LlamaCpp {
         self.build.as_deref()
     }
 
-    /// Tokens/s of reading so many tokens, or of writing.
+    /// Measures reading `prompt` tokens, or writing `tokens` behind `depth`; what `passes` tokens take at that speed.
     fn measure(
         &mut self,
-        prompt: usize,
-        tokens: usize,
-        depth: usize,
+        (prompt, tokens, depth): (usize, usize, usize),
+        passes: usize,
         cancel: &Cancel,
-    ) -> Result<f64, BenchError> {
+    ) -> Result<Duration, BenchError> {
         let mut command = Command::new(&self.program);
         command.arg("-m").arg(&self.model);
         let number = |n: usize| n.to_string();
@@ -221,17 +223,17 @@ impl LlamaCpp {
         let of_task = of_task
             .next()
             .ok_or_else(|| garbage("results of something else".into()))?;
-        if !(of_task.avg_ts.is_finite() && of_task.avg_ts > 0.0) {
-            return Err(garbage(format!("{} tokens/s", of_task.avg_ts)).into());
-        }
-        let build = of_task
-            .build_commit
-            .unwrap_or_else(|| "of an unknown commit".into());
-        self.build = Some(match of_task.backends {
+        // Zero, a negative speed and what no clock shows have no time.
+        let time = Duration::try_from_secs_f64(passes as f64 / of_task.avg_ts);
+        let time = time.map_err(|_| garbage(format!("{} tokens/s", of_task.avg_ts)))?;
+        let build = of_task.build_commit;
+        let build = build.unwrap_or_else(|| "of an unknown commit".into());
+        let build = match of_task.backends {
             Some(backends) => format!("{build} ({backends})"),
             None => build,
-        });
-        Ok(of_task.avg_ts)
+        };
+        self.build = Some(build.chars().take(MAX_BUILD).collect());
+        Ok(time)
     }
 
     /// What it prints on standard output, when it has ended by itself and well.
@@ -376,19 +378,15 @@ impl Runner for LlamaCpp {
     fn run(&mut self, task: Task, cancel: &Cancel) -> Result<Timing, BenchError> {
         let prompt = task.read(&self.tokenizer).len();
         let tokens = task.tokens();
-        let prefill = self.measure(prompt, 0, 0, cancel)?;
-        let seconds = |count: usize, speed: f64| {
-            Duration::try_from_secs_f64(count as f64 / speed).unwrap_or(Duration::MAX)
-        };
-        let passes = tokens.saturating_sub(1);
-        let decode = match passes {
+        let prefill = self.measure((prompt, 0, 0), prompt, cancel)?;
+        let decode = match tokens.saturating_sub(1) {
             0 => Duration::ZERO,
-            _ => seconds(passes, self.measure(0, tokens, prompt, cancel)?),
+            passes => self.measure((0, tokens, prompt), passes, cancel)?,
         };
         Ok(Timing {
             prompt_tokens: prompt,
             tokens,
-            prefill: seconds(prompt, prefill),
+            prefill,
             decode,
         })
     }

@@ -18,8 +18,12 @@ pub const SAMPLES: usize = 10_000;
 /// Up to so many pairs that differ, Wilcoxon's distribution is enumerated.
 const EXACT: usize = 25;
 
-/// Where two programs are equally steady, as many of all measurements are called contaminated.
-pub const CONTAMINATED: f64 = 0.01;
+/// Where two programs are equally steady, at most this part of all measurements is called contaminated.
+pub const CHANCE: f64 = 0.01;
+
+/// Up to 5 times the standard deviation, which is 25 times the variance, two programs differ by nature: one in this process
+/// and one that is started anew for every run were seen to differ by 3.5 times on a machine with nothing else to do.
+pub const BY_NATURE: f64 = 25.0;
 
 /// Measurements of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -75,8 +79,9 @@ pub struct SignedRank {
 pub struct VarianceCheck {
     /// Relative variance of the subject's speeds over that of the baseline's.
     pub ratio: f64,
-    /// Ratios above this, or below one over it, have a probability of [`CONTAMINATED`] where both are equally
-    /// steady: the quantile of F with as many degrees of freedom on both sides as there are pairs less one.
+    /// Ratios above this, or below one over it, are neither by chance nor by nature: the larger of [`BY_NATURE`] and of
+    /// what has a probability of [`CHANCE`] where both are equally steady, the quantile of F with as many degrees of
+    /// freedom on both sides as there are pairs less one.
     pub threshold: f64,
     /// Whether the ratio is beyond it.
     pub contaminated: bool,
@@ -252,6 +257,13 @@ fn enumerated(ranks: &[usize], plus: usize) -> f64 {
     (2.0 * tail as f64 / (1_u64 << ranks.len()) as f64).min(1.0)
 }
 
+/// The ratio of variances that is exceeded, up or down, with a probability of [`CHANCE`].
+fn chance(degrees: usize) -> Option<f64> {
+    // With as many degrees of freedom on both sides, √ν (√F − 1/√F) / 2 is Student's (Cacoullos 1965).
+    let t = student_quantile(degrees, 1.0 - CHANCE)? / (degrees as f64).sqrt();
+    Some((t + (1.0 + t * t).sqrt()).powi(2))
+}
+
 /// Whether the subject's speeds vary more, or less, than the baseline's do; `None` for fewer than two pairs,
 /// or where one of the two does not vary.
 pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck> {
@@ -261,9 +273,7 @@ pub fn variance_check(subject: &[f64], baseline: &[f64]) -> Option<VarianceCheck
     };
     let ratio = relative(subject)? / relative(baseline)?;
     let degrees = subject.len().min(baseline.len()) - 1;
-    // With as many degrees of freedom on both sides, √ν (√F − 1/√F) / 2 is Student's (Cacoullos 1965).
-    let t = student_quantile(degrees, 1.0 - CONTAMINATED)? / (degrees as f64).sqrt();
-    let threshold = (t + (1.0 + t * t).sqrt()).powi(2);
+    let threshold = chance(degrees)?.max(BY_NATURE);
     Some(VarianceCheck {
         ratio,
         threshold,

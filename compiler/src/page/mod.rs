@@ -7,7 +7,7 @@
 //! 4. [`html`] writes it all, every text escaped.
 //!
 //! The page holds no time and no path: the same files in the same order give the same bytes. That of a measurement of
-//! speed ([`bench`]) says when and on what it was made.
+//! speed ([`mod@bench`]) says when and on what it was made.
 
 pub mod bench;
 pub mod html;

@@ -77,14 +77,32 @@ fn the_published_contamination_is_found() {
     assert!(!clean.contaminated, "{clean:?}");
 }
 
-/// Quantiles of F for 0.995, of tables.
+/// Quantiles of F for 0.995, of tables; with many pairs chance asks for less than nature does.
 #[test]
-fn thresholds_are_quantiles_of_f() {
-    for (pairs, expected) in [(2, 16_210.723), (4, 47.467), (8, 8.8854), (31, 2.6278)] {
-        let values: Vec<f64> = (0..pairs).map(|i| 10.0 + f64::from(i)).collect();
-        let found = variance_check(&values, &values).unwrap();
-        near(found.threshold, expected, 1e-4);
-        assert_eq!((found.ratio, found.contaminated), (1.0, false));
+fn thresholds_are_quantiles_of_f_or_what_is_natural() {
+    for (degrees, expected) in [(1, 16_210.723), (3, 47.467), (7, 8.8854), (30, 2.6278)] {
+        near(chance(degrees).unwrap(), expected, 1e-4);
+    }
+    assert_eq!(chance(0), None);
+    // Standard deviations that are as many times as large, below the threshold and above it.
+    for (pairs, expected, below, above) in [
+        (4, 47.467, 6.8, 7.0),
+        (8, 25.0, 4.9, 5.1),
+        (100, 25.0, 4.9, 5.1),
+    ] {
+        let around = |times: f64| -> Vec<f64> {
+            let off = |i: i32| f64::from(2 * i - (pairs - 1)) / f64::from(pairs);
+            (0..pairs).map(|i| 1000.0 + times * off(i)).collect()
+        };
+        let steady = around(1.0);
+        for (times, contaminated) in [(1.0, false), (below, false), (above, true)] {
+            let noisy = around(times);
+            for (a, b) in [(&noisy, &steady), (&steady, &noisy)] {
+                let found = variance_check(a, b).unwrap();
+                near(found.threshold, expected, 1e-4);
+                assert_eq!(found.contaminated, contaminated, "{pairs}, {times}");
+            }
+        }
     }
 }
 
