@@ -3,6 +3,7 @@
 //! A [`Generator`] is moved by its caller, one token a [`step`](Generator::step) or as an iterator;
 //! [`generate`] is the loop for those who only want the text.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -11,6 +12,7 @@ use crate::backend::{Backend, Cpu};
 use crate::error::ExecError;
 use crate::exec::Session;
 use crate::sampling::{Sampler, SamplingError};
+use crate::speculate::{SpeculateError, Speculator};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// When to stop.
@@ -96,6 +98,9 @@ pub enum GenerateError {
     /// No token could be chosen.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// The draft does not fit.
+    #[error(transparent)]
+    Speculate(#[from] SpeculateError),
 }
 
 /// A token that was written.
@@ -123,6 +128,9 @@ pub struct Generator<'a, B: Backend = Cpu> {
     tokens: usize,
     /// The last token, which the session has not read.
     unread: Option<u32>,
+    /// What drafts, and what was written ahead.
+    draft: Option<&'a mut Speculator<B>>,
+    ahead: VecDeque<u32>,
     stop: Option<Stop>,
     failed: bool,
 }
@@ -167,9 +175,34 @@ impl<'a, B: Backend> Generator<'a, B> {
             times: None,
             tokens: 0,
             unread: None,
+            draft: None,
+            ahead: VecDeque::new(),
             stop: None,
             failed: false,
         })
+    }
+
+    /// As [`Generator::new`], with tokens that `draft` foresees: what is written is the same, or of the same
+    /// distribution where tokens are drawn.
+    ///
+    /// # Errors
+    /// As [`Generator::new`]; [`SpeculateError::Position`] for a session that has read what the draft has not.
+    pub fn with_draft(
+        session: &'a mut Session<B>,
+        draft: &'a mut Speculator<B>,
+        tokenizer: &'a Tokenizer,
+        sampler: &'a mut Sampler,
+        prompt: &[u32],
+        limits: Limits,
+    ) -> Result<Self, GenerateError> {
+        let (expected, found) = (draft.position(), session.position());
+        if expected != found {
+            return Err(SpeculateError::Position { expected, found }.into());
+        }
+        let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
+        draft.read(prompt)?;
+        generator.draft = Some(draft);
+        Ok(generator)
     }
 
     /// Writes the next token; `None` once writing has [stopped](Generator::stop).
@@ -181,15 +214,13 @@ impl<'a, B: Backend> Generator<'a, B> {
             self.stop = self.reached();
         }
         if self.stop.is_some() {
+            self.settle()?;
             return Ok(None);
         }
-        let logits = match self.unread.take() {
-            Some(token) => self.session.step(&[token])?,
-            None => self.session.last_logits()?,
-        };
-        let token = self.sampler.sample(logits)?;
+        let token = self.next_token()?;
         if self.tokenizer.is_end(token) && !self.limits.ignore_end {
             self.stop = Some(Stop::End);
+            self.settle()?;
             return Ok(None);
         }
         let now = Instant::now();
@@ -201,9 +232,38 @@ impl<'a, B: Backend> Generator<'a, B> {
         Ok(Some(Written { token, text }))
     }
 
+    /// The token that comes next, whatever it is.
+    fn next_token(&mut self) -> Result<u32, GenerateError> {
+        if let Some(token) = self.ahead.pop_front() {
+            return Ok(token);
+        }
+        let Some(unread) = self.unread else {
+            return Ok(self.sampler.sample(self.session.last_logits()?)?);
+        };
+        let Some(draft) = self.draft.as_deref_mut() else {
+            return Ok(self.sampler.sample(self.session.step(&[unread])?)?);
+        };
+        let left = self.limits.tokens.map(|limit| limit - self.tokens);
+        let most = left.unwrap_or(usize::MAX);
+        draft.round(self.session, self.sampler, unread, most, &mut self.ahead)?;
+        // A round writes at least one.
+        Ok(self.ahead.pop_front().unwrap_or(unread))
+    }
+
+    /// Takes back what was read ahead of the last token written.
+    fn settle(&mut self) -> Result<(), ExecError> {
+        let ahead = std::mem::take(&mut self.ahead).len();
+        if let Some(draft) = self.draft.as_deref_mut() {
+            let position = self.session.position() - ahead;
+            self.session.truncate(position)?;
+            draft.truncate(position)?;
+        }
+        Ok(())
+    }
+
     /// Why no token follows, before one is computed.
     fn reached(&self) -> Option<Stop> {
-        let full = self.session.position() >= self.session.limit();
+        let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
         let limit = self.limits.tokens;
         match (self.unread, limit) {
             (Some(_), _) if full => Some(Stop::Context),
@@ -219,7 +279,9 @@ impl<'a, B: Backend> Generator<'a, B> {
 
     /// What an incomplete character at the end leaves as text, and what was done. The session has
     /// read everything but the last token.
-    pub fn finish(self) -> (String, Summary) {
+    pub fn finish(mut self) -> (String, Summary) {
+        // What was read is longer than what is kept of it: that cannot fail.
+        let _ = self.settle();
         let [first, last] = self.times.unwrap_or_else(|| [Instant::now(); 2]);
         let summary = Summary {
             prompt_tokens: self.prompt_tokens,
@@ -229,6 +291,24 @@ impl<'a, B: Backend> Generator<'a, B> {
             stop: self.stop.unwrap_or(Stop::Receiver),
         };
         (self.decoder.finish(), summary)
+    }
+}
+
+impl<B: Backend> Generator<'_, B> {
+    /// Writes to the end; `receive` gets the text as it becomes complete characters and returns whether to go on.
+    ///
+    /// # Errors
+    /// As [`Generator::step`].
+    pub fn run(mut self, mut receive: impl FnMut(&str) -> bool) -> Result<Summary, GenerateError> {
+        let mut wanted = true;
+        while wanted && let Some(written) = self.step()? {
+            wanted = written.text.is_empty() || receive(&written.text);
+        }
+        let (rest, summary) = self.finish();
+        if wanted && !rest.is_empty() {
+            receive(&rest);
+        }
+        Ok(summary)
     }
 }
 
@@ -256,16 +336,7 @@ pub fn generate<B: Backend>(
     sampler: &mut Sampler,
     prompt: &[u32],
     limits: Limits,
-    mut receive: impl FnMut(&str) -> bool,
+    receive: impl FnMut(&str) -> bool,
 ) -> Result<Summary, GenerateError> {
-    let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
-    let mut wanted = true;
-    while wanted && let Some(written) = generator.step()? {
-        wanted = written.text.is_empty() || receive(&written.text);
-    }
-    let (rest, summary) = generator.finish();
-    if wanted && !rest.is_empty() {
-        receive(&rest);
-    }
-    Ok(summary)
+    Generator::new(session, tokenizer, sampler, prompt, limits)?.run(receive)
 }

@@ -110,6 +110,7 @@ pub mod kv_bases;
 pub mod linear;
 pub mod model;
 pub mod sampling;
+pub mod speculate;
 pub mod tensor;
 pub mod tokenizer;
 

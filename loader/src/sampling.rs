@@ -115,6 +115,14 @@ impl Sampler {
         Self::of(SamplingOptions::default())
     }
 
+    /// One with the same options and a generator of its own.
+    pub fn apart(&self) -> Self {
+        let mut options = self.options;
+        // Any other stream: the fractional part of the golden ratio.
+        options.seed ^= 0x9e37_79b9_7f4a_7c15;
+        Self::of(options)
+    }
+
     /// The options have been checked.
     fn of(options: SamplingOptions) -> Self {
         Self {

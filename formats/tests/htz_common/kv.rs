@@ -23,7 +23,7 @@ pub fn with_kv_bases(mut model: Model) -> Model {
     let manifest = &mut model.manifest;
     let (layers, heads) = (manifest.hyper.layers, manifest.hyper.kv_heads);
     let size = manifest.hyper.head_size;
-    assert!(size.is_power_of_two() && size.ilog2() % 2 == 0);
+    assert!(size.is_power_of_two() && size.ilog2().is_multiple_of(2));
     for layer in 0..layers {
         for side in KvSide::ALL {
             let role = Role::KvBasis { layer, side };

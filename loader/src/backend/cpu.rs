@@ -192,12 +192,11 @@ impl Backend for Cpu {
         };
         let x = &x[..n * width];
         let scratch = &mut self.scratch;
-        Ok(match self.apart && n > 1 {
-            true => self
-                .cpu
-                .project_apart(n, x, &first, &mut second, scratch)?,
-            false => self.cpu.project(n, x, &first, &mut second, scratch)?,
-        })
+        if self.apart && n > 1 {
+            let cpu = &self.cpu;
+            return Ok(cpu.project_apart(n, x, &first, &mut second, scratch)?);
+        }
+        Ok(self.cpu.project(n, x, &first, &mut second, scratch)?)
     }
 
     fn add_bias(&mut self, n: usize, x: &mut Vec<f32>, bias: &Vec<f32>) -> Result<(), ExecError> {

@@ -14,6 +14,7 @@ mod models;
 mod operations;
 mod products;
 mod sessions;
+mod speculation;
 
 use std::sync::Arc;
 
@@ -59,6 +60,10 @@ macro_rules! suite {
                     the_rest_of_a_pass_is_that_of_the_whole, the_head_reads_what_its_logits_are_of,
                     blocks_know_only_what_they_read,
                     a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
+                });
+                suite!(@tests $backend: speculation::{
+                    what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
+                    what_is_drawn_is_distributed_as_without_a_draft, drafts_that_do_not_fit_are_refused
                 });
             }
         )*

@@ -106,10 +106,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let w = Matrix::new(DType::F32, 2, 3, &bytes).unwrap();
     let scratch = &mut Scratch::new();
     let mut y = [0.0; 4];
-    assert!(
-        cpu.matmul_apart(w, 2, &[0.0; 5], &mut y, scratch)
-            .is_err()
-    );
+    assert!(cpu.matmul_apart(w, 2, &[0.0; 5], &mut y, scratch).is_err());
     assert!(
         cpu.matmul_apart(w, 2, &[0.0; 6], &mut y[..3], scratch)
             .is_err()

@@ -1,0 +1,394 @@
+//! Speculative decoding: a cheaper model drafts tokens, and the model itself reads them in one pass and keeps those that
+//! it would have written (Leviathan, Kalman and Matias 2023; Chen et al. 2023).
+//!
+//! The draft is the same model with less of its weights, which shares the mapping and the keys and values of what was
+//! kept, or another model with the same vocabulary. What is written is the model's own: without temperature token for
+//! token, because a pass over several positions has the bits of single steps ([`Session::verify`]), and with
+//! one in distribution, by the rule of [`Sampler::judge`]. Keys and values of tokens that were not kept are cut
+//! off; nothing is computed again.
+
+mod pace;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use htc_formats::vocab::Vocabulary;
+use thiserror::Error;
+
+use crate::backend::{Backend, Cpu};
+use crate::dial::Setting;
+use crate::error::ExecError;
+use crate::exec::Session;
+use crate::generate::GenerateError;
+use crate::sampling::{Distribution, Judged, Sampler};
+
+use pace::Pace;
+pub use pace::{DraftLength, LONGEST_DRAFT};
+
+/// Why a model cannot draft for another.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SpeculateError {
+    /// Token ids do not mean the same.
+    #[error(
+        "the draft has another tokenizer: {what}; a draft and the model it drafts for need one vocabulary, take a \
+         smaller artifact of the same model"
+    )]
+    Tokenizer {
+        /// The first difference.
+        what: String,
+    },
+    /// Logits of another number of tokens.
+    #[error("the draft has {found} tokens in its vocabulary, expected {expected} as the model has")]
+    Vocabulary {
+        /// Rows of the model's head.
+        expected: usize,
+        /// Rows of the draft's.
+        found: usize,
+    },
+    /// A draft of more tokens than are allowed, or of none.
+    #[error("a draft has 1 to {LONGEST_DRAFT} tokens, found {0}")]
+    Length(usize),
+    /// The session has read what the draft has not.
+    #[error(
+        "the session has read {found} positions and its draft knows {expected} of them; begin both together"
+    )]
+    Position {
+        /// Positions that the draft knows.
+        expected: usize,
+        /// Positions of the session.
+        found: usize,
+    },
+}
+
+/// Where two vocabularies differ first; `None` where a token means the same in both.
+pub fn vocabularies_differ(one: &Vocabulary, other: &Vocabulary) -> Option<String> {
+    let numbers = [
+        ("tokens", one.tokens.len(), other.tokens.len()),
+        ("merges", one.merges.len(), other.merges.len()),
+    ];
+    for (what, one, other) in numbers {
+        if one != other {
+            return Some(format!("{one} {what} there, {other} here"));
+        }
+    }
+    if one.model != other.model {
+        return Some(format!(
+            "its kind is {} there, {} here",
+            one.model, other.model
+        ));
+    }
+    let mut tokens = one.tokens.iter().zip(&other.tokens).enumerate();
+    if let Some((token, (one, other))) = tokens.find(|(_, (one, other))| one != other) {
+        let escape = |text: &str| text.escape_debug().to_string();
+        let (one, other) = (escape(one), escape(other));
+        return Some(format!(
+            "token {token} is \"{one}\" there, \"{other}\" here"
+        ));
+    }
+    let special = |v: &Vocabulary| (v.bos, v.eos, v.add_bos, v.pre);
+    (special(one) != special(other)).then(|| "special tokens or the way to split words".to_owned())
+}
+
+/// What drafting did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Speculated {
+    /// Passes of the model that checked a draft.
+    pub rounds: u64,
+    /// Tokens that were drafted.
+    pub drafted: u64,
+    /// Of these, the ones that were kept.
+    pub accepted: u64,
+    /// Tokens that were written without a draft, because it did not pay or there was no room.
+    pub alone: u64,
+    /// Time that drafting took.
+    pub draft: Duration,
+    /// Time that passes of the model took.
+    pub verify: Duration,
+}
+
+impl Speculated {
+    /// The part of the drafted tokens that was kept; `None` where none was drafted.
+    pub fn acceptance(&self) -> Option<f64> {
+        (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
+    }
+}
+
+/// What drafts.
+enum Drafter<B: Backend> {
+    /// The model itself.
+    Own(Setting),
+    /// Another model.
+    Other(Box<Session<B>>),
+}
+
+/// Drafts for a session. One belongs to one sequence.
+pub struct Speculator<B: Backend = Cpu> {
+    drafter: Drafter<B>,
+    pace: Pace,
+    /// Draws of the draft, from a generator of its own.
+    sampler: Sampler,
+    /// Tokens that the session has read.
+    read: Vec<u32>,
+    drafted: Vec<u32>,
+    drafts: Vec<Distribution>,
+    own: Distribution,
+    done: Speculated,
+}
+
+impl<B: Backend> Speculator<B> {
+    /// The model of a session drafts for itself, with less of its weights.
+    ///
+    /// `sampler` is the one that will choose tokens.
+    ///
+    /// # Errors
+    /// [`SpeculateError::Length`].
+    pub fn own(
+        setting: Setting,
+        length: DraftLength,
+        sampler: &Sampler,
+    ) -> Result<Self, SpeculateError> {
+        Speculator::new(Drafter::Own(setting), length, sampler)
+    }
+
+    /// Another model drafts: its session, which has read nothing, for one of `model`.
+    ///
+    /// # Errors
+    /// [`SpeculateError`] for another vocabulary, or a length out of range.
+    pub fn other(
+        draft: Session<B>,
+        model: &crate::Model<B>,
+        length: DraftLength,
+        sampler: &Sampler,
+    ) -> Result<Self, SpeculateError> {
+        let (expected, found) = (model.hyper().vocabulary, draft.model().hyper().vocabulary);
+        if expected != found {
+            return Err(SpeculateError::Vocabulary { expected, found });
+        }
+        let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
+        if let [Ok(one), Ok(other)] = vocabularies
+            && let Some(what) = vocabularies_differ(one, other)
+        {
+            return Err(SpeculateError::Tokenizer { what });
+        }
+        if draft.position() != 0 {
+            let (expected, found) = (0, draft.position());
+            return Err(SpeculateError::Position { expected, found });
+        }
+        Speculator::new(Drafter::Other(Box::new(draft)), length, sampler)
+    }
+
+    fn new(
+        drafter: Drafter<B>,
+        length: DraftLength,
+        sampler: &Sampler,
+    ) -> Result<Self, SpeculateError> {
+        if let DraftLength::Fixed(length) = length
+            && !(1..=LONGEST_DRAFT).contains(&length)
+        {
+            return Err(SpeculateError::Length(length));
+        }
+        Ok(Speculator {
+            drafter,
+            pace: Pace::new(length),
+            sampler: sampler.apart(),
+            read: Vec::new(),
+            drafted: Vec::new(),
+            drafts: Vec::new(),
+            own: Distribution::default(),
+            done: Speculated::default(),
+        })
+    }
+
+    /// What was done so far.
+    pub fn done(&self) -> Speculated {
+        self.done
+    }
+
+    /// The session of another model that drafts.
+    pub fn draft_session(&self) -> Option<&Session<B>> {
+        match &self.drafter {
+            Drafter::Own(_) => None,
+            Drafter::Other(draft) => Some(draft),
+        }
+    }
+
+    /// Takes tokens that the session has read, as a prompt; another model reads them, too.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the draft.
+    pub(crate) fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        self.read.extend_from_slice(tokens);
+        if let Drafter::Other(draft) = &mut self.drafter {
+            // No further than where one more can be drafted behind them.
+            let room = draft.limit().min(self.read.len());
+            let behind = self.read.get(draft.position()..room).unwrap_or(&[]);
+            for batch in behind.chunks(draft.batch()) {
+                draft.forward(batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the sequence, as [`Session::reset`] does; what was measured stays.
+    pub fn reset(&mut self) {
+        self.read.clear();
+        if let Drafter::Other(draft) = &mut self.drafter {
+            draft.reset();
+        }
+    }
+
+    /// Positions that were read.
+    pub(crate) fn position(&self) -> usize {
+        self.read.len()
+    }
+
+    /// Forgets what was read from this position on.
+    pub(crate) fn truncate(&mut self, position: usize) -> Result<(), ExecError> {
+        self.read.truncate(position);
+        match &mut self.drafter {
+            Drafter::Other(draft) if draft.position() > position => draft.truncate(position),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes at least one token behind `unread`, which the session has not read, at most `most`: into `out`. The session
+    /// has then read all but the last.
+    ///
+    /// # Errors
+    /// [`GenerateError`].
+    pub(crate) fn round(
+        &mut self,
+        session: &mut Session<B>,
+        sampler: &mut Sampler,
+        unread: u32,
+        most: usize,
+        out: &mut VecDeque<u32>,
+    ) -> Result<(), GenerateError> {
+        let start = session.position();
+        let room = session.limit().saturating_sub(start + 1);
+        let most = most.saturating_sub(1).min(room).min(session.batch() - 1);
+        let length = self.pace.next(most.min(self.draft_room()));
+        let begun = Instant::now();
+        self.draft(session, unread, length)?;
+        let draft = begun.elapsed();
+        let begun = Instant::now();
+        let mut row = vec![unread];
+        row.extend_from_slice(&self.drafted);
+        let logits = session.verify(&row, &mut ())?;
+        let width = logits.len() / row.len();
+        let (mut accepted, mut next) = (0, None);
+        for (logits, draft) in logits.chunks_exact(width).zip(&self.drafts[..length]) {
+            let token = self.drafted[accepted];
+            sampler.distribution(logits, &mut self.own)?;
+            match sampler.judge(&self.own, draft, token) {
+                Judged::Accepted => accepted += 1,
+                Judged::Replaced(token) => {
+                    next = Some(token);
+                    break;
+                }
+            }
+        }
+        let last = &logits[accepted * width..][..width];
+        let next = match next {
+            Some(token) => token,
+            None => sampler.sample(last)?,
+        };
+        let verify = begun.elapsed();
+        session.truncate(start + 1 + accepted)?;
+        self.read.push(unread);
+        self.read.extend_from_slice(&self.drafted[..accepted]);
+        let read = self.read.len();
+        self.truncate(read)?;
+        out.extend(&self.drafted[..accepted]);
+        out.push_back(next);
+        self.note(length, accepted, draft, verify);
+        Ok(())
+    }
+
+    /// Tokens that the draft has room for.
+    fn draft_room(&self) -> usize {
+        match &self.drafter {
+            Drafter::Own(_) => usize::MAX,
+            Drafter::Other(draft) => draft.limit().saturating_sub(self.read.len() + 1),
+        }
+    }
+
+    /// Drafts so many tokens behind what was read and `unread`; a session that drafts for itself is then as before.
+    fn draft(
+        &mut self,
+        session: &mut Session<B>,
+        unread: u32,
+        length: usize,
+    ) -> Result<(), GenerateError> {
+        self.drafted.clear();
+        if self.drafts.len() < length {
+            self.drafts.resize_with(length, Distribution::default);
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let start = session.position();
+        let (own, mut behind) = match &mut self.drafter {
+            Drafter::Own(setting) => {
+                let before = session.setting();
+                session.set(*setting);
+                (Some(before), vec![unread])
+            }
+            Drafter::Other(draft) => {
+                let mut behind = self.read[draft.position()..].to_vec();
+                behind.push(unread);
+                (None, behind)
+            }
+        };
+        let drafting = match &mut self.drafter {
+            Drafter::Own(_) => &mut *session,
+            Drafter::Other(draft) => draft,
+        };
+        let mut outcome = Ok(());
+        for draft in &mut self.drafts[..length] {
+            let step = step(drafting, &mut self.sampler, &behind, draft);
+            match step {
+                Ok(token) => {
+                    self.drafted.push(token);
+                    behind = vec![token];
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if let Some(before) = own {
+            session.set(before);
+            session.truncate(start)?;
+        }
+        outcome
+    }
+
+    fn note(&mut self, length: usize, accepted: usize, draft: Duration, verify: Duration) {
+        self.pace.note(length, accepted, draft, verify);
+        let done = &mut self.done;
+        if length > 0 {
+            done.rounds += 1;
+            done.draft += draft;
+        } else {
+            done.alone += 1;
+        }
+        done.drafted += length as u64;
+        done.accepted += accepted as u64;
+        done.verify += verify;
+    }
+}
+
+/// One token behind `tokens`, with what it was drawn from.
+fn step<B: Backend>(
+    session: &mut Session<B>,
+    sampler: &mut Sampler,
+    tokens: &[u32],
+    from: &mut Distribution,
+) -> Result<u32, GenerateError> {
+    sampler.distribution(session.step(tokens)?, from)?;
+    Ok(sampler.draw_from(from))
+}

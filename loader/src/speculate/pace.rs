@@ -1,0 +1,221 @@
+//! How many tokens to draft: what an accepted token is worth against what drafting and verifying take.
+
+use std::time::Duration;
+
+/// Tokens that are drafted at most.
+pub const LONGEST_DRAFT: usize = 16;
+
+/// Tokens of the first draft, before anything is known.
+const FIRST: usize = 4;
+
+/// What a measurement weighs after the next one.
+const MEMORY: f64 = 0.9;
+
+/// By which drafting must be faster than writing without.
+const WORTH: f64 = 1.02;
+
+/// Tokens that are written without a draft before one is tried again: at first, and at most.
+const REST: [usize; 2] = [32, 1024];
+
+/// How many tokens a draft has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftLength {
+    /// So many as long as there is room, whether it pays or not: at least 1, at most [`LONGEST_DRAFT`].
+    Fixed(usize),
+    /// What writes most tokens in a second by the times and the acceptance that were measured so far, or
+    /// none.
+    #[default]
+    Auto,
+}
+
+/// What was measured, and what follows.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    length: DraftLength,
+    /// Tokens that were accepted, and those that were looked at: up to the first that was not.
+    accepted: f64,
+    looked_at: f64,
+    /// Seconds of a drafted token: their sum and their number.
+    draft: [f64; 2],
+    /// Seconds of a pass over `n` rows, as a line: weights, and sums of `n`, `n²`, seconds and `n` times seconds.
+    passes: [f64; 5],
+    /// Tokens still to be written without a draft.
+    resting: usize,
+    /// Tokens of the rest that comes next.
+    rest: usize,
+    rounds: usize,
+}
+
+impl Pace {
+    pub fn new(length: DraftLength) -> Self {
+        Pace {
+            length,
+            accepted: 0.0,
+            looked_at: 0.0,
+            draft: [0.0; 2],
+            passes: [0.0; 5],
+            resting: 0,
+            rest: REST[0],
+            rounds: 0,
+        }
+    }
+
+    /// Tokens that the next round drafts, at most `most`.
+    pub fn next(&mut self, most: usize) -> usize {
+        let most = most.min(LONGEST_DRAFT);
+        let DraftLength::Auto = self.length else {
+            return match self.length {
+                DraftLength::Fixed(length) => length.min(most),
+                DraftLength::Auto => 0,
+            };
+        };
+        if self.resting > 0 {
+            self.resting -= 1;
+            return 0;
+        }
+        // First what a token takes without, then what a draft does.
+        match self.rounds {
+            0 => return 0,
+            1..4 => return FIRST.min(most),
+            _ => {}
+        }
+        let (length, gain) = self.best(most);
+        if gain >= WORTH {
+            self.rest = REST[0];
+            return length;
+        }
+        if most > 0 {
+            self.resting = self.rest;
+            self.rest = (2 * self.rest).min(REST[1]);
+            // What was measured counts for less, so that another text can show otherwise.
+            self.accepted *= 0.5;
+            self.looked_at *= 0.5;
+            // The first try after the rest.
+            self.rounds = 3;
+        }
+        0
+    }
+
+    /// The length that writes most tokens in a second, and how much faster it is than none.
+    fn best(&self, most: usize) -> (usize, f64) {
+        let alone = 1.0 / self.pass(1);
+        let speeds = (1..=most).map(|length| (length, self.speed(length) / alone));
+        speeds.fold((0, 0.0), |best, next| match next.1 > best.1 {
+            true => next,
+            false => best,
+        })
+    }
+
+    /// Tokens a second with drafts of so many: `(1 − α^(n+1)) / (1 − α)` of them a round, each drafted token being
+    /// accepted with probability `α` (Leviathan et al. 2023, equation 1).
+    fn speed(&self, length: usize) -> f64 {
+        let acceptance = self.acceptance();
+        let tokens: f64 = (0..=length).map(|n| acceptance.powi(n as i32)).sum();
+        let [seconds, drafts] = self.draft;
+        tokens / (length as f64 * seconds / drafts.max(1e-9) + self.pass(length + 1))
+    }
+
+    /// The probability that a drafted token is accepted, with one seen of either kind to begin with.
+    fn acceptance(&self) -> f64 {
+        (self.accepted + 1.0) / (self.looked_at + 2.0)
+    }
+
+    /// Seconds of a pass over `n` rows: the line through those that were measured.
+    fn pass(&self, n: usize) -> f64 {
+        let [weight, sum, squares, seconds, products] = self.passes;
+        let spread = weight * squares - sum * sum;
+        let mean = seconds / weight.max(1e-9);
+        if spread <= 1e-9 * squares.max(1.0) {
+            return mean.max(1e-9);
+        }
+        let slope = ((weight * products - sum * seconds) / spread).max(0.0);
+        (mean + slope * (n as f64 - sum / weight)).max(1e-9)
+    }
+
+    /// Takes what a round of `length` drafted tokens, of which so many were accepted, took.
+    pub fn note(&mut self, length: usize, accepted: usize, draft: Duration, pass: Duration) {
+        self.rounds += 1;
+        let (rows, seconds) = ((length + 1) as f64, pass.as_secs_f64());
+        let measured = [1.0, rows, rows * rows, seconds, rows * seconds];
+        for (sum, number) in self.passes.iter_mut().zip(measured) {
+            *sum = *sum * MEMORY.sqrt() + number;
+        }
+        if length > 0 {
+            let looked_at = (accepted + 1).min(length);
+            self.accepted = self.accepted * MEMORY + accepted as f64;
+            self.looked_at = self.looked_at * MEMORY + looked_at as f64;
+            let [sum, number] = &mut self.draft;
+            *sum = *sum * MEMORY + draft.as_secs_f64();
+            *number = *number * MEMORY + length as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds with constant costs in milliseconds, in which every draft has its first `accepted` tokens accepted; the
+    /// lengths that were chosen.
+    fn lengths(draft: f64, passes: impl Fn(usize) -> f64, accepted: usize) -> Vec<usize> {
+        let mut pace = Pace::new(DraftLength::Auto);
+        let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+        let round = |_| {
+            let length = pace.next(100);
+            let time = ms(draft * length as f64);
+            pace.note(length, accepted.min(length), time, ms(passes(length + 1)));
+            length
+        };
+        (0..400).map(round).collect()
+    }
+
+    #[test]
+    fn a_cheap_draft_that_is_always_right_is_as_long_as_it_may_be() {
+        let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, usize::MAX);
+        assert!(found[20..].iter().all(|&n| n == LONGEST_DRAFT), "{found:?}");
+    }
+
+    #[test]
+    fn a_draft_that_is_never_right_is_tried_ever_less() {
+        let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, 0);
+        let drafted = found.iter().filter(|&&n| n > 0).count();
+        assert!(drafted < 40, "{drafted}");
+        let late = found[200..].iter().filter(|&&n| n > 0).count();
+        assert!(late <= drafted / 2, "{late} of {drafted}");
+    }
+
+    /// Right half of the time, so that a token is worth drafting only while it costs less than it brings.
+    #[test]
+    fn a_length_is_the_best_of_all() {
+        let mut pace = Pace::new(DraftLength::Auto);
+        for length in [0, 4, 2, 4, 6, 1] {
+            let time = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+            let rows = length as f64 + 1.0;
+            pace.note(
+                length,
+                length / 2,
+                time(0.2 * length as f64),
+                time(0.9 + 0.1 * rows),
+            );
+        }
+        let a = pace.acceptance();
+        let speed = |n: usize| {
+            let tokens = (1.0 - a.powi(n as i32 + 1)) / (1.0 - a);
+            tokens / (0.2 * n as f64 + 0.9 + 0.1 * (n as f64 + 1.0))
+        };
+        let best = (1..=16).max_by(|&m, &n| speed(m).total_cmp(&speed(n)));
+        let (found, gain) = pace.best(16);
+        assert_eq!(Some(found), best);
+        assert!((gain - speed(found)).abs() < 1e-6, "{gain}");
+    }
+
+    #[test]
+    fn a_fixed_length_stays_where_there_is_room() {
+        let mut pace = Pace::new(DraftLength::Fixed(5));
+        for _ in 0..10 {
+            assert_eq!(pace.next(9), 5);
+            pace.note(5, 0, Duration::from_secs(1), Duration::from_secs(1));
+        }
+        assert_eq!(pace.next(3), 3);
+    }
+}

@@ -1,0 +1,281 @@
+//! What a draft promises, on any backend: the model's own text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use htc_formats::DType;
+use htc_formats::source::ModelFile;
+use htc_loader::dial::Setting;
+use htc_loader::generate::{GenerateError, Generator, Limits, Stop};
+use htc_loader::kv::KvType;
+use htc_loader::sampling::{Distribution, Sampler, SamplingOptions};
+use htc_loader::speculate::{DraftLength, SpeculateError, Speculator};
+use htc_loader::tokenizer::Tokenizer;
+use htc_loader::{Backend, Model, Session};
+use htc_tests::{Scratch, TinyModel};
+
+use super::Named;
+
+const CONTEXT: usize = 256;
+
+/// The same weights, stored in a type.
+fn tiny(dtype: DType) -> ModelFile {
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        ffn: 192,
+        dtype,
+        ..TinyModel::default()
+    };
+    ModelFile::open(scratch.file("model.gguf", tiny.bytes())).unwrap()
+}
+
+fn session<B: Backend>(file: &ModelFile, mut backend: B) -> Session<B> {
+    let model = Arc::new(Model::load(file.clone(), &mut backend).unwrap());
+    Session::with_kv_type(model, backend, CONTEXT, KvType::F16).unwrap()
+}
+
+fn sampler(temperature: f32, seed: u64) -> Sampler {
+    let mut options = SamplingOptions::default();
+    (options.temperature, options.top_k, options.seed) = (temperature, 3, seed);
+    Sampler::new(options).unwrap()
+}
+
+/// What drafts: the model itself, or other weights.
+#[derive(Clone, Copy, Debug)]
+enum Draft {
+    Own,
+    Other(DType),
+}
+
+/// The session that writes, and what drafts for it.
+fn pair<B: Backend>(
+    (own, other): (B, B),
+    draft: Draft,
+    length: DraftLength,
+    sampler: &Sampler,
+) -> (Session<B>, Speculator<B>) {
+    let own = session(&tiny(DType::F32), own);
+    let speculator = match draft {
+        Draft::Own => Speculator::own(Setting::FULL, length, sampler),
+        Draft::Other(dtype) => {
+            let other = session(&tiny(dtype), other);
+            Speculator::other(other, own.model(), length, sampler)
+        }
+    };
+    (own, speculator.unwrap())
+}
+
+fn limits(tokens: usize) -> Limits {
+    let mut limits = Limits::tokens(tokens);
+    limits.ignore_end = true;
+    limits
+}
+
+/// The tokens that are written.
+fn written<B: Backend>(generator: Generator<'_, B>) -> (Vec<u32>, Stop) {
+    let mut generator = generator;
+    let tokens = generator
+        .by_ref()
+        .map(|written| written.unwrap().token)
+        .collect();
+    (tokens, generator.finish().1.stop)
+}
+
+pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let prompt = [1, 40, 77, 130];
+    let each = || backends().into_iter().zip(backends());
+    let lengths = [1, 3, 16].map(DraftLength::Fixed);
+    for ((name, backend), (_, other)) in each() {
+        let mut plain = session(&tiny(DType::F32), backend);
+        let tokenizer = plain.model().tokenizer().unwrap();
+        let mut greedy = Sampler::greedy();
+        let generator =
+            Generator::new(&mut plain, &tokenizer, &mut greedy, &prompt, limits(60)).unwrap();
+        let expected = written(generator);
+        assert_eq!(expected.1, Stop::Limit);
+        let after = plain.step(&expected.0[59..]).unwrap().to_vec();
+        drop(other);
+        for length in lengths.into_iter().chain([DraftLength::Auto]) {
+            for draft in [
+                Draft::Own,
+                Draft::Other(DType::Q4_0),
+                Draft::Other(DType::Q8_0),
+            ] {
+                let what = format!("{name} {draft:?} {length:?}");
+                let of = |name: &str| {
+                    let all = backends();
+                    all.into_iter().find(|(other, _)| other == name).unwrap().1
+                };
+                let (mut own, mut speculator) =
+                    pair((of(&name), of(&name)), draft, length, &greedy);
+                let generator = Generator::with_draft(
+                    &mut own,
+                    &mut speculator,
+                    &tokenizer,
+                    &mut greedy,
+                    &prompt,
+                    limits(60),
+                );
+                assert_eq!(written(generator.unwrap()), expected, "{what}");
+                // What is held is what single steps left behind: not a bit may tell.
+                assert_eq!(own.position(), prompt.len() + 59, "{what}");
+                assert_eq!(own.step(&expected.0[59..]).unwrap(), after, "{what}");
+                let done = speculator.done();
+                match draft {
+                    Draft::Own => assert_eq!(done.accepted, done.drafted, "{what}"),
+                    Draft::Other(_) => assert!(done.accepted <= done.drafted, "{what}"),
+                }
+                assert_eq!(done.rounds + done.alone + done.accepted, 59, "{what}");
+                if let DraftLength::Fixed(_) = length {
+                    assert!(done.drafted > 0, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Two texts, one behind the other, of a session that stops within what was written ahead, and one that fills its
+/// context.
+pub fn a_draft_follows_where_its_session_goes<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let mut greedy = Sampler::greedy();
+    for ((name, one), (_, two)) in backends().into_iter().zip(backends()) {
+        let draft = Draft::Other(DType::Q8_0);
+        let length = DraftLength::Fixed(4);
+        let (mut own, mut speculator) = pair((one, two), draft, length, &greedy);
+        let tokenizer = own.model().tokenizer().unwrap();
+        let mut run = |prompt: &[u32], limits, take| {
+            let generator = Generator::with_draft(
+                &mut own,
+                &mut speculator,
+                &tokenizer,
+                &mut greedy,
+                prompt,
+                limits,
+            );
+            let mut generator = generator.unwrap();
+            let tokens = generator.by_ref().take(take);
+            let tokens: Vec<u32> = tokens.map(|w| w.unwrap().token).collect();
+            let stop = generator.finish().1.stop;
+            (tokens, stop, own.position())
+        };
+        let (first, stop, position) = run(&[1, 50, 60], limits(40), 6);
+        assert_eq!((stop, position), (Stop::Receiver, 3 + 5), "{name}");
+        // The last token of the first text was not read.
+        let next = [first[5], 90, 91];
+        let (second, _, position) = run(&next, limits(5), 99);
+        assert_eq!((second.len(), position), (5, 8 + 3 + 4), "{name}");
+        let (rest, stop, position) = run(&[second[4]], limits(1000), 1000);
+        assert_eq!((stop, position), (Stop::Context, CONTEXT), "{name}");
+        assert_eq!(rest.len(), CONTEXT - 15, "{name}");
+
+        let mut plain = session(&tiny(DType::F32), backends().swap_remove(0).1);
+        let mut plain_text = |prompt: &[u32], count| {
+            let new = Generator::new(&mut plain, &tokenizer, &mut greedy, prompt, limits(count));
+            written(new.unwrap()).0
+        };
+        assert_eq!(plain_text(&[1, 50, 60], 6)[..], first);
+    }
+}
+
+/// Three tokens, of which three may be drawn each time: how often each triple comes, against its probability.
+pub fn what_is_drawn_is_distributed_as_without_a_draft<B: Backend>(
+    backends: fn() -> Vec<Named<B>>,
+) {
+    const RUNS: u32 = 4000;
+    let prompt = [1, 40, 77];
+    let take = || backends().swap_remove(0).1;
+    let mut plain = session(&tiny(DType::F32), take());
+    let tokenizer = plain.model().tokenizer().unwrap();
+    let mut expected: BTreeMap<Vec<u32>, f64> = BTreeMap::from([(Vec::new(), 1.0)]);
+    let mut judge = sampler(1.0, 0);
+    for _ in 0..3 {
+        let mut longer = BTreeMap::new();
+        for (text, probability) in &expected {
+            plain.reset();
+            let logits = plain.step(&[&prompt, &text[..]].concat()).unwrap();
+            let mut next = Distribution::default();
+            judge.distribution(logits, &mut next).unwrap();
+            for &(token, p) in next.tokens() {
+                longer.insert([&text[..], &[token]].concat(), probability * p);
+            }
+        }
+        expected = longer;
+    }
+    assert_eq!(expected.len(), 27);
+    let mut counts: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+    let mut sampled = sampler(1.0, 5);
+    // A draft that is often wrong.
+    let other = session(&tiny(DType::Q4_0), take());
+    let draft = Speculator::other(other, plain.model(), DraftLength::Fixed(2), &sampled);
+    let mut speculator = draft.unwrap();
+    for run in 0..RUNS {
+        plain.reset();
+        speculator.reset();
+        let generator = Generator::with_draft(
+            &mut plain,
+            &mut speculator,
+            &tokenizer,
+            &mut sampled,
+            &prompt,
+            limits(3),
+        );
+        let (tokens, _) = written(generator.unwrap());
+        assert!(expected.contains_key(&tokens), "{run}: {tokens:?}");
+        *counts.entry(tokens).or_default() += 1;
+    }
+    let done = speculator.done();
+    assert!(
+        done.accepted > 0 && done.accepted < done.drafted,
+        "{done:?}"
+    );
+    let statistic: f64 = expected
+        .iter()
+        .map(|(text, p)| {
+            let (expected, found) = (p * f64::from(RUNS), counts.get(text).copied().unwrap_or(0));
+            (f64::from(found) - expected).powi(2) / expected
+        })
+        .sum();
+    // The quantile of 26 degrees of freedom that one in a million exceeds; the seeds are fixed.
+    assert!(statistic < 76.0, "{statistic}");
+}
+
+pub fn drafts_that_do_not_fit_are_refused<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let take = || backends().swap_remove(0).1;
+    let own = session(&tiny(DType::F32), take());
+    let greedy = Sampler::greedy();
+    for length in [0, 17] {
+        let refused = Speculator::<B>::own(Setting::FULL, DraftLength::Fixed(length), &greedy);
+        assert!(matches!(refused, Err(SpeculateError::Length(found)) if found == length));
+    }
+    let mut other = tiny(DType::F32);
+    if let Ok(vocabulary) = &mut other.vocabulary {
+        vocabulary.tokens[100] = "something else".to_owned();
+    }
+    let draft = session(&other, take());
+    let refused = Speculator::other(draft, own.model(), DraftLength::Auto, &greedy);
+    let error = refused.err().unwrap();
+    assert!(matches!(error, SpeculateError::Tokenizer { .. }), "{error}");
+    assert!(error.to_string().contains("token 100"), "{error}");
+    let mut read = session(&tiny(DType::F32), take());
+    read.step(&[1]).unwrap();
+    let refused = Speculator::other(read, own.model(), DraftLength::Auto, &greedy);
+    assert!(matches!(refused, Err(SpeculateError::Position { .. })));
+    // A session that went ahead of what drafts for it.
+    let mut own = own;
+    own.step(&[1]).unwrap();
+    let tokenizer: Tokenizer = own.model().tokenizer().unwrap();
+    let mut draft = Speculator::own(Setting::FULL, DraftLength::Auto, &greedy).unwrap();
+    let mut greedy = greedy;
+    let refused = Generator::with_draft(
+        &mut own,
+        &mut draft,
+        &tokenizer,
+        &mut greedy,
+        &[1],
+        limits(1),
+    );
+    assert!(matches!(
+        refused.err(),
+        Some(GenerateError::Speculate(SpeculateError::Position { .. }))
+    ));
+}
