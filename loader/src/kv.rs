@@ -52,6 +52,17 @@ impl From<&HyperParameters> for KvShape {
     }
 }
 
+impl KvShape {
+    /// Bytes of the keys and values of one position, in all layers.
+    pub fn position_bytes(self, kv_type: KvType) -> usize {
+        let number = match kv_type {
+            KvType::F16 => 2,
+            KvType::F32 => 4,
+        };
+        2 * self.layers * self.kv_heads * self.head_size * number
+    }
+}
+
 /// Keys and values of the positions read so far, wherever a backend has them.
 pub trait Kv: Send {
     /// Positions held.

@@ -92,6 +92,34 @@
 //! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
 //!   happens inside; [`Session::forward_from`] executes from a block to the end.
 //!
+//! # With a draft
+//!
+//! A cheaper model drafts tokens that the model reads in one pass: another one of the same vocabulary, or the model itself with
+//! less of its weights. What is written is the model's own ([`speculate`]).
+//!
+//! ```
+//! # use htc_loader::dial::Setting;
+//! # use htc_loader::generate::{Generator, Limits};
+//! # use htc_loader::speculate::{DraftLength, Speculator};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! # let model = std::sync::Arc::new(Model::open(path)?);
+//! # let small = model.clone();
+//! let tokenizer = model.tokenizer()?;
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let mut sampler = Sampler::greedy();
+//! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
+//! let mut draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?;
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! let (tokens, limits) = (&prompt, Limits::tokens(8));
+//! Generator::with_draft(&mut session, &mut draft, &tokenizer, &mut sampler, tokens, limits)?.run(|text| {
+//!     print!("{text}");
+//!     true
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
 //! # Where it executes
 //!
 //! A [`Backend`] owns activations, keys and values, and has the weights where it reads them. [`Cpu`]

@@ -17,6 +17,7 @@ mod export;
 mod goal;
 mod planning;
 mod reporting;
+mod run;
 mod storing;
 mod treatment;
 
@@ -27,6 +28,7 @@ pub use export::ExportArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
+pub use run::{Drafter, RunArgs};
 pub use storing::{CleanArgs, SharingArgs};
 pub use treatment::TreatmentArgs;
 
@@ -96,6 +98,8 @@ pub mod heading {
     pub const RUN_LENGTH: &str = "How much";
     /// How it chooses among the likely tokens.
     pub const RUN_TOKENS: &str = "Which tokens";
+    /// How a draft makes it faster.
+    pub const RUN_DRAFT: &str = "Drafts";
 }
 
 /// Arguments of `htc compile`.
@@ -236,80 +240,6 @@ pub struct EvalArgs {
     pub json: bool,
 }
 
-/// Arguments of `htc run`.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    /// Model to run (.gguf, folder or .htz)
-    pub model: PathBuf,
-    /// Text to continue; without it and --prompt-file, standard input is read
-    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
-    pub prompt: Option<String>,
-    /// File whose text is to be continued (UTF-8)
-    #[arg(long, value_name = "FILE", help_heading = heading::RUN_TEXT)]
-    pub prompt_file: Option<PathBuf>,
-    /// Take the text as a message of a conversation, which the model answers: it is written by the
-    /// model's chat template, and the model's end of turn ends the answer
-    #[arg(long, help_heading = heading::RUN_TEXT)]
-    pub chat: bool,
-    /// What the conversation begins with: how the model is to answer
-    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
-    pub system: Option<String>,
-    /// Tokens to write at most [default: until the model ends or its context is full]
-    #[arg(short = 'n', value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true)]
-    pub tokens: Option<usize>,
-    /// Go on after the model's end-of-sequence token
-    #[arg(long, help_heading = heading::RUN_LENGTH)]
-    pub ignore_eos: bool,
-    /// Temperature; 0 always takes the likeliest token
-    #[arg(
-        long,
-        value_name = "T",
-        help_heading = heading::RUN_TOKENS,
-        default_value_t = 0.8,
-        allow_negative_numbers = true,
-        value_parser = parse_temperature
-    )]
-    pub temp: f32,
-    /// Sample among the K likeliest tokens; 0 means all
-    #[arg(
-        long,
-        value_name = "K",
-        help_heading = heading::RUN_TOKENS,
-        default_value_t = 40,
-        allow_negative_numbers = true
-    )]
-    pub top_k: usize,
-    /// Sample among the likeliest tokens that together reach probability P
-    #[arg(
-        long,
-        value_name = "P",
-        help_heading = heading::RUN_TOKENS,
-        default_value_t = 0.95,
-        allow_negative_numbers = true,
-        value_parser = parse_top_p
-    )]
-    pub top_p: f32,
-    /// Seed; the same seed gives the same text
-    #[arg(
-        long,
-        value_name = "S",
-        help_heading = heading::RUN_TOKENS,
-        default_value_t = 0,
-        allow_negative_numbers = true
-    )]
-    pub seed: u64,
-    /// Touch at most this part of the weights' bytes for every token: without the last of the model's refinements
-    /// (compile --planes 2), then with less components of factors
-    #[arg(long, value_name = "F", help_heading = heading::WHERE, allow_negative_numbers = true, value_parser = parse_fraction)]
-    pub fraction: Option<Fraction>,
-    #[command(flatten, next_help_heading = heading::WHERE)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub kv: KvArgs,
-    #[command(flatten, next_help_heading = heading::WHERE)]
-    #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub threads: ThreadArgs,
-}
-
 fn parse_fraction(text: &str) -> Result<Fraction, String> {
     let number = text.parse::<f64>().ok();
     let fraction = number.and_then(|number| Fraction::new(number).ok());
@@ -430,20 +360,6 @@ fn parse_kv_type(text: &str) -> Result<KvType, String> {
     }
 }
 
-fn parse_temperature(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
-        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
-    }
-}
-
-fn parse_top_p(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
-        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,6 +391,7 @@ mod tests {
                     heading::RUN_TEXT,
                     heading::RUN_LENGTH,
                     heading::RUN_TOKENS,
+                    heading::RUN_DRAFT,
                     heading::WHERE,
                 ],
             ),

@@ -17,6 +17,7 @@ mod chat;
 mod coded;
 mod compile;
 mod default;
+mod draft;
 mod dry_run;
 mod eval;
 mod exempt;

@@ -22,13 +22,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use htc_formats::gguf::{Gguf, OpenError};
-use htc_formats::htz::{Htz, HtzError};
+use htc_formats::htz::{Digest, Htz, HtzError};
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
 use htc_loader::sampling::SamplingError;
+use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
 use htc_loader::{ExecError, LoadError, Model};
 use thiserror::Error;
@@ -101,6 +102,24 @@ pub enum Failure {
     Evaluate { path: PathBuf, error: EvaluateError },
     #[error("{}: {error}", path.display())]
     Generate { path: PathBuf, error: GenerateError },
+    #[error("{}: {error}", path.display())]
+    Speculate {
+        path: PathBuf,
+        error: SpeculateError,
+    },
+    #[error("{}: it was made from a model with the digest {expected}, and {} has {found}; give that model", draft.display(), verifier.display())]
+    OtherSource {
+        draft: PathBuf,
+        verifier: PathBuf,
+        expected: Digest,
+        found: Digest,
+    },
+    #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --speculate`", .0.display())]
+    NoSource(PathBuf),
+    #[error(
+        "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
+    )]
+    TwoDrafts,
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
@@ -220,6 +239,8 @@ impl Failure {
                 ),
             )
             | Failure::NoPrompt
+            | Failure::NoSource(_)
+            | Failure::TwoDrafts
             | Failure::Bench(BenchError::TooLong { .. })
             | Failure::Gate(GateError::Unmeasured { .. } | GateError::OtherRanks { .. })
             | Failure::NotGguf(_)

@@ -1,16 +1,21 @@
 //! `htc run`.
 
+mod draft;
+
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::Arc;
 
-use htc_loader::generate::{self, Limits, Stop, Summary};
-use htc_loader::kv::Kv;
+use htc_loader::generate::{GenerateError, Generator, Limits, Stop, Summary};
+use htc_loader::kv::{Kv, KvShape};
 use htc_loader::sampling::{Sampler, SamplingOptions};
+use htc_loader::speculate::{Speculated, Speculator};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
-use htc_loader::{Cpu, Session};
+use htc_loader::{Cpu, Model, Pool, Session};
+use serde::Serialize;
 
 use super::{
-    Failure, check_room, ignore_closed_pipe, in_use, open_model, setting_of, tokenizer_of,
+    Failure, check_room, ignore_closed_pipe, in_use, print_json, setting_of, tokenizer_of,
 };
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::RunArgs;
@@ -18,6 +23,7 @@ use crate::app::terminal::Output;
 use crate::system::memory::{self, Resident};
 use crate::system::show::bytes_for_people;
 use crate::system::text;
+use draft::{Draft, Models};
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let mut options = SamplingOptions::default();
@@ -26,14 +32,19 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     options.top_p = args.top_p;
     options.seed = args.seed;
     let mut sampler = Sampler::new(options)?;
-    let model = open_model(&args.model)?;
-    let tokenizer = tokenizer_of(&args.model, &model)?;
+    let Models {
+        path,
+        model,
+        fraction,
+        draft,
+    } = Models::open(args)?;
+    let tokenizer = tokenizer_of(&path, &model)?;
     let prompt = prompt(args)?;
     let tokens = match args.chat {
         false => tokenizer.encode(&prompt, AddSpecial::Prompt),
         true => conversation(args, &tokenizer, prompt)?,
     };
-    let cpu = Cpu::with_threads(args.threads.count())?;
+    let pool = Arc::new(Pool::new(args.threads.count())?);
     let full = model.hyper().context;
     let context = match args.tokens {
         Some(n) => tokens.len().saturating_add(n).min(full),
@@ -49,45 +60,48 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         None => tokens.len(),
     };
     let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
-    let needed = memory::of_session(model.hyper(), positions, threads, kv_type);
-    check_room(&args.model, needed)?;
+    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv_type);
+    let other = draft.as_ref().and_then(Draft::model).map_or(0, room);
+    check_room(&path, room(&model).saturating_add(other))?;
     let failed = |error| Failure::Generate {
-        path: args.model.clone(),
+        path: path.clone(),
         error,
     };
-    let setting = setting_of(&model, args.fraction).map_err(|error| failed(error.into()))?;
-    let used = args.fraction.map(|_| in_use(&model, setting));
-    let session = Session::with_kv_type(model, cpu, context, kv_type);
-    let mut session = session.map_err(|error| failed(error.into()))?;
+    let setting = setting_of(&model, fraction).map_err(|error| failed(error.into()))?;
+    let used = fraction.map(|_| in_use(&model, setting));
+    let session = |model: &Arc<Model>| {
+        let cpu = Cpu::new(&pool);
+        let session = Session::with_kv_type(Arc::clone(model), cpu, context, kv_type);
+        session.map_err(|error| failed(error.into()))
+    };
+    let mut speculator = match &draft {
+        None => None,
+        Some(draft) => Some(draft.speculator(&model, args.draft_length, &sampler, session)?),
+    };
+    let mut session = session(&model)?;
     session.set(setting);
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
-    let mut out = Output::new();
-    let mut broken = None;
-    let summary = generate::generate(
-        &mut session,
-        &tokenizer,
-        &mut sampler,
-        &tokens,
-        limits,
-        |text| match out.text(text) {
-            Ok(()) => true,
-            Err(error) => {
-                broken = Some(error);
-                false
-            }
-        },
-    )
-    .map_err(failed)?;
-    let ended = match broken {
-        Some(error) => Err(error),
-        None => out.text("\n"),
+    let generator = match &mut speculator {
+        None => Generator::new(&mut session, &tokenizer, &mut sampler, &tokens, limits),
+        Some(draft) => {
+            let sampler = &mut sampler;
+            Generator::with_draft(&mut session, draft, &tokenizer, sampler, &tokens, limits)
+        }
     };
-    ended.or_else(ignore_closed_pipe).map_err(Failure::Output)?;
+    let generator = generator.map_err(failed)?;
+    let (text, summary) = write(args, generator).map_err(|error| match error {
+        Ended::Generate(error) => failed(error),
+        Ended::Output(error) => Failure::Output(error),
+    })?;
     say!("{}", in_words(&summary));
     if let Some(used) = used {
         say!("{used}");
+    }
+    let speculated = speculator.as_ref().map(Speculator::done);
+    if let Some(done) = speculated {
+        say!("{}", draft_in_words(&done));
     }
     if summary.stop == Stop::Context && context < full && args.tokens.is_none() {
         say!(
@@ -95,8 +109,102 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
              text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
         );
     }
-    say!("{}", memory_in_words(session.kv().bytes() as u64));
+    let drafts = speculator.as_ref().and_then(Speculator::draft_session);
+    let kv = session.kv().bytes() + drafts.map_or(0, |draft| draft.kv().bytes());
+    say!("{}", memory_in_words(kv as u64));
+    if args.json {
+        let fraction = model.dial().fraction(setting);
+        let kv_bytes = KvShape::from(model.hyper()).position_bytes(kv_type);
+        let done = speculated.unwrap_or_default();
+        return print_json(&Record {
+            text,
+            prompt_tokens: summary.prompt_tokens,
+            tokens: summary.tokens,
+            tokens_per_second: summary.decode_speed(),
+            acceptance: done.acceptance(),
+            drafted: done.drafted,
+            accepted: done.accepted,
+            fraction_min: fraction,
+            fraction_max: fraction,
+            kv_bytes_per_token: kv_bytes,
+        });
+    }
     Ok(())
+}
+
+/// What a run was, for programs.
+#[derive(Serialize)]
+struct Record {
+    text: String,
+    prompt_tokens: usize,
+    tokens: usize,
+    /// After the first; `null` where fewer than two were written.
+    tokens_per_second: Option<f64>,
+    /// Part of the drafted tokens that was kept; `null` without a draft.
+    acceptance: Option<f64>,
+    drafted: u64,
+    accepted: u64,
+    /// Least and largest part of the weights' bytes that a token touched.
+    fraction_min: f64,
+    fraction_max: f64,
+    /// Keys and values of a position in all layers.
+    kv_bytes_per_token: usize,
+}
+
+/// Why writing ended before its end.
+enum Ended {
+    Generate(GenerateError),
+    Output(io::Error),
+}
+
+/// Writes the text, to standard output as it comes or, for JSON, into the result.
+fn write(args: &RunArgs, generator: Generator<'_>) -> Result<(String, Summary), Ended> {
+    let mut out = Output::new();
+    let (mut whole, mut broken) = (String::new(), None);
+    let summary = generator.run(|text| {
+        if args.json {
+            whole += text;
+            return true;
+        }
+        match out.text(text) {
+            Ok(()) => true,
+            Err(error) => {
+                broken = Some(error);
+                false
+            }
+        }
+    });
+    let summary = summary.map_err(Ended::Generate)?;
+    let ended = match broken {
+        Some(error) => Err(error),
+        None if args.json => Ok(()),
+        None => out.text("\n"),
+    };
+    ended.or_else(ignore_closed_pipe).map_err(Ended::Output)?;
+    Ok((whole, summary))
+}
+
+/// What drafting did.
+fn draft_in_words(done: &Speculated) -> String {
+    let acceptance = match done.acceptance() {
+        Some(part) => format!(
+            "{} of {} drafted tokens kept ({:.1} %) in {} passes",
+            done.accepted,
+            done.drafted,
+            100.0 * part,
+            done.rounds,
+        ),
+        None => "nothing was drafted".to_owned(),
+    };
+    let alone = match done.alone {
+        0 => String::new(),
+        alone => format!("; {alone} tokens without a draft, where it did not pay or had no room"),
+    };
+    format!(
+        "draft: {acceptance}, {:.0} ms drafting beside {:.0} ms of the model{alone}",
+        1e3 * done.draft.as_secs_f64(),
+        1e3 * done.verify.as_secs_f64(),
+    )
 }
 
 /// The tokens of the prompt as the model's chat template writes it. Only what the template itself

@@ -1,0 +1,146 @@
+//! Arguments of `htc run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::TypedValueParser as _;
+use htc_loader::dial::Fraction;
+use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
+
+use super::{KvArgs, ThreadArgs, heading, parse_fraction};
+
+/// What drafts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Drafter {
+    /// The model itself, on a part of its bytes.
+    Own(Fraction),
+    /// Another model.
+    Model(PathBuf),
+}
+
+/// Arguments of `htc run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Model to run (.gguf, folder or .htz)
+    pub model: PathBuf,
+    /// Text to continue; without it and --prompt-file, standard input is read
+    #[arg(short, long, value_name = "TEXT", help_heading = heading::RUN_TEXT, conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// File whose text is to be continued (UTF-8)
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_TEXT)]
+    pub prompt_file: Option<PathBuf>,
+    /// Take the text as a message of a conversation, which the model answers
+    ///
+    /// It is written by the model's chat template, and the model's end of turn ends the answer.
+    #[arg(long, help_heading = heading::RUN_TEXT)]
+    pub chat: bool,
+    /// What the conversation begins with: how the model is to answer
+    #[arg(long, value_name = "TEXT", help_heading = heading::RUN_TEXT, requires = "chat")]
+    pub system: Option<String>,
+    /// Tokens to write at most [default: until the model ends or its context is full]
+    #[arg(short = 'n', value_name = "N", help_heading = heading::RUN_LENGTH, allow_negative_numbers = true)]
+    pub tokens: Option<usize>,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long, help_heading = heading::RUN_LENGTH)]
+    pub ignore_eos: bool,
+    /// Temperature; 0 always takes the likeliest token
+    #[arg(
+        long,
+        value_name = "T",
+        help_heading = heading::RUN_TOKENS,
+        default_value_t = 0.8,
+        allow_negative_numbers = true,
+        value_parser = parse_temperature
+    )]
+    pub temp: f32,
+    /// Sample among the K likeliest tokens; 0 means all
+    #[arg(
+        long,
+        value_name = "K",
+        help_heading = heading::RUN_TOKENS,
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
+    pub top_k: usize,
+    /// Sample among the likeliest tokens that together reach probability P
+    #[arg(
+        long,
+        value_name = "P",
+        help_heading = heading::RUN_TOKENS,
+        default_value_t = 0.95,
+        allow_negative_numbers = true,
+        value_parser = parse_top_p
+    )]
+    pub top_p: f32,
+    /// Seed; the same seed gives the same text
+    #[arg(
+        long,
+        value_name = "S",
+        help_heading = heading::RUN_TOKENS,
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub seed: u64,
+    /// Let a cheaper model draft what this one reads in one pass: itself on this part of its weights' bytes, or another
+    /// model
+    ///
+    /// The other model has the same vocabulary. The text is the same as without, or of the same distribution where
+    /// tokens are drawn.
+    #[arg(long, value_name = "F|MODEL", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
+    pub speculate: Option<Drafter>,
+    /// Tokens of a draft, 1 to 16; auto: as many as pay by what was measured so far, or none
+    #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, default_value = "auto", allow_negative_numbers = true, value_parser = parse_draft_length)]
+    pub draft_length: DraftLength,
+    /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then; --speculate F
+    /// drafts with a part of the artifact
+    #[arg(long, value_name = "MODEL", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
+    pub verifier: Option<PathBuf>,
+    /// Touch at most this part of the weights' bytes for every token
+    ///
+    /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.
+    #[arg(long, value_name = "F", help_heading = heading::WHERE, allow_negative_numbers = true, value_parser = parse_fraction)]
+    pub fraction: Option<Fraction>,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub kv: KvArgs,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub threads: ThreadArgs,
+    /// Print the text and what was measured as JSON when all is written
+    #[arg(long, help_heading = heading::WHERE)]
+    pub json: bool,
+}
+
+/// What reads as a number is one.
+fn parse_drafter(text: OsString) -> Result<Drafter, String> {
+    match text.to_str() {
+        Some(number) if number.parse::<f64>().is_ok() => parse_fraction(number).map(Drafter::Own),
+        Some("") => Err("a draft is a fraction above 0 and at most 1, or a model".into()),
+        _ => Ok(Drafter::Model(text.into())),
+    }
+}
+
+fn parse_draft_length(text: &str) -> Result<DraftLength, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(DraftLength::Auto),
+        (_, Ok(length)) if (1..=LONGEST_DRAFT).contains(&length) => Ok(DraftLength::Fixed(length)),
+        _ => Err(format!(
+            "a draft has 1 to {LONGEST_DRAFT} tokens, or `auto`"
+        )),
+    }
+}
+
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(t) if t >= 0.0 && t.is_finite() => Ok(t),
+        _ => Err("a temperature is a finite number of at least 0; 0 is greedy".into()),
+    }
+}
+
+fn parse_top_p(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(p) if p > 0.0 && p <= 1.0 => Ok(p),
+        _ => Err("a probability is a number above 0 and at most 1; 1 keeps every token".into()),
+    }
+}

@@ -1,0 +1,135 @@
+//! Which model writes, and which one drafts for it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use htc_formats::htz::{Htz, MAGIC};
+use htc_loader::dial::{Fraction, Setting};
+use htc_loader::sampling::Sampler;
+use htc_loader::speculate::{DraftLength, Speculator};
+use htc_loader::{Model, Session};
+
+use super::super::{Failure, open_model, setting_of};
+use crate::app::cli::{Drafter, RunArgs};
+
+/// The models of a run.
+pub(super) struct Models {
+    /// What writes.
+    pub path: PathBuf,
+    pub model: Arc<Model>,
+    /// How much of it.
+    pub fraction: Option<Fraction>,
+    pub draft: Option<Draft>,
+}
+
+/// What drafts.
+pub(super) struct Draft {
+    path: PathBuf,
+    /// `None` where the model drafts for itself.
+    model: Option<Arc<Model>>,
+    /// How much of it.
+    setting: Setting,
+}
+
+impl Models {
+    pub fn open(args: &RunArgs) -> Result<Models, Failure> {
+        if let Some(verifier) = &args.verifier {
+            return Models::verified(args, verifier);
+        }
+        let model = open_model(&args.model)?;
+        let draft = match &args.speculate {
+            None => None,
+            Some(Drafter::Own(fraction)) => Some(Draft {
+                path: args.model.clone(),
+                setting: setting(&args.model, &model, Some(*fraction))?,
+                model: None,
+            }),
+            Some(Drafter::Model(path)) => Some(Draft {
+                path: path.clone(),
+                setting: Setting::FULL,
+                model: Some(open_model(path)?),
+            }),
+        };
+        Ok(Models {
+            path: args.model.clone(),
+            model,
+            fraction: args.fraction,
+            draft,
+        })
+    }
+
+    /// An artifact drafts for what it was made from.
+    fn verified(args: &RunArgs, verifier: &Path) -> Result<Models, Failure> {
+        let fraction = match &args.speculate {
+            None => None,
+            Some(Drafter::Own(fraction)) => Some(*fraction),
+            Some(Drafter::Model(_)) => return Err(Failure::TwoDrafts),
+        };
+        let draft = open_model(&args.model)?;
+        if !draft
+            .file()
+            .files
+            .iter()
+            .all(|file| file.starts_with(&MAGIC))
+        {
+            return Err(Failure::NoSource(args.model.clone()));
+        }
+        let expected = Htz::open(&args.model)?.manifest().provenance.source_sha256;
+        let model = open_model(verifier)?;
+        let found = model.file().digest();
+        if found != expected {
+            return Err(Failure::OtherSource {
+                draft: args.model.clone(),
+                verifier: verifier.to_owned(),
+                expected,
+                found,
+            });
+        }
+        Ok(Models {
+            path: verifier.to_owned(),
+            model,
+            fraction: args.fraction,
+            draft: Some(Draft {
+                path: args.model.clone(),
+                setting: setting(&args.model, &draft, fraction)?,
+                model: Some(draft),
+            }),
+        })
+    }
+}
+
+impl Draft {
+    /// The model that drafts, where it is another.
+    pub fn model(&self) -> Option<&Model> {
+        self.model.as_deref()
+    }
+
+    /// What drafts for sessions of `model`; `session` makes one.
+    pub fn speculator(
+        &self,
+        model: &Model,
+        length: DraftLength,
+        sampler: &Sampler,
+        session: impl Fn(&Arc<Model>) -> Result<Session, Failure>,
+    ) -> Result<Speculator, Failure> {
+        let speculator = match &self.model {
+            None => Speculator::own(self.setting, length, sampler),
+            Some(draft) => {
+                let mut draft = session(draft)?;
+                draft.set(self.setting);
+                Speculator::other(draft, model, length, sampler)
+            }
+        };
+        speculator.map_err(|error| Failure::Speculate {
+            path: self.path.clone(),
+            error,
+        })
+    }
+}
+
+fn setting(path: &Path, model: &Model, fraction: Option<Fraction>) -> Result<Setting, Failure> {
+    setting_of(model, fraction).map_err(|error| Failure::Generate {
+        path: path.to_owned(),
+        error: error.into(),
+    })
+}
