@@ -2,6 +2,7 @@
 
 mod form;
 mod hyper;
+mod kv;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +13,8 @@ pub use form::{Form, MatrixId, StoredForm, StoredTensor};
 pub use hyper::{
     Activation, Forward, HyperError, HyperParameters, LongRope, RopePairs, SlidingWindow,
 };
+use kv::BLOCK_KV;
+pub use kv::KvSide;
 
 /// One of the seven linear maps of a transformer block, `y = W x` with `W` of shape `[out, in]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -207,28 +210,6 @@ impl Part {
     }
 }
 
-/// What a KV cache keeps of a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum KvSide {
-    /// Keys, after the rotary embedding.
-    Key,
-    /// Values.
-    Value,
-}
-
-impl KvSide {
-    /// Both, in the order of an artifact.
-    pub const ALL: [KvSide; 2] = [KvSide::Key, KvSide::Value];
-
-    /// The first word of roles, and what people call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KvSide::Key => "key",
-            KvSide::Value => "value",
-        }
-    }
-}
-
 /// What a tensor does in the model. Written as text in the manifest, for example
 /// `layers.3.q.weight`, `layers.3.qkv.basis` or `token_embedding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -338,26 +319,6 @@ const BLOCK_VECTORS: [(&str, BlockRole); 6] = [
     }),
     ("ffn_norm", |layer| Role::FfnNorm { layer }),
     ("post_ffn_norm", |layer| Role::PostFfnNorm { layer }),
-];
-
-/// What a block's KV cache may be projected on, by the names used in roles.
-const BLOCK_KV: [(&str, BlockRole); 4] = [
-    ("key_basis", |layer| Role::KvBasis {
-        layer,
-        side: KvSide::Key,
-    }),
-    ("key_energies", |layer| Role::KvEnergies {
-        layer,
-        side: KvSide::Key,
-    }),
-    ("value_basis", |layer| Role::KvBasis {
-        layer,
-        side: KvSide::Value,
-    }),
-    ("value_energies", |layer| Role::KvEnergies {
-        layer,
-        side: KvSide::Value,
-    }),
 ];
 
 /// The tensors outside of blocks, by the names used in roles.
