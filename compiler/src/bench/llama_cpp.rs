@@ -51,7 +51,7 @@ pub enum LlamaCppError {
         error: std::io::Error,
     },
     /// It is another program.
-    #[error("{}: its --help knows no -p, -n and -o, which {PROGRAM}'s does; give that program", .0.display())]
+    #[error("{}: its help knows no -p, -n and -o, which {PROGRAM}'s does; give that program", .0.display())]
     Other(PathBuf),
     /// It failed.
     #[error("{}: ended with {status}: {said}; try it by itself: {command}", path.display())]
