@@ -9,6 +9,7 @@ pub mod escape;
 pub mod folder;
 pub mod gguf;
 pub mod htz;
+pub mod learnt;
 pub mod limits;
 pub mod map;
 pub mod model;

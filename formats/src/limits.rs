@@ -76,3 +76,6 @@ pub const MAX_CONFIG_FILE_BYTES: u64 = 1 << 22;
 
 /// Positions of a context.
 pub const MAX_CONTEXT: usize = 1 << 30;
+
+/// Bytes of a file of what a draft learnt: 2 GiB, four times the bases in float32 of 32 layers of rank 1024 and width 4096.
+pub const MAX_LEARNT_BYTES: u64 = 1 << 31;

@@ -128,6 +128,7 @@
 //! against. `Session` and `Model` without a parameter are those of the processor;
 //! [`Model::load`] opens a model for another backend.
 
+pub mod adapt;
 pub mod backend;
 pub mod dial;
 pub mod error;

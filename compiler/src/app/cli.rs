@@ -28,7 +28,7 @@ pub use export::ExportArgs;
 pub use goal::GoalArgs;
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
-pub use run::{Drafter, RunArgs};
+pub use run::{AdaptArg, Drafter, RunArgs};
 pub use storing::{CleanArgs, SharingArgs};
 pub use treatment::TreatmentArgs;
 

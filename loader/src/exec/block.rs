@@ -4,7 +4,7 @@ use htc_formats::model::{HyperParameters, Site, Slot};
 
 use super::project::{Output, project};
 use super::tap::{Look, Point, Tap};
-use super::{Buffers, Session};
+use super::{AdaptedLayer, Buffers, Session};
 use crate::backend::{Backend, HeadShape};
 use crate::dial::Setting;
 use crate::error::ExecError;
@@ -18,6 +18,8 @@ struct Block<'a, B: Backend> {
     /// Rows of the batch.
     n: usize,
     setting: Setting,
+    /// What stands for the basis of Q, K and V and what is behind it.
+    adapted: Option<&'a AdaptedLayer<B>>,
     look: Look<'a>,
 }
 
@@ -36,6 +38,7 @@ impl<B: Backend> Session<B> {
             layer: &self.model.layers[index],
             n,
             setting: self.setting,
+            adapted: self.adapted.as_deref().and_then(|a| a.layer(index)),
             look: Look {
                 tap,
                 layer: index,
@@ -70,17 +73,21 @@ impl<B: Backend> Block<'_, B> {
             .rms_norm(n, &b.x, norm, epsilon, &mut b.normed)?;
         let site = Point::Input(Site::Attention);
         self.look.at(self.backend, site, hyper.width, &b.normed)?;
-        let outputs = [
-            (&layer.q, &mut b.q),
-            (&layer.k, &mut b.k),
-            (&layer.v, &mut b.v),
-        ];
+        // What was adapted is as wide as it is to be.
+        let (basis, [q, k, v], setting) = match self.adapted {
+            Some(of) => (Some(&of.basis), of.qkv.each_ref(), Setting::FULL),
+            None => {
+                let qkv = [&layer.q, &layer.k, &layer.v];
+                (layer.qkv_basis.as_ref(), qkv, self.setting)
+            }
+        };
+        let outputs = [(q, &mut b.q), (k, &mut b.k), (v, &mut b.v)];
         project(
             self.backend,
             n,
             &b.normed,
-            layer.qkv_basis.as_ref(),
-            self.setting,
+            basis,
+            setting,
             outputs.map(|(linear, y)| Output { linear, y }),
             &mut b.extra,
         )?;

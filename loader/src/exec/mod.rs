@@ -1,6 +1,7 @@
 //! The forward pass: one for prefill (many positions at once) and decode (one position), on any
 //! [`Backend`].
 
+mod adapted;
 mod block;
 mod project;
 mod tap;
@@ -18,6 +19,7 @@ use crate::kv::{Kv, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
 
+pub(crate) use adapted::{Adapted, AdaptedLayer, Correction};
 pub use tap::{Point, Tap};
 
 /// Positions that one call of [`Session::forward`] takes at most.
@@ -44,6 +46,8 @@ pub struct Session<B: Backend = Cpu> {
     /// Positions that were announced.
     context: usize,
     setting: Setting,
+    /// What a draft uses in the place of parts of the model.
+    adapted: Option<Box<Adapted<B>>>,
     buffers: Buffers<B>,
     /// Where numbers of a device are copied to.
     room: Vec<f32>,
@@ -109,6 +113,7 @@ impl<B: Backend> Session<B> {
             held: 0..0,
             context,
             setting: Setting::FULL,
+            adapted: None,
             buffers: Buffers::new(),
             room: Vec::new(),
             rows: 0,
@@ -367,6 +372,7 @@ impl<B: Backend> Session<B> {
             self.block_of_batch(layer, n, tap)?;
         }
         self.norm(n)?;
+        self.correct(n)?;
         self.kv.advance(n);
         self.held = first..self.model.layers.len();
         self.rows = n;

@@ -3,6 +3,7 @@
 use super::{Session, Tap};
 use crate::backend::Backend;
 use crate::error::ExecError;
+use crate::linear::{Linear, Placed};
 
 impl<B: Backend> Session<B> {
     /// Reads `tokens` (few, at most [`Session::batch`]) after what was read before, in one pass and with the bits that
@@ -24,5 +25,88 @@ impl<B: Backend> Session<B> {
         let numbers = rows * self.model.hyper().vocabulary;
         self.backend
             .read(&self.buffers.logits, numbers, &mut self.room)
+    }
+
+    /// Rows of the head, `[tokens, width]`: what the logits of these tokens are products with. A head in factors is
+    /// multiplied out for these rows.
+    pub(crate) fn head_vectors(
+        &mut self,
+        tokens: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let model = std::sync::Arc::clone(&self.model);
+        out.clear();
+        match model.head() {
+            Linear::Dense(w) | Linear::SharedBasis { projected: w } => self.rows_of(w, tokens, out),
+            Linear::LowRank { a, b } => self.rows_behind(a, b, tokens, out),
+            Linear::Residual { base, a, b } => {
+                self.rows_of(base, tokens, out)?;
+                let mut lacking = Vec::new();
+                self.rows_behind(a, b, tokens, &mut lacking)?;
+                add(out, &lacking);
+                Ok(())
+            }
+            Linear::Refined {
+                base,
+                refinement,
+                place,
+            } => {
+                self.rows_of(base, tokens, out)?;
+                if self.setting.has(*place) {
+                    let mut lacking = Vec::new();
+                    self.rows_of(refinement, tokens, &mut lacking)?;
+                    add(out, &lacking);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Rows of a matrix as numbers.
+    fn rows_of(
+        &mut self,
+        w: &Placed<B::Weight>,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let (backend, buffer) = (&mut self.backend, &mut self.buffers.extra);
+        let numbers = rows.len() * w.cols;
+        backend.resize(buffer, numbers)?;
+        backend.embed(&w.weight, rows, None, buffer)?;
+        out.extend_from_slice(backend.read(buffer, numbers, &mut self.room)?);
+        Ok(())
+    }
+
+    /// Rows of `B A` as numbers, at the rank in use.
+    fn rows_behind(
+        &mut self,
+        a: &Placed<B::Weight>,
+        b: &Placed<B::Weight>,
+        rows: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecError> {
+        let rank = self.setting.rank.of(a.rows);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        self.rows_of(b, rows, &mut second)?;
+        let all: Vec<u32> = (0..rank as u32).collect();
+        self.rows_of(a, &all, &mut first)?;
+        out.resize(rows.len() * a.cols, 0.0);
+        for (out, weights) in out
+            .chunks_exact_mut(a.cols)
+            .zip(second.chunks_exact(b.cols))
+        {
+            for (component, &weight) in first.chunks_exact(a.cols).zip(weights) {
+                for (out, &number) in out.iter_mut().zip(component) {
+                    *out += weight * number;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
     }
 }

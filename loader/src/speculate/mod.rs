@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use htc_formats::vocab::Vocabulary;
 use thiserror::Error;
 
+use crate::adapt::{AdaptError, Adaptation, Seen};
 use crate::backend::{Backend, Cpu};
 use crate::dial::Setting;
 use crate::error::ExecError;
-use crate::exec::Session;
+use crate::exec::{Adapted, Session};
 use crate::generate::GenerateError;
 use crate::sampling::{Distribution, Judged, Sampler};
 
@@ -59,6 +60,9 @@ pub enum SpeculateError {
         /// Positions of the session.
         found: usize,
     },
+    /// The draft cannot learn.
+    #[error(transparent)]
+    Adapt(#[from] AdaptError),
 }
 
 /// Where two vocabularies differ first; `None` where a token means the same in both.
@@ -118,7 +122,11 @@ impl Speculated {
 /// What drafts.
 enum Drafter<B: Backend> {
     /// The model itself.
-    Own(Setting),
+    Own {
+        setting: Setting,
+        /// What the draft uses in the place of parts of it.
+        adapted: Option<Box<Adapted<B>>>,
+    },
     /// Another model.
     Other(Box<Session<B>>),
 }
@@ -134,6 +142,7 @@ pub struct Speculator<B: Backend = Cpu> {
     drafted: Vec<u32>,
     drafts: Vec<Distribution>,
     own: Distribution,
+    adaptation: Option<Box<Adaptation>>,
     done: Speculated,
 }
 
@@ -149,7 +158,8 @@ impl<B: Backend> Speculator<B> {
         length: DraftLength,
         sampler: &Sampler,
     ) -> Result<Self, SpeculateError> {
-        Speculator::new(Drafter::Own(setting), length, sampler)
+        let adapted = None;
+        Speculator::new(Drafter::Own { setting, adapted }, length, sampler)
     }
 
     /// Another model drafts: its session, which has read nothing, for one of `model`.
@@ -197,8 +207,20 @@ impl<B: Backend> Speculator<B> {
             drafted: Vec::new(),
             drafts: Vec::new(),
             own: Distribution::default(),
+            adaptation: None,
             done: Speculated::default(),
         })
+    }
+
+    /// Lets the draft learn from what was not kept.
+    pub fn with_adaptation(mut self, adaptation: Adaptation) -> Self {
+        self.adaptation = Some(Box::new(adaptation));
+        self
+    }
+
+    /// What the draft learns with.
+    pub fn adaptation(&self) -> Option<&Adaptation> {
+        self.adaptation.as_deref()
     }
 
     /// What was done so far.
@@ -209,7 +231,7 @@ impl<B: Backend> Speculator<B> {
     /// The session of another model that drafts.
     pub fn draft_session(&self) -> Option<&Session<B>> {
         match &self.drafter {
-            Drafter::Own(_) => None,
+            Drafter::Own { .. } => None,
             Drafter::Other(draft) => Some(draft),
         }
     }
@@ -270,13 +292,21 @@ impl<B: Backend> Speculator<B> {
         let room = session.limit().saturating_sub(start + 1);
         let most = most.saturating_sub(1).min(room).min(session.batch() - 1);
         let length = self.pace.next(most.min(self.draft_room()));
+        let mut seen = match length {
+            0 => None,
+            _ => self.adaptation.as_deref().map(Adaptation::look),
+        };
+        self.refresh(session, length)?;
         let begun = Instant::now();
-        self.draft(session, unread, length)?;
+        self.draft(session, unread, length, &mut seen)?;
         let draft = begun.elapsed();
         let begun = Instant::now();
         let mut row = vec![unread];
         row.extend_from_slice(&self.drafted);
-        let logits = session.verify(&row, &mut ())?;
+        let logits = match &mut seen {
+            Some(seen) => session.verify(&row, seen.verifier())?,
+            None => session.verify(&row, &mut ())?,
+        };
         let width = logits.len() / row.len();
         let (mut accepted, mut next) = (0, None);
         for (logits, draft) in logits.chunks_exact(width).zip(&self.drafts[..length]) {
@@ -295,6 +325,10 @@ impl<B: Backend> Speculator<B> {
             Some(token) => token,
             None => sampler.sample(last)?,
         };
+        let mut seen = seen.filter(|_| accepted < length);
+        if let Some(seen) = &mut seen {
+            seen.rejected(last);
+        }
         let verify = begun.elapsed();
         session.truncate(start + 1 + accepted)?;
         self.read.push(unread);
@@ -304,13 +338,16 @@ impl<B: Backend> Speculator<B> {
         out.extend(&self.drafted[..accepted]);
         out.push_back(next);
         self.note(length, accepted, draft, verify);
-        Ok(())
+        match seen {
+            Some(seen) => self.learn(session, seen, accepted),
+            None => Ok(()),
+        }
     }
 
     /// Tokens that the draft has room for.
     fn draft_room(&self) -> usize {
         match &self.drafter {
-            Drafter::Own(_) => usize::MAX,
+            Drafter::Own { .. } => usize::MAX,
             Drafter::Other(draft) => draft.limit().saturating_sub(self.read.len() + 1),
         }
     }
@@ -321,6 +358,7 @@ impl<B: Backend> Speculator<B> {
         session: &mut Session<B>,
         unread: u32,
         length: usize,
+        seen: &mut Option<Seen>,
     ) -> Result<(), GenerateError> {
         self.drafted.clear();
         if self.drafts.len() < length {
@@ -331,9 +369,10 @@ impl<B: Backend> Speculator<B> {
         }
         let start = session.position();
         let (own, mut behind) = match &mut self.drafter {
-            Drafter::Own(setting) => {
+            Drafter::Own { setting, adapted } => {
                 let before = session.setting();
                 session.set(*setting);
+                session.adapt(adapted.take());
                 (Some(before), vec![unread])
             }
             Drafter::Other(draft) => {
@@ -343,12 +382,12 @@ impl<B: Backend> Speculator<B> {
             }
         };
         let drafting = match &mut self.drafter {
-            Drafter::Own(_) => &mut *session,
+            Drafter::Own { .. } => &mut *session,
             Drafter::Other(draft) => draft,
         };
         let mut outcome = Ok(());
         for draft in &mut self.drafts[..length] {
-            let step = step(drafting, &mut self.sampler, &behind, draft);
+            let step = step(drafting, &mut self.sampler, &behind, draft, seen);
             match step {
                 Ok(token) => {
                     self.drafted.push(token);
@@ -360,7 +399,8 @@ impl<B: Backend> Speculator<B> {
                 }
             }
         }
-        if let Some(before) = own {
+        if let (Some(before), Drafter::Own { adapted, .. }) = (own, &mut self.drafter) {
+            *adapted = session.adapt(None);
             session.set(before);
             session.truncate(start)?;
         }
@@ -380,6 +420,48 @@ impl<B: Backend> Speculator<B> {
         done.accepted += accepted as u64;
         done.verify += verify;
     }
+
+    /// Learns from a drafted token that was not kept, between steps.
+    fn learn(
+        &mut self,
+        session: &mut Session<B>,
+        seen: Seen,
+        rejected: usize,
+    ) -> Result<(), GenerateError> {
+        let Some(adaptation) = self.adaptation.as_deref_mut() else {
+            return Ok(());
+        };
+        let learnt = match &mut self.drafter {
+            Drafter::Own { setting, .. } => {
+                let before = session.setting();
+                session.set(*setting);
+                let learnt = adaptation.learn(session, seen, rejected);
+                session.set(before);
+                learnt
+            }
+            Drafter::Other(draft) => adaptation.learn(draft, seen, rejected),
+        };
+        Ok(learnt.map_err(SpeculateError::from)?)
+    }
+
+    /// Takes up what was learnt, before a draft of so many tokens.
+    fn refresh(&mut self, session: &mut Session<B>, length: usize) -> Result<(), GenerateError> {
+        let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
+            return Ok(());
+        };
+        let drafting = match &mut self.drafter {
+            Drafter::Own { .. } => &mut *session,
+            Drafter::Other(draft) => draft,
+        };
+        let Some(new) = adaptation.refresh(drafting).map_err(SpeculateError::from)? else {
+            return Ok(());
+        };
+        match &mut self.drafter {
+            Drafter::Own { adapted, .. } => *adapted = Some(new),
+            Drafter::Other(draft) => drop(draft.adapt(Some(new))),
+        }
+        Ok(())
+    }
 }
 
 /// One token behind `tokens`, with what it was drawn from.
@@ -388,7 +470,17 @@ fn step<B: Backend>(
     sampler: &mut Sampler,
     tokens: &[u32],
     from: &mut Distribution,
+    seen: &mut Option<Seen>,
 ) -> Result<u32, GenerateError> {
-    sampler.distribution(session.step(tokens)?, from)?;
+    if let Some(seen) = seen {
+        let width = session.model().hyper().width;
+        for batch in tokens.chunks(session.batch()) {
+            session.forward_with(batch, seen.draft())?;
+        }
+        seen.end_step(session, width)?;
+        sampler.distribution(session.last_logits()?, from)?;
+    } else {
+        sampler.distribution(session.step(tokens)?, from)?;
+    }
     Ok(sampler.draw_from(from))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use htc_formats::DType;
 use htc_formats::source::ModelFile;
+use htc_loader::adapt::{AdaptOptions, Adaptation};
 use htc_loader::dial::Setting;
 use htc_loader::generate::{GenerateError, Generator, Limits, Stop};
 use htc_loader::kv::KvType;
@@ -108,6 +109,13 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
                 };
                 let (mut own, mut speculator) =
                     pair((of(&name), of(&name)), draft, length, &greedy);
+                if let Draft::Other(DType::Q4_0) = draft {
+                    // One that learns, from every token that is not kept.
+                    let mut options = AdaptOptions::gradient();
+                    options.gate = 1;
+                    let learning = Adaptation::gradient(&tiny(DType::Q4_0), options);
+                    speculator = speculator.with_adaptation(learning.unwrap());
+                }
                 let generator = Generator::with_draft(
                     &mut own,
                     &mut speculator,

@@ -1,5 +1,6 @@
 //! `htc run --speculate` and `--verifier`: the model's own text, whoever drafts it.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use htc_formats::DType;
@@ -42,6 +43,50 @@ fn a_draft_changes_nothing_of_a_greedy_text() {
         let outcome = outcome.run().ok();
         assert_eq!(outcome.stdout, of_artifact);
         assert!(outcome.stderr.contains("draft: "), "{}", outcome.stderr);
+    }
+}
+
+/// Both ways to learn, on a draft in shared bases, with a state that goes on and is bound to its models.
+#[test]
+fn a_draft_that_learns_changes_nothing_of_the_text() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch, "model.gguf", DType::F32);
+    // Of rank 4, so that it is often wrong.
+    let grc = ["--method", "grc", "--rank", "4", "--factor-type", "f16"];
+    let (artifact, _) = compile(&scratch, &model, "grc.htz", &grc);
+    let (other, _) = compile(&scratch, &model, "gp.htz", &["--rank", "16"]);
+    let expected = run(&model).run().ok().stdout;
+    for kind in ["oja", "gradient"] {
+        let state = scratch.path(kind);
+        let learning = |draft: &Path| {
+            let run = run(draft).arg("--verifier").arg(&model);
+            run.args(["--draft-length", "3", "--adapt", kind])
+        };
+        let outcome = learning(&artifact).run().ok();
+        assert_eq!(outcome.stdout, expected, "{kind}");
+        let learnt = outcome.stderr.lines().find(|l| l.starts_with("learnt: "));
+        let updates = learnt.and_then(|line| line.split(" in ").nth(1)).unwrap();
+        let updates: u32 = updates.split(' ').next().unwrap().parse().unwrap();
+        assert!(updates > 0, "{}", outcome.stderr);
+        let with_state = || learning(&artifact).arg("--adapt-state").arg(&state);
+        for _ in 0..2 {
+            assert_eq!(with_state().run().ok().stdout, expected, "{kind}");
+        }
+        let kept = fs::read(&state).unwrap();
+        let foreign = learning(&other).arg("--adapt-state").arg(&state);
+        let says = if kind == "oja" {
+            "no basis"
+        } else {
+            "another draft"
+        };
+        foreign.run().refused(1, &[says]);
+        fs::write(&state, &kept[..kept.len() / 2]).unwrap();
+        with_state().run().refused(1, &["damaged"]);
+        fs::write(&state, "somebody's notes").unwrap();
+        with_state()
+            .run()
+            .refused(1, &["not a file of what a draft learnt"]);
+        assert_eq!(fs::read_to_string(&state).unwrap(), "somebody's notes");
     }
 }
 
@@ -96,6 +141,12 @@ fn what_cannot_draft_is_refused_in_one_line() {
         2,
         "not an artifact",
     );
+    refused(run(&model).args(["--adapt", "oja"]), 2, "--speculate");
+    let learning = ["--speculate", "1", "--adapt", "oja"];
+    refused(run(&model).args(learning), 1, "--method grc");
+    refused(run(&model).args(["--adapt", "much"]), 2, "--adapt");
+    let state = ["--speculate", "1", "--adapt-state", "x"];
+    refused(run(&model).args(state), 2, "--adapt oja");
     let both = run(&artifact).arg("--verifier").arg(&model);
     refused(both.arg("--speculate").arg(&other), 2, "--verifier");
 }

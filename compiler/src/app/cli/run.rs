@@ -10,6 +10,17 @@ use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
 
 use super::{KvArgs, ThreadArgs, heading, parse_fraction};
 
+/// How a draft learns from what was not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AdaptArg {
+    /// not at all
+    Off,
+    /// its bases turn towards what they failed to capture (a draft in shared bases: compile --method grc)
+    Oja,
+    /// what its head reads is corrected by gradient descent on the divergence from the model
+    Gradient,
+}
+
 /// What drafts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Drafter {
@@ -96,6 +107,12 @@ pub struct RunArgs {
     /// drafts with a part of the artifact
     #[arg(long, value_name = "MODEL", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
     pub verifier: Option<PathBuf>,
+    /// Let the draft learn from tokens that were not kept; the text stays the model's own
+    #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
+    pub adapt: AdaptArg,
+    /// File of what the draft learnt: it goes on from there, and writes it when the text ends
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
+    pub adapt_state: Option<PathBuf>,
     /// Touch at most this part of the weights' bytes for every token
     ///
     /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.

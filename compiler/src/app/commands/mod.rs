@@ -23,9 +23,11 @@ use std::sync::Arc;
 
 use htc_formats::gguf::{Gguf, OpenError};
 use htc_formats::htz::{Digest, Htz, HtzError};
+use htc_formats::learnt::LearntError;
 use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
+use htc_loader::adapt::AdaptError;
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
 use htc_loader::sampling::SamplingError;
@@ -120,6 +122,14 @@ pub enum Failure {
         "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
     )]
     TwoDrafts,
+    #[error("--adapt lets a draft learn, and there is none; give --speculate or --verifier")]
+    NoDraft,
+    #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
+    NothingLearnt,
+    #[error("{}: {error}", path.display())]
+    Adapt { path: PathBuf, error: AdaptError },
+    #[error(transparent)]
+    Learnt(#[from] LearntError),
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
@@ -241,6 +251,8 @@ impl Failure {
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::TwoDrafts
+            | Failure::NoDraft
+            | Failure::NothingLearnt
             | Failure::Bench(BenchError::TooLong { .. })
             | Failure::Gate(GateError::Unmeasured { .. } | GateError::OtherRanks { .. })
             | Failure::NotGguf(_)

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
+use htc_loader::adapt::{Adaptation, Learnt};
 use htc_loader::generate::{GenerateError, Generator, Limits, Stop, Summary};
 use htc_loader::kv::{Kv, KvShape};
 use htc_loader::sampling::{Sampler, SamplingOptions};
@@ -32,53 +33,36 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     options.top_p = args.top_p;
     options.seed = args.seed;
     let mut sampler = Sampler::new(options)?;
-    let Models {
-        path,
-        model,
-        fraction,
-        draft,
-    } = Models::open(args)?;
-    let tokenizer = tokenizer_of(&path, &model)?;
+    let models = Models::open(args)?;
+    let pool = Arc::new(Pool::new(args.threads.count())?);
+    let (adaptation, state) = draft::adaptation(args, &models, &pool)?.unzip();
+    let (path, model) = (&models.path, &models.model);
+    let tokenizer = tokenizer_of(path, model)?;
     let prompt = prompt(args)?;
     let tokens = match args.chat {
         false => tokenizer.encode(&prompt, AddSpecial::Prompt),
         true => conversation(args, &tokenizer, prompt)?,
     };
-    let pool = Arc::new(Pool::new(args.threads.count())?);
-    let full = model.hyper().context;
-    let context = match args.tokens {
-        Some(n) => tokens.len().saturating_add(n).min(full),
-        // What a model with LongRoPE computes must not hang on how long the text might become.
-        None => match model.hyper().forward.long_rope {
-            Some(long) if tokens.len() < long.original_context => long.original_context.min(full),
-            _ => full,
-        },
-    };
-    let positions = match args.tokens {
-        Some(_) => context,
-        // How long it becomes is not known: what is known to be there.
-        None => tokens.len(),
-    };
-    let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
-    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv_type);
-    let other = draft.as_ref().and_then(Draft::model).map_or(0, room);
-    check_room(&path, room(&model).saturating_add(other))?;
+    let context = context_of(args, model, tokens.len());
+    check_memory(args, &models, tokens.len(), context)?;
     let failed = |error| Failure::Generate {
         path: path.clone(),
         error,
     };
-    let setting = setting_of(&model, fraction).map_err(|error| failed(error.into()))?;
-    let used = fraction.map(|_| in_use(&model, setting));
+    let setting = setting_of(model, models.fraction).map_err(|error| failed(error.into()))?;
     let session = |model: &Arc<Model>| {
         let cpu = Cpu::new(&pool);
-        let session = Session::with_kv_type(Arc::clone(model), cpu, context, kv_type);
+        let session = Session::with_kv_type(Arc::clone(model), cpu, context, args.kv.kv_type);
         session.map_err(|error| failed(error.into()))
     };
-    let mut speculator = match &draft {
+    let mut speculator = match &models.draft {
         None => None,
-        Some(draft) => Some(draft.speculator(&model, args.draft_length, &sampler, session)?),
+        Some(draft) => Some(draft.speculator(model, args.draft_length, &sampler, session)?),
     };
-    let mut session = session(&model)?;
+    if let Some(adaptation) = adaptation {
+        speculator = speculator.map(|draft| draft.with_adaptation(adaptation));
+    }
+    let mut session = session(model)?;
     session.set(setting);
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
@@ -95,41 +79,107 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         Ended::Generate(error) => failed(error),
         Ended::Output(error) => Failure::Output(error),
     })?;
-    say!("{}", in_words(&summary));
-    if let Some(used) = used {
-        say!("{used}");
+    let run = Run {
+        summary,
+        session: &session,
+        speculator: speculator.as_ref(),
+    };
+    run.tell(args, models.fraction.is_some());
+    if let (Some(adaptation), Some(state)) = (run.adaptation(), state.flatten()) {
+        state.save(adaptation)?;
     }
-    let speculated = speculator.as_ref().map(Speculator::done);
-    if let Some(done) = speculated {
-        say!("{}", draft_in_words(&done));
+    match args.json {
+        true => print_json(&run.record(args, text)),
+        false => Ok(()),
     }
-    if summary.stop == Stop::Context && context < full && args.tokens.is_none() {
-        say!(
-            "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
-             text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
-        );
+}
+
+/// Positions of the sequence at most.
+fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
+    let full = model.hyper().context;
+    match args.tokens {
+        Some(n) => read.saturating_add(n).min(full),
+        // What a model with LongRoPE computes must not hang on how long the text might become.
+        None => match model.hyper().forward.long_rope {
+            Some(long) if read < long.original_context => long.original_context.min(full),
+            _ => full,
+        },
     }
-    let drafts = speculator.as_ref().and_then(Speculator::draft_session);
-    let kv = session.kv().bytes() + drafts.map_or(0, |draft| draft.kv().bytes());
-    say!("{}", memory_in_words(kv as u64));
-    if args.json {
-        let fraction = model.dial().fraction(setting);
-        let kv_bytes = KvShape::from(model.hyper()).position_bytes(kv_type);
-        let done = speculated.unwrap_or_default();
-        return print_json(&Record {
+}
+
+fn check_memory(
+    args: &RunArgs,
+    models: &Models,
+    read: usize,
+    context: usize,
+) -> Result<(), Failure> {
+    let positions = match args.tokens {
+        Some(_) => context,
+        // How long it becomes is not known: what is known to be there.
+        None => read,
+    };
+    let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
+    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv_type);
+    let draft = models.draft.as_ref().and_then(Draft::model).map_or(0, room);
+    check_room(&models.path, room(&models.model).saturating_add(draft))
+}
+
+/// A run that has ended.
+struct Run<'a> {
+    summary: Summary,
+    session: &'a Session,
+    speculator: Option<&'a Speculator>,
+}
+
+impl Run<'_> {
+    /// What the draft learnt with.
+    fn adaptation(&self) -> Option<&Adaptation> {
+        self.speculator.and_then(Speculator::adaptation)
+    }
+
+    /// Says for people what was done.
+    fn tell(&self, args: &RunArgs, in_part: bool) {
+        say!("{}", in_words(&self.summary));
+        let model = self.session.model();
+        if in_part {
+            say!("{}", in_use(model, self.session.setting()));
+        }
+        if let Some(speculator) = self.speculator {
+            say!("{}", draft_in_words(&speculator.done()));
+        }
+        if let Some(adaptation) = self.adaptation() {
+            say!("{}", learnt_in_words(&adaptation.learnt()));
+        }
+        let (context, full) = (self.session.limit(), model.hyper().context);
+        if self.summary.stop == Stop::Context && context < full && args.tokens.is_none() {
+            say!(
+                "the first {context} positions are full, up to which the model's LongRoPE rotates as a short \
+                 text; -n N asks for more, up to {full} with the prompt, which rotates otherwise from the beginning"
+            );
+        }
+        let drafting = self.speculator.and_then(Speculator::draft_session);
+        let kv = self.session.kv().bytes() + drafting.map_or(0, |draft| draft.kv().bytes());
+        say!("{}", memory_in_words(kv as u64));
+    }
+
+    /// The same for programs.
+    fn record(&self, args: &RunArgs, text: String) -> Record {
+        let model = self.session.model();
+        let fraction = model.dial().fraction(self.session.setting());
+        let done = self.speculator.map(Speculator::done).unwrap_or_default();
+        Record {
             text,
-            prompt_tokens: summary.prompt_tokens,
-            tokens: summary.tokens,
-            tokens_per_second: summary.decode_speed(),
+            prompt_tokens: self.summary.prompt_tokens,
+            tokens: self.summary.tokens,
+            tokens_per_second: self.summary.decode_speed(),
             acceptance: done.acceptance(),
             drafted: done.drafted,
             accepted: done.accepted,
             fraction_min: fraction,
             fraction_max: fraction,
-            kv_bytes_per_token: kv_bytes,
-        });
+            kv_bytes_per_token: KvShape::from(model.hyper()).position_bytes(args.kv.kv_type),
+        }
     }
-    Ok(())
 }
 
 /// What a run was, for programs.
@@ -265,6 +315,29 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
             Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
         }
     }
+}
+
+/// What a draft learnt.
+fn learnt_in_words(learnt: &Learnt) -> String {
+    let residual = match learnt.residual {
+        Some([now, first]) => format!(
+            ", its bases miss {:.2} % of what differs, as they were {:.2} %",
+            100.0 * now,
+            100.0 * first
+        ),
+        None => String::new(),
+    };
+    let dropped = match learnt.dropped {
+        0 => String::new(),
+        dropped => format!(" ({dropped} dropped, as too many waited)"),
+    };
+    format!(
+        "learnt: from {} tokens not kept{dropped} in {} updates, {:.4} from where it began{residual}; {:.0} ms",
+        learnt.rejections,
+        learnt.updates,
+        learnt.distance,
+        1e3 * learnt.time.as_secs_f64(),
+    )
 }
 
 /// What was in memory, and how much of it the system may take back.

@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use htc_formats::htz::{Htz, MAGIC};
+use htc_formats::htz::{Digest, Htz, MAGIC};
+use htc_formats::learnt::Learnt;
+use htc_formats::source::ModelFile;
+use htc_loader::adapt::{AdaptOptions, Adaptation};
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
-use htc_loader::{Model, Session};
+use htc_loader::{Model, Pool, Session};
 
 use super::super::{Failure, open_model, setting_of};
-use crate::app::cli::{Drafter, RunArgs};
+use crate::app::cli::{AdaptArg, Drafter, RunArgs};
 
 /// The models of a run.
 pub(super) struct Models {
@@ -125,6 +128,57 @@ impl Draft {
             error,
         })
     }
+}
+
+/// What a draft learnt, and where that is kept.
+pub(super) struct State {
+    path: PathBuf,
+    digests: [Digest; 2],
+}
+
+impl State {
+    /// Writes what was learnt.
+    pub fn save(&self, adaptation: &Adaptation) -> Result<(), Failure> {
+        let [draft, model] = self.digests;
+        Ok(adaptation.state(draft, model).write(&self.path)?)
+    }
+}
+
+/// How the draft of a run learns, from where it was; and where what it learns is to go.
+pub(super) fn adaptation(
+    args: &RunArgs,
+    models: &Models,
+    pool: &Arc<Pool>,
+) -> Result<Option<(Adaptation, Option<State>)>, Failure> {
+    let Some(draft) = &models.draft else {
+        return match args.adapt {
+            AdaptArg::Off if args.adapt_state.is_none() => Ok(None),
+            _ => Err(Failure::NoDraft),
+        };
+    };
+    let file = draft.model.as_ref().unwrap_or(&models.model).file();
+    let of_model = models.model.file();
+    let adaptation = match args.adapt {
+        AdaptArg::Off if args.adapt_state.is_some() => return Err(Failure::NothingLearnt),
+        AdaptArg::Off => return Ok(None),
+        AdaptArg::Oja => Adaptation::oja(file, draft.setting, of_model, AdaptOptions::oja(), pool),
+        AdaptArg::Gradient => Adaptation::gradient(file, AdaptOptions::gradient()),
+    };
+    let failed = |path: &Path, error| Failure::Adapt {
+        path: path.to_owned(),
+        error,
+    };
+    let mut adaptation = adaptation.map_err(|error| failed(&draft.path, error))?;
+    let Some(path) = &args.adapt_state else {
+        return Ok(Some((adaptation, None)));
+    };
+    let digests = [file, of_model].map(ModelFile::digest);
+    if let Some(learnt) = Learnt::read(path)? {
+        let restored = adaptation.restore(&learnt, digests[0], digests[1]);
+        restored.map_err(|error| failed(path, error))?;
+    }
+    let path = path.clone();
+    Ok(Some((adaptation, Some(State { path, digests }))))
 }
 
 fn setting(path: &Path, model: &Model, fraction: Option<Fraction>) -> Result<Setting, Failure> {

@@ -1,0 +1,366 @@
+//! What a draft learnt, as a file beside an artifact: bases or a correction, bound to the two models that it was learnt
+//! between.
+//!
+//! Little-endian: the magic, a version (u16), the kind (u16), the digests of the draft and of the model (32 bytes
+//! each), samples (u64) and the number of matrices (u32); of each its layer, rows and columns (u32 each) and its numbers
+//! (f32) row by row; and at the end the SHA-256 digest of everything before.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::folder::Folder;
+use crate::htz::Digest;
+use crate::limits::{MAX_LAYERS, MAX_LEARNT_BYTES, MAX_WIDTH};
+use crate::open;
+use crate::wire::{Cursor, WireError};
+
+/// What such a file begins with.
+pub const MAGIC: [u8; 8] = *b"HTCLEARN";
+
+const VERSION: u16 = 1;
+
+/// Bytes of the digest at the end.
+const DIGEST: usize = 32;
+
+/// What learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bases of Q, K and V.
+    Bases,
+    /// A correction of what the head reads, `A` and `B`.
+    Correction,
+}
+
+/// A matrix that was learnt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Whose basis it is; of a correction 0 for `A` and 1 for `B`.
+    pub layer: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub cols: u32,
+    /// `[rows, cols]`.
+    pub numbers: Vec<f32>,
+}
+
+/// What was learnt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learnt {
+    /// What it is.
+    pub kind: Kind,
+    /// [`ModelFile::digest`](crate::source::ModelFile::digest) of the draft.
+    pub draft: Digest,
+    /// That of the model that was drafted for.
+    pub model: Digest,
+    /// Samples that it was learnt from.
+    pub samples: u64,
+    /// What was learnt.
+    pub parts: Vec<Part>,
+}
+
+/// Why such a file is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LearntError {
+    /// It cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It is something else.
+    #[error("{}: not a file of what a draft learnt; give another, or remove it to begin anew", .0.display())]
+    Magic(PathBuf),
+    /// It is of another version.
+    #[error("{}: version {found} of what a draft learnt, expected {VERSION}; remove it to begin anew", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+    },
+    /// It is longer than any.
+    #[error("{}: {found} bytes, expected at most {MAX_LEARNT_BYTES}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        found: u64,
+    },
+    /// Its bytes are not those that were written.
+    #[error("{}: the file is damaged: {what}; remove it to begin anew", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// In which way.
+        what: String,
+    },
+}
+
+impl Learnt {
+    /// The bytes of the file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(VERSION.to_le_bytes());
+        let kind: u16 = match self.kind {
+            Kind::Bases => 1,
+            Kind::Correction => 2,
+        };
+        out.extend(kind.to_le_bytes());
+        out.extend(self.draft.0);
+        out.extend(self.model.0);
+        out.extend(self.samples.to_le_bytes());
+        out.extend((self.parts.len() as u32).to_le_bytes());
+        for part in &self.parts {
+            for number in [part.layer, part.rows, part.cols] {
+                out.extend(number.to_le_bytes());
+            }
+            out.extend(part.numbers.iter().flat_map(|x| x.to_le_bytes()));
+        }
+        let digest = Digest::of(&out);
+        out.extend(digest.0);
+        out
+    }
+
+    /// What the bytes of a file say; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`LearntError`]; matrices whose numbers are not finite are damage, too.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Learnt, LearntError> {
+        let path = || path.to_owned();
+        let damaged = |what: &str| LearntError::Damaged {
+            path: path(),
+            what: what.to_owned(),
+        };
+        let cut = |error: WireError| damaged(&error.to_string());
+        if !bytes.starts_with(&MAGIC) {
+            return Err(LearntError::Magic(path()));
+        }
+        let mut cursor = Cursor::new(&bytes[MAGIC.len()..]);
+        let found = cursor.u16().map_err(cut)?;
+        if found != VERSION {
+            let path = path();
+            return Err(LearntError::Version { path, found });
+        }
+        let Some((whole, digest)) = bytes.split_at_checked(bytes.len().saturating_sub(DIGEST))
+        else {
+            return Err(damaged("it ends too early"));
+        };
+        if Digest::of(whole).0 != *digest {
+            return Err(damaged("its digest is another"));
+        }
+        let mut cursor = Cursor::new(&whole[MAGIC.len() + size_of::<u16>()..]);
+        let kind = match cursor.u16().map_err(cut)? {
+            1 => Kind::Bases,
+            2 => Kind::Correction,
+            other => return Err(damaged(&format!("it is of kind {other}"))),
+        };
+        let draft = Digest(cursor.array().map_err(cut)?);
+        let model = Digest(cursor.array().map_err(cut)?);
+        let samples = cursor.u64().map_err(cut)?;
+        let count = cursor.u32().map_err(cut)?;
+        if count as usize > MAX_LAYERS.max(2) {
+            return Err(damaged("it has more matrices than a model has layers"));
+        }
+        let mut parts = Vec::new();
+        for _ in 0..count {
+            let [layer, rows, cols] = [cursor.u32(), cursor.u32(), cursor.u32()];
+            let (layer, rows, cols) = (layer.map_err(cut)?, rows.map_err(cut)?, cols.map_err(cut)?);
+            if rows as usize > MAX_WIDTH || cols as usize > MAX_WIDTH {
+                return Err(damaged("a matrix is wider than any model"));
+            }
+            let numbers = u64::from(rows) * u64::from(cols) * 4;
+            let (numbers, _) = cursor.bytes(numbers).map_err(cut)?.as_chunks::<4>();
+            let numbers: Vec<f32> = numbers.iter().map(|x| f32::from_le_bytes(*x)).collect();
+            if !numbers.iter().all(|x| x.is_finite()) {
+                return Err(damaged("a number is not finite"));
+            }
+            parts.push(Part {
+                layer,
+                rows,
+                cols,
+                numbers,
+            });
+        }
+        if cursor.remaining() > 0 {
+            return Err(damaged("something follows its last matrix"));
+        }
+        Ok(Learnt {
+            kind,
+            draft,
+            model,
+            samples,
+            parts,
+        })
+    }
+
+    /// Reads a file; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`LearntError`].
+    pub fn read(path: &Path) -> Result<Option<Learnt>, LearntError> {
+        let io = |error: io::Error| LearntError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let file = match open::regular(path).map_err(|error| error.into_io()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(io)?,
+        };
+        let found = file.metadata().map_err(io)?.len();
+        if found > MAX_LEARNT_BYTES {
+            let path = path.to_owned();
+            return Err(LearntError::TooLarge { path, found });
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_LEARNT_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(io)?;
+        Learnt::parse(path, &bytes).map(Some)
+    }
+
+    /// Writes a file, whole or not at all; one of what a draft learnt is replaced, anything else is left as it is.
+    ///
+    /// # Errors
+    /// [`LearntError`].
+    pub fn write(&self, path: &Path) -> Result<(), LearntError> {
+        let io = |error: io::Error| LearntError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        if let Ok(mut file) = open::regular(path) {
+            let mut magic = [0; MAGIC.len()];
+            if file.read_exact(&mut magic).is_err() || magic != MAGIC {
+                return Err(LearntError::Magic(path.to_owned()));
+            }
+        }
+        let (folder, name) = Folder::of(path).map_err(io)?;
+        let temporary = folder.temporary(0o666).map_err(io)?;
+        let mut file = temporary.file().map_err(io)?;
+        file.write_all(&self.to_bytes()).map_err(io)?;
+        file.sync_all().map_err(io)?;
+        temporary.persist(&name, true).map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn learnt() -> Learnt {
+        let part = |layer, numbers: &[f32]| Part {
+            layer,
+            rows: 2,
+            cols: 3,
+            numbers: numbers.to_vec(),
+        };
+        Learnt {
+            kind: Kind::Bases,
+            draft: Digest::of(b"draft"),
+            model: Digest::of(b"model"),
+            samples: 77,
+            parts: vec![
+                part(0, &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]),
+                part(4, &[0.0, 0.0, -1.0, 0.5, 0.5, 0.0]),
+            ],
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Learnt, LearntError> {
+        Learnt::parse(Path::new("x"), bytes)
+    }
+
+    /// With the digest that the bytes before should have.
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let digest = Digest::of(&bytes);
+        bytes.extend(digest.0);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        assert!(Learnt::read(&path).unwrap().is_none());
+        for samples in [1, 2] {
+            let of = Learnt {
+                samples,
+                ..learnt()
+            };
+            of.write(&path).unwrap();
+            assert_eq!(Learnt::read(&path).unwrap(), Some(of));
+        }
+        // Nothing else was left behind.
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn somebody_elses_file_is_neither_read_nor_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        for text in ["", "notes", "notes that are longer than any magic"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(matches!(Learnt::read(&path), Err(LearntError::Magic(_))));
+            assert!(matches!(learnt().write(&path), Err(LearntError::Magic(_))));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn no_cut_and_no_flipped_bit_goes_unnoticed() {
+        let bytes = learnt().to_bytes();
+        for length in 0..bytes.len() {
+            assert!(parse(&bytes[..length]).is_err(), "{length}");
+        }
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1;
+            assert!(parse(&bytes).is_err(), "{at}");
+        }
+    }
+
+    /// Bytes whose digest is right and that say nonsense.
+    #[test]
+    fn nonsense_under_a_right_digest_is_damage() {
+        let whole = learnt().to_bytes();
+        let whole = &whole[..whole.len() - DIGEST];
+        let count = MAGIC.len() + 4 + 64 + 8;
+        for (at, number, says) in [
+            (10, 9_u32, "kind"),
+            (count, u32::MAX, "more matrices"),
+            (count, 3, "bytes are needed"),
+            (count, 1, "follows"),
+            (count + 8, u32::MAX, "wider"),
+            (count + 8, MAX_WIDTH as u32, "bytes are needed"),
+            (count + 16, f32::NAN.to_bits(), "finite"),
+        ] {
+            let mut bytes = whole.to_vec();
+            bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            let error = parse(&sealed(bytes)).unwrap_err();
+            assert!(matches!(error, LearntError::Damaged { .. }), "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let mut bytes = whole.to_vec();
+        bytes[8] = 2;
+        let error = parse(&sealed(bytes)).unwrap_err();
+        assert!(matches!(error, LearntError::Version { found: 2, .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_error_or_what_they_say(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut all = MAGIC.to_vec();
+            all.extend([1, 0]);
+            all.extend(bytes);
+            let all = sealed(all);
+            if let Ok(found) = parse(&all) {
+                prop_assert_eq!(found.to_bytes(), all);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Matrices of a model as numbers, whatever form they are stored in.
+
+use htc_formats::model::{Form, InputGroup, MatrixId, Part, Role, Slot};
+use htc_formats::source::ModelFile;
+
+use crate::error::LoadError;
+use crate::tensor::Tensor;
+
+/// A slot's `W [out, in]`, all of it.
+///
+/// # Errors
+/// [`LoadError`] where a part is missing or does not decode.
+pub(super) fn slot(file: &ModelFile, layer: usize, slot: Slot) -> Result<Vec<f32>, LoadError> {
+    let matrix = MatrixId::Slot { layer, slot };
+    let of = |part: Part| -> Result<Vec<f32>, LoadError> {
+        let missing = LoadError::Missing(matrix.weight());
+        numbers(file, matrix.role(part).ok_or(missing)?)
+    };
+    let has = |part: Part| {
+        let role = matrix.role(part);
+        role.is_some_and(|role| file.tensor(role).is_some())
+    };
+    let (rows, cols) = matrix.shape(&file.hyper);
+    let form = Form::of(has).ok_or(LoadError::Missing(matrix.weight()))?;
+    Ok(match form {
+        Form::Dense => {
+            let mut w = of(Part::Weight)?;
+            let refinement = Role::Refinement { matrix };
+            if file.tensor(refinement).is_some() {
+                add(&mut w, &numbers(file, refinement)?);
+            }
+            w
+        }
+        Form::LowRank => product(&of(Part::B)?, &of(Part::A)?, [rows, cols]),
+        Form::Residual => {
+            let mut w = of(Part::Weight)?;
+            let lacking = product(&of(Part::ResidualB)?, &of(Part::ResidualA)?, [rows, cols]);
+            add(&mut w, &lacking);
+            w
+        }
+        Form::SharedBasis => {
+            let group = slot.group().unwrap_or(InputGroup::Qkv);
+            let basis = numbers(file, Role::Basis { layer, group })?;
+            product(&of(Part::Projected)?, &basis, [rows, cols])
+        }
+    })
+}
+
+/// The numbers of a tensor.
+pub(super) fn numbers(file: &ModelFile, role: Role) -> Result<Vec<f32>, LoadError> {
+    let tensor = file.tensor(role).ok_or(LoadError::Missing(role))?;
+    Tensor::new(file, tensor).to_f32()
+}
+
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
+}
+
+/// `B A` for `B [rows, rank]` and `A [rank, cols]`.
+fn product(b: &[f32], a: &[f32], [rows, cols]: [usize; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; rows * cols];
+    let rank = b.len() / rows.max(1);
+    for (out, b) in out
+        .chunks_exact_mut(cols.max(1))
+        .zip(b.chunks_exact(rank.max(1)))
+    {
+        for (&weight, row) in b.iter().zip(a.chunks_exact(cols.max(1))) {
+            for (out, &number) in out.iter_mut().zip(row) {
+                *out += weight * number;
+            }
+        }
+    }
+    out
+}

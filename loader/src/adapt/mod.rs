@@ -1,0 +1,650 @@
+//! A draft that learns from the tokens that were not kept.
+//!
+//! Where the model wants another token than its draft, the two differed somewhere; between steps the draft takes
+//! up a part of that difference. Two ways:
+//!
+//! * [`Adaptation::oja`]: the bases of Q, K and V of a draft in shared bases turn towards the difference of what both
+//!   read there, by Oja's rule (Online Basis of the geodesic-projection papers); what is behind a basis is projected anew
+//!   from the model's own weights when the draft is next used.
+//! * [`Adaptation::gradient`]: what the draft's head reads gets a low-rank correction, by gradient descent on the
+//!   divergence of the draft from the model at these tokens. It serves any draft.
+//!
+//! Neither touches the model, so that what is written stays its own. A draft whose sequence goes on keeps the keys
+//! and values that it computed before.
+
+mod dense;
+mod gradient;
+mod oja;
+mod seen;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use htc_formats::DType;
+use htc_formats::block;
+use htc_formats::htz::{Digest, Htz};
+use htc_formats::learnt;
+use htc_formats::model::{InputGroup, Part, Role, Slot};
+use htc_formats::source::{Container, ModelFile};
+use htc_kernels::cpu::{Cpu, Scratch};
+use htc_kernels::{Matrix, Pool};
+use thiserror::Error;
+
+use crate::backend::Backend;
+use crate::dial::Setting;
+use crate::error::{ExecError, LoadError};
+use crate::exec::{Adapted, AdaptedLayer, Correction, Session};
+use crate::linear::Linear;
+use crate::tensor::Tensor;
+
+use gradient::LowRank;
+use oja::Basis;
+pub(crate) use seen::Seen;
+
+/// Why a draft cannot learn.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdaptError {
+    /// No layer of the draft has a basis.
+    #[error(
+        "the draft has no basis of Q, K and V to adapt; make one with `htc compile --method grc`, or adapt by gradient"
+    )]
+    NoBasis,
+    /// Two models of which one is no compression of the other.
+    #[error(
+        "the draft has {found} {what}, expected {expected} as the model has: its basis can follow only what it was \
+         made from"
+    )]
+    Shape {
+        /// What differs.
+        what: &'static str,
+        /// The model's number.
+        expected: usize,
+        /// The draft's.
+        found: usize,
+    },
+    /// Channels of the residual stream do not mean the same.
+    #[error(
+        "the draft stores its channels in another order than the model; compile it with `--order off`"
+    )]
+    Order,
+    /// A number of an option that makes no sense.
+    #[error("{what} is {found}, expected {expected}")]
+    Option {
+        /// Which.
+        what: &'static str,
+        /// What is allowed.
+        expected: &'static str,
+        /// What was given.
+        found: f64,
+    },
+    /// What was learnt elsewhere.
+    #[error(
+        "what was learnt is of another {what}: expected {expected}, found {found}; give the file of this pair"
+    )]
+    Foreign {
+        /// What differs.
+        what: &'static str,
+        /// What it is here.
+        expected: String,
+        /// What it is there.
+        found: String,
+    },
+    /// Weights do not decode.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The forward pass failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+}
+
+/// When and how far a draft learns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct AdaptOptions {
+    /// Tokens not kept that wait for an update at most; the oldest is dropped and counted.
+    pub queue: usize,
+    /// Tokens not kept before an update.
+    pub gate: usize,
+    /// `η₀`: of Oja's rule for the first sample; by gradient the part of the divergence that a step takes away.
+    pub rate: f64,
+    /// `a` of `η_t = η₀ / t^a`. At .5 the squares of the rates do not sum to a finite number, so that the basis never
+    /// comes to rest; above it, up to 1, it does.
+    pub exponent: f64,
+    /// Rank of the correction by gradient.
+    pub rank: usize,
+}
+
+impl AdaptOptions {
+    /// As the papers say: `η_t = 0.01 / √t`, a queue of 256, updates of 4.
+    pub fn oja() -> Self {
+        AdaptOptions {
+            queue: 256,
+            gate: 4,
+            rate: 0.01,
+            exponent: 0.5,
+            rank: 0,
+        }
+    }
+
+    /// Steps of a constant rate on a correction of rank 16.
+    pub fn gradient() -> Self {
+        AdaptOptions {
+            rate: 0.1,
+            exponent: 0.0,
+            rank: 16,
+            ..AdaptOptions::oja()
+        }
+    }
+
+    fn check(&self) -> Result<(), AdaptError> {
+        let refuse = |what, expected, found| {
+            Err(AdaptError::Option {
+                what,
+                expected,
+                found,
+            })
+        };
+        if self.queue == 0 || self.gate == 0 || self.gate > self.queue {
+            let found = self.gate as f64;
+            return refuse("the gate", "1 to as many as the queue holds", found);
+        }
+        if !(self.rate > 0.0 && self.rate <= 1.0) {
+            return refuse("the rate", "a number above 0 and at most 1", self.rate);
+        }
+        if !(0.0..=1.0).contains(&self.exponent) {
+            return refuse("the exponent of the rate", "0 to 1", self.exponent);
+        }
+        Ok(())
+    }
+}
+
+/// What was learnt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Learnt {
+    /// Tokens not kept.
+    pub rejections: u64,
+    /// Of these, those dropped because the queue was full.
+    pub dropped: u64,
+    /// Updates, each of several of them.
+    pub updates: u64,
+    /// `‖P_t − P_0‖_F`, the mean over layers; with a correction by gradient `‖B A‖_F`.
+    pub distance: f64,
+    /// The part of the energy of differences that bases do not hold, as they are and as they began: means over all samples,
+    /// each taken before it was learnt from. Nothing by gradient.
+    pub residual: Option<[f64; 2]>,
+    /// Time that it took.
+    pub time: Duration,
+}
+
+/// What a token that was not kept says.
+enum Rejection {
+    /// Differences of the layers' inputs, `[layers, width]`.
+    Inputs(Vec<f32>),
+    /// What the head read; the divergence and its derivatives by logits.
+    Head(Vec<f32>, f64, Vec<(u32, f64)>),
+}
+
+/// How a draft learns.
+pub struct Adaptation {
+    options: AdaptOptions,
+    width: usize,
+    kind: Kind,
+    queue: VecDeque<Rejection>,
+    /// Of all that is learnt, counted up by every update; and the version that the draft uses.
+    version: u64,
+    used: u64,
+    learnt: Learnt,
+    residual: ([f64; 2], u64),
+}
+
+enum Kind {
+    Oja(Box<Bases>),
+    Gradient {
+        correction: LowRank,
+        softcap: Option<f32>,
+    },
+}
+
+/// The bases of a draft.
+struct Bases {
+    /// Layers that have one, ascending.
+    layers: Vec<usize>,
+    bases: Vec<Basis>,
+    /// How the draft stores them, and what is behind them.
+    dtypes: Vec<[DType; 4]>,
+    /// Whose weights are projected.
+    model: ModelFile,
+    cpu: Cpu,
+}
+
+impl Adaptation {
+    /// The bases of Q, K and V of a draft, at the rank that `setting` uses, follow what they fail to capture.
+    ///
+    /// `model` is what is drafted for: its weights are read again for every update, on the threads of `pool`.
+    ///
+    /// # Errors
+    /// [`AdaptError`].
+    pub fn oja(
+        draft: &ModelFile,
+        setting: Setting,
+        model: &ModelFile,
+        options: AdaptOptions,
+        pool: &Arc<Pool>,
+    ) -> Result<Self, AdaptError> {
+        options.check()?;
+        let hyper = &draft.hyper;
+        for (what, expected, found) in [
+            ("layers", model.hyper.layers, hyper.layers),
+            (
+                "numbers in its residual stream",
+                model.hyper.width,
+                hyper.width,
+            ),
+            ("heads", model.hyper.heads, hyper.heads),
+            ("kv heads", model.hyper.kv_heads, hyper.kv_heads),
+            ("numbers in a head", model.hyper.head_size, hyper.head_size),
+        ] {
+            if expected != found {
+                return Err(AdaptError::Shape {
+                    what,
+                    expected,
+                    found,
+                });
+            }
+        }
+        if order_of(draft) != order_of(model) {
+            return Err(AdaptError::Order);
+        }
+        let (mut layers, mut bases, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());
+        for layer in 0..hyper.layers {
+            let Some(stored) = shared_basis(draft, layer) else {
+                continue;
+            };
+            let group = InputGroup::Qkv;
+            let mut rows = dense::numbers(draft, Role::Basis { layer, group })?;
+            let rank = setting.rank.of(rows.len() / hyper.width.max(1));
+            rows.truncate(rank * hyper.width);
+            layers.push(layer);
+            bases.push(Basis::of(hyper.width, rows).0);
+            dtypes.push(stored);
+        }
+        if layers.is_empty() {
+            return Err(AdaptError::NoBasis);
+        }
+        let bases = Bases {
+            layers,
+            bases,
+            dtypes,
+            model: model.clone(),
+            cpu: Cpu::new(Arc::clone(pool)),
+        };
+        Ok(Adaptation::new(
+            hyper.width,
+            options,
+            Kind::Oja(Box::new(bases)),
+        ))
+    }
+
+    /// What the head of a draft reads gets a correction.
+    ///
+    /// # Errors
+    /// [`AdaptError::Option`].
+    pub fn gradient(draft: &ModelFile, options: AdaptOptions) -> Result<Self, AdaptError> {
+        options.check()?;
+        let width = draft.hyper.width;
+        if !(1..=width).contains(&options.rank) {
+            return Err(AdaptError::Option {
+                what: "the rank of the correction",
+                expected: "1 to the width of the residual stream",
+                found: options.rank as f64,
+            });
+        }
+        let kind = Kind::Gradient {
+            correction: LowRank::new(width, options.rank),
+            softcap: draft.hyper.forward.logit_softcap,
+        };
+        Ok(Adaptation::new(width, options, kind))
+    }
+
+    fn new(width: usize, options: AdaptOptions, kind: Kind) -> Self {
+        Adaptation {
+            options,
+            width,
+            kind,
+            queue: VecDeque::new(),
+            version: 0,
+            used: 0,
+            learnt: Learnt::default(),
+            residual: ([0.0; 2], 0),
+        }
+    }
+
+    /// What was learnt so far.
+    pub fn learnt(&self) -> Learnt {
+        let mut learnt = self.learnt;
+        learnt.distance = match &self.kind {
+            Kind::Oja(bases) => {
+                let all = bases.bases.iter().map(Basis::distance);
+                all.sum::<f64>() / bases.bases.len() as f64
+            }
+            Kind::Gradient { correction, .. } => correction.size(),
+        };
+        let (sums, samples) = self.residual;
+        learnt.residual = (samples > 0).then(|| sums.map(|sum| sum / samples as f64));
+        learnt
+    }
+
+    /// What was learnt, for a file that names both models.
+    pub fn state(&self, draft: Digest, model: Digest) -> learnt::Learnt {
+        let part = |layer: usize, numbers: &[f32], cols: usize| learnt::Part {
+            layer: layer as u32,
+            rows: (numbers.len() / cols.max(1)) as u32,
+            cols: cols as u32,
+            numbers: numbers.to_vec(),
+        };
+        let (kind, samples, parts) = match &self.kind {
+            Kind::Oja(of) => {
+                let all = of.layers.iter().zip(&of.bases);
+                let parts = all.map(|(&layer, basis)| part(layer, basis.rows(), self.width));
+                let samples = of.bases.first().map_or(0, Basis::samples);
+                (learnt::Kind::Bases, samples, parts.collect())
+            }
+            Kind::Gradient { correction, .. } => {
+                let a = part(0, &correction.a, self.width);
+                let b = part(1, &correction.b, correction.rank());
+                let samples = self.learnt.rejections;
+                (learnt::Kind::Correction, samples, vec![a, b])
+            }
+        };
+        learnt::Learnt {
+            kind,
+            draft,
+            model,
+            samples,
+            parts,
+        }
+    }
+
+    /// Goes on from what was learnt between the same models.
+    ///
+    /// # Errors
+    /// [`AdaptError::Foreign`] for anything else; nothing is taken then.
+    pub fn restore(
+        &mut self,
+        from: &learnt::Learnt,
+        draft: Digest,
+        model: Digest,
+    ) -> Result<(), AdaptError> {
+        for (what, expected, found) in [("draft", draft, from.draft), ("model", model, from.model)]
+        {
+            foreign(what, expected, found)?;
+        }
+        let width = self.width as u32;
+        match &mut self.kind {
+            Kind::Oja(of) => {
+                foreign("kind", Named(learnt::Kind::Bases), Named(from.kind))?;
+                foreign("number of layers", of.layers.len(), from.parts.len())?;
+                for ((layer, basis), part) in of.layers.iter().zip(&of.bases).zip(&from.parts) {
+                    let shape = format!("layer {layer} of {} by {width}", basis.rank());
+                    let found = format!("layer {} of {} by {}", part.layer, part.rows, part.cols);
+                    foreign("shape", shape, found)?;
+                }
+                for (basis, part) in of.bases.iter_mut().zip(&from.parts) {
+                    *basis = basis.restored(&part.numbers, from.samples);
+                }
+            }
+            Kind::Gradient { correction, .. } => {
+                foreign("kind", Named(learnt::Kind::Correction), Named(from.kind))?;
+                let rank = correction.rank() as u32;
+                let found: Vec<_> = from.parts.iter().map(|p| (p.rows, p.cols)).collect();
+                let expected = vec![(rank, width), (width, rank)];
+                foreign("shape", Named(expected), Named(found))?;
+                if let [a, b] = &from.parts[..] {
+                    (correction.a, correction.b) = (a.numbers.clone(), b.numbers.clone());
+                }
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    /// What is to be looked at in a round.
+    pub(crate) fn look(&self) -> Seen {
+        match &self.kind {
+            Kind::Oja(bases) => Seen::new(&bases.layers, false),
+            Kind::Gradient { .. } => Seen::new(&[], true),
+        }
+    }
+
+    /// Takes the drafted token of this index, which was not kept, and learns where enough of them wait.
+    pub(crate) fn learn<B: Backend>(
+        &mut self,
+        draft: &mut Session<B>,
+        mut seen: Seen,
+        rejected: usize,
+    ) -> Result<(), AdaptError> {
+        let begun = Instant::now();
+        let rejection = match &self.kind {
+            Kind::Oja(_) => Rejection::Inputs(seen.differences(rejected, self.width)),
+            Kind::Gradient { softcap, .. } => match seen.head(rejected) {
+                None => return Ok(()),
+                Some((input, logits, own)) => {
+                    let (loss, mut derivatives) = gradient::divergence(&own, &logits);
+                    for (token, derivative) in &mut derivatives {
+                        if let Some(cap) = softcap {
+                            let part = f64::from(logits[*token as usize] / cap);
+                            *derivative *= 1.0 - part * part;
+                        }
+                    }
+                    Rejection::Head(input, loss, derivatives)
+                }
+            },
+        };
+        self.learnt.rejections += 1;
+        if self.queue.len() == self.options.queue {
+            self.queue.pop_front();
+            self.learnt.dropped += 1;
+        }
+        self.queue.push_back(rejection);
+        if self.queue.len() >= self.options.gate {
+            self.update(draft)?;
+        }
+        self.learnt.time += begun.elapsed();
+        Ok(())
+    }
+
+    /// Learns from all that wait.
+    fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
+        let AdaptOptions { rate, exponent, .. } = self.options;
+        for rejection in std::mem::take(&mut self.queue) {
+            match (&mut self.kind, rejection) {
+                (Kind::Oja(of), Rejection::Inputs(inputs)) => {
+                    let (sums, samples) = &mut self.residual;
+                    for (basis, x) in of.bases.iter_mut().zip(inputs.chunks_exact(self.width)) {
+                        let residual = basis.residual(x);
+                        *sums = [sums[0] + residual[0], sums[1] + residual[1]];
+                        *samples += 1;
+                        basis.update(x, rate, exponent);
+                    }
+                }
+                (Kind::Gradient { correction, .. }, Rejection::Head(input, loss, derivatives)) => {
+                    let tokens: Vec<u32> = derivatives.iter().map(|&(token, _)| token).collect();
+                    let mut head = Vec::new();
+                    draft.head_vectors(&tokens, &mut head)?;
+                    let mut gradient = vec![0.0_f32; self.width];
+                    for (row, (_, derivative)) in head.chunks_exact(self.width).zip(&derivatives) {
+                        for (gradient, &number) in gradient.iter_mut().zip(row) {
+                            *gradient += *derivative as f32 * number;
+                        }
+                    }
+                    correction.update(&input, &gradient, loss, rate);
+                }
+                // Nothing waits that another kind would learn from.
+                _ => {}
+            }
+        }
+        self.learnt.updates += 1;
+        self.version += 1;
+        Ok(())
+    }
+
+    /// What the draft is to use, where it learnt since it was last asked for: projected anew.
+    pub(crate) fn refresh<B: Backend>(
+        &mut self,
+        draft: &mut Session<B>,
+    ) -> Result<Option<Box<Adapted<B>>>, AdaptError> {
+        if self.used == self.version {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        let adapted = match &self.kind {
+            Kind::Oja(bases) => Adapted {
+                layers: bases.adapted(draft)?,
+                correction: None,
+            },
+            Kind::Gradient { correction, .. } => {
+                let matrix = |name: &str, numbers: &[f32], cols: usize| {
+                    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+                    let shape = [numbers.len() / cols.max(1), cols];
+                    Tensor::computed(name, DType::F32, shape, bytes)
+                };
+                let (width, rank) = (self.width, correction.rank());
+                let a = matrix("correction a", &correction.a, width)?;
+                let b = matrix("correction b", &correction.b, rank)?;
+                let (a, b) = (draft.place(&a)?, draft.place(&b)?);
+                Adapted {
+                    layers: Vec::new(),
+                    correction: Some(Correction { a, b }),
+                }
+            }
+        };
+        self.used = self.version;
+        self.learnt.time += begun.elapsed();
+        Ok(Some(Box::new(adapted)))
+    }
+}
+
+/// An error where something is not what it is expected to be.
+fn foreign<T: PartialEq + std::fmt::Display>(
+    what: &'static str,
+    expected: T,
+    found: T,
+) -> Result<(), AdaptError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(AdaptError::Foreign {
+        what,
+        expected: expected.to_string(),
+        found: found.to_string(),
+    })
+}
+
+/// Said as the source spells it.
+#[derive(PartialEq)]
+struct Named<T>(T);
+
+impl<T: std::fmt::Debug> std::fmt::Display for Named<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl Bases {
+    /// The bases with what is behind them, as the draft stores them.
+    fn adapted<B: Backend>(
+        &self,
+        draft: &mut Session<B>,
+    ) -> Result<Vec<Option<AdaptedLayer<B>>>, AdaptError> {
+        let mut all: Vec<Option<AdaptedLayer<B>>> = Vec::new();
+        let mut scratch = Scratch::new();
+        for ((&layer, basis), dtypes) in self.layers.iter().zip(&self.bases).zip(&self.dtypes) {
+            all.resize_with(layer, || None);
+            let (rows, rank) = (basis.rows(), basis.rank());
+            let stored = encoded("basis", dtypes[0], [rank, rows.len() / rank.max(1)], rows)?;
+            let placed = draft.place(&stored)?;
+            let mut qkv = Vec::with_capacity(3);
+            for (&slot, &dtype) in InputGroup::Qkv.slots().iter().zip(&dtypes[1..]) {
+                let projected = self.project(layer, slot, basis, &mut scratch)?;
+                let out = projected.len() / rank.max(1);
+                let tensor = encoded(slot.name(), dtype, [out, rank], &projected)?;
+                let projected = draft.place(&tensor)?;
+                qkv.push(Linear::SharedBasis { projected });
+            }
+            let Ok(qkv) = qkv.try_into() else {
+                continue;
+            };
+            all.push(Some(AdaptedLayer { basis: placed, qkv }));
+        }
+        Ok(all)
+    }
+
+    /// `W P [out, rank]` of the model's own `W`.
+    fn project(
+        &self,
+        layer: usize,
+        slot: Slot,
+        basis: &Basis,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<f32>, AdaptError> {
+        let (out, width) = self.model.hyper.slot_shape(slot);
+        let w = dense::slot(&self.model, layer, slot)?;
+        let bytes: Vec<u8> = w.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let w = Matrix::new(DType::F32, out, width, &bytes).map_err(ExecError::from)?;
+        let rank = basis.rank();
+        let mut products = vec![0.0; rank * out];
+        let done = self
+            .cpu
+            .matmul(w, rank, basis.rows(), &mut products, scratch);
+        done.map_err(ExecError::from)?;
+        let mut turned = vec![0.0; rank * out];
+        for (component, products) in products.chunks_exact(out).enumerate() {
+            for (row, &product) in turned.chunks_exact_mut(rank).zip(products) {
+                row[component] = product;
+            }
+        }
+        Ok(turned)
+    }
+}
+
+/// A matrix in a type; in float16 where its rows are no whole blocks of it, or it cannot be written.
+fn encoded(
+    name: &str,
+    dtype: DType,
+    [rows, cols]: [usize; 2],
+    numbers: &[f32],
+) -> Result<Tensor, ExecError> {
+    let fits = block::writable().contains(&dtype) && cols.is_multiple_of(dtype.block_len());
+    let encode = |dtype: DType| {
+        let mut bytes = vec![0; dtype.matrix_bytes(rows, cols)?];
+        block::encode(dtype, numbers, &mut bytes).ok()?;
+        Some((dtype, bytes))
+    };
+    let stored = Some(dtype).filter(|_| fits).and_then(encode);
+    let stored = stored.or_else(|| encode(DType::F16));
+    // Numbers are never without a float16: only shapes could be wrong, which is refused here.
+    let (dtype, bytes) = stored.unwrap_or((DType::F16, Vec::new()));
+    Tensor::computed(name, dtype, [rows, cols], bytes)
+}
+
+/// The types of a layer's basis and of what is behind it, where Q, K and V share one.
+fn shared_basis(file: &ModelFile, layer: usize) -> Option<[DType; 4]> {
+    let group = InputGroup::Qkv;
+    let mut dtypes = [file.tensor(Role::Basis { layer, group })?.dtype; 4];
+    for (dtype, &slot) in dtypes[1..].iter_mut().zip(group.slots()) {
+        let part = Part::Projected;
+        *dtype = file.tensor(Role::Linear { layer, slot, part })?.dtype;
+    }
+    Some(dtypes)
+}
+
+/// The order of a model's channels, where it is not its source's.
+fn order_of(file: &ModelFile) -> Option<Digest> {
+    match file.container {
+        Container::Htz { .. } => Htz::open(&file.path).ok()?.manifest().provenance.order,
+        _ => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! A basis that follows what it fails to capture, by Oja's rule (Oja 1982).
+//!
+//! A sample `x` moves every row, `w_i ← w_i + η x (xᵀ w_i)`, and the rows are made orthonormal again. With
+//! `c = W x` the rows are then `W + η c xᵀ`, whose Gram matrix `I + γ c cᵀ`, `γ = 2η + η² |x|²`, has the inverse square root
+//! `I + β ĉ ĉᵀ` with `β = (1 + γ |c|²)^(−1/2) − 1`: so the nearest orthonormal rows (the polar factor, Löwdin's
+//! orthogonalisation), which span what deflation row by row spans, take no more than two products of a matrix and a
+//! vector.
+
+/// Updates after which rounding is cleared away by orthonormalising anew.
+const CLEARED: u64 = 64;
+
+/// Below it a component is no direction.
+const NOTHING: f64 = 1e-12;
+
+/// Orthonormal rows `[rank, width]` and where they began.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Basis {
+    width: usize,
+    rows: Vec<f32>,
+    first: Vec<f32>,
+    /// Samples taken.
+    samples: u64,
+}
+
+impl Basis {
+    /// Of rows that need not be orthonormal; as many as there are directions in them. Gives how far they were from it,
+    /// as the largest difference of a product of two rows from what it should be.
+    pub fn of(width: usize, rows: Vec<f32>) -> (Basis, f64) {
+        let off = largest_error(&rows, width);
+        let rows = orthonormal(&rows, width);
+        let first = rows.clone();
+        let basis = Basis {
+            width,
+            rows,
+            first,
+            samples: 0,
+        };
+        (basis, off)
+    }
+
+    /// One that went on from where it began, after so many samples.
+    pub fn restored(&self, rows: &[f32], samples: u64) -> Basis {
+        Basis {
+            rows: orthonormal(rows, self.width),
+            samples,
+            ..self.clone()
+        }
+    }
+
+    /// `[rank, width]`.
+    pub fn rows(&self) -> &[f32] {
+        &self.rows
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rows.len() / self.width.max(1)
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Takes a sample with the rate `η₀ / t^exponent`, `t` being the number of the sample.
+    pub fn update(&mut self, x: &[f32], first_rate: f64, exponent: f64) {
+        self.samples += 1;
+        let rate = first_rate / (self.samples as f64).powf(exponent);
+        let of_rows = |row: &[f32]| dot(row, x);
+        let products: Vec<f64> = self.rows.chunks_exact(self.width).map(of_rows).collect();
+        let squares: f64 = products.iter().map(|c| c * c).sum();
+        if squares < NOTHING {
+            return;
+        }
+        let gamma = 2.0 * rate + rate * rate * dot(x, x);
+        let beta = (1.0 + gamma * squares).powf(-0.5) - 1.0;
+        // cᵀ (W + η c xᵀ) = cᵀ W + η |c|² xᵀ.
+        let mut along: Vec<f64> = x.iter().map(|&x| rate * squares * f64::from(x)).collect();
+        for (row, c) in self.rows.chunks_exact(self.width).zip(&products) {
+            for (along, &number) in along.iter_mut().zip(row) {
+                *along += c * f64::from(number);
+            }
+        }
+        for (row, c) in self.rows.chunks_exact_mut(self.width).zip(&products) {
+            let numbers = row.iter_mut().zip(x).zip(&along);
+            for ((number, &x), along) in numbers {
+                let moved = rate * c * f64::from(x) + beta * c / squares * along;
+                *number = (f64::from(*number) + moved) as f32;
+            }
+        }
+        if self.samples.is_multiple_of(CLEARED) {
+            self.rows = orthonormal(&self.rows, self.width);
+        }
+    }
+
+    /// `‖P_t − P_0‖_F` of the projectors: `√2` times the length of what of the rows lies outside of the first ones.
+    pub fn distance(&self) -> f64 {
+        let rows = self.rows.chunks_exact(self.width);
+        let outside: f64 = rows.map(|row| outside(&self.first, row)).sum();
+        (2.0 * outside).sqrt()
+    }
+
+    /// The part of a vector's energy that the basis does not hold: now, and where it began.
+    pub fn residual(&self, x: &[f32]) -> [f64; 2] {
+        let all = dot(x, x).max(NOTHING);
+        [&self.rows, &self.first].map(|rows| outside(rows, x) / all)
+    }
+}
+
+/// The squared length of what of `x` lies outside of orthonormal rows. As a difference of squares it would be lost in
+/// rounding where it is small.
+fn outside(rows: &[f32], x: &[f32]) -> f64 {
+    let mut rest: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    for row in rows.chunks_exact(x.len().max(1)) {
+        let along = dot(row, x);
+        for (rest, &number) in rest.iter_mut().zip(row) {
+            *rest -= along * f64::from(number);
+        }
+    }
+    rest.iter().map(|x| x * x).sum()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let products = a.iter().zip(b);
+    products.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// The rows made orthonormal one after the other, twice for what rounding leaves; rows that the earlier ones hold are
+/// left out.
+fn orthonormal(rows: &[f32], width: usize) -> Vec<f32> {
+    let mut done: Vec<Vec<f64>> = Vec::new();
+    for row in rows.chunks_exact(width.max(1)) {
+        let mut row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+        let before = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        for _ in 0..2 {
+            for other in &done {
+                let along: f64 = row.iter().zip(other).map(|(a, b)| a * b).sum();
+                for (number, other) in row.iter_mut().zip(other) {
+                    *number -= along * other;
+                }
+            }
+        }
+        let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        if norm > 1e-6 * before && norm > 0.0 {
+            done.push(row.iter().map(|x| x / norm).collect());
+        }
+    }
+    done.concat().into_iter().map(|x| x as f32).collect()
+}
+
+/// The largest difference of a product of two rows from that of orthonormal ones.
+fn largest_error(rows: &[f32], width: usize) -> f64 {
+    let mut largest = 0.0_f64;
+    let all = || rows.chunks_exact(width.max(1)).enumerate();
+    for (i, one) in all() {
+        for (j, other) in all().take(i + 1) {
+            let expected = f64::from(u8::from(i == j));
+            largest = largest.max((dot(one, other) - expected).abs());
+        }
+    }
+    largest
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_core::{Rng, SeedableRng};
+    use rand_pcg::Pcg64Mcg;
+
+    use super::*;
+
+    const WIDTH: usize = 12;
+
+    struct Random(Pcg64Mcg);
+
+    impl Random {
+        /// Roughly normal, of variance 1.
+        fn number(&mut self) -> f32 {
+            let uniform = |g: &mut Pcg64Mcg| (g.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+            let sum: f64 = (0..12).map(|_| uniform(&mut self.0)).sum();
+            (sum - 6.0) as f32
+        }
+
+        fn numbers(&mut self, count: usize) -> Vec<f32> {
+            (0..count).map(|_| self.number()).collect()
+        }
+    }
+
+    fn random() -> Random {
+        Random(Pcg64Mcg::seed_from_u64(3))
+    }
+
+    #[test]
+    fn an_update_is_that_of_the_rule_with_the_nearest_orthonormal_rows() {
+        let mut random = random();
+        let (mut basis, _) = Basis::of(WIDTH, random.numbers(4 * WIDTH));
+        let before = basis.clone();
+        let x = random.numbers(WIDTH);
+        basis.update(&x, 0.05, 0.5);
+        assert!(largest_error(basis.rows(), WIDTH) < 1e-6);
+        // What the rule itself gives spans the same: its rows lie in the new basis.
+        for row in before.rows().chunks_exact(WIDTH) {
+            let along = 0.05 * dot(row, &x) as f32;
+            let moved: Vec<f32> = row.iter().zip(&x).map(|(w, x)| w + along * x).collect();
+            // To the rounding of float32.
+            assert!(basis.residual(&moved)[0] < 1e-6, "{moved:?}");
+        }
+        // The projector moves by η (x xᵀ P + P x xᵀ − 2 P x xᵀ P) to first order.
+        let distance = basis.distance();
+        let [outside, _] = before.residual(&x);
+        let all = dot(&x, &x);
+        let first_order = 0.05 * all * (2.0 * outside * (1.0 - outside)).sqrt();
+        assert!(
+            (distance / first_order - 1.0).abs() < 0.5,
+            "{distance} {first_order}"
+        );
+        // And with a small rate as closely as that says.
+        let mut little = before.clone();
+        little.update(&x, 1e-4, 0.5);
+        let first_order = first_order / 500.0;
+        assert!((little.distance() / first_order - 1.0).abs() < 0.01);
+    }
+
+    /// A covariance with three strong directions: the basis turns to them, and the part of them outside of it falls as
+    /// `exp(−2 (λ_strong − λ_weak) Σ η)`, the rule's rate in expectation.
+    #[test]
+    fn the_basis_turns_to_the_strongest_directions_at_the_predicted_rate() {
+        let mut random = random();
+        let (strong, weak) = (4.0_f64, 0.25_f64);
+        let mut sample = || -> Vec<f32> {
+            let numbers = random.numbers(WIDTH);
+            let scale = |i: usize| if i < 3 { strong.sqrt() } else { weak.sqrt() };
+            let scaled = numbers.iter().enumerate();
+            scaled.map(|(i, x)| x * scale(i) as f32).collect()
+        };
+        // Nearly nothing of the three strong ones: rows along others, tilted by .05.
+        let mut rows = vec![0.0; 3 * WIDTH];
+        for i in 0..3 {
+            rows[i * WIDTH + 6 + i] = 1.0;
+            rows[i * WIDTH + i] = 0.05;
+        }
+        let (mut basis, _) = Basis::of(WIDTH, rows);
+        let axis =
+            |i: usize| -> Vec<f32> { (0..WIDTH).map(|j| f32::from(u8::from(i == j))).collect() };
+        let tangent = |basis: &Basis| -> f64 {
+            // Of the angle to the strong directions, on average.
+            let outside: f64 = (0..3).map(|i| basis.residual(&axis(i))[0]).sum::<f64>() / 3.0;
+            (outside / (1.0 - outside)).sqrt()
+        };
+        let start = tangent(&basis);
+        let rate = 0.002;
+        for steps in [200, 400] {
+            for _ in 0..200 {
+                basis.update(&sample(), rate, 0.0);
+            }
+            let predicted = start * (-(strong - weak) * rate * f64::from(steps)).exp();
+            let found = tangent(&basis);
+            assert!(
+                (found / predicted).ln().abs() < 0.4,
+                "{steps}: {found} {predicted}"
+            );
+        }
+        for _ in 0..3000 {
+            basis.update(&sample(), rate, 0.0);
+        }
+        assert!(tangent(&basis) < 0.1, "{}", tangent(&basis));
+        assert!(largest_error(basis.rows(), WIDTH) < 1e-5);
+    }
+
+    #[test]
+    fn what_the_basis_does_not_see_moves_nothing() {
+        let mut rows = vec![0.0; 2 * WIDTH];
+        (rows[0], rows[WIDTH + 1]) = (1.0, 1.0);
+        let (mut basis, off) = Basis::of(WIDTH, rows);
+        assert_eq!(off, 0.0);
+        let before = basis.rows().to_vec();
+        let mut x = vec![0.0; WIDTH];
+        x[5] = 3.0;
+        basis.update(&x, 0.1, 0.5);
+        assert_eq!(basis.rows(), before);
+        assert_eq!(basis.distance(), 0.0);
+        assert_eq!(basis.residual(&x), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn rows_that_say_the_same_count_once() {
+        let mut rows = vec![0.0; 3 * WIDTH];
+        (rows[0], rows[WIDTH], rows[2 * WIDTH + 1]) = (2.0, -1.0, 0.5);
+        let (basis, off) = Basis::of(WIDTH, rows);
+        assert_eq!(basis.rank(), 2);
+        assert!(off > 1.0);
+    }
+}

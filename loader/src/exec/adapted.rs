@@ -1,0 +1,102 @@
+//! What a draft uses in the place of parts of its model, while it drafts.
+
+use super::Session;
+use crate::backend::{Backend, Factor, Input, Slot};
+use crate::error::ExecError;
+use crate::linear::{Linear, Placed};
+use crate::tensor::Tensor;
+
+/// What stands for parts of a model.
+pub(crate) struct Adapted<B: Backend> {
+    /// By layer.
+    pub layers: Vec<Option<AdaptedLayer<B>>>,
+    pub correction: Option<Correction<B>>,
+}
+
+/// A basis of Q, K and V, and what is behind it, each of the form [`Linear::SharedBasis`].
+pub(crate) struct AdaptedLayer<B: Backend> {
+    /// `Pᵀ [rank, width]`.
+    pub basis: Placed<B::Weight>,
+    /// `W P [out, rank]`.
+    pub qkv: [Linear<B::Weight>; 3],
+}
+
+/// What is added to what the head reads, `h + B A h`.
+pub(crate) struct Correction<B: Backend> {
+    /// `A [rank, width]`.
+    pub a: Placed<B::Weight>,
+    /// `B [width, rank]`.
+    pub b: Placed<B::Weight>,
+}
+
+impl<B: Backend> Adapted<B> {
+    /// What stands for parts of a layer.
+    pub fn layer(&self, index: usize) -> Option<&AdaptedLayer<B>> {
+        self.layers.get(index).and_then(Option::as_ref)
+    }
+}
+
+impl<B: Backend> Session<B> {
+    /// Uses this in the place of parts of the model from now on; gives what was used before.
+    pub(crate) fn adapt(&mut self, to: Option<Box<Adapted<B>>>) -> Option<Box<Adapted<B>>> {
+        std::mem::replace(&mut self.adapted, to)
+    }
+
+    /// A matrix that lies in no file, where operations read it.
+    pub(crate) fn place(&mut self, tensor: &Tensor) -> Result<Placed<B::Weight>, ExecError> {
+        Ok(Placed {
+            weight: self.backend.weight(tensor)?,
+            dtype: tensor.dtype(),
+            rows: tensor.rows(),
+            cols: tensor.cols(),
+        })
+    }
+
+    /// What the head would read of the last row of the last batch without a correction, `[width]`.
+    pub(crate) fn head_input_before(&mut self, out: &mut Vec<f32>) -> Result<(), ExecError> {
+        let width = self.model.hyper().width;
+        let numbers = self.rows * width;
+        let x = self
+            .backend
+            .read(&self.buffers.x, numbers, &mut self.room)?;
+        out.clear();
+        out.extend_from_slice(&x[numbers - width.min(numbers)..]);
+        if self
+            .adapted
+            .as_deref()
+            .is_some_and(|a| a.correction.is_some())
+        {
+            let delta = &self.buffers.delta;
+            let delta = self.backend.read(delta, numbers, &mut self.room)?;
+            let added = &delta[numbers - width.min(numbers)..];
+            for (out, added) in out.iter_mut().zip(added) {
+                *out -= added;
+            }
+        }
+        Ok(())
+    }
+
+    /// Corrects what the head reads of the `n` rows of the batch, where there is a correction.
+    pub(super) fn correct(&mut self, n: usize) -> Result<(), ExecError> {
+        let Some(Correction { a, b }) = self.adapted.as_deref().and_then(|a| a.correction.as_ref())
+        else {
+            return Ok(());
+        };
+        let (backend, buffers) = (&mut self.backend, &mut self.buffers);
+        backend.resize(&mut buffers.delta, n * b.rows)?;
+        let factor = Factor {
+            weight: &a.weight,
+            rows: a.rows,
+            rank: a.rows,
+        };
+        let slot = Slot {
+            weight: &b.weight,
+            rows: b.rows,
+            cols: a.rows,
+            input: Input::Inner(0),
+            y: &mut buffers.delta,
+        };
+        backend.project(n, &buffers.x, &[factor], &mut [slot])?;
+        backend.add(n * b.rows, &mut buffers.x, &buffers.delta)
+    }
+}
