@@ -22,7 +22,7 @@ case $seconds in
     ;;
 esac
 [ $# -eq 0 ] || shift
-[ $# -ne 0 ] || set -- bands gguf block htz safetensors tokenizer
+[ $# -ne 0 ] || set -- bands gguf block htz learnt safetensors tokenizer
 
 # The sanitizers are behind unstable flags, which the stable compiler takes with this.
 export RUSTC_BOOTSTRAP=1

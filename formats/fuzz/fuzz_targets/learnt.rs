@@ -1,0 +1,26 @@
+//! Any bytes are what a draft learnt, or are refused; and so they are under the right digest.
+
+#![no_main]
+
+use std::path::Path;
+
+use htc_formats::htz::Digest;
+use htc_formats::learnt::{Learnt, MAGIC};
+use libfuzzer_sys::fuzz_target;
+
+fn parse(bytes: &[u8]) {
+    match Learnt::parse(Path::new("learnt"), bytes) {
+        Ok(learnt) => assert_eq!(learnt.to_bytes(), bytes),
+        Err(error) => assert!(!error.to_string().contains('\n')),
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    parse(bytes);
+    let mut sealed = MAGIC.to_vec();
+    sealed.extend([1, 0]);
+    sealed.extend(bytes);
+    let digest = Digest::of(&sealed);
+    sealed.extend(digest.0);
+    parse(&sealed);
+});
