@@ -138,27 +138,46 @@ impl Dial {
         if let Some(found) = refined.clone().find(fits) {
             return Ok(found);
         }
-        let most = self.factors.iter().map(|factor| factor.0).max();
-        let cut = (1..=most.unwrap_or(0)).rev().map(|components| {
-            let part = components as f32 / most.unwrap_or(1) as f32;
-            RankFraction::new(part).map(|rank| Setting {
-                refinements: 0,
-                rank,
-            })
-        });
-        let mut least = Setting {
-            refinements: 0,
-            rank: RankFraction::FULL,
-        };
-        for setting in cut {
-            least = setting?;
-            if fits(&least) {
-                return Ok(least);
+        // More components never touch less.
+        let most = self.components();
+        let (mut fits_none, mut fits_some) = (most, 0);
+        while fits_some + 1 < fits_none {
+            let middle = fits_some + (fits_none - fits_some) / 2;
+            match fits(&self.cut(middle)?) {
+                true => fits_some = middle,
+                false => fits_none = middle,
             }
         }
-        Err(ExecError::FractionBelow {
-            asked: fraction.0,
-            least: self.fraction(least),
+        match fits_some {
+            0 => Err(ExecError::FractionBelow {
+                asked: fraction.0,
+                least: self.least(),
+            }),
+            components => self.cut(components),
+        }
+    }
+
+    /// The least part of the bytes that the model can do with.
+    pub fn least(&self) -> f64 {
+        let least = self.cut(1.min(self.components()));
+        least.map_or(1.0, |least| self.fraction(least))
+    }
+
+    /// The most components that a factor has.
+    fn components(&self) -> usize {
+        let all = self.factors.iter().map(|factor| factor.0);
+        all.max().unwrap_or(0)
+    }
+
+    /// No refinement, and of the factor with most components so many of them.
+    fn cut(&self, components: usize) -> Result<Setting, ExecError> {
+        let rank = match self.components() {
+            0 => RankFraction::FULL,
+            most => RankFraction::new(components as f32 / most as f32)?,
+        };
+        Ok(Setting {
+            refinements: 0,
+            rank,
         })
     }
 }
@@ -225,6 +244,36 @@ mod tests {
         assert!(before <= 531);
         let fault = dial.at(Fraction::new(0.5).unwrap()).unwrap_err();
         assert!(fault.to_string().contains("0.522"), "{fault}");
+    }
+
+    /// Of all that fit the one with most components.
+    #[test]
+    fn cut_factors_have_as_many_components_as_fit() {
+        let dial = Dial {
+            fixed: 500,
+            factors: vec![(7, 700), (40, 333), (12, 90)],
+            refinements: vec![50],
+        };
+        let least = dial.least();
+        for thousandths in 1..=1000 {
+            let fraction = f64::from(thousandths) / 1000.0;
+            let allowed = (fraction + THOUSANDTH) * dial.bytes(Setting::FULL) as f64;
+            let fits = |setting: &Setting| dial.bytes(*setting) as f64 <= allowed;
+            let all = (1..=40)
+                .rev()
+                .map(|components| dial.cut(components).unwrap());
+            match (all.clone().find(fits), dial.at(Fraction(fraction))) {
+                (Some(expected), Ok(found)) if found.refinements == 0 => {
+                    assert_eq!(dial.bytes(found), dial.bytes(expected), "{fraction}");
+                }
+                (Some(_), Ok(found)) => assert!(found.refinements > 0),
+                (None, Err(ExecError::FractionBelow { least: said, .. })) => {
+                    assert_eq!(said, least);
+                    assert!(fraction < least);
+                }
+                other => panic!("{fraction}: {other:?}"),
+            }
+        }
     }
 
     #[test]
