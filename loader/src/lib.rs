@@ -137,6 +137,7 @@ pub mod generate;
 pub mod kv;
 pub mod kv_bases;
 pub mod linear;
+pub mod live;
 pub mod model;
 pub mod sampling;
 pub mod speculate;

@@ -1,0 +1,334 @@
+//! The processor of a Linux machine: its temperature by the kernel's drivers (`/sys/class/hwmon`), and its power by its energy
+//! counters ([`rapl`](super::rapl)).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::rapl::Rapl;
+use super::{POLL, Reading, Sensor, SensorError, folders, number, short_text};
+use crate::live::Clock;
+
+/// Where Linux shows its sensors.
+pub const ROOT: &str = "/sys/class/hwmon";
+
+/// Drivers of processors' temperatures: Intel, AMD, AMD by another driver, and processors of small boards.
+pub const DRIVERS: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"];
+
+/// Labels of the value that stands for a processor, best first: Intel's package, AMD's die, and AMD's control temperature, which older
+/// processors offset for their fans. Cores are parts of it.
+const LABELS: [&str; 4] = ["Package id", "Physical id", "Tdie", "Tctl"];
+
+/// Values of one driver, which numbers them from 1: one for each core, and some.
+const MOST: usize = 1024;
+
+/// The processors of the machine: the warmest one's temperature, the power of all.
+#[derive(Debug)]
+pub struct Hwmon {
+    /// In thousandths of a degree.
+    temperatures: Vec<PathBuf>,
+    name: String,
+    counters: Option<Rapl>,
+    notes: Vec<String>,
+    clock: Clock,
+}
+
+impl Hwmon {
+    /// The processors that drivers below `root` ([`ROOT`]) know, and the counters below `powercap` ([`rapl::ROOT`](super::rapl::ROOT)). Without counters there is
+    /// a temperature alone, and a [note](Sensor::notes) that says why.
+    ///
+    /// # Errors
+    /// [`SensorError::NoProcessor`] where no driver knows one, and [`SensorError`] where what is there cannot be read.
+    pub fn open(root: &Path, powercap: &Path, clock: Clock) -> Result<Hwmon, SensorError> {
+        let (mut temperatures, mut known, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let drivers = match root.is_dir() {
+            true => folders(root)?,
+            false => Vec::new(),
+        };
+        for folder in drivers {
+            // A driver without a name is none of a processor.
+            let Ok(driver) = short_text(&folder.join("name")) else {
+                continue;
+            };
+            match DRIVERS.contains(&driver.as_str()) {
+                false => others.push(driver),
+                true => {
+                    let (path, label) = value_of(&folder)?;
+                    known.push(match label {
+                        Some(label) => format!("{driver} {label}"),
+                        None => driver,
+                    });
+                    temperatures.push(path);
+                }
+            }
+        }
+        if temperatures.is_empty() {
+            return Err(SensorError::NoProcessor {
+                root: root.into(),
+                found: others,
+            });
+        }
+        let mut hwmon = Hwmon {
+            temperatures,
+            name: known.join(", "),
+            counters: None,
+            notes: Vec::new(),
+            clock,
+        };
+        match Rapl::open(powercap, hwmon.clock.now()) {
+            Ok(Some(counters)) => {
+                hwmon.name += &format!("; power of {}", counters.names());
+                hwmon.counters = Some(counters);
+                // Counters have to move before there is a power.
+                hwmon.clock.wait(Rapl::shortest());
+            }
+            Ok(None) => hwmon.notes.push(format!(
+                "{}: no energy counters of the processor; there is no power, only a temperature",
+                powercap.display()
+            )),
+            Err(error) => hwmon.notes.push(format!(
+                "the processor's energy counters cannot be used ({error}); there is no power, only a temperature; Linux shows \
+                 counters to root, who can show them to others (chmod a+r .../energy_uj)"
+            )),
+        }
+        // What cannot be read now is not there.
+        hwmon.read()?;
+        Ok(hwmon)
+    }
+}
+
+/// The value of a driver that stands for the processor, with its label.
+fn value_of(folder: &Path) -> Result<(PathBuf, Option<String>), SensorError> {
+    let mut labels = Vec::new();
+    for place in 1..MOST {
+        let (input, label) = (
+            folder.join(format!("temp{place}_input")),
+            folder.join(format!("temp{place}_label")),
+        );
+        // Numbers have gaps, where a core is switched off.
+        if input.exists() && label.exists() {
+            labels.push((input, short_text(&label)?));
+        }
+    }
+    let best = LABELS.iter().find_map(|wanted| {
+        let mut labels = labels.iter();
+        labels.find(|(_, label)| label.starts_with(wanted))
+    });
+    Ok(match best {
+        Some((input, label)) => (input.clone(), Some(label.clone())),
+        None => (folder.join("temp1_input"), None),
+    })
+}
+
+impl Sensor for Hwmon {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read(&mut self) -> Result<Reading, SensorError> {
+        let mut warmest = f64::NEG_INFINITY;
+        for path in &self.temperatures {
+            let thousandths: i64 = number(path)?;
+            warmest = warmest.max(thousandths as f64 / 1000.0);
+        }
+        let at = self.clock.now();
+        let counted = self.counters.as_mut().map(|of| of.read(at)).transpose()?;
+        Ok(Reading {
+            at,
+            temperature: Some(warmest),
+            power: counted.and_then(|(_, watts)| watts),
+            energy: counted.map(|(joules, _)| joules),
+        })
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        POLL
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::rapl::tests::counter;
+    use super::*;
+
+    /// A driver's folder, as Linux has it.
+    fn driver(root: &Path, place: &str, name: &str, values: &[(usize, &str, i64)]) {
+        let folder = root.join(place);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("name"), format!("{name}\n")).unwrap();
+        for (number, label, thousandths) in values {
+            let value = |kind: &str| folder.join(format!("temp{number}_{kind}"));
+            fs::write(value("input"), format!("{thousandths}\n")).unwrap();
+            if !label.is_empty() {
+                fs::write(value("label"), format!("{label}\n")).unwrap();
+            }
+        }
+    }
+
+    fn open(root: &Path) -> Result<Hwmon, SensorError> {
+        Hwmon::open(&root.join("hwmon"), &root.join("powercap"), Clock::manual())
+    }
+
+    #[test]
+    fn the_warmest_processor_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("hwmon");
+        driver(&root, "hwmon0", "nvme", &[(1, "Composite", 90_000)]);
+        let package = |id, celsius| (1, id, celsius);
+        driver(
+            &root,
+            "hwmon1",
+            "coretemp",
+            &[package("Package id 0", 51_500), (2, "Core 0", 80_000)],
+        );
+        driver(
+            &root,
+            "hwmon2",
+            "coretemp",
+            &[package("Package id 1", 62_000)],
+        );
+        let mut sensor = open(folder.path()).unwrap();
+        assert_eq!(
+            sensor.name(),
+            "coretemp Package id 0, coretemp Package id 1"
+        );
+        assert_eq!(sensor.read().unwrap().temperature, Some(62.0));
+        assert_eq!(sensor.read().unwrap().power, None);
+        assert!(
+            sensor.notes()[0].contains("no energy counters"),
+            "{:?}",
+            sensor.notes()
+        );
+        driver(
+            &root,
+            "hwmon2",
+            "coretemp",
+            &[package("Package id 1", 40_000)],
+        );
+        assert_eq!(sensor.read().unwrap().temperature, Some(51.5));
+    }
+
+    #[test]
+    fn drivers_have_their_labels() {
+        for (name, values, label, celsius) in [
+            (
+                "k10temp",
+                vec![(1, "Tctl", 70_000), (3, "Tdie", 60_000)],
+                "k10temp Tdie",
+                60.0,
+            ),
+            (
+                "k10temp",
+                vec![(1, "Tctl", 70_000), (3, "Tccd1", 60_000)],
+                "k10temp Tctl",
+                70.0,
+            ),
+            ("zenpower", vec![(2, "Tdie", 55_000)], "zenpower Tdie", 55.0),
+            ("cpu_thermal", vec![(1, "", 48_312)], "cpu_thermal", 48.312),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            driver(&folder.path().join("hwmon"), "hwmon0", name, &values);
+            let mut sensor = open(folder.path()).unwrap();
+            assert_eq!(sensor.name(), label);
+            assert_eq!(sensor.read().unwrap().temperature, Some(celsius));
+        }
+    }
+
+    #[test]
+    fn power_is_that_of_the_counters() {
+        let folder = tempfile::tempdir().unwrap();
+        driver(
+            &folder.path().join("hwmon"),
+            "hwmon0",
+            "coretemp",
+            &[(1, "Package id 0", 50_000)],
+        );
+        let set = |value| {
+            counter(
+                &folder.path().join("powercap"),
+                "intel-rapl:0",
+                "package-0",
+                value,
+            )
+        };
+        set(1_000_000);
+        let mut sensor = open(folder.path()).unwrap();
+        assert_eq!(sensor.name(), "coretemp Package id 0; power of package-0");
+        // There is a power from the first reading on.
+        assert_eq!(sensor.read().unwrap().power, Some(0.0));
+        set(31_000_000);
+        sensor.clock().advance(Duration::from_secs(2));
+        let reading = sensor.read().unwrap();
+        assert_eq!((reading.power, reading.energy), (Some(15.0), Some(30.0)));
+        assert!(sensor.notes().is_empty());
+    }
+
+    #[test]
+    fn counters_that_nobody_may_read_leave_a_temperature() {
+        let folder = tempfile::tempdir().unwrap();
+        driver(
+            &folder.path().join("hwmon"),
+            "hwmon0",
+            "coretemp",
+            &[(1, "Package id 0", 50_000)],
+        );
+        let powercap = folder.path().join("powercap");
+        counter(&powercap, "intel-rapl:0", "package-0", 1);
+        // As unreadable to root as to others.
+        let path = powercap.join("intel-rapl:0/energy_uj");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let mut sensor = open(folder.path()).unwrap();
+        assert_eq!(sensor.read().unwrap().temperature, Some(50.0));
+        assert_eq!(sensor.read().unwrap().power, None);
+        let [note] = sensor.notes() else { panic!() };
+        assert!(
+            note.contains("energy_uj") && note.contains("chmod"),
+            "{note}"
+        );
+    }
+
+    #[test]
+    fn a_machine_without_a_sensor_says_what_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = open(folder.path()).unwrap_err().to_string();
+        assert!(
+            none.contains("found none") && none.contains("k10temp"),
+            "{none}"
+        );
+        driver(
+            &folder.path().join("hwmon"),
+            "hwmon0",
+            "acpitz",
+            &[(1, "", 20_000)],
+        );
+        let other = open(folder.path()).unwrap_err().to_string();
+        assert!(other.contains("acpitz"), "{other}");
+        // A sensor that vanishes, or holds something else.
+        let root = folder.path().join("hwmon");
+        driver(&root, "hwmon1", "coretemp", &[(1, "Package id 0", 50_000)]);
+        let mut sensor = open(folder.path()).unwrap();
+        fs::write(root.join("hwmon1/temp1_input"), "hot\n").unwrap();
+        assert!(matches!(sensor.read(), Err(SensorError::Number { .. })));
+        fs::remove_file(root.join("hwmon1/temp1_input")).unwrap();
+        assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+        // It is not waited for a pipe in a value's place.
+        #[cfg(unix)]
+        {
+            let pipe = std::process::Command::new("mkfifo");
+            let made = { pipe }.arg(root.join("hwmon1/temp1_input")).status();
+            assert!(made.unwrap().success());
+            assert!(matches!(sensor.read(), Err(SensorError::Open(_))));
+        }
+        assert!(open(folder.path()).is_err());
+    }
+}

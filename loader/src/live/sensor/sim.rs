@@ -1,0 +1,315 @@
+//! A simulated thermal plant.
+//!
+//! A device and its cooler as one body of heat capacity `C` that gives its heat to the room through a resistance `R`
+//! (first-order RC, the lumped-capacity model of heat transfer):
+//!
+//! ```text
+//! C dT/dt = P - (T - T_ambient) / R,    P = idle + (full - idle) · (1 - share + share · fraction)
+//! ```
+//!
+//! While P is constant this has the solution `T(t) = T∞ + (T₀ - T∞) e^(-t/RC)` with `T∞ = T_ambient + R P`, which is
+//! what is computed: no step is too long for it. Real coolers have several time constants (the published trace rises by 12 °C in the first second and
+//! by 20 °C in the next minute); the slow one is what a controller that asks twice a second can do something about.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::spec::speed_of;
+use super::{MAX_WATTS, Reading, Sensor, SensorError};
+use crate::live::{Clock, Follow};
+
+/// The parameters of `sim:KEY=VALUE,...`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SimOptions {
+    /// `ambient`: the room, °C (25).
+    pub ambient: f64,
+    /// `idle`: what the device draws when it does nothing, watts (15).
+    pub idle: f64,
+    /// `full`: what it draws at fraction 1, watts (105, as in the published trace under load).
+    pub full: f64,
+    /// `share`: the part of `full - idle` that follows the fraction, in [0, 1] (1). A loop that decodes as fast as it can has a
+    /// smaller one: it turns what it saves into more tokens.
+    pub share: f64,
+    /// `resistance`: thermal resistance to the room, kelvin for each watt (0.7: at fraction 1 the device ends at 98.5 °C).
+    pub resistance: f64,
+    /// `time`: the time constant R C, seconds (42).
+    pub time: f64,
+    /// `start`: temperature at the beginning, °C; where it is not given, that of an idle device.
+    pub start: Option<f64>,
+    /// `speed`: seconds of the plant in a second (1).
+    pub speed: f64,
+}
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        SimOptions {
+            ambient: 25.0,
+            idle: 15.0,
+            full: 105.0,
+            share: 1.0,
+            resistance: 0.7,
+            time: 42.0,
+            start: None,
+            speed: 1.0,
+        }
+    }
+}
+
+const KEYS: [&str; 8] = [
+    "ambient",
+    "idle",
+    "full",
+    "share",
+    "resistance",
+    "time",
+    "start",
+    "speed",
+];
+
+impl SimOptions {
+    /// The plant at its beginning.
+    pub fn plant(&self) -> Plant {
+        let mut plant = Plant {
+            options: *self,
+            temperature: 0.0,
+        };
+        plant.temperature = self.start.unwrap_or(plant.equilibrium(None));
+        plant
+    }
+
+    /// Sets one parameter. The bounds keep every number that follows finite.
+    fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let within = |least: f64, most: f64| match text.parse::<f64>() {
+            Ok(value) if (least..=most).contains(&value) => Ok(value),
+            _ => Err(format!(
+                "{key} is `{text}`, expected a number from {least} to {most}"
+            )),
+        };
+        match key {
+            "ambient" => self.ambient = within(-40.0, 100.0)?,
+            "idle" => self.idle = within(0.0, MAX_WATTS)?,
+            "full" => self.full = within(0.0, MAX_WATTS)?,
+            "share" => self.share = within(0.0, 1.0)?,
+            "resistance" => self.resistance = within(1e-6, 1e3)?,
+            "time" => self.time = within(1e-3, 1e6)?,
+            "start" => self.start = Some(within(-40.0, 150.0)?),
+            "speed" => self.speed = speed_of(text)?,
+            _ => {
+                return Err(format!(
+                    "there is no key `{key}`, expected one of {}",
+                    KEYS.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for SimOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut options = SimOptions::default();
+        let mut given = Vec::new();
+        for pair in text.split(',').filter(|_| !text.is_empty()) {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("expected KEY=VALUE, found `{pair}`"))?;
+            options.set(key, value)?;
+            match given.contains(&key) {
+                true => return Err(format!("{key} is given twice")),
+                false => given.push(key),
+            }
+        }
+        match options.full >= options.idle {
+            true => Ok(options),
+            false => Err(format!(
+                "full is {} W, expected at least the idle power of {} W",
+                options.full, options.idle
+            )),
+        }
+    }
+}
+
+/// What differs from the defaults.
+impl fmt::Display for SimOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = |of: &SimOptions| {
+            [
+                Some(of.ambient),
+                Some(of.idle),
+                Some(of.full),
+                Some(of.share),
+                Some(of.resistance),
+                Some(of.time),
+                of.start,
+                Some(of.speed),
+            ]
+        };
+        let (usual, values) = (values(&SimOptions::default()), values(self));
+        let mut comma = "";
+        for ((key, value), usual) in KEYS.iter().zip(values).zip(usual) {
+            if let (Some(value), true) = (value, value != usual) {
+                write!(f, "{comma}{key}={value}")?;
+                comma = ",";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A device with its cooler.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plant {
+    options: SimOptions,
+    temperature: f64,
+}
+
+impl Plant {
+    /// Degrees Celsius.
+    pub fn temperature(&self) -> f64 {
+        self.temperature
+    }
+
+    /// Watts at a fraction; `None` for a device that idles.
+    pub fn power(&self, fraction: Option<f64>) -> f64 {
+        let SimOptions {
+            idle, full, share, ..
+        } = self.options;
+        match fraction {
+            Some(fraction) => idle + (full - idle) * (1.0 - share + share * fraction),
+            None => idle,
+        }
+    }
+
+    /// The temperature that it comes to at a fraction, °C.
+    pub fn equilibrium(&self, fraction: Option<f64>) -> f64 {
+        self.options.ambient + self.options.resistance * self.power(fraction)
+    }
+
+    /// Lets time pass at a fraction; joules that were drawn.
+    pub fn step(&mut self, fraction: Option<f64>, time: Duration) -> f64 {
+        let (seconds, end) = (time.as_secs_f64(), self.equilibrium(fraction));
+        let rest = (-seconds / self.options.time).exp();
+        self.temperature = end + (self.temperature - end) * rest;
+        self.power(fraction) * seconds
+    }
+}
+
+/// A plant as a sensor, driven with the fraction that is in use.
+#[derive(Debug)]
+pub struct Simulated {
+    plant: Plant,
+    follow: Arc<Follow>,
+    clock: Clock,
+    before: Duration,
+    joules: f64,
+}
+
+impl Simulated {
+    /// A plant that is driven with what `follow` says, from now on.
+    pub fn new(plant: Plant, follow: Arc<Follow>, clock: Clock) -> Simulated {
+        Simulated {
+            before: clock.now(),
+            plant,
+            follow,
+            clock,
+            joules: 0.0,
+        }
+    }
+}
+
+impl Sensor for Simulated {
+    fn name(&self) -> String {
+        match self.plant.options.to_string().as_str() {
+            "" => "simulated plant".to_owned(),
+            said => format!("simulated plant ({said})"),
+        }
+    }
+
+    /// The power is that since the reading before, as drivers average it.
+    fn read(&mut self) -> Result<Reading, SensorError> {
+        let (at, load) = (self.clock.now(), self.follow.load());
+        let passed = at.saturating_sub(self.before);
+        self.joules += self.plant.step(load, passed);
+        self.before = at;
+        Ok(Reading {
+            at,
+            temperature: Some(self.plant.temperature()),
+            power: Some(self.plant.power(load)),
+            energy: Some(self.joules),
+        })
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plant(text: &str) -> Plant {
+        text.parse::<SimOptions>().unwrap().plant()
+    }
+
+    #[test]
+    fn a_body_comes_to_where_it_gives_what_it_gets() {
+        let mut body = plant("start=25");
+        assert_eq!(body.equilibrium(Some(1.0)), 98.5);
+        assert_eq!(body.equilibrium(None), 35.5);
+        // After one time constant all but 1/e of the way, in one step or in many.
+        let joules = body.step(Some(1.0), Duration::from_secs(42));
+        let expected = 98.5 - 73.5 / std::f64::consts::E;
+        assert!((body.temperature() - expected).abs() < 1e-9);
+        assert_eq!(joules, 105.0 * 42.0);
+        let mut other = plant("start=25");
+        for _ in 0..420 {
+            other.step(Some(1.0), Duration::from_millis(100));
+        }
+        assert!((other.temperature() - expected).abs() < 1e-9);
+        body.step(None, Duration::from_secs(1_000_000));
+        assert!((body.temperature() - 35.5).abs() < 1e-9);
+        assert_eq!(plant("").temperature(), 35.5);
+    }
+
+    #[test]
+    fn it_obeys_its_differential_equation() {
+        // Against Euler's method with small steps, float64.
+        let (mut body, mut euler, dt) = (plant("start=30,time=10,share=0.6"), 30.0, 1e-4);
+        let capacity = 10.0 / 0.7;
+        for step in 0..200_000 {
+            let power = 15.0 + 90.0 * (0.4 + 0.6 * 0.5);
+            euler += dt * (power - (euler - 25.0) / 0.7) / capacity;
+            if step % 1000 == 999 {
+                body.step(Some(0.5), Duration::from_millis(100));
+                assert!((body.temperature() - euler).abs() < 1e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn the_sensor_follows_the_fraction_and_counts() {
+        let (follow, clock) = (Follow::new(), Clock::manual());
+        let mut sensor = Simulated::new(plant(""), Arc::clone(&follow), clock.clone().times(2.0));
+        let first = sensor.read().unwrap();
+        assert_eq!((first.energy, first.power), (Some(0.0), Some(105.0)));
+        follow.set(0.5);
+        clock.advance(Duration::from_secs(3));
+        let half = sensor.read().unwrap();
+        assert_eq!((half.energy, half.power), (Some(360.0), Some(60.0)));
+        assert_eq!(half.at, Duration::from_secs(6));
+        follow.set_busy(false);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(sensor.read().unwrap().energy, Some(390.0));
+        // No time, no energy.
+        assert_eq!(sensor.read().unwrap().energy, Some(390.0));
+    }
+}

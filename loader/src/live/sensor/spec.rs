@@ -1,0 +1,224 @@
+//! How a sensor is named: `nvml:0`, `hwmon`, `trace:FILE`, `sim:full=105`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use htc_formats::escape::escaped;
+use thiserror::Error;
+
+use super::sim::SimOptions;
+
+/// Which sensor is meant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SensorSpec {
+    /// A GPU by NVIDIA's management library: `nvml`, `nvml:INDEX`, `nvml:UUID`.
+    Nvml(Gpu),
+    /// The processor by Linux' own drivers, with its energy counters where they may be read: `hwmon`.
+    Hwmon,
+    /// A recorded trace, from its first row on: `trace:FILE`, `trace:FILE,speed=K`.
+    Trace {
+        /// The CSV file.
+        path: PathBuf,
+        /// Seconds of the trace in a second.
+        speed: f64,
+    },
+    /// A simulated plant: `sim`, `sim:KEY=VALUE,...`, with the keys of [`SimOptions`].
+    Sim(SimOptions),
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gpu {
+    /// By its place in the driver's list, from 0. It may change from one start of the machine to the next, and the
+    /// variable CUDA_VISIBLE_DEVICES does not change it.
+    Index(u32),
+    /// By its own name, `GPU-` and hexadecimal digits.
+    Uuid(String),
+}
+
+/// Why a text names no sensor.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("`{}` names no sensor: {reason}", escaped(asked))]
+pub struct SpecError {
+    /// The text.
+    pub asked: String,
+    /// What is wrong with it and what is allowed.
+    pub reason: String,
+}
+
+/// Longest UUID of a GPU; the library's own bound.
+const MAX_UUID: usize = 96;
+
+/// Most that time may be sped up by.
+pub(super) const MAX_SPEED: f64 = 1e4;
+
+const KINDS: &str =
+    "expected nvml[:INDEX or :GPU-UUID], hwmon, trace:FILE[,speed=K] or sim[:KEY=VALUE,...]";
+
+impl FromStr for SensorSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest)),
+            None => (text, None),
+        };
+        let found = match (kind, rest) {
+            ("nvml", None) => Ok(SensorSpec::Nvml(Gpu::Index(0))),
+            ("nvml", Some(gpu)) => gpu.parse().map(SensorSpec::Nvml),
+            ("hwmon", None) => Ok(SensorSpec::Hwmon),
+            ("hwmon", Some(_)) => Err("hwmon takes no parameters".to_owned()),
+            ("trace", Some(rest)) => trace(rest),
+            ("trace", None) => Err("expected trace:FILE".to_owned()),
+            ("sim", rest) => rest.unwrap_or_default().parse().map(SensorSpec::Sim),
+            _ => Err(KINDS.to_owned()),
+        };
+        found.map_err(|reason| SpecError {
+            asked: text.to_owned(),
+            reason,
+        })
+    }
+}
+
+fn trace(rest: &str) -> Result<SensorSpec, String> {
+    let (path, speed) = match rest.rsplit_once(",speed=") {
+        Some((path, speed)) => (path, speed_of(speed)?),
+        None => (rest, 1.0),
+    };
+    match path {
+        "" => Err("expected trace:FILE, found no file".to_owned()),
+        path => Ok(SensorSpec::Trace {
+            path: path.into(),
+            speed,
+        }),
+    }
+}
+
+/// A factor of time.
+pub(super) fn speed_of(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(speed) if speed > 0.0 && speed <= MAX_SPEED => Ok(speed),
+        _ => Err(format!(
+            "speed is `{text}`, expected a number above 0 and at most {MAX_SPEED}"
+        )),
+    }
+}
+
+impl FromStr for Gpu {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_uuid = |text: &str| {
+            let digits = text.strip_prefix("GPU-").unwrap_or_default();
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            !digits.is_empty() && digits.chars().all(plain) && text.len() < MAX_UUID
+        };
+        match text.parse() {
+            // `+1` is a number to the standard library.
+            Ok(index) if !text.starts_with('+') => Ok(Gpu::Index(index)),
+            _ if is_uuid(text) => Ok(Gpu::Uuid(text.to_owned())),
+            _ => Err(
+                "expected nvml:INDEX with an index from 0, or nvml:GPU-UUID; `nvidia-smi -L` lists both"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Gpu::Index(index) => write!(f, "{index}"),
+            Gpu::Uuid(uuid) => f.write_str(uuid),
+        }
+    }
+}
+
+impl fmt::Display for SensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SensorSpec::Nvml(gpu) => write!(f, "nvml:{gpu}"),
+            SensorSpec::Hwmon => f.write_str("hwmon"),
+            SensorSpec::Trace { path, speed } if *speed == 1.0 => {
+                write!(f, "trace:{}", path.display())
+            }
+            SensorSpec::Trace { path, speed } => {
+                write!(f, "trace:{},speed={speed}", path.display())
+            }
+            SensorSpec::Sim(options) => match options.to_string().as_str() {
+                "" => f.write_str("sim"),
+                said => write!(f, "sim:{said}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_specification_reads_as_it_is_written() {
+        for (text, written) in [
+            ("nvml", "nvml:0"),
+            ("nvml:3", "nvml:3"),
+            ("nvml:GPU-1b2c-9", "nvml:GPU-1b2c-9"),
+            ("hwmon", "hwmon"),
+            ("trace:a,b=1:c.csv", "trace:a,b=1:c.csv"),
+            ("trace:t.csv,speed=2.5", "trace:t.csv,speed=2.5"),
+            ("sim", "sim"),
+            ("sim:full=200,ambient=-3.5", "sim:ambient=-3.5,full=200"),
+            ("sim:speed=10", "sim:speed=10"),
+        ] {
+            let spec: SensorSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), written);
+            assert_eq!(written.parse(), Ok(spec));
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_said() {
+        for (text, said) in [
+            ("", "trace:FILE"),
+            ("nmvl", "hwmon"),
+            ("nvml:", "GPU-UUID"),
+            ("nvml:-1", "GPU-UUID"),
+            ("nvml:+1", "GPU-UUID"),
+            ("nvml:4294967296", "GPU-UUID"),
+            ("nvml:GPU-", "GPU-UUID"),
+            ("nvml:MIG-1", "GPU-UUID"),
+            ("nvml:GPU-\u{1b}[2J", "GPU-UUID"),
+            ("hwmon:0", "no parameters"),
+            ("trace", "trace:FILE"),
+            ("trace:", "no file"),
+            ("trace:,speed=1", "no file"),
+            ("trace:a,speed=0", "above 0"),
+            ("trace:a,speed=nan", "above 0"),
+            ("trace:a,speed=inf", "at most"),
+            ("sim:heat=1", "ambient, "),
+            ("sim:full", "KEY=VALUE"),
+            ("sim:full=1,full=2", "twice"),
+            ("sim:full=x", "full"),
+            ("sim:full=NaN", "full"),
+            ("sim:idle=100,full=50", "at least the idle"),
+            ("sim:speed=1e9", "at most"),
+        ] {
+            let fault = text.parse::<SensorSpec>().unwrap_err().to_string();
+            assert!(fault.contains(said), "{text}: {fault}");
+            assert!(!fault.contains('\u{1b}'), "{fault}");
+        }
+        let long = format!("nvml:GPU-{}", "1".repeat(200));
+        assert!(long.parse::<SensorSpec>().is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_misread(text in "(nvml|hwmon|trace|sim)?[:,=a-zA-Z0-9. -]{0,40}") {
+            if let Ok(spec) = text.parse::<SensorSpec>() {
+                let written = spec.to_string();
+                proptest::prop_assert_eq!(written.parse(), Ok(spec));
+            }
+        }
+    }
+}

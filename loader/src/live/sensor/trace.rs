@@ -1,0 +1,503 @@
+//! Recorded traces: CSV as `nvidia-smi --query-gpu=timestamp,temperature.gpu,power.draw --format=csv` and common loggers write it.
+//!
+//! The first line names the columns; those that are known are read, others are left alone. Each row is a moment, and time does not go back.
+//!
+//! | Column | Names | Values |
+//! |---|---|---|
+//! | time, needed | `ts`, `time`, `timestamp`, `seconds` | seconds, or a date with a time of day |
+//! | temperature | `gpu_C`, `temperature`, `temperature_C`, `temperature.gpu` | °C |
+//! | power | `power_W`, `power`, `power.draw` | watts |
+//! | counter | `energy_J`, `energy` | joules since some moment |
+//!
+//! One of temperature and power is needed. A unit in brackets behind a name (`power.draw [W]`) and behind a value (`88.2 W`) is
+//! left off. An empty cell, `N/A` and `[N/A]` are moments at which the sensor said nothing; anything else that is no number is
+//! an error with its line.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use htc_formats::escape::escaped;
+use htc_formats::open;
+
+use super::{Reading, Sensor, SensorError};
+use crate::live::Clock;
+
+/// Bytes of a line: loggers with all of a GPU's numbers write some hundreds.
+pub const MAX_LINE: usize = 4096;
+
+/// Rows: twelve days at one each second, 64 MB in memory.
+pub const MAX_ROWS: usize = 1 << 20;
+
+/// Columns: `nvidia-smi` knows some hundred.
+const MAX_COLUMNS: usize = 512;
+
+/// Most seconds of a time: those since the year 0 are fewer.
+const MAX_SECONDS: f64 = 1e11;
+
+/// A recorded trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    path: PathBuf,
+    readings: Vec<Reading>,
+}
+
+/// Which column holds what.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    count: usize,
+    time: usize,
+    temperature: Option<usize>,
+    power: Option<usize>,
+    energy: Option<usize>,
+}
+
+impl Trace {
+    /// Reads a trace, all of it: a regular file, in lines of at most [`MAX_LINE`] bytes, at most [`MAX_ROWS`] of them.
+    ///
+    /// # Errors
+    /// [`SensorError::Open`], [`SensorError::Read`], and [`SensorError::Trace`] with the line and what was expected.
+    pub fn read(path: &Path) -> Result<Trace, SensorError> {
+        let mut lines = Lines {
+            from: BufReader::new(open::regular(path)?),
+            path,
+            line: 0,
+        };
+        let header = lines.next()?;
+        let header =
+            header.ok_or_else(|| lines.fault("expected names of columns, found an empty file"))?;
+        let columns = Columns::of(&header).map_err(|what| lines.fault(what))?;
+        let (mut readings, mut first, mut before) = (Vec::new(), None, f64::NEG_INFINITY);
+        while let Some(line) = lines.next()? {
+            if readings.len() == MAX_ROWS {
+                return Err(lines.fault(format!("more than {MAX_ROWS} rows; cut the trace")));
+            }
+            let (seconds, mut reading) = columns.row(&line).map_err(|what| lines.fault(what))?;
+            if seconds < before {
+                return Err(lines.fault(format!(
+                    "time goes back by {} s; sort the rows, or cut the trace there",
+                    before - seconds
+                )));
+            }
+            before = seconds;
+            // Both are finite and far below what a Duration holds.
+            let passed = seconds - *first.get_or_insert(seconds);
+            reading.at = Duration::try_from_secs_f64(passed).unwrap_or(Duration::MAX);
+            readings.push(reading);
+        }
+        match readings.is_empty() {
+            true => Err(lines.fault("expected a row behind the names of columns, found none")),
+            false => Ok(Trace {
+                path: path.into(),
+                readings,
+            }),
+        }
+    }
+
+    /// The rows, by their time since the first.
+    pub fn readings(&self) -> &[Reading] {
+        &self.readings
+    }
+
+    /// Time from the first row to the last.
+    pub fn length(&self) -> Duration {
+        self.readings.last().map_or(Duration::ZERO, |last| last.at)
+    }
+
+    /// How long a row stands if none follows: as long as rows are apart on average, for a single one a second.
+    fn spacing(&self) -> Duration {
+        match u32::try_from(self.readings.len() - 1) {
+            Ok(gaps) if gaps > 0 && self.length() > Duration::ZERO => self.length() / gaps,
+            _ => Duration::from_secs(1),
+        }
+    }
+
+    /// The row that stands at a time since the first.
+    fn at(&self, time: Duration) -> Option<Reading> {
+        let next = self.readings.partition_point(|row| row.at <= time);
+        let row = self.readings.get(next.checked_sub(1)?)?;
+        match next == self.readings.len() && time > row.at + self.spacing() {
+            true => None,
+            false => Some(*row),
+        }
+    }
+}
+
+struct Lines<'a> {
+    from: BufReader<File>,
+    path: &'a Path,
+    line: usize,
+}
+
+impl Lines<'_> {
+    /// The next line without its end; `None` behind the last.
+    fn next(&mut self) -> Result<Option<String>, SensorError> {
+        self.line += 1;
+        let mut bytes = Vec::new();
+        let mut limited = self.from.by_ref().take(MAX_LINE as u64 + 1);
+        let read = limited.read_until(b'\n', &mut bytes);
+        read.map_err(|source| SensorError::Read {
+            path: self.path.into(),
+            source,
+        })?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if bytes.len() > MAX_LINE {
+            return Err(self.fault(format!("longer than {MAX_LINE} bytes; is this a CSV file?")));
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| self.fault("not UTF-8 text; is this a CSV file?"))?;
+        let text = match self.line {
+            1 => text.trim_start_matches('\u{feff}'),
+            _ => text,
+        };
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    fn fault(&self, what: impl Into<String>) -> SensorError {
+        SensorError::Trace {
+            path: self.path.into(),
+            line: self.line,
+            what: what.into(),
+        }
+    }
+}
+
+impl Columns {
+    fn of(header: &str) -> Result<Columns, String> {
+        let names: Vec<String> = header.split(',').map(name).collect();
+        if names.len() > MAX_COLUMNS {
+            return Err(format!(
+                "{} columns, at most {MAX_COLUMNS} are allowed",
+                names.len()
+            ));
+        }
+        let place = |known: &[&str]| {
+            let mut found =
+                (0..names.len()).filter(|&place| known.contains(&names[place].as_str()));
+            match (found.next(), found.next()) {
+                (Some(one), Some(other)) => Err(format!(
+                    "columns `{}` and `{}` say the same; leave one of them off",
+                    names[one], names[other]
+                )),
+                (found, _) => Ok(found),
+            }
+        };
+        let time = place(&["ts", "time", "timestamp", "seconds"])?;
+        let columns = Columns {
+            count: names.len(),
+            time: time
+                .ok_or("no column of time, expected `ts`, `time`, `timestamp` or `seconds`")?,
+            temperature: place(&["gpu_c", "temperature", "temperature_c", "temperature.gpu"])?,
+            power: place(&["power_w", "power", "power.draw"])?,
+            energy: place(&["energy_j", "energy"])?,
+        };
+        match (columns.temperature, columns.power) {
+            (None, None) => Err(
+                "no column of temperature or power, expected `temperature`, `gpu_C` or `temperature.gpu`, or `power`, \
+                 `power_W` or `power.draw`"
+                    .to_owned(),
+            ),
+            _ => Ok(columns),
+        }
+    }
+
+    /// A row: its time in seconds, and what it says.
+    fn row(&self, line: &str) -> Result<(f64, Reading), String> {
+        let cells: Vec<&str> = line
+            .split(',')
+            .take(self.count + 1)
+            .map(str::trim)
+            .collect();
+        if cells.len() != self.count {
+            let many = match cells.len() > self.count {
+                true => "more".to_owned(),
+                false => cells.len().to_string(),
+            };
+            return Err(format!("expected {} columns, found {many}", self.count));
+        }
+        let value = |place: Option<usize>, what: &str| match place.map(|place| cells[place]) {
+            None | Some("" | "N/A" | "[N/A]" | "[Not Supported]") => Ok(None),
+            Some(cell) => {
+                // A unit behind the number.
+                let number = cell.split_once(' ').map_or(cell, |(number, _)| number);
+                let value = number.parse::<f64>();
+                value.map(Some).map_err(|_| {
+                    format!(
+                        "{what} is `{}`, expected a number or nothing",
+                        escaped(cell)
+                    )
+                })
+            }
+        };
+        let time = cells[self.time];
+        let seconds = seconds(time).ok_or_else(|| {
+            format!(
+                "time is `{}`, expected seconds or a date as 2026/04/28 23:41:52.807",
+                escaped(time)
+            )
+        })?;
+        let reading = Reading {
+            at: Duration::ZERO,
+            temperature: value(self.temperature, "temperature")?,
+            power: value(self.power, "power")?,
+            energy: value(self.energy, "energy")?,
+        };
+        Ok((seconds, reading))
+    }
+}
+
+/// The name of a column, without a unit in brackets.
+fn name(cell: &str) -> String {
+    let name = cell.split_once('[').map_or(cell, |(name, _)| name);
+    name.trim().to_ascii_lowercase()
+}
+
+/// Seconds from a number of them, or from a date with a time of day: `YYYY/MM/DD HH:MM:SS.fff`, with `-` for `/` and `T` or nothing
+/// for the space, as the published trace has it. Since the year 0, in the Gregorian calendar.
+fn seconds(text: &str) -> Option<f64> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return (seconds.abs() <= MAX_SECONDS).then_some(seconds);
+    }
+    let digits = |range: std::ops::Range<usize>| {
+        let digits = text.get(range)?;
+        let all = digits.bytes().all(|byte| byte.is_ascii_digit());
+        all.then(|| digits.parse::<i64>().ok()).flatten()
+    };
+    let separator = |place: usize| text.get(place..place + 1);
+    if !matches!(separator(4), Some("/" | "-")) || separator(4) != separator(7) {
+        return None;
+    }
+    let (year, month, day) = (digits(0..4)?, digits(5..7)?, digits(8..10)?);
+    let time = text.get(10..)?.trim_start_matches([' ', 'T']);
+    let mut parts = time.split(':');
+    let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next()?);
+    let part = |text: &str, most: f64| {
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let value = text.parse::<f64>().ok().filter(|_| plain)?;
+        (value < most).then_some(value)
+    };
+    // A second of a minute may be the 60th.
+    let of_day = part(hour, 24.0)? * 3600.0 + part(minute, 60.0)? * 60.0 + part(second, 61.0)?;
+    if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days of the months before, counted from March so that the day that years may have is their last.
+    let (year, month) = match month < 3 {
+        true => (year - 1, month + 9),
+        false => (year, month - 3),
+    };
+    let of_years = year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = of_years + (153 * month + 2) / 5 + day;
+    Some(days as f64 * 86400.0 + of_day)
+}
+
+/// A trace as a sensor: each row stands until the next one's time has come, on a clock that starts with the first reading. Behind the end there is
+/// no sensor any more.
+#[derive(Debug)]
+pub struct TraceSensor {
+    trace: Trace,
+    clock: Clock,
+    begun: Option<Duration>,
+}
+
+impl TraceSensor {
+    /// Plays a trace by a clock.
+    pub fn new(trace: Trace, clock: Clock) -> TraceSensor {
+        TraceSensor {
+            trace,
+            clock,
+            begun: None,
+        }
+    }
+}
+
+impl Sensor for TraceSensor {
+    fn name(&self) -> String {
+        format!("trace {}", self.trace.path.display())
+    }
+
+    fn read(&mut self) -> Result<Reading, SensorError> {
+        let at = self.clock.now();
+        let begun = *self.begun.get_or_insert(at);
+        match self.trace.at(at.saturating_sub(begun)) {
+            Some(row) => Ok(Reading { at, ..row }),
+            None => Err(SensorError::Ended {
+                path: self.trace.path.clone(),
+                seconds: self.trace.length().as_secs_f64(),
+            }),
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(text: &[u8]) -> Result<Trace, SensorError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.csv");
+        std::fs::write(&path, text).unwrap();
+        Trace::read(&path)
+    }
+
+    #[test]
+    fn dates_are_seconds() {
+        let between = |a: &str, b: &str| seconds(b).unwrap() - seconds(a).unwrap();
+        for (a, b, expected) in [
+            ("2026/04/2823:41:52.500", "2026/04/28 23:41:53.75", 1.25),
+            ("2026-04-28T23:59:59", "2026-04-29T00:00:01", 2.0),
+            ("2024/02/28 00:00:00", "2024/03/01 00:00:00", 2.0 * 86400.0),
+            ("2100/02/28 00:00:00", "2100/03/01 00:00:00", 86400.0),
+            ("1970-01-01 00:00:00", "2000-01-01 00:00:00", 946_684_800.0),
+            ("2025/12/31 12:00:00", "2026/01/01 12:00:00", 86400.0),
+            ("1.5", "-2", -3.5),
+        ] {
+            assert_eq!(between(a, b), expected, "{a} {b}");
+        }
+        for wrong in [
+            "",
+            "soon",
+            "nan",
+            "inf",
+            "1e300",
+            "2026/04-28 1:2:3",
+            "2026/13/01 1:2:3",
+            "2026/04/28 24:00:00",
+            "2026/04/28 1:60:00",
+            "2026/04/28 1:2",
+            "2026/04/28 1:2:3:4",
+            "2026/04/28 -1:2:3",
+            "2026/0é/28 1:2:3",
+            "2026/04/28 1:2:inf",
+            "+026/04/28 1:2:3",
+        ] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn columns_are_found_by_name() {
+        let smi = "\u{feff}timestamp, power.draw [W], name, temperature.gpu\r\n\
+                   2026/04/28 23:41:52.000, 88.20 W, X, 41\r\n\
+                   2026/04/28 23:41:53.500, [N/A], X, 255\r\n";
+        let found = trace(smi.as_bytes()).unwrap();
+        let row = |at, temperature, power| Reading {
+            at: Duration::from_secs_f64(at),
+            temperature,
+            power,
+            energy: None,
+        };
+        assert_eq!(
+            found.readings(),
+            [
+                row(0.0, Some(41.0), Some(88.2)),
+                row(1.5, Some(255.0), None)
+            ]
+        );
+        let plain = trace(b"time,temperature,energy_J\n10,50,7\n10,,8\n11,NaN,9").unwrap();
+        assert_eq!(plain.readings()[1].temperature, None);
+        assert!(plain.readings()[2].temperature.is_some_and(f64::is_nan));
+        assert_eq!(plain.readings()[2].energy, Some(9.0));
+        assert_eq!(plain.length(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        let long = [b"time,power\n1,2\n".to_vec(), vec![b'9'; MAX_LINE + 1]].concat();
+        let wide = ["time,power"]
+            .iter()
+            .chain([&",x"; MAX_COLUMNS])
+            .copied()
+            .collect::<String>();
+        let cases: [(&[u8], usize, &str); 16] = [
+            (b"", 1, "empty file"),
+            (b"time,power\n", 2, "found none"),
+            (b"power\n1\n", 1, "no column of time"),
+            (b"time,volts\n1,2\n", 1, "no column of temperature or power"),
+            (b"time,power,power_W\n1,2,3\n", 1, "say the same"),
+            (b"time,power\n1,2\n2\n", 3, "expected 2 columns, found 1"),
+            (
+                b"time,power\n1,2\n2,3,4,5\n",
+                3,
+                "expected 2 columns, found more",
+            ),
+            (b"time,power\n1,2\n\n2,3\n", 3, "expected 2 columns"),
+            (b"time,power\n1,warm\n", 2, "power is `warm`"),
+            (b"time,power\n1,\"2\"\n", 2, "power is"),
+            (b"time,power\nyesterday,2\n", 2, "time is `yesterday`"),
+            (b"time,power\n1,2\n0.5,2\n", 3, "goes back by 0.5 s"),
+            (b"time,power\nNaN,2\n", 2, "time is"),
+            (b"time,power\n1,\xff\n", 2, "not UTF-8"),
+            (&long, 3, "longer than 4096"),
+            (wide.as_bytes(), 1, "columns, at most 512"),
+        ];
+        for (text, at, said) in cases {
+            match trace(text).unwrap_err() {
+                SensorError::Trace { line, what, .. } => {
+                    assert!(line == at && what.contains(said), "{line}: {what}");
+                }
+                other => panic!("{other}"),
+            }
+        }
+        // No line end, ever: refused after its first bytes.
+        let fault = trace(&vec![b'1'; 1 << 24]).unwrap_err().to_string();
+        assert!(fault.contains("line 1") && fault.len() < 300, "{fault}");
+        let fault = trace(b"time,power\n1,\x1b[2J\n").unwrap_err().to_string();
+        assert!(!fault.contains('\u{1b}'), "{fault}");
+    }
+
+    #[test]
+    fn rows_are_bounded() {
+        let mut text = b"time,power\n".to_vec();
+        text.extend(b"1,2\n".repeat(MAX_ROWS));
+        assert_eq!(trace(&text).unwrap().readings().len(), MAX_ROWS);
+        text.extend(b"1,2\n");
+        assert!(trace(&text).unwrap_err().to_string().contains("more than"));
+    }
+
+    #[test]
+    fn a_row_stands_until_the_next_and_at_last_there_is_none() {
+        let played = trace(b"time,temperature\n100,40\n102,60\n104,50\n").unwrap();
+        let clock = Clock::manual();
+        clock.advance(Duration::from_secs(7));
+        let mut sensor = TraceSensor::new(played, clock.clone());
+        let mut said = Vec::new();
+        for _ in 0..7 {
+            said.push(sensor.read().ok().and_then(|reading| reading.temperature));
+            clock.advance(Duration::from_secs(1));
+        }
+        let expected = [40.0, 40.0, 60.0, 60.0, 50.0, 50.0, 50.0].map(Some);
+        assert_eq!(said, expected);
+        let ended = sensor.read().unwrap_err();
+        assert!(
+            matches!(ended, SensorError::Ended { seconds: 4.0, .. }),
+            "{ended}"
+        );
+        // A single row stands for a second.
+        let mut single = TraceSensor::new(trace(b"time,power\n0,1\n").unwrap(), clock.clone());
+        assert_eq!(single.read().unwrap().power, Some(1.0));
+        clock.advance(Duration::from_millis(1001));
+        assert!(single.read().is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_end_the_reader(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let _ = trace(&text);
+            let _ = trace(&[b"time,power,temperature\n", &text[..]].concat());
+        }
+    }
+}
