@@ -1,0 +1,494 @@
+//! The law against its formula, and the loop around simulated plants.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::live::sensor::sim::{Plant, SimOptions};
+
+/// Seconds between readings.
+const POLL: f64 = 0.5;
+
+fn law(options: LawOptions) -> Law {
+    Law::new(options).unwrap()
+}
+
+fn usual() -> Law {
+    law(LawOptions::default())
+}
+
+fn reading(seconds: f64, celsius: f64) -> Reading {
+    Reading {
+        at: Duration::from_secs_f64(seconds),
+        temperature: Some(celsius),
+        ..Reading::default()
+    }
+}
+
+#[test]
+fn the_law_is_the_published_one() {
+    let law = usual();
+    for (celsius, expected) in [
+        (-40.0, 1.0),
+        (65.0, 1.0),
+        (70.0, 0.8125),
+        (75.0, 0.625),
+        (85.0, 0.25),
+        (150.0, 0.25),
+    ] {
+        assert_eq!(law.fraction(celsius), expected, "{celsius}");
+        let decision = Controller::new(law).step(&reading(0.0, celsius));
+        assert_eq!(decision.fraction, expected, "{celsius}");
+    }
+    // All steps of a rank of 1024 between: 0.0375 for each degree.
+    for tenth in 650..850 {
+        let celsius = f64::from(tenth) / 10.0;
+        let expected = 1.0 - 0.0375 * (celsius - 65.0);
+        assert!((law.fraction(celsius) - expected).abs() < 1e-12);
+        let fraction = Controller::new(law).step(&reading(0.0, celsius)).fraction;
+        assert!(fraction <= expected + 1e-12 && fraction > expected - STEP);
+    }
+}
+
+#[test]
+fn parameters_that_make_no_law_are_refused() {
+    let usual = LawOptions::default();
+    let refused = [
+        LawOptions { low: 85.0, ..usual },
+        LawOptions {
+            low: f64::NAN,
+            ..usual
+        },
+        LawOptions {
+            high: 64.0,
+            ..usual
+        },
+        LawOptions {
+            high: f64::INFINITY,
+            ..usual
+        },
+        LawOptions {
+            low: -41.0,
+            ..usual
+        },
+        LawOptions {
+            least: 0.0,
+            ..usual
+        },
+        LawOptions {
+            least: 1.1,
+            ..usual
+        },
+        LawOptions {
+            least: f64::NAN,
+            ..usual
+        },
+        LawOptions {
+            hysteresis: -0.1,
+            ..usual
+        },
+        LawOptions {
+            hysteresis: 20.0,
+            ..usual
+        },
+        LawOptions {
+            hysteresis: f64::NAN,
+            ..usual
+        },
+        LawOptions {
+            recovery: 0.0,
+            ..usual
+        },
+        LawOptions {
+            recovery: f64::NAN,
+            ..usual
+        },
+        LawOptions {
+            power_cap: Some(0.0),
+            ..usual
+        },
+        LawOptions {
+            power_cap: Some(f64::NAN),
+            ..usual
+        },
+        LawOptions {
+            power_cap: Some(f64::INFINITY),
+            ..usual
+        },
+    ];
+    for options in refused {
+        let fault = Law::new(options).unwrap_err();
+        assert!(fault.to_string().contains("expected"), "{fault}");
+    }
+    let mut controller = Controller::new(law(usual));
+    assert!(controller.set_least(0.0).is_err() && controller.set_least(f64::NAN).is_err());
+    controller.set_least(0.5).unwrap();
+    assert_eq!(controller.step(&reading(0.0, 100.0)).fraction, 0.5);
+    // A least fraction of 1 is a model that can do nothing else.
+    controller.set_least(1.0).unwrap();
+    assert_eq!(controller.step(&reading(1.0, 100.0)).fraction, 1.0);
+}
+
+#[test]
+fn warmth_is_followed_at_once_and_cold_late() {
+    let mut controller = Controller::new(usual());
+    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
+    assert_eq!(at(0.0, 75.0), 0.625);
+    assert_eq!(at(0.5, 85.0), 0.25);
+    // Two kelvin are no change.
+    assert_eq!(at(1.0, 84.0), 0.25);
+    assert_eq!(at(1.5, 83.0), 0.25);
+    // Behind them the play moves along, and the fraction at most by a hundredth in half a second, rounded down.
+    assert_eq!(at(2.0, 75.0), (0.26 / STEP).floor() * STEP);
+    let rising: Vec<f64> = (5..60)
+        .map(|poll| at(f64::from(poll) / 2.0, 75.0))
+        .collect();
+    assert!(rising.is_sorted());
+    assert_eq!(rising.last(), Some(&((0.55 / STEP).floor() * STEP)));
+    // A flicker within the play moves nothing.
+    for poll in 60..80 {
+        let celsius = 75.0 + f64::from(poll % 3);
+        assert_eq!(at(f64::from(poll) / 2.0, celsius), rising[54]);
+    }
+}
+
+#[test]
+fn what_is_missing_limits_nothing_and_is_told_once() {
+    let mut controller = Controller::new(usual());
+    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius));
+    assert_eq!(at(0.0, 80.0).temperature, Sense::Here);
+    for (poll, wrong) in [255.0, -1.0, f64::NAN, 151.0].into_iter().enumerate() {
+        let decision = at(1.0 + poll as f64, wrong);
+        assert_eq!((decision.fraction, decision.why), (1.0, Why::NoReading));
+        let expected = match poll {
+            0 => Sense::Lost,
+            _ => Sense::Away,
+        };
+        assert_eq!(decision.temperature, expected);
+    }
+    let back = at(6.0, 80.0);
+    assert_eq!((back.temperature, back.fraction), (Sense::Back, 0.4375));
+    assert_eq!(at(7.0, 80.0).temperature, Sense::Here);
+    assert_eq!(
+        controller.miss(Duration::from_secs(8)).temperature,
+        Sense::Lost
+    );
+    // One that never was there is lost as well.
+    let first = Controller::new(usual()).step(&Reading::default());
+    assert_eq!((first.temperature, first.fraction), (Sense::Lost, 1.0));
+    assert_eq!(first.power, Sense::Unused);
+}
+
+#[test]
+fn a_cap_works_without_a_temperature_and_the_other_way_round() {
+    let mut controller = Controller::new(law(LawOptions {
+        power_cap: Some(50.0),
+        ..LawOptions::default()
+    }));
+    let mut at = |seconds: u64, temperature, power| {
+        controller.step(&Reading {
+            at: Duration::from_secs(seconds),
+            temperature,
+            power,
+            energy: None,
+        })
+    };
+    let capped = at(0, None, Some(100.0));
+    assert_eq!(
+        (capped.temperature, capped.power),
+        (Sense::Lost, Sense::Here)
+    );
+    // The square root of 0.475.
+    assert!((capped.fraction - 0.689).abs() < STEP && capped.why == Why::PowerCap);
+    let warm = at(1, Some(75.0), None);
+    assert_eq!((warm.temperature, warm.power), (Sense::Back, Sense::Lost));
+    assert_eq!((warm.fraction, warm.why), (0.625, Why::Temperature));
+    let blind = at(2, None, None);
+    assert_eq!((blind.fraction, blind.power), (1.0, Sense::Away));
+    // What nothing can help against is said.
+    for second in 3..30 {
+        at(second, Some(20.0), Some(100.0));
+    }
+    let least = at(30, Some(20.0), Some(100.0));
+    assert!(least.beyond && least.fraction == 0.25, "{least:?}");
+    assert!(!at(31, Some(20.0), Some(48.0)).beyond);
+}
+
+#[test]
+fn time_may_stand_still_and_go_back() {
+    let mut controller = Controller::new(usual());
+    let mut at = |seconds, celsius| controller.step(&reading(seconds, celsius)).fraction;
+    assert_eq!(at(1e6, 85.0), 0.25);
+    // No time, no recovery; warmth counts all the same.
+    assert_eq!(at(1e6, 20.0), 0.25);
+    assert_eq!(at(0.0, 20.0), 0.25);
+    assert_eq!(at(10.0, 20.0), 0.25);
+    assert!(at(1e6 + 1.0, 20.0) > 0.25);
+    // A day later is no reason to jump.
+    assert!(at(2e6, 20.0) < 0.32);
+    assert_eq!(at(5.0, 85.0), 0.25);
+}
+
+/// What a closed loop did.
+struct Run {
+    fractions: Vec<f64>,
+    /// At every poll, °C.
+    temperatures: Vec<f64>,
+    watts: Vec<f64>,
+}
+
+impl Run {
+    /// Height of what is left of oscillation in the last third.
+    fn ripple(&self) -> f64 {
+        let last = &self.fractions[self.fractions.len() * 2 / 3..];
+        let (least, most) = last
+            .iter()
+            .fold((1.0_f64, 0.0_f64), |(least, most), &value| {
+                (least.min(value), most.max(value))
+            });
+        most - least
+    }
+
+    fn warmest(&self) -> f64 {
+        self.temperatures.iter().copied().fold(f64::MIN, f64::max)
+    }
+}
+
+/// How a sensor distorts what it measures.
+#[derive(Clone, Copy, Debug, Default)]
+struct Distortion {
+    /// Whole degrees, as NVML says them.
+    whole: bool,
+    /// Time constant of the power's average, s.
+    average: f64,
+    /// Steps that a model's fraction really has, for a staircase of powers; 0 for any.
+    steps: u32,
+}
+
+/// A loop of a controller and a plant, for ten time constants and at least ten minutes.
+fn run(
+    mut decide: impl FnMut(&Reading) -> f64,
+    mut plant: Plant,
+    options: &SimOptions,
+    distortion: Distortion,
+) -> Run {
+    let polls = ((options.time * 10.0).max(600.0) / POLL) as usize;
+    let (mut fraction, mut average) = (1.0, plant.power(None));
+    let mut run = Run {
+        fractions: Vec::new(),
+        temperatures: Vec::new(),
+        watts: Vec::new(),
+    };
+    for poll in 1..=polls {
+        let used = match distortion.steps {
+            0 => fraction,
+            steps => (fraction * f64::from(steps)).floor().max(1.0) / f64::from(steps),
+        };
+        plant.step(Some(used), Duration::from_secs_f64(POLL));
+        let (watts, celsius) = (plant.power(Some(used)), plant.temperature());
+        average += match distortion.average > 0.0 {
+            true => (watts - average) * (1.0 - (-POLL / distortion.average).exp()),
+            false => watts - average,
+        };
+        fraction = decide(&Reading {
+            at: Duration::from_secs_f64(poll as f64 * POLL),
+            temperature: Some(match distortion.whole {
+                true => celsius.floor(),
+                false => celsius,
+            }),
+            power: Some(average),
+            energy: None,
+        });
+        run.fractions.push(fraction);
+        run.temperatures.push(celsius);
+        run.watts.push(watts);
+    }
+    run
+}
+
+fn controlled(law: Law, options: &SimOptions, distortion: Distortion) -> Run {
+    let mut controller = Controller::new(law);
+    run(
+        |reading| controller.step(reading).fraction,
+        options.plant(),
+        options,
+        distortion,
+    )
+}
+
+/// Plants that stay in the range of temperatures that a sensor can say, at the least fraction of the default.
+fn plants() -> impl Strategy<Value = SimOptions> {
+    let cold = |options: &SimOptions| options.plant().equilibrium(Some(0.25)) < 140.0;
+    any_plants().prop_filter("beyond what sensors say", cold)
+}
+
+prop_compose! {
+    /// Time constants from 2 s to 10 min, powers from those of a small board to those of a server's accelerator.
+    fn any_plants()(
+        time in (2.0_f64.ln()..600.0_f64.ln()).prop_map(f64::exp),
+        ambient in 10.0..40.0,
+        idle in 0.0..60.0,
+        more in 10.0..500.0,
+        resistance in 0.05..1.5,
+    ) -> SimOptions {
+        SimOptions {
+            time,
+            ambient,
+            idle,
+            full: idle + more,
+            resistance,
+            start: Some(ambient),
+            ..SimOptions::default()
+        }
+    }
+}
+
+/// `L` and `1/(e^(τ/RC) - 1)` of the documentation.
+fn gain(law: &Law, plant: &SimOptions) -> (f64, f64) {
+    let LawOptions {
+        low, high, least, ..
+    } = law.options();
+    let gain = plant.resistance * (plant.full - plant.idle) * (1.0 - least) / (high - low);
+    (gain, 1.0 / ((POLL / plant.time).exp() - 1.0))
+}
+
+/// What may be left of a cycle: a poll's recovery, or the degrees that a sensor of whole ones goes back and forth
+/// between, which are 0.0375 of a fraction each; and a step of rounding.
+fn ripple_bound(plant: &SimOptions, whole: bool) -> f64 {
+    let (gain, most) = gain(&usual(), plant);
+    STEP + match whole {
+        false => 0.02 * POLL,
+        true if gain <= most => 0.0375,
+        true => 2.0 * 0.0375,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn no_plant_oscillates(options in plants(), whole: bool, average in 0.0..2.0) {
+        let distortion = Distortion { whole, average, steps: 0 };
+        let found = controlled(usual(), &options, distortion).ripple();
+        let bound = ripple_bound(&options, whole);
+        prop_assert!(found <= bound, "{found} {bound}");
+    }
+
+    #[test]
+    fn a_model_with_steps_goes_back_and_forth_between_two(options in plants(), steps in 4_u32..40, whole: bool) {
+        let (gain, most) = gain(&usual(), &options);
+        prop_assume!(gain <= most);
+        let distortion = Distortion { whole, average: 0.0, steps };
+        let found = controlled(usual(), &options, distortion).ripple();
+        prop_assert!(found <= 1.0 / f64::from(steps) + 0.05, "{found}");
+    }
+
+    #[test]
+    fn the_upper_threshold_holds(options in plants(), least in 0.05..0.9) {
+        let law = law(LawOptions { least, ..LawOptions::default() });
+        let (gain, most) = gain(&law, &options);
+        let end = options.plant().equilibrium(Some(least));
+        prop_assume!(gain <= most && end <= 85.0);
+        let found = controlled(law, &options, Distortion::default()).warmest();
+        prop_assert!(found <= 85.0 + 1e-9, "{found}");
+    }
+
+    #[test]
+    fn a_cap_that_can_be_kept_is_kept(options in plants(), part in 0.0..1.0, average in 0.0..2.0) {
+        let (least, most) = (options.plant().power(Some(0.25)), options.full);
+        // Reachable with the aim's margin.
+        let budget = (least + part * (most - least)) / 0.94;
+        let law = law(LawOptions { power_cap: Some(budget), ..LawOptions::default() });
+        let distortion = Distortion { average, ..Distortion::default() };
+        let run = controlled(law, &options, distortion);
+        prop_assert!(run.ripple() <= 0.03, "{}", run.ripple());
+        let last = &run.watts[run.watts.len() / 3..];
+        prop_assert!(last.iter().all(|watts| *watts <= budget));
+        // It gives no more than it has to: the cap, the temperature or the base decides.
+        let (fraction, watts) = (run.fractions[run.fractions.len() - 1], last[last.len() - 1]);
+        let warm = run.temperatures[run.temperatures.len() - 1] > 62.9;
+        prop_assert!(fraction == 1.0 || warm || watts > 0.9 * budget, "{fraction} {watts} {budget}");
+    }
+
+    #[test]
+    fn the_fraction_is_never_above_the_law(
+        celsius in proptest::collection::vec(0.0..120.0, 1..60), least in 0.01..1.0
+    ) {
+        let law = law(LawOptions { least, ..LawOptions::default() });
+        let mut controller = Controller::new(law);
+        for (poll, celsius) in celsius.into_iter().enumerate() {
+            let found = controller.step(&reading(poll as f64, celsius)).fraction;
+            prop_assert!(found >= least && found <= law.fraction(celsius).max(least));
+        }
+    }
+}
+
+#[test]
+fn whole_degrees_leave_two_of_them_where_the_plant_is_quick() {
+    // L = 8.04 = coth(τ/2RC), where the law alone just does not settle, and more than twice what the second condition allows.
+    let quick = SimOptions {
+        ambient: 14.0,
+        idle: 1.0,
+        full: 364.5,
+        resistance: 0.59,
+        time: 2.0,
+        start: Some(14.0),
+        ..SimOptions::default()
+    };
+    let (found, most) = gain(&usual(), &quick);
+    assert!(found > 2.0 * most && (found - 8.04).abs() < 0.01, "{found}");
+    let ripple = |whole| {
+        let distortion = Distortion {
+            whole,
+            ..Distortion::default()
+        };
+        controlled(usual(), &quick, distortion).ripple()
+    };
+    // More than one degree, and no more than two.
+    let degrees = ripple(true);
+    assert!(
+        degrees > 0.0375 + STEP && degrees <= ripple_bound(&quick, true),
+        "{degrees}"
+    );
+    assert!(ripple(false) <= ripple_bound(&quick, false));
+}
+
+#[test]
+fn the_law_alone_oscillates_where_the_documentation_says_so() {
+    // L = 5.6, coth(0.5) = 2.16: the pole is at -3.2, though the least fraction ends at 62.5 °C.
+    let quick = SimOptions {
+        time: 0.5,
+        idle: 0.0,
+        full: 1500.0 / 7.0,
+        ..SimOptions::default()
+    };
+    let law = usual();
+    let plain = |reading: &Reading| law.fraction(reading.temperature.unwrap());
+    let alone = run(plain, quick.plant(), &quick, Distortion::default());
+    assert!(alone.ripple() > 0.5, "{}", alone.ripple());
+    let found = controlled(law, &quick, Distortion::default());
+    assert!(found.ripple() <= 0.03, "{}", found.ripple());
+
+    // The plain scale: for ever without idle power, and above the budget with it.
+    let cool = SimOptions {
+        idle: 0.0,
+        full: 100.0,
+        resistance: 0.1,
+        ..SimOptions::default()
+    };
+    let scale = |budget: f64| move |reading: &Reading| (budget / reading.power.unwrap()).min(1.0);
+    let alone = run(scale(50.0), cool.plant(), &cool, Distortion::default());
+    assert!(alone.ripple() >= 0.49, "{}", alone.ripple());
+    let idle = SimOptions { idle: 30.0, ..cool };
+    let alone = run(scale(50.0), idle.plant(), &idle, Distortion::default());
+    assert!(alone.watts[alone.watts.len() - 1] > 60.0);
+}
+
+#[test]
+fn a_plant_settles_where_plant_and_law_meet() {
+    // r = 1 - 0.0375 (T - 65) and T = 25 + 0.7 (15 + 90 r): r = 2.106 - 2.3625 r.
+    let options = SimOptions::default();
+    let run = controlled(usual(), &options, Distortion::default());
+    let (fraction, celsius) = (run.fractions[1199], run.temperatures[1199]);
+    assert!((fraction - 0.6264).abs() < STEP, "{fraction}");
+    assert!((celsius - 74.96).abs() < 0.5, "{celsius}");
+}

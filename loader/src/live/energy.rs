@@ -1,0 +1,457 @@
+//! Joules of work.
+//!
+//! Tokens for each joule are tokens over `∫ P dt`, over the time of work alone: the published 0.415 tokens for each joule counted half a minute in which the
+//! device idled at 3 to 5 W as work. The integral is the difference of the device's own energy counter where it has one, which
+//! misses nothing between two readings; else the trapezoidal rule on the power.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::sensor::{MAX_WATTS, Reading};
+
+/// What a device is doing, as far as energy is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Something that counts as neither, such as loading a model.
+    #[default]
+    Other,
+    /// Nothing: what it draws now it would draw without any work.
+    Idle,
+    /// The work that is paid for.
+    Work,
+}
+
+/// Where joules are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The device's energy counter.
+    Counter,
+    /// The trapezoidal integral of its power.
+    Integral,
+    /// The counter for a part of the time, the integral for another.
+    Both,
+}
+
+/// What work has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Energy {
+    /// All that the device drew during the work.
+    pub joules: f64,
+    /// Seconds of work that these are of.
+    pub seconds: f64,
+    /// Seconds of work that no reading tells of.
+    pub missed: f64,
+    /// What it draws when it idles, watts: given, or measured; `None` where neither.
+    pub idle_watts: Option<f64>,
+    /// What it would have drawn in the same seconds without any work.
+    pub idle_joules: Option<f64>,
+    /// Where the joules are from.
+    pub source: Source,
+    /// Readings in the time of work.
+    pub samples: u64,
+    /// How often the counter went back, or forth by more than a device can draw.
+    pub resets: u64,
+}
+
+impl Energy {
+    /// What the work added to what an idle device draws; `None` where that is not known. Negative where idling drew more.
+    pub fn net_joules(&self) -> Option<f64> {
+        self.idle_joules.map(|idle| self.joules - idle)
+    }
+
+    /// Tokens for each joule that the device drew. Seconds that were missed count with the mean power of the others; `None` where these are less than half,
+    /// and where no energy was drawn.
+    pub fn tokens_per_joule(&self, tokens: u64) -> Option<f64> {
+        self.per_joule(tokens, self.joules)
+    }
+
+    /// Tokens for each joule beyond what an idle device draws.
+    pub fn net_tokens_per_joule(&self, tokens: u64) -> Option<f64> {
+        self.per_joule(tokens, self.net_joules()?)
+    }
+
+    fn per_joule(&self, tokens: u64, joules: f64) -> Option<f64> {
+        let whole = joules * (self.seconds + self.missed) / self.seconds;
+        (whole > 0.0 && whole.is_finite() && self.missed <= self.seconds)
+            .then(|| tokens as f64 / whole)
+    }
+}
+
+/// Counts the joules of each [`Phase`] from readings, in constant memory. Times are those of the readings' clock.
+///
+/// Between two readings the power is a line. A phase that begins or ends there has its part of it, and its part of a counter's difference in
+/// the same proportion; with a reading at the border, as [`Governor::enter`](super::Governor::enter) takes one, nothing is shared out.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    longest_gap: f64,
+    given_idle: Option<f64>,
+    phase: Phase,
+    /// Up to where time has been shared out, seconds.
+    now: Option<f64>,
+    last: Option<Sample>,
+    /// Of the time since the last sample, by phase.
+    pending: [Share; 3],
+    accounts: [Account; 3],
+    resets: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: f64,
+    power: Option<f64>,
+    energy: Option<f64>,
+}
+
+/// A part of the time since a sample at t₀.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    /// ∫ dt.
+    seconds: f64,
+    /// ∫ (t - t₀) dt, s².
+    moment: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    joules: f64,
+    seconds: f64,
+    missed: f64,
+    counted: bool,
+    integrated: bool,
+    samples: u64,
+}
+
+impl Meter {
+    /// A meter for a device in [`Phase::Other`]. Powers that are further apart than `longest_gap` are not joined by a line: that time is
+    /// [missed](Energy::missed). A counter bridges any gap. The idle power in watts is what is given, else what is measured in [`Phase::Idle`].
+    pub fn new(longest_gap: Duration, idle_watts: Option<f64>) -> Meter {
+        Meter {
+            longest_gap: longest_gap.as_secs_f64(),
+            given_idle: idle_watts,
+            phase: Phase::Other,
+            now: None,
+            last: None,
+            pending: [Share::default(); 3],
+            accounts: [Account::default(); 3],
+            resets: 0,
+        }
+    }
+
+    /// From now on the device does something else. A time before one that was told already is taken for that.
+    pub fn enter(&mut self, phase: Phase, at: Duration) {
+        self.pass(at.as_secs_f64());
+        self.phase = phase;
+    }
+
+    /// What it does.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Takes a reading. One that has neither a power nor a counter tells nothing, and so does one from before the latest.
+    pub fn push(&mut self, reading: &Reading) {
+        let sample = Sample {
+            at: reading.at.as_secs_f64(),
+            power: reading.plausible_power(),
+            energy: reading.plausible_energy(),
+        };
+        let late = self.last.is_some_and(|last| sample.at < last.at);
+        if late || (sample.power.is_none() && sample.energy.is_none()) {
+            return;
+        }
+        self.pass(sample.at);
+        self.accounts[self.phase as usize].samples += 1;
+        let pending = std::mem::take(&mut self.pending);
+        match self.last.replace(sample) {
+            Some(last) if sample.at > last.at => self.settle(last, sample, &pending),
+            // No time has passed.
+            Some(_) => {}
+            None => self.miss(&pending),
+        }
+    }
+
+    /// What the work has taken so far; `None` where no power is known. Time since the latest reading is missed until the next.
+    pub fn energy(&self) -> Option<Energy> {
+        let work = self.accounts[Phase::Work as usize];
+        let idle = self.accounts[Phase::Idle as usize];
+        let measured = (idle.seconds > 0.0).then(|| idle.joules / idle.seconds);
+        let idle_watts = self.given_idle.or(measured);
+        (work.seconds > 0.0).then(|| Energy {
+            joules: work.joules,
+            seconds: work.seconds,
+            missed: work.missed + self.pending[Phase::Work as usize].seconds,
+            idle_watts,
+            idle_joules: idle_watts.map(|watts| watts * work.seconds),
+            source: match (work.counted, work.integrated) {
+                (true, true) => Source::Both,
+                (true, false) => Source::Counter,
+                (false, _) => Source::Integral,
+            },
+            samples: work.samples,
+            resets: self.resets,
+        })
+    }
+
+    /// Shares out the time up to `to` to the phase that it was.
+    fn pass(&mut self, to: f64) {
+        let from = self.now.unwrap_or(to);
+        if to <= from && self.now.is_some() {
+            return;
+        }
+        self.now = Some(to);
+        let since = self.last.map_or(from, |last| last.at);
+        let share = &mut self.pending[self.phase as usize];
+        share.seconds += to - from;
+        // The integral of (t - t₀) from `from` to `to`.
+        share.moment += (to - from) * (0.5 * (to + from) - since);
+    }
+
+    fn settle(&mut self, from: Sample, to: Sample, pending: &[Share; 3]) {
+        let width = to.at - from.at;
+        let counted = from.energy.zip(to.energy).map(|(from, to)| to - from);
+        let plausible = |joules: &f64| (0.0..=MAX_WATTS * width).contains(joules);
+        self.resets += u64::from(counted.is_some_and(|joules| !plausible(&joules)));
+        let counted = counted.filter(plausible);
+        let line = from.power.zip(to.power);
+        let line = line.filter(|_| counted.is_some() || width <= self.longest_gap);
+        let integral = |(first, last): (f64, f64), share: &Share| {
+            first * share.seconds + (last - first) / width * share.moment
+        };
+        // Where the power is known to be zero, a counter's difference is shared out by time.
+        let whole = line.map(|line| {
+            pending
+                .iter()
+                .map(|share| integral(line, share))
+                .sum::<f64>()
+        });
+        for (account, share) in self.accounts.iter_mut().zip(pending) {
+            if share.seconds == 0.0 {
+                continue;
+            }
+            let joules = match (counted, line, whole) {
+                (Some(counted), Some(line), Some(whole)) if whole > 0.0 => {
+                    Some(counted * integral(line, share) / whole)
+                }
+                (Some(counted), ..) => Some(counted * share.seconds / width),
+                (None, Some(line), _) => Some(integral(line, share)),
+                (None, None, _) => None,
+            };
+            match joules {
+                None => account.missed += share.seconds,
+                Some(joules) => {
+                    account.joules += joules;
+                    account.seconds += share.seconds;
+                    account.counted |= counted.is_some();
+                    account.integrated |= counted.is_none();
+                }
+            }
+        }
+    }
+
+    fn miss(&mut self, pending: &[Share; 3]) {
+        for (account, share) in self.accounts.iter_mut().zip(pending) {
+            account.missed += share.seconds;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn meter() -> Meter {
+        Meter::new(Duration::from_secs(5), None)
+    }
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn reading(at: f64, power: Option<f64>, energy: Option<f64>) -> Reading {
+        Reading {
+            at: seconds(at),
+            temperature: None,
+            power,
+            energy,
+        }
+    }
+
+    fn watts(at: f64, power: f64) -> Reading {
+        reading(at, Some(power), None)
+    }
+
+    #[test]
+    fn work_is_paid_for_and_idling_is_not() {
+        let mut meter = meter();
+        meter.enter(Phase::Idle, seconds(0.0));
+        for at in 0..=10 {
+            meter.push(&watts(f64::from(at), 20.0));
+        }
+        meter.enter(Phase::Other, seconds(10.0));
+        meter.push(&watts(12.0, 500.0));
+        meter.push(&watts(12.0, 100.0));
+        meter.enter(Phase::Work, seconds(12.0));
+        for at in 13..=22 {
+            meter.push(&watts(f64::from(at), 100.0));
+        }
+        meter.enter(Phase::Idle, seconds(22.0));
+        meter.push(&watts(22.0, 20.0));
+        for at in 23..=32 {
+            meter.push(&watts(f64::from(at), 20.0));
+        }
+        let energy = meter.energy().unwrap();
+        let expected = Energy {
+            joules: 1000.0,
+            seconds: 10.0,
+            missed: 0.0,
+            idle_watts: Some(20.0),
+            idle_joules: Some(200.0),
+            source: Source::Integral,
+            samples: 10,
+            resets: 0,
+        };
+        assert_eq!(energy, expected);
+        assert_eq!(energy.net_joules(), Some(800.0));
+        assert_eq!(energy.tokens_per_joule(400), Some(0.4));
+        assert_eq!(energy.net_tokens_per_joule(400), Some(0.5));
+    }
+
+    #[test]
+    fn a_border_between_readings_cuts_the_trapezium() {
+        // P = 10 + 20 t from 0 to 4; work from 1 to 3: 10·2 + 10·(9 - 1) = 100 J of 200.
+        let mut integral = meter();
+        integral.push(&watts(0.0, 10.0));
+        integral.enter(Phase::Work, seconds(1.0));
+        integral.enter(Phase::Other, seconds(3.0));
+        integral.push(&watts(4.0, 90.0));
+        let energy = integral.energy().unwrap();
+        assert_eq!((energy.joules, energy.seconds), (100.0, 2.0));
+        // A counter that says twice as much is shared out in the same proportion.
+        let counter = |power: [Option<f64>; 2]| {
+            let mut meter = meter();
+            meter.push(&reading(0.0, power[0], Some(7.0)));
+            meter.enter(Phase::Work, seconds(1.0));
+            meter.enter(Phase::Other, seconds(3.0));
+            meter.push(&reading(4.0, power[1], Some(407.0)));
+            meter.energy().unwrap()
+        };
+        let counted = counter([Some(10.0), Some(90.0)]);
+        assert_eq!((counted.joules, counted.source), (200.0, Source::Counter));
+        assert_eq!(counter([None, Some(3.0)]).joules, 200.0);
+        assert_eq!(counter([Some(0.0), Some(0.0)]).joules, 200.0);
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_is_left_for_the_power() {
+        let mut meter = meter();
+        meter.enter(Phase::Work, seconds(0.0));
+        for (at, power, energy) in [
+            (0.0, 50.0, 1000.0),
+            (1.0, 50.0, 1060.0),
+            (2.0, 50.0, 3.0),
+            (3.0, 50.0, 1e12),
+            (4.0, 50.0, 1e12 + 60.0),
+        ] {
+            meter.push(&reading(at, Some(power), Some(energy)));
+        }
+        let energy = meter.energy().unwrap();
+        assert_eq!((energy.joules, energy.resets), (220.0, 2));
+        assert_eq!((energy.source, energy.missed), (Source::Both, 0.0));
+    }
+
+    #[test]
+    fn what_no_reading_tells_of_is_said() {
+        let mut meter = meter();
+        assert_eq!(meter.energy(), None);
+        meter.enter(Phase::Work, seconds(0.0));
+        meter.push(&reading(1.0, None, None));
+        assert_eq!(meter.energy(), None);
+        meter.push(&watts(2.0, 100.0));
+        meter.push(&watts(3.0, f64::NAN));
+        meter.push(&watts(4.0, 100.0));
+        // Too far for a line.
+        meter.push(&watts(12.0, 100.0));
+        meter.push(&watts(13.0, -1.0));
+        meter.push(&watts(13.0, 100.0));
+        let energy = meter.energy().unwrap();
+        assert_eq!(
+            (energy.joules, energy.seconds, energy.missed),
+            (300.0, 3.0, 10.0)
+        );
+        assert_eq!(energy.tokens_per_joule(10), None);
+        for at in 14..=20 {
+            meter.push(&watts(f64::from(at), 100.0));
+        }
+        meter.enter(Phase::Other, seconds(21.0));
+        let energy = meter.energy().unwrap();
+        // 10 s of work with readings, 11 s without.
+        assert_eq!((energy.seconds, energy.missed), (10.0, 11.0));
+        meter.push(&watts(22.0, 100.0));
+        let energy = meter.energy().unwrap();
+        assert_eq!((energy.seconds, energy.missed), (11.0, 10.0));
+        assert_eq!(energy.tokens_per_joule(2100), Some(1.0));
+        assert_eq!(energy.idle_watts, None);
+        assert_eq!(energy.net_tokens_per_joule(2100), None);
+    }
+
+    #[test]
+    fn time_that_goes_back_takes_nothing() {
+        let mut meter = meter();
+        meter.enter(Phase::Work, seconds(10.0));
+        meter.push(&watts(10.0, 100.0));
+        meter.push(&watts(12.0, 100.0));
+        meter.push(&watts(3.0, 100.0));
+        meter.enter(Phase::Other, seconds(1.0));
+        meter.enter(Phase::Work, seconds(12.0));
+        meter.push(&watts(12.0, 300.0));
+        meter.push(&watts(13.0, 300.0));
+        let energy = meter.energy().unwrap();
+        assert_eq!((energy.joules, energy.seconds), (500.0, 3.0));
+    }
+
+    #[test]
+    fn idle_power_may_be_given() {
+        let mut meter = Meter::new(Duration::from_secs(5), Some(30.0));
+        meter.enter(Phase::Idle, seconds(0.0));
+        meter.push(&watts(0.0, 10.0));
+        meter.push(&watts(1.0, 10.0));
+        meter.enter(Phase::Work, seconds(1.0));
+        meter.push(&watts(3.0, 10.0));
+        let energy = meter.energy().unwrap();
+        assert_eq!(
+            (energy.idle_watts, energy.net_joules()),
+            (Some(30.0), Some(-40.0))
+        );
+        assert_eq!(energy.net_tokens_per_joule(1), None);
+    }
+
+    proptest! {
+        /// However phases and readings fall, the phases together have the whole integral of the line through the readings.
+        #[test]
+        fn nothing_is_lost_between_phases(
+            powers in proptest::collection::vec(0.0..400.0, 2..12),
+            borders in proptest::collection::vec((0.0..1.0, 0_usize..3), 0..20),
+        ) {
+            let mut meter = meter();
+            let end = (powers.len() - 1) as f64;
+            let mut borders: Vec<(f64, usize)> = borders.into_iter().map(|(part, phase)| (part * end, phase)).collect();
+            borders.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut borders = borders.into_iter().peekable();
+            for (at, power) in powers.iter().enumerate() {
+                while let Some((at, phase)) = borders.next_if(|(border, _)| *border <= at as f64) {
+                    meter.enter([Phase::Other, Phase::Idle, Phase::Work][phase], seconds(at));
+                }
+                meter.push(&watts(at as f64, *power));
+            }
+            let expected: f64 = powers.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).sum();
+            let joules: f64 = meter.accounts.iter().map(|account| account.joules).sum();
+            let covered: f64 = meter.accounts.iter().map(|account| account.seconds).sum();
+            prop_assert!((joules - expected).abs() < 1e-6 * (1.0 + expected), "{joules} {expected}");
+            prop_assert!((covered - end).abs() < 1e-6, "{covered} {end}");
+        }
+    }
+}
