@@ -1,0 +1,332 @@
+//! The thread: events, faults of sensors, and how it ends.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+use crate::live::control::{LawOptions, Why};
+use crate::live::energy::Source;
+use crate::live::sensor::sim::{SimOptions, Simulated};
+
+const TICK: Duration = Duration::from_millis(2);
+
+fn law() -> Law {
+    Law::new(LawOptions::default()).unwrap()
+}
+
+fn quick() -> GovernorOptions {
+    GovernorOptions {
+        interval: TICK,
+        ..GovernorOptions::default()
+    }
+}
+
+/// What a scripted sensor does when it is read.
+enum Act {
+    Say(f64),
+    Fail,
+    Panic,
+    /// It answers when the other end is gone.
+    Hang(Receiver<()>),
+}
+
+/// A sensor that does one thing after the other, a second apart, and then repeats the last.
+struct Script {
+    acts: VecDeque<Act>,
+    clock: Clock,
+}
+
+impl Script {
+    fn boxed(acts: impl IntoIterator<Item = Act>) -> Box<Script> {
+        Box::new(Script {
+            acts: acts.into_iter().collect(),
+            clock: Clock::manual(),
+        })
+    }
+}
+
+impl Sensor for Script {
+    fn name(&self) -> String {
+        "script".to_owned()
+    }
+
+    fn read(&mut self) -> Result<Reading, SensorError> {
+        self.clock.advance(Duration::from_secs(1));
+        let last = self.acts.len() == 1;
+        let act = match self.acts.front() {
+            Some(Act::Say(celsius)) if last => Act::Say(*celsius),
+            Some(Act::Fail) if last => Act::Fail,
+            _ => self.acts.pop_front().unwrap(),
+        };
+        match act {
+            Act::Say(celsius) => Ok(Reading {
+                at: self.clock.now(),
+                temperature: Some(celsius),
+                power: Some(50.0),
+                energy: None,
+            }),
+            Act::Fail => Err(SensorError::Ended {
+                path: "trace".into(),
+                seconds: 1.0,
+            }),
+            Act::Panic => panic!("on purpose"),
+            Act::Hang(until) => {
+                let _ = until.recv();
+                Ok(Reading::default())
+            }
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn start(sensor: Box<dyn Sensor>, options: GovernorOptions) -> (Governor, Receiver<Event>) {
+    let (to, events): (Sender<Event>, _) = channel();
+    let follow = Follow::new();
+    let governor = Governor::start(sensor, law(), options, &follow, move |event| {
+        let _ = to.send(event.clone());
+    });
+    (governor.unwrap(), events)
+}
+
+fn next(events: &Receiver<Event>) -> Event {
+    events.recv_timeout(Duration::from_secs(20)).unwrap()
+}
+
+#[test]
+fn a_sensor_that_comes_and_goes_is_told_in_order() {
+    let wrong = [f64::NAN, 255.0, -1.0].map(Act::Say);
+    let acts = [Act::Say(85.0)].into_iter().chain(wrong).chain([
+        Act::Say(85.0),
+        Act::Fail,
+        Act::Fail,
+        Act::Say(20.0),
+    ]);
+    let (governor, events) = start(Script::boxed(acts), quick());
+    let start = next(&events);
+    assert!(matches!(&start.what, What::Start { sensor, .. } if sensor == "script"));
+    let least = next(&events);
+    assert_eq!(
+        least.what,
+        What::Change {
+            why: Why::Temperature
+        }
+    );
+    assert_eq!((least.fraction, least.at), (0.25, 1.0));
+    let lost = next(&events);
+    assert!(
+        lost.warning().is_some_and(|said| said.contains("says NaN")),
+        "{lost:?}"
+    );
+    assert_eq!(lost.fraction, 1.0);
+    // One warning and one change, however long it lasts.
+    assert_eq!(
+        next(&events).what,
+        What::Change {
+            why: Why::NoReading
+        }
+    );
+    assert!(matches!(next(&events).what, What::Back { .. }));
+    assert_eq!(next(&events).fraction, 0.25);
+    let again = next(&events);
+    assert_eq!(again.warning(), None);
+    assert!(
+        matches!(&again.what, What::Lost { reason, first: false, .. } if reason.contains("trace"))
+    );
+    assert_eq!(next(&events).fraction, 1.0);
+    assert!(matches!(next(&events).what, What::Back { .. }));
+    assert_eq!(governor.follow().fraction(), 1.0);
+    governor.stop().unwrap();
+    assert_eq!(next(&events).what, What::Stop);
+    assert!(events.recv().is_err());
+}
+
+#[test]
+fn what_cannot_be_held_is_told_once() {
+    let acts = [90.0, 91.0, 92.0, 80.0, 95.0].map(Act::Say);
+    let (governor, events) = start(Script::boxed(acts), quick());
+    next(&events);
+    assert_eq!(next(&events).fraction, 0.25);
+    let beyond = next(&events);
+    assert_eq!(beyond.what, What::Beyond { first: true });
+    assert!(
+        beyond
+            .warning()
+            .is_some_and(|said| said.contains("90.0 °C"))
+    );
+    // The fraction recovered for a second.
+    let why = Why::Temperature;
+    assert_eq!(next(&events).what, What::Change { why });
+    assert_eq!(next(&events).what, What::Change { why });
+    assert_eq!(next(&events).what, What::Beyond { first: false });
+    drop(governor);
+    assert_eq!(next(&events).what, What::Stop);
+}
+
+#[test]
+fn stopping_does_not_wait_for_the_next_reading() {
+    let hour = GovernorOptions {
+        interval: Duration::from_secs(3600),
+        ..GovernorOptions::default()
+    };
+    let (governor, events) = start(Script::boxed([Act::Say(75.0)]), hour);
+    next(&events);
+    assert_eq!(next(&events).fraction, 0.625);
+    let (begun, follow) = (Instant::now(), Arc::clone(governor.follow()));
+    // A phase has its reading at once, too.
+    governor.enter(Phase::Work).unwrap();
+    governor.enter(Phase::Other).unwrap();
+    let energy = governor.stop().unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(follow.fraction(), 1.0);
+    assert_eq!(
+        (energy.joules, energy.seconds, energy.missed),
+        (50.0, 1.0, 0.0)
+    );
+    assert_eq!(energy.source, Source::Integral);
+}
+
+#[test]
+fn a_sensor_that_hangs_holds_nobody_up() {
+    let (hold, until) = channel();
+    let options = GovernorOptions {
+        patience: Duration::from_millis(50),
+        ..quick()
+    };
+    let (governor, events) = start(
+        Script::boxed([Act::Say(85.0), Act::Hang(until), Act::Say(85.0)]),
+        options,
+    );
+    next(&events);
+    assert_eq!(next(&events).fraction, 0.25);
+    let (begun, follow) = (Instant::now(), Arc::clone(governor.follow()));
+    let stuck = governor.enter(Phase::Work).unwrap_err();
+    assert!(matches!(stuck, GovernorError::Stuck { .. }), "{stuck}");
+    let stuck = governor.stop().unwrap_err();
+    assert!(stuck.to_string().contains("script"), "{stuck}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!(follow.fraction(), 1.0);
+    // When it answers at last, it changes nothing any more.
+    drop(hold);
+    assert_eq!(next(&events).what, What::Stop);
+    assert!(events.recv().is_err());
+    assert_eq!(follow.fraction(), 1.0);
+}
+
+#[test]
+fn a_panic_ends_at_the_base_and_is_told() {
+    let (governor, events) = start(Script::boxed([Act::Say(85.0), Act::Panic]), quick());
+    next(&events);
+    assert_eq!(next(&events).fraction, 0.25);
+    while events.recv().is_ok() {}
+    let follow = Arc::clone(governor.follow());
+    assert!(matches!(
+        governor.enter(Phase::Work),
+        Err(GovernorError::Panicked { .. })
+    ));
+    assert!(matches!(
+        governor.stop(),
+        Err(GovernorError::Panicked { .. })
+    ));
+    assert_eq!(follow.fraction(), 1.0);
+    // So does one of the function that takes events.
+    let follow = Follow::new();
+    let bad = |_: &Event| panic!("on purpose");
+    let governor = Governor::start(
+        Script::boxed([Act::Say(85.0)]),
+        law(),
+        quick(),
+        &follow,
+        bad,
+    );
+    assert!(matches!(
+        governor.unwrap().stop(),
+        Err(GovernorError::Panicked { .. })
+    ));
+}
+
+#[test]
+fn options_are_checked_and_the_least_may_change() {
+    struct Slow(Script);
+    impl Sensor for Slow {
+        fn name(&self) -> String {
+            "slow".to_owned()
+        }
+        fn read(&mut self) -> Result<Reading, SensorError> {
+            self.0.read()
+        }
+        fn clock(&self) -> Clock {
+            self.0.clock()
+        }
+        fn lowest_interval(&self) -> Duration {
+            POLL
+        }
+    }
+    let follow = Follow::new();
+    let refused = |sensor: Box<dyn Sensor>, options| {
+        Governor::start(sensor, law(), options, &follow, |_| {}).unwrap_err()
+    };
+    let slow = Box::new(Slow(*Script::boxed([Act::Say(20.0)])));
+    let fault = refused(slow, quick()).to_string();
+    assert!(fault.contains("500ms") && fault.contains("slow"), "{fault}");
+    let options = GovernorOptions {
+        idle_watts: Some(f64::NAN),
+        ..quick()
+    };
+    let fault = refused(Script::boxed([Act::Say(20.0)]), options);
+    assert!(matches!(fault, GovernorError::IdleWatts(_)));
+    let never = GovernorOptions {
+        interval: Duration::ZERO,
+        ..quick()
+    };
+    let fault = refused(Script::boxed([Act::Say(20.0)]), never);
+    assert!(matches!(fault, GovernorError::Interval { .. }));
+
+    let (governor, events) = start(Script::boxed([Act::Say(85.0)]), quick());
+    next(&events);
+    assert_eq!(next(&events).fraction, 0.25);
+    assert!(governor.set_least(0.0).is_err());
+    governor.set_least(0.125).unwrap();
+    assert_eq!(next(&events).fraction, 0.125);
+    governor.set_least(0.5).unwrap();
+    assert_eq!(next(&events).fraction, 0.5);
+}
+
+#[test]
+fn a_plant_is_held_and_its_joules_are_counted() {
+    let options: SimOptions = "start=80,time=20".parse().unwrap();
+    let (follow, clock) = (Follow::new(), Clock::manual());
+    let plant = Simulated::new(options.plant(), Arc::clone(&follow), clock.clone());
+    let hour = GovernorOptions {
+        interval: Duration::from_secs(3600),
+        ..GovernorOptions::default()
+    };
+    let governor = Governor::start(Box::new(plant), law(), hour, &follow, |_| {}).unwrap();
+    // Every phase has a reading, so that virtual time passes between them and nowhere else.
+    governor.enter(Phase::Idle).unwrap();
+    clock.advance(Duration::from_secs(10));
+    governor.enter(Phase::Work).unwrap();
+    let cooled = follow.fraction();
+    for _ in 0..400 {
+        clock.advance(Duration::from_millis(500));
+        governor.enter(Phase::Work).unwrap();
+    }
+    // Ten seconds without a reading are no reason to recover for more than two.
+    assert!((cooled - 0.4775).abs() < 1.0 / 256.0, "{cooled}");
+    assert!(
+        (follow.fraction() - 0.626).abs() < 0.01,
+        "{}",
+        follow.fraction()
+    );
+    let energy = governor.stop().unwrap().unwrap();
+    assert_eq!((energy.source, energy.seconds), (Source::Counter, 200.0));
+    assert_eq!(energy.idle_watts, Some(15.0));
+    let mean = energy.joules / 200.0;
+    assert!((71.0..80.0).contains(&mean), "{mean}");
+}
