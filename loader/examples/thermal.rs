@@ -1,0 +1,179 @@
+//! What following the temperature costs and saves on a simulated device, on virtual time: the same numbers each time.
+//!
+//! `thermal [TOKENS [RATE [LEAST [CAP|- [KEY=VALUE,...]]]]]` writes TOKENS (8000) tokens at RATE (27) tokens a second at
+//! fraction 1, on the plant that `sim:KEY=VALUE,...` names, with all of the model and following it down to LEAST (0.25)
+//! of it, below CAP watts. A token at fraction r takes r of the dynamic energy of a whole one, in two loops:
+//!
+//! * *paced* writes RATE tokens a second whatever the fraction, and draws less at a smaller one;
+//! * *free* writes RATE/r tokens a second, as where bytes of weights limit, and draws the same at any.
+//!
+//! What a device does by itself when it is too warm is not simulated: the figures at fraction 1 are those of a device that
+//! never slows down.
+
+use std::error::Error;
+use std::time::Duration;
+
+use htc_loader::live::sensor::sim::SimOptions;
+use htc_loader::live::{Controller, Law, LawOptions, Meter, Phase, Reading};
+
+/// Between readings.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Readings between two lines of the course: 10 s.
+const SHOWN: usize = 20;
+
+/// A run that takes longer has no end worth waiting for: a week.
+const MOST_POLLS: usize = 7 * 24 * 3600 * 2;
+
+#[derive(Clone, Copy)]
+struct Run {
+    law: Law,
+    plant: SimOptions,
+    tokens: f64,
+    rate: f64,
+}
+
+/// What a run came to.
+struct Done {
+    seconds: f64,
+    joules: f64,
+    warmest: f64,
+    mean: f64,
+    beyond: bool,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.len() > 5 {
+        return Err("thermal [TOKENS [RATE [LEAST [CAP|- [KEY=VALUE,...]]]]]".into());
+    }
+    let number = |place: usize, name: &str, usual: f64| match args
+        .get(place)
+        .map(|text| text.parse::<f64>())
+    {
+        None => Ok(usual),
+        Some(Ok(value)) if value > 0.0 && value.is_finite() => Ok(value),
+        Some(_) => Err(format!(
+            "{name} is `{}`, expected a number above 0",
+            args[place]
+        )),
+    };
+    let power_cap = match args.get(3).map(String::as_str) {
+        None | Some("-") => None,
+        Some(_) => Some(number(3, "CAP", 0.0)?),
+    };
+    let law = Law::new(LawOptions {
+        least: number(2, "LEAST", 0.25)?,
+        power_cap,
+        ..LawOptions::default()
+    })?;
+    let plant: SimOptions = args.get(4).map_or("", String::as_str).parse()?;
+    let run = Run {
+        law,
+        plant,
+        tokens: number(0, "TOKENS", 8000.0)?,
+        rate: number(1, "RATE", 27.0)?,
+    };
+
+    let mut table = Vec::new();
+    for (name, paced) in [("paced", true), ("free", false)] {
+        println!("{name}, following: seconds, °C, watts, fraction");
+        let following = run.run(true, paced, |seconds, reading, fraction| {
+            let said = |value: Option<f64>| value.unwrap_or(f64::NAN);
+            println!(
+                "{seconds:7.1} {:6.1} {:6.1} {fraction:8.4}",
+                said(reading.temperature),
+                said(reading.power)
+            );
+        })?;
+        table.push((name, "fixed", run.run(false, paced, |_, _, _| {})?));
+        table.push((name, "following", following));
+    }
+    println!("\n| loop | fraction | mean fraction | seconds | joules | tokens/J | warmest, °C | |");
+    println!("|---|---|--:|--:|--:|--:|--:|---|");
+    for (name, how, done) in table {
+        let note = if done.beyond {
+            "beyond its limits at the least fraction"
+        } else {
+            ""
+        };
+        println!(
+            "| {name} | {how} | {:.4} | {:.1} | {:.0} | {:.4} | {:.1} | {note} |",
+            done.mean,
+            done.seconds,
+            done.joules,
+            run.tokens / done.joules,
+            done.warmest
+        );
+    }
+    Ok(())
+}
+
+impl Run {
+    fn run(
+        &self,
+        follow: bool,
+        paced: bool,
+        mut show: impl FnMut(f64, &Reading, f64),
+    ) -> Result<Done, Box<dyn Error>> {
+        // RATE tokens of r each draw as much as r of the power follows the fraction; RATE/r of them, nothing of it.
+        let share = if paced { 1.0 } else { 0.0 };
+        let mut plant = SimOptions {
+            share,
+            ..self.plant
+        }
+        .plant();
+        let mut controller = Controller::new(self.law);
+        let mut meter = Meter::new(2 * POLL, Some(self.plant.idle));
+        meter.enter(Phase::Work, Duration::ZERO);
+        let (mut at, mut left, mut fraction, mut joules) = (Duration::ZERO, self.tokens, 1.0, 0.0);
+        let mut done = Done {
+            seconds: 0.0,
+            joules: 0.0,
+            warmest: plant.temperature(),
+            mean: 0.0,
+            beyond: false,
+        };
+        for poll in 0..MOST_POLLS {
+            let power = Some(plant.power(Some(fraction)));
+            let reading = Reading {
+                at,
+                temperature: Some(plant.temperature()),
+                power,
+                energy: Some(joules),
+            };
+            meter.push(&reading);
+            if left <= 0.0 {
+                done.seconds = at.as_secs_f64();
+                done.mean /= done.seconds;
+                done.joules = meter.energy().ok_or("no work was measured")?.joules;
+                return Ok(done);
+            }
+            if follow {
+                let decision = controller.step(&reading);
+                done.beyond |= decision.beyond;
+                fraction = decision.fraction;
+            }
+            if poll % SHOWN == 0 {
+                show(at.as_secs_f64(), &reading, fraction);
+            }
+            let rate = if paced {
+                self.rate
+            } else {
+                self.rate / fraction
+            };
+            let whole = rate * POLL.as_secs_f64();
+            let step = if left > whole {
+                POLL
+            } else {
+                Duration::from_secs_f64(left / rate)
+            };
+            left = if left > whole { left - whole } else { 0.0 };
+            joules += plant.step(Some(fraction), step);
+            at += step;
+            done.mean += fraction * step.as_secs_f64();
+            done.warmest = done.warmest.max(plant.temperature());
+        }
+        Err("not done after a week; ask for fewer tokens or a higher rate".into())
+    }
+}
