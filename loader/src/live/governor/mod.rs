@@ -221,7 +221,8 @@ impl Governor {
         self.shared.meter().energy()
     }
 
-    /// Ends the thread, at once if it does not just read the sensor. What the work took.
+    /// Ends the thread, at once if it does not just read the sensor. What the work took; of work that was not ended by [`enter`](Governor::enter),
+    /// up to the latest reading.
     ///
     /// # Errors
     /// [`GovernorError::Stuck`], [`GovernorError::Panicked`]; the fraction is the base in any case.

@@ -129,3 +129,33 @@ impl Sensor for NvmlSensor {
         &self.notes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_library_is_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("libnvidia-ml.so.1");
+        let none = folder.path().join("text.so");
+        std::fs::write(&none, "no library").unwrap();
+        for path in [absent, none] {
+            let opened =
+                NvmlSensor::with_library(Some(path.as_os_str()), &Gpu::Index(0), Clock::manual());
+            let fault = opened.unwrap_err();
+            assert!(matches!(fault, SensorError::NoNvml { .. }), "{fault}");
+            assert!(fault.to_string().contains("nvidia-smi works"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn where_there_is_a_library_a_gpu_that_is_not_there_is_named() {
+        let gpu = Gpu::Index(u32::MAX);
+        match NvmlSensor::open(&gpu, Clock::manual()) {
+            Err(SensorError::NoNvml { .. }) => eprintln!("skipped: there is no NVML here"),
+            Err(SensorError::NoGpu { asked, .. }) => assert_eq!(asked, gpu),
+            other => panic!("{other:?}"),
+        }
+    }
+}

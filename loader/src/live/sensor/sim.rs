@@ -16,6 +16,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use htc_formats::escape::escaped;
+
 use super::spec::speed_of;
 use super::{MAX_WATTS, Reading, Sensor, SensorError};
 use crate::live::{Clock, Follow};
@@ -84,7 +86,8 @@ impl SimOptions {
         let within = |least: f64, most: f64| match text.parse::<f64>() {
             Ok(value) if (least..=most).contains(&value) => Ok(value),
             _ => Err(format!(
-                "{key} is `{text}`, expected a number from {least} to {most}"
+                "{key} is `{}`, expected a number from {least} to {most}",
+                escaped(text)
             )),
         };
         match key {
@@ -98,7 +101,8 @@ impl SimOptions {
             "speed" => self.speed = speed_of(text)?,
             _ => {
                 return Err(format!(
-                    "there is no key `{key}`, expected one of {}",
+                    "there is no key `{}`, expected one of {}",
+                    escaped(key),
                     KEYS.join(", ")
                 ));
             }
@@ -116,7 +120,7 @@ impl FromStr for SimOptions {
         for pair in text.split(',').filter(|_| !text.is_empty()) {
             let (key, value) = pair
                 .split_once('=')
-                .ok_or_else(|| format!("expected KEY=VALUE, found `{pair}`"))?;
+                .ok_or_else(|| format!("expected KEY=VALUE, found `{}`", escaped(pair)))?;
             options.set(key, value)?;
             match given.contains(&key) {
                 true => return Err(format!("{key} is given twice")),

@@ -100,7 +100,8 @@ pub(super) fn speed_of(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(speed) if speed > 0.0 && speed <= MAX_SPEED => Ok(speed),
         _ => Err(format!(
-            "speed is `{text}`, expected a number above 0 and at most {MAX_SPEED}"
+            "speed is `{}`, expected a number above 0 and at most {MAX_SPEED}",
+            escaped(text)
         )),
     }
 }

@@ -459,6 +459,22 @@ mod tests {
         assert!(!fault.contains('\u{1b}'), "{fault}");
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.csv");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let absent = folder.path().join("absent.csv");
+        for path in [&pipe, &absent, folder.path(), Path::new("/dev/zero")] {
+            let fault = Trace::read(path).unwrap_err();
+            assert!(matches!(fault, SensorError::Open(_)), "{fault}");
+            let name = path.display().to_string();
+            assert!(fault.to_string().contains(&name), "{fault}");
+        }
+    }
+
     #[test]
     fn rows_are_bounded() {
         let mut text = b"time,power\n".to_vec();
