@@ -10,7 +10,7 @@ mod elementwise;
 mod moments;
 mod quantised;
 
-pub use attention::{Heads, attend, attention, nearest_f16};
+pub use attention::{Heads, attend, attention, hadamard, nearest_f16};
 pub use bands::quantised_bands;
 pub use elementwise::{gelu_mul, rope, softcap};
 pub use moments::add_cross_products;

@@ -1,10 +1,14 @@
 //! Causal attention with grouped heads, over all earlier positions or a window of them.
 
+mod decode;
+mod importance;
+
 use super::Cpu;
 use super::gemm::for_each_block;
 use super::heads::Columns;
 use super::kernels::Kernels;
 use super::kv::{KvNumbers, KvView};
+use super::low_rank::{LowRankView, transpose};
 use super::scratch::Scratch;
 use crate::error::ShapeError;
 
@@ -41,118 +45,6 @@ impl Attention {
     }
 }
 
-/// Positions that one task of a decoding step looks at.
-const SPLIT: usize = 256;
-
-/// Heads whose scores a task of a decoding step holds at a time.
-const TOGETHER: usize = 4;
-
-impl Cpu {
-    /// Attention of the queries of one position, `q [heads, head_size]`, the last of the first
-    /// `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads kv head
-    /// `h / (heads / kv_heads)`.
-    ///
-    /// The positions are cut into stretches, so that few heads and a long context still occupy every
-    /// thread; each stretch gives a maximum, a sum and a weighted sum of values, which are combined
-    /// in order. The heads of a group read a key or value together.
-    ///
-    /// # Errors
-    /// When a shape does not fit, `positions` or the window is 0, or `kv` holds fewer than
-    /// `positions`.
-    #[allow(clippy::too_many_arguments)] // the operands of attention
-    pub fn attention_decode(
-        &self,
-        q: &[f32],
-        kv: &KvView<'_>,
-        positions: usize,
-        attention: &Attention,
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) -> Result<(), ShapeError> {
-        let (kernels, pool) = (self.kernels, &*self.pool);
-        attention.check()?;
-        let Some(position) = positions.checked_sub(1) else {
-            return Err(ShapeError {
-                what: "positions (at least)",
-                expected: 1,
-                found: 0,
-            });
-        };
-        let Some((all_keys, all_values)) = kv.halves() else {
-            // Which is not for speed.
-            return self.attention_prefill(q, 1, position, kv, attention, scratch, out);
-        };
-        let heads = kv.check_queries(q.len(), 1, position, out.len())?;
-        if heads == 0 {
-            return Ok(());
-        }
-        let size = kv.head_size();
-        let group = heads / kv.kv_heads();
-        let begin = attention.first_visible(position);
-        let splits = (positions - begin).div_ceil(SPLIT);
-        let Kernels {
-            loops,
-            heads: products,
-            ..
-        } = kernels;
-        // Of every head and stretch: the weighted sum, the maximum, the sum; the heads of a group
-        // follow each other.
-        let part = size + 2;
-        let parts = scratch.take(kv.kv_heads() * splits * group * part);
-        pool.chunks_mut(parts, group * part, |task, parts| {
-            let (kv_head, split) = (task / splits, task % splits);
-            let first = begin + split * SPLIT;
-            let count = SPLIT.min(positions - first);
-            let start = (kv_head * kv.capacity() + first) * size;
-            let range = start..start + count * size;
-            let (keys, values) = (&all_keys[range.clone()], &all_values[range]);
-            let q = &q[kv_head * group * size..][..group * size];
-            let (sums, ends) = parts.split_at_mut(group * size);
-            sums.fill(0.0);
-            let mut buffer = [0.0; TOGETHER * SPLIT];
-            let together = q
-                .chunks(TOGETHER * size)
-                .zip(sums.chunks_mut(TOGETHER * size));
-            for ((q, sums), ends) in together.zip(ends.chunks_mut(TOGETHER * 2)) {
-                let scores = &mut buffer[..q.len() / size * count];
-                (products.scores)(q, keys, size, attention.scale, scores);
-                if let Some(cap) = attention.softcap {
-                    (loops.softcap)(scores, cap);
-                }
-                for (scores, end) in scores.chunks_exact_mut(count).zip(ends.as_chunks_mut().0) {
-                    let max = (loops.max)(scores);
-                    *end = [max, (loops.exp_sum)(scores, max)];
-                }
-                (products.weighted_sum)(scores, values, size, sums);
-            }
-        });
-        for (head, out) in out.chunks_exact_mut(size).enumerate() {
-            let (kv_head, g) = (head / group, head % group);
-            let of_split = |split: usize| {
-                let (sums, ends) = parts[(kv_head * splits + split) * group * part..]
-                    [..group * part]
-                    .split_at(group * size);
-                (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
-            };
-            let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
-                max.max(of_split(split).1[0])
-            });
-            let mut total = 0.0;
-            out.fill(0.0);
-            for split in 0..splits {
-                let (sums, [split_max, sum]) = of_split(split);
-                let weight = (split_max - max).exp();
-                total += weight * sum;
-                for (out, sum) in out.iter_mut().zip(sums) {
-                    *out += weight * sum;
-                }
-            }
-            (loops.scale)(out, 1.0 / total);
-        }
-        Ok(())
-    }
-}
-
 /// Positions whose scores a task of a prefill holds at a time.
 const KEYS: usize = 64;
 
@@ -171,6 +63,10 @@ impl Cpu {
     /// tiles and keeps a running maximum and sum (online softmax), so that its working memory does
     /// not grow with the context. A query is a column: keys and values are used in the order in which
     /// they are stored, and a maximum over positions needs nothing from the neighbouring lanes.
+    ///
+    /// Positions in low rank have scores and a weighted sum of their own, of coordinates, which share
+    /// the maximum and the sum of weights with the others and are expanded at the end (OjaKV, section
+    /// 3.2).
     ///
     /// # Errors
     /// When a shape does not fit, the window is 0 or `kv` holds fewer than `start + n` positions.
@@ -196,7 +92,8 @@ impl Cpu {
         // Queries of a task: the whole group at some positions, or one head at more of them.
         let together = if 2 * group <= WIDEST { group } else { 1 };
         let height = WIDEST / together;
-        let task_scratch = Task::numbers(size, WIDEST);
+        let ranks = kv.low_rank().map_or([0; 2], LowRankView::ranks);
+        let task_scratch = Task::numbers(size, ranks, WIDEST);
         let scratch = scratch.take(task_scratch * pool.threads());
         // `out` seen as [n, heads * size] is cut into blocks of some positions of some heads.
         for_each_block(
@@ -206,11 +103,11 @@ impl Cpu {
             [height, together * size],
             scratch,
             |[row, column], mut out, scratch| {
-                let (keys, values) = kv.head(column / size / group);
+                let kv_head = column / size / group;
                 let rows = height.min(n - row);
                 let columns = rows * together;
                 let width = columns.next_multiple_of(kernels.heads.lanes);
-                let mut task = Task::new(scratch, size, width);
+                let mut task = Task::new(scratch, size, ranks, width);
                 // The last position stands in for columns that are not used.
                 let positions = (0..width).map(|c| start + row + (c / together).min(rows - 1));
                 task.set_queries(
@@ -220,23 +117,44 @@ impl Cpu {
                     }),
                     attention.scale,
                 );
-                let (seen_by_all, end) = (start + row + 1, start + row + rows);
                 let begin = attention.first_visible(start + row);
-                let begin_of_last = attention.first_visible(end - 1);
+                let begin_of_last = attention.first_visible(start + row + rows - 1);
+                if let Some(low) = kv.low_rank() {
+                    task.project(kernels, low.basis(0, kv_head));
+                    let (begin, begin_of_last) = (kv.low_row(begin), kv.low_row(begin_of_last));
+                    for tile in (begin..low.positions()).step_by(KEYS) {
+                        let count = KEYS.min(low.positions() - tile);
+                        let [keys, values] = low.rows(kv_head, tile..tile + count);
+                        task.score(kernels, Part::LowRank, keys, attention.softcap);
+                        if tile < begin_of_last {
+                            let seen = positions.clone().map(|p| {
+                                let first = kv.low_row(attention.first_visible(p));
+                                [first.saturating_sub(tile), count]
+                            });
+                            task.mask(kernels, count, seen);
+                        }
+                        task.add(kernels, Part::LowRank, values);
+                    }
+                }
+                let [compressed, _] = kv.compressed();
+                let (begin, begin_of_last) = (kv.full_row(begin), kv.full_row(begin_of_last));
+                let seen_by_all = start + row + 1 - compressed;
+                let end = seen_by_all + rows - 1;
                 for tile in (begin..end).step_by(KEYS) {
                     let count = KEYS.min(end - tile);
-                    let range = tile * size..(tile + count) * size;
-                    task.score(kernels, keys.slice(range.clone()), attention.softcap);
+                    let [keys, values] = kv.rows(kv_head, tile..tile + count);
+                    task.score(kernels, Part::Full, keys, attention.softcap);
                     if tile + count > seen_by_all || tile < begin_of_last {
-                        task.mask(
-                            kernels,
-                            count,
-                            positions.clone().map(|p| {
-                                [attention.first_visible(p), p + 1].map(|p| p.saturating_sub(tile))
-                            }),
-                        );
+                        let seen = positions.clone().map(|p| {
+                            let first = kv.full_row(attention.first_visible(p));
+                            [first, p + 1 - compressed].map(|p| p.saturating_sub(tile))
+                        });
+                        task.mask(kernels, count, seen);
                     }
-                    task.add(kernels, values.slice(range));
+                    task.add(kernels, Part::Full, values);
+                }
+                if let Some(low) = kv.low_rank() {
+                    task.expand(kernels, low.basis(1, kv_head));
                 }
                 for (c, attended) in task.finish(columns).enumerate() {
                     out.row_mut(c / together)[c % together * size..][..size]
@@ -248,49 +166,19 @@ impl Cpu {
     }
 }
 
-/// `to [cols, rows]` from `[rows, cols]`, in blocks that the compiler turns in registers.
-fn transpose(from: &[f32], [rows, cols]: [usize; 2], to: &mut [f32]) {
-    const SIDE: usize = 4;
-    for row in (0..rows).step_by(SIDE) {
-        let height = SIDE.min(rows - row);
-        let whole = if height == SIDE {
-            cols / SIDE * SIDE
-        } else {
-            0
-        };
-        for col in (0..whole).step_by(SIDE) {
-            let mut block = [[0.0; SIDE]; SIDE];
-            for (r, block) in block.iter_mut().enumerate() {
-                block.copy_from_slice(&from[(row + r) * cols + col..][..SIDE]);
-            }
-            for c in 0..SIDE {
-                let to = &mut to[(col + c) * rows + row..][..SIDE];
-                to.copy_from_slice(&[block[0][c], block[1][c], block[2][c], block[3][c]]);
-            }
-        }
-        for col in whole..cols {
-            for r in row..row + height {
-                to[col * rows + r] = from[r * cols + col];
-            }
-        }
-    }
-}
-
-/// Numbers as float32, in `room` where they are not stored so.
-fn in_f32<'a>(kernels: &Kernels, numbers: KvNumbers<'a>, room: &'a mut [f32]) -> &'a [f32] {
-    match numbers {
-        KvNumbers::F32(numbers) => numbers,
-        KvNumbers::F16(halves) => {
-            let wide = &mut room[..halves.len()];
-            (kernels.heads.widen)(halves, wide);
-            wide
-        }
-    }
+/// Which of the positions a tile is from.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    /// Stored in full.
+    Full,
+    /// Stored as coordinates.
+    LowRank,
 }
 
 /// The working memory of a block of queries, which are the columns.
 struct Task<'a> {
     size: usize,
+    ranks: [usize; 2],
     width: usize,
     /// `[size, width]`, times the scale.
     queries: &'a mut [f32],
@@ -303,19 +191,27 @@ struct Task<'a> {
     max: &'a mut [f32],
     total: &'a mut [f32],
     shrink: &'a mut [f32],
+    /// `[rank of keys, width]`: coordinates of the queries.
+    low_queries: &'a mut [f32],
+    /// `[rank of values, width]`: the weighted sums of coordinates.
+    low_sums: &'a mut [f32],
+    /// What the weights in `low_sums` have to be multiplied with by now.
+    decay: &'a mut [f32],
     /// The rows of a tile that a column sees.
     first: [i32; WIDEST],
     end: [i32; WIDEST],
-    fresh: bool,
+    /// Whether nothing was added to `sums`, and to `low_sums`.
+    fresh: [bool; 2],
 }
 
 impl<'a> Task<'a> {
     /// Numbers of working memory.
-    fn numbers(size: usize, width: usize) -> usize {
-        (2 * width + KEYS) * size.next_multiple_of(LINE) + (KEYS + 3) * width + 2 * LINE
+    fn numbers(size: usize, [keys, values]: [usize; 2], width: usize) -> usize {
+        let low = (keys + values + 1) * width;
+        (2 * width + KEYS) * size.next_multiple_of(LINE) + (KEYS + 3) * width + low + 2 * LINE
     }
 
-    fn new(scratch: &'a mut [f32], size: usize, width: usize) -> Self {
+    fn new(scratch: &'a mut [f32], size: usize, ranks: [usize; 2], width: usize) -> Self {
         // A register then lies on one cache line.
         let padding = scratch
             .as_ptr()
@@ -329,6 +225,7 @@ impl<'a> Task<'a> {
         };
         let task = Task {
             size,
+            ranks,
             width,
             queries: take(size * width),
             scores: take(KEYS * width),
@@ -336,13 +233,17 @@ impl<'a> Task<'a> {
             max: take(width),
             total: take(width),
             shrink: take(width),
+            low_queries: take(ranks[0] * width),
+            low_sums: take(ranks[1] * width),
+            decay: take(width),
             tile: take(KEYS * size),
             first: [0; WIDEST],
             end: [0; WIDEST],
-            fresh: true,
+            fresh: [true; 2],
         };
         task.max.fill(f32::NEG_INFINITY);
         task.total.fill(0.0);
+        task.decay.fill(1.0);
         task
     }
 
@@ -358,16 +259,33 @@ impl<'a> Task<'a> {
         transpose(self.sums, [self.width, self.size], self.queries);
     }
 
-    /// Scores of every column with `keys [count, size]`.
-    fn score(&mut self, kernels: &Kernels, keys: KvNumbers<'_>, softcap: Option<f32>) {
-        let tile = in_f32(kernels, keys, self.tile);
-        let rows = tile.len() / self.size;
+    /// The coordinates of the queries in the components `basis [rank, size]` of keys.
+    fn project(&mut self, kernels: &Kernels, basis: &[f32]) {
+        let operands = Columns {
+            a: basis,
+            strides: [self.size, 1],
+            rows: self.ranks[0],
+            b: self.queries,
+            width: self.width,
+            keep: None,
+        };
+        (kernels.heads.columns)(operands, self.low_queries);
+    }
+
+    /// Scores of every column with keys `[count, size]`, or `[count, rank]`.
+    fn score(&mut self, kernels: &Kernels, part: Part, keys: KvNumbers<'_>, softcap: Option<f32>) {
+        let tile = keys.in_f32(kernels, self.tile);
+        let (depth, queries) = match part {
+            Part::Full => (self.size, &*self.queries),
+            Part::LowRank => (self.ranks[0], &*self.low_queries),
+        };
+        let rows = tile.len() / depth;
         let scores = &mut self.scores[..rows * self.width];
         let operands = Columns {
             a: tile,
-            strides: [self.size, 1],
+            strides: [depth, 1],
             rows,
-            b: self.queries,
+            b: queries,
             width: self.width,
             keep: None,
         };
@@ -388,22 +306,55 @@ impl<'a> Task<'a> {
         (kernels.loops.mask_columns)(scores, &self.first[..self.width], &self.end[..self.width]);
     }
 
-    /// Weights from the scores, and the sums with `values [count, size]`.
-    fn add(&mut self, kernels: &Kernels, values: KvNumbers<'_>) {
-        let tile = in_f32(kernels, values, self.tile);
-        let rows = tile.len() / self.size;
+    /// Weights from the scores, and the sums with values `[count, size]`, or `[count, rank]`. Those in
+    /// low rank come first.
+    fn add(&mut self, kernels: &Kernels, part: Part, values: KvNumbers<'_>) {
+        let tile = values.in_f32(kernels, self.tile);
+        let (depth, sums, fresh) = match part {
+            Part::Full => (self.size, &mut *self.sums, &mut self.fresh[0]),
+            Part::LowRank => (self.ranks[1], &mut *self.low_sums, &mut self.fresh[1]),
+        };
+        let rows = tile.len() / depth;
         let weights = &mut self.scores[..rows * self.width];
         (kernels.loops.column_softmax)(weights, self.max, self.total, self.shrink);
         let operands = Columns {
             a: tile,
-            strides: [1, self.size],
-            rows: self.size,
+            strides: [1, depth],
+            rows: depth,
             b: weights,
             width: self.width,
-            keep: (!self.fresh).then_some(self.shrink),
+            keep: (!*fresh).then_some(self.shrink),
+        };
+        (kernels.heads.columns)(operands, sums);
+        *fresh = false;
+        if part == Part::Full && !self.fresh[1] {
+            for (decay, shrink) in self.decay.iter_mut().zip(&*self.shrink) {
+                *decay *= shrink;
+            }
+        }
+    }
+
+    /// Adds to the sums what those of coordinates stand for, with the components `basis [rank, size]` of
+    /// values. The queries' own positions are stored in full, so that there are sums.
+    fn expand(&mut self, kernels: &Kernels, basis: &[f32]) {
+        if self.fresh[1] {
+            return;
+        }
+        for row in self.low_sums.chunks_exact_mut(self.width) {
+            for (sum, factor) in row.iter_mut().zip(&*self.decay) {
+                *sum *= factor;
+            }
+        }
+        self.shrink.fill(1.0);
+        let operands = Columns {
+            a: basis,
+            strides: [1, self.size],
+            rows: self.size,
+            b: self.low_sums,
+            width: self.width,
+            keep: Some(self.shrink),
         };
         (kernels.heads.columns)(operands, self.sums);
-        self.fresh = false;
     }
 
     /// What each of the first `columns` columns attended to.

@@ -11,7 +11,7 @@ use super::blocks::{
     prefetch, row_groups, six_bit_scales, tile_kernels,
 };
 use super::dot;
-use super::heads::{Columns, Heads, attention_kernels, heads};
+use super::heads::{Columns, Heads, attention_kernels, decode_kernels, heads};
 use super::int_gemm;
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};

@@ -15,6 +15,10 @@ pub(crate) struct Heads {
     /// `out[h] += Σ weights[h, p] values[p]`: `weights [heads, positions]`,
     /// `values [positions, size]`, the size, `out [heads, size]`.
     pub weighted_sum: fn(&[f32], &[u16], usize, &mut [f32]),
+    /// As `scores`, of keys that were decoded to `f32`.
+    pub scores_f32: fn(&[f32], &[f32], usize, f32, &mut [f32]),
+    /// As `weighted_sum`, of values that were decoded to `f32`.
+    pub weighted_sum_f32: fn(&[f32], &[f32], usize, &mut [f32]),
     /// A product with a right side whose rows are short and lie together.
     pub columns: fn(Columns<'_>, &mut [f32]),
 }
@@ -34,6 +38,191 @@ pub(crate) struct Columns<'a> {
     pub keep: Option<&'a [f32]>,
 }
 
+/// The kernels of [`Heads`] for one query at a time, over keys and values of one type, in a module of
+/// their own: `$load` and `$load_first` read a register of them.
+macro_rules! decode_kernels {
+    ($module:ident, [$($attribute:tt)*], $vector:ty, $stored:ty, $load:ident, $load_first:ident) => {
+        mod $module {
+            use super::*;
+
+            /// Heads handled together: they read a key or value once.
+            const TOGETHER: usize = 4;
+
+            #[$($attribute)*]
+            pub(super) fn scores(q: &[f32], keys: &[$stored], size: usize, scale: f32, scores: &mut [f32]) {
+                let count = keys.len() / size;
+                let groups = q.chunks(TOGETHER * size);
+                for (q, scores) in groups.zip(scores.chunks_mut(TOGETHER * count.max(1))) {
+                    match q.len() / size {
+                        1 => scores_of::<1>(q, keys, size, scale, scores),
+                        2 => scores_of::<2>(q, keys, size, scale, scores),
+                        3 => scores_of::<3>(q, keys, size, scale, scores),
+                        _ => scores_of::<TOGETHER>(q, keys, size, scale, scores),
+                    }
+                }
+            }
+
+            /// [`scores`] of `H` heads, four positions at a time.
+            #[$($attribute)*]
+            fn scores_of<const H: usize>(
+                q: &[f32],
+                keys: &[$stored],
+                size: usize,
+                scale: f32,
+                scores: &mut [f32],
+            ) {
+                let count = keys.len() / size;
+                let whole = size / LANES;
+                let mut heads = [&[] as &[[f32; LANES]]; H];
+                for h in 0..H {
+                    heads[h] = &q[h * size..][..size].as_chunks::<LANES>().0[..whole];
+                }
+                for first in (0..count).step_by(4) {
+                    let mut group = [&[] as &[$stored]; 4];
+                    let mut parts = [&[] as &[[$stored; LANES]]; 4];
+                    for p in 0..4 {
+                        // Past the end the last key stands in.
+                        group[p] = &keys[(first + p).min(count - 1) * size..][..size];
+                        parts[p] = &group[p].as_chunks::<LANES>().0[..whole];
+                    }
+                    let mut sums = [[zero(); 4]; H];
+                    for i in 0..whole {
+                        let mut key = [zero(); 4];
+                        for p in 0..4 {
+                            key[p] = $load(&parts[p][i]);
+                        }
+                        for h in 0..H {
+                            let q = load(&heads[h][i]);
+                            for p in 0..4 {
+                                sums[h][p] = fma(q, key[p], sums[h][p]);
+                            }
+                        }
+                    }
+                    if whole * LANES < size {
+                        for p in 0..4 {
+                            let key = $load_first(&group[p][whole * LANES..]);
+                            for h in 0..H {
+                                let q = load_first(&q[h * size..][whole * LANES..size]);
+                                sums[h][p] = fma(q, key, sums[h][p]);
+                            }
+                        }
+                    }
+                    for h in 0..H {
+                        let sums = sums_of_four(sums[h]);
+                        let scores = &mut scores[h * count..][first..count];
+                        for (score, sum) in scores.iter_mut().zip(sums) {
+                            *score = sum * scale;
+                        }
+                    }
+                }
+            }
+
+            #[$($attribute)*]
+            pub(super) fn weighted_sum(weights: &[f32], values: &[$stored], size: usize, out: &mut [f32]) {
+                let count = values.len() / size;
+                let groups = weights.chunks(TOGETHER * count.max(1));
+                for (weights, out) in groups.zip(out.chunks_mut(TOGETHER * size)) {
+                    match out.len() / size {
+                        1 => sums_of::<1, 4, 2>(weights, values, size, out),
+                        2 => sums_of::<2, 4, 1>(weights, values, size, out),
+                        3 => sums_of::<3, VALUE_PARTS, 1>(weights, values, size, out),
+                        _ => sums_of::<TOGETHER, VALUE_PARTS, 1>(weights, values, size, out),
+                    }
+                }
+            }
+
+            /// [`weighted_sum`] of `H` heads, `C` registers of each value and `P` positions at a time.
+            #[$($attribute)*]
+            fn sums_of<const H: usize, const C: usize, const P: usize>(
+                weights: &[f32],
+                values: &[$stored],
+                size: usize,
+                out: &mut [f32],
+            ) {
+                let mut at = 0;
+                while at + C * LANES <= size {
+                    part_of_sums::<H, C, P>(weights, values, size, at, out);
+                    at += C * LANES;
+                }
+                while at + LANES <= size {
+                    part_of_sums::<H, 1, 2>(weights, values, size, at, out);
+                    at += LANES;
+                }
+                if at < size {
+                    let count = values.len() / size;
+                    let mut sums = [zero(); H];
+                    for p in 0..count {
+                        let value = $load_first(&values[p * size + at..(p + 1) * size]);
+                        for h in 0..H {
+                            sums[h] = fma(broadcast(weights[h * count + p]), value, sums[h]);
+                        }
+                    }
+                    for h in 0..H {
+                        let mut numbers = [0.0; LANES];
+                        store(&mut numbers, sums[h]);
+                        for (out, number) in out[h * size..][at..size].iter_mut().zip(numbers) {
+                            *out += number;
+                        }
+                    }
+                }
+            }
+
+            /// The `C` registers of [`sums_of`] that begin at number `at` of a value.
+            #[$($attribute)*]
+            fn part_of_sums<const H: usize, const C: usize, const P: usize>(
+                weights: &[f32],
+                values: &[$stored],
+                size: usize,
+                at: usize,
+                out: &mut [f32],
+            ) {
+                let count = values.len() / size;
+                let whole = count / P * P;
+                let mut heads = [&[] as &[f32]; H];
+                for h in 0..H {
+                    heads[h] = &weights[h * count..][..count];
+                }
+                let mut sums = [[[zero(); C]; H]; P];
+                for first in (0..whole).step_by(P) {
+                    for p in 0..P {
+                        let value = &values[(first + p) * size + at..][..C * LANES];
+                        let value = value.as_chunks::<LANES>().0;
+                        for c in 0..C {
+                            let value = $load(&value[c]);
+                            for h in 0..H {
+                                let weight = broadcast(heads[h][first + p]);
+                                sums[p][h][c] = fma(weight, value, sums[p][h][c]);
+                            }
+                        }
+                    }
+                }
+                for p in whole..count {
+                    let value = &values[p * size + at..][..C * LANES];
+                    let value = value.as_chunks::<LANES>().0;
+                    for c in 0..C {
+                        let value = $load(&value[c]);
+                        for h in 0..H {
+                            sums[0][h][c] = fma(broadcast(heads[h][p]), value, sums[0][h][c]);
+                        }
+                    }
+                }
+                for h in 0..H {
+                    let out = &mut out[h * size..][at..at + C * LANES];
+                    for c in 0..C {
+                        let out = &mut out.as_chunks_mut::<LANES>().0[c];
+                        let mut total = load(out);
+                        for p in 0..P {
+                            total = add(total, sums[p][h][c]);
+                        }
+                        store(out, total);
+                    }
+                }
+            }
+        }
+    };
+}
+pub(super) use decode_kernels;
+
 /// The kernels of [`Heads`] from the register operations of an instruction set: `zero`, `add`,
 /// `mul`, `fma`, `broadcast`, `load`, `load_first`, `store`, `load_halves`, `load_first_halves`
 /// and `sums_of_four`.
@@ -42,179 +231,10 @@ pub(crate) struct Columns<'a> {
 /// together, and those of `VALUE_PARTS` registers of a value for four heads.
 macro_rules! attention_kernels {
     ([$($attribute:tt)*], $vector:ty) => {
-        /// Heads handled together: they read a key or value once.
-        const TOGETHER: usize = 4;
-
-        #[$($attribute)*]
-        fn scores(q: &[f32], keys: &[u16], size: usize, scale: f32, scores: &mut [f32]) {
-            let count = keys.len() / size;
-            let groups = q.chunks(TOGETHER * size);
-            for (q, scores) in groups.zip(scores.chunks_mut(TOGETHER * count.max(1))) {
-                match q.len() / size {
-                    1 => scores_of::<1>(q, keys, size, scale, scores),
-                    2 => scores_of::<2>(q, keys, size, scale, scores),
-                    3 => scores_of::<3>(q, keys, size, scale, scores),
-                    _ => scores_of::<TOGETHER>(q, keys, size, scale, scores),
-                }
-            }
-        }
-
-        /// [`scores`] of `H` heads, four positions at a time.
-        #[$($attribute)*]
-        fn scores_of<const H: usize>(
-            q: &[f32],
-            keys: &[u16],
-            size: usize,
-            scale: f32,
-            scores: &mut [f32],
-        ) {
-            let count = keys.len() / size;
-            let whole = size / LANES;
-            let mut heads = [&[] as &[[f32; LANES]]; H];
-            for h in 0..H {
-                heads[h] = &q[h * size..][..size].as_chunks::<LANES>().0[..whole];
-            }
-            for first in (0..count).step_by(4) {
-                let mut group = [&[] as &[u16]; 4];
-                let mut parts = [&[] as &[[u16; LANES]]; 4];
-                for p in 0..4 {
-                    // Past the end the last key stands in.
-                    group[p] = &keys[(first + p).min(count - 1) * size..][..size];
-                    parts[p] = &group[p].as_chunks::<LANES>().0[..whole];
-                }
-                let mut sums = [[zero(); 4]; H];
-                for i in 0..whole {
-                    let mut key = [zero(); 4];
-                    for p in 0..4 {
-                        key[p] = load_halves(&parts[p][i]);
-                    }
-                    for h in 0..H {
-                        let q = load(&heads[h][i]);
-                        for p in 0..4 {
-                            sums[h][p] = fma(q, key[p], sums[h][p]);
-                        }
-                    }
-                }
-                if whole * LANES < size {
-                    for p in 0..4 {
-                        let key = load_first_halves(&group[p][whole * LANES..]);
-                        for h in 0..H {
-                            let q = load_first(&q[h * size..][whole * LANES..size]);
-                            sums[h][p] = fma(q, key, sums[h][p]);
-                        }
-                    }
-                }
-                for h in 0..H {
-                    let sums = sums_of_four(sums[h]);
-                    let scores = &mut scores[h * count..][first..count];
-                    for (score, sum) in scores.iter_mut().zip(sums) {
-                        *score = sum * scale;
-                    }
-                }
-            }
-        }
-
-        #[$($attribute)*]
-        fn weighted_sum(weights: &[f32], values: &[u16], size: usize, out: &mut [f32]) {
-            let count = values.len() / size;
-            let groups = weights.chunks(TOGETHER * count.max(1));
-            for (weights, out) in groups.zip(out.chunks_mut(TOGETHER * size)) {
-                match out.len() / size {
-                    1 => sums_of::<1, 4, 2>(weights, values, size, out),
-                    2 => sums_of::<2, 4, 1>(weights, values, size, out),
-                    3 => sums_of::<3, VALUE_PARTS, 1>(weights, values, size, out),
-                    _ => sums_of::<TOGETHER, VALUE_PARTS, 1>(weights, values, size, out),
-                }
-            }
-        }
-
-        /// [`weighted_sum`] of `H` heads, `C` registers of each value and `P` positions at a time.
-        #[$($attribute)*]
-        fn sums_of<const H: usize, const C: usize, const P: usize>(
-            weights: &[f32],
-            values: &[u16],
-            size: usize,
-            out: &mut [f32],
-        ) {
-            let mut at = 0;
-            while at + C * LANES <= size {
-                part_of_sums::<H, C, P>(weights, values, size, at, out);
-                at += C * LANES;
-            }
-            while at + LANES <= size {
-                part_of_sums::<H, 1, 2>(weights, values, size, at, out);
-                at += LANES;
-            }
-            if at < size {
-                let count = values.len() / size;
-                let mut sums = [zero(); H];
-                for p in 0..count {
-                    let value = load_first_halves(&values[p * size + at..(p + 1) * size]);
-                    for h in 0..H {
-                        sums[h] = fma(broadcast(weights[h * count + p]), value, sums[h]);
-                    }
-                }
-                for h in 0..H {
-                    let mut numbers = [0.0; LANES];
-                    store(&mut numbers, sums[h]);
-                    for (out, number) in out[h * size..][at..size].iter_mut().zip(numbers) {
-                        *out += number;
-                    }
-                }
-            }
-        }
-
-        /// The `C` registers of [`sums_of`] that begin at number `at` of a value.
-        #[$($attribute)*]
-        fn part_of_sums<const H: usize, const C: usize, const P: usize>(
-            weights: &[f32],
-            values: &[u16],
-            size: usize,
-            at: usize,
-            out: &mut [f32],
-        ) {
-            let count = values.len() / size;
-            let whole = count / P * P;
-            let mut heads = [&[] as &[f32]; H];
-            for h in 0..H {
-                heads[h] = &weights[h * count..][..count];
-            }
-            let mut sums = [[[zero(); C]; H]; P];
-            for first in (0..whole).step_by(P) {
-                for p in 0..P {
-                    let value = &values[(first + p) * size + at..][..C * LANES];
-                    let value = value.as_chunks::<LANES>().0;
-                    for c in 0..C {
-                        let value = load_halves(&value[c]);
-                        for h in 0..H {
-                            let weight = broadcast(heads[h][first + p]);
-                            sums[p][h][c] = fma(weight, value, sums[p][h][c]);
-                        }
-                    }
-                }
-            }
-            for p in whole..count {
-                let value = &values[p * size + at..][..C * LANES];
-                let value = value.as_chunks::<LANES>().0;
-                for c in 0..C {
-                    let value = load_halves(&value[c]);
-                    for h in 0..H {
-                        sums[0][h][c] = fma(broadcast(heads[h][p]), value, sums[0][h][c]);
-                    }
-                }
-            }
-            for h in 0..H {
-                let out = &mut out[h * size..][at..at + C * LANES];
-                for c in 0..C {
-                    let out = &mut out.as_chunks_mut::<LANES>().0[c];
-                    let mut total = load(out);
-                    for p in 0..P {
-                        total = add(total, sums[p][h][c]);
-                    }
-                    store(out, total);
-                }
-            }
-        }
+        decode_kernels!(
+            halves, [$($attribute)*], $vector, u16, load_halves, load_first_halves
+        );
+        decode_kernels!(floats, [$($attribute)*], $vector, f32, load, load_first);
 
         #[$($attribute)*]
         fn columns(operands: Columns<'_>, c: &mut [f32]) {
@@ -354,11 +374,19 @@ macro_rules! heads {
             },
             scores: |q, keys, size, scale, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { scores(q, keys, size, scale, out) }
+                unsafe { halves::scores(q, keys, size, scale, out) }
             },
             weighted_sum: |weights, values, size, out| {
                 // SAFETY: see `KERNELS`: the processor has been asked.
-                unsafe { weighted_sum(weights, values, size, out) }
+                unsafe { halves::weighted_sum(weights, values, size, out) }
+            },
+            scores_f32: |q, keys, size, scale, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { floats::scores(q, keys, size, scale, out) }
+            },
+            weighted_sum_f32: |weights, values, size, out| {
+                // SAFETY: see `KERNELS`: the processor has been asked.
+                unsafe { floats::weighted_sum(weights, values, size, out) }
             },
             columns: |operands, c| {
                 // SAFETY: see `KERNELS`: the processor has been asked.

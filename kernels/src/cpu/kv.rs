@@ -2,27 +2,93 @@
 
 use std::ops::Range;
 
+use htc_formats::DType;
 use thiserror::Error;
 
 use super::Cpu;
+use super::kernels::Kernels;
+use super::low_rank::LowRankView;
 use crate::error::{ShapeError, expect, product};
 
 /// Numbers of keys or values.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum KvNumbers<'a> {
     /// The bits of float16, as [`Cpu::to_f16`](super::Cpu::to_f16) gives them.
     F16(&'a [u16]),
     /// float32: twice the memory and no rounding, for comparisons.
     F32(&'a [f32]),
+    /// Blocks of [`DType::Q8_0`]: 34 bytes for 32 numbers.
+    Q8_0(&'a [u8]),
+    /// Blocks of [`DType::Q4_0`]: 18 bytes for 32 numbers.
+    Q4_0(&'a [u8]),
 }
 
 impl<'a> KvNumbers<'a> {
+    /// How many there are, of whole blocks.
+    pub fn len(self) -> usize {
+        match self {
+            KvNumbers::F16(numbers) => numbers.len(),
+            KvNumbers::F32(numbers) => numbers.len(),
+            KvNumbers::Q8_0(bytes) => numbers_in(DType::Q8_0, bytes.len()),
+            KvNumbers::Q4_0(bytes) => numbers_in(DType::Q4_0, bytes.len()),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Numbers that a head's size is a multiple of.
+    fn block(self) -> usize {
+        match self {
+            KvNumbers::F16(_) | KvNumbers::F32(_) => 1,
+            KvNumbers::Q8_0(_) => DType::Q8_0.block_len(),
+            KvNumbers::Q4_0(_) => DType::Q4_0.block_len(),
+        }
+    }
+
+    /// Some of them, whole blocks.
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         match self {
             KvNumbers::F16(numbers) => KvNumbers::F16(&numbers[range]),
             KvNumbers::F32(numbers) => KvNumbers::F32(&numbers[range]),
+            KvNumbers::Q8_0(bytes) => KvNumbers::Q8_0(&bytes[bytes_of(DType::Q8_0, range)]),
+            KvNumbers::Q4_0(bytes) => KvNumbers::Q4_0(&bytes[bytes_of(DType::Q4_0, range)]),
         }
     }
+
+    /// As float32, in `room` where they are not stored so.
+    pub(super) fn in_f32<'r>(self, kernels: &Kernels, room: &'r mut [f32]) -> &'r [f32]
+    where
+        'a: 'r,
+    {
+        let coded = |dtype, bytes, room: &'r mut [f32]| {
+            let wide = &mut room[..self.len()];
+            (kernels.decode)(dtype, bytes, wide);
+            &*wide
+        };
+        match self {
+            KvNumbers::F32(numbers) => numbers,
+            KvNumbers::F16(halves) => {
+                let wide = &mut room[..halves.len()];
+                (kernels.heads.widen)(halves, wide);
+                wide
+            }
+            KvNumbers::Q8_0(bytes) => coded(DType::Q8_0, bytes, room),
+            KvNumbers::Q4_0(bytes) => coded(DType::Q4_0, bytes, room),
+        }
+    }
+}
+
+fn numbers_in(dtype: DType, bytes: usize) -> usize {
+    bytes / dtype.block_bytes() * dtype.block_len()
+}
+
+fn bytes_of(dtype: DType, numbers: Range<usize>) -> Range<usize> {
+    let at = |number: usize| number / dtype.block_len() * dtype.block_bytes();
+    at(numbers.start)..at(numbers.end)
 }
 
 impl<'a> From<&'a [u16]> for KvNumbers<'a> {
@@ -49,6 +115,7 @@ pub struct KvView<'a> {
     kv_heads: usize,
     head_size: usize,
     capacity: usize,
+    low_rank: Option<LowRankView<'a>>,
 }
 
 impl<'a> KvView<'a> {
@@ -66,9 +133,25 @@ impl<'a> KvView<'a> {
     where
         KvNumbers<'a>: From<&'a [T]>,
     {
+        KvView::of(keys.into(), values.into(), kv_heads, head_size, capacity)
+    }
+
+    /// As [`KvView::new`], of numbers of any type.
+    ///
+    /// # Errors
+    /// As [`KvView::new`], and when heads are not whole blocks.
+    pub fn of(
+        keys: KvNumbers<'a>,
+        values: KvNumbers<'a>,
+        kv_heads: usize,
+        head_size: usize,
+        capacity: usize,
+    ) -> Result<Self, ShapeError> {
         let len = product("keys (numbers)", &[kv_heads, capacity, head_size])?;
         expect("keys (numbers)", len, keys.len())?;
         expect("values (numbers)", len, values.len())?;
+        let block = keys.block().max(values.block());
+        crate::error::expect_rows("head size (a multiple of the block)", block, head_size)?;
         for (what, found) in [
             ("kv heads, at least", kv_heads),
             ("head size, at least", head_size),
@@ -82,12 +165,30 @@ impl<'a> KvView<'a> {
             }
         }
         Ok(KvView {
-            keys: keys.into(),
-            values: values.into(),
+            keys,
+            values,
             kv_heads,
             head_size,
             capacity,
+            low_rank: None,
         })
+    }
+
+    /// The same with positions in low rank between those in full: the first
+    /// [`front`](LowRankView::front) positions of the sequence are the first that this view holds in
+    /// full, then come those of `low_rank`, then the others in full.
+    ///
+    /// # Errors
+    /// When `low_rank` is not of as many heads of the same size.
+    pub fn with_low_rank(mut self, low_rank: LowRankView<'a>) -> Result<Self, ShapeError> {
+        expect("kv heads in low rank", self.kv_heads, low_rank.kv_heads())?;
+        expect(
+            "head size in low rank",
+            self.head_size,
+            low_rank.head_size(),
+        )?;
+        self.low_rank = Some(low_rank);
+        Ok(self)
     }
 
     /// Number of kv heads.
@@ -100,7 +201,33 @@ impl<'a> KvView<'a> {
         self.head_size
     }
 
-    /// Positions there is room for.
+    /// Positions in low rank.
+    pub fn low_rank(&self) -> Option<&LowRankView<'a>> {
+        self.low_rank.as_ref()
+    }
+
+    /// Positions in low rank, and how many in full stand in front of them.
+    pub(crate) fn compressed(&self) -> [usize; 2] {
+        self.low_rank
+            .map_or([0; 2], |low| [low.positions(), low.front()])
+    }
+
+    /// Row among those in full of the first position from `position` on that is stored so.
+    pub(crate) fn full_row(&self, position: usize) -> usize {
+        let [compressed, front] = self.compressed();
+        match position <= front {
+            true => position,
+            false => front.max(position.saturating_sub(compressed)),
+        }
+    }
+
+    /// Row among those in low rank of the first position from `position` on that is stored so.
+    pub(crate) fn low_row(&self, position: usize) -> usize {
+        let [compressed, front] = self.compressed();
+        position.saturating_sub(front).min(compressed)
+    }
+
+    /// Positions in full there is room for.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -115,12 +242,16 @@ impl<'a> KvView<'a> {
         (self.keys.slice(range.clone()), self.values.slice(range))
     }
 
-    /// Keys and values of all heads, where they are float16.
-    pub(crate) fn halves(&self) -> Option<(&'a [u16], &'a [u16])> {
-        match (self.keys, self.values) {
-            (KvNumbers::F16(keys), KvNumbers::F16(values)) => Some((keys, values)),
-            _ => None,
-        }
+    /// No keys and values, of the types that they have.
+    pub(crate) fn head_types(&self) -> [KvNumbers<'a>; 2] {
+        [self.keys.slice(0..0), self.values.slice(0..0)]
+    }
+
+    /// Rows `rows` of the keys and values of one head.
+    pub(crate) fn rows(&self, head: usize, rows: Range<usize>) -> [KvNumbers<'a>; 2] {
+        let start = head * self.capacity;
+        let range = (start + rows.start) * self.head_size..(start + rows.end) * self.head_size;
+        [self.keys.slice(range.clone()), self.values.slice(range)]
     }
 
     /// The number of query heads, after a check of `q [n, heads, head_size]` at positions
@@ -136,11 +267,19 @@ impl<'a> KvView<'a> {
         let group = product("q (numbers)", &[n, self.kv_heads, self.head_size])?;
         crate::error::expect_rows("q (numbers, a multiple of the kv heads)", group, q)?;
         let end = position.saturating_add(n);
-        if end > self.capacity {
+        let [compressed, front] = self.compressed();
+        if end - position > self.capacity || end.saturating_sub(compressed) > self.capacity {
             return Err(ShapeError {
                 what: "positions (at most)",
-                expected: self.capacity,
+                expected: self.capacity.saturating_add(compressed),
                 found: end,
+            });
+        }
+        if position < compressed.saturating_add(front) && compressed > 0 {
+            return Err(ShapeError {
+                what: "positions before the queries (those in low rank and in front of them, at least)",
+                expected: compressed.saturating_add(front),
+                found: position,
             });
         }
         Ok(q.checked_div(n * self.head_size).unwrap_or(0))

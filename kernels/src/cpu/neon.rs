@@ -15,7 +15,7 @@ use super::blocks::{
     six_bit_scales, tile_kernels,
 };
 use super::dot;
-use super::heads::{Columns, Heads, attention_kernels, heads};
+use super::heads::{Columns, Heads, attention_kernels, decode_kernels, heads};
 use super::kernels::Kernels;
 use super::lanes::{self, Loops, loops, version};
 use super::matvec::decoded_matvec;

@@ -3,15 +3,17 @@
 
 use half::f16;
 
-use super::heads::{Columns, Heads, attention_kernels};
+use super::heads::{Columns, Heads, attention_kernels, decode_kernels};
 
 /// The version for any processor.
 pub(super) const HEADS: Heads = Heads {
     lanes: LANES,
     widen: widen_all,
     narrow: narrow_all,
-    scores,
-    weighted_sum,
+    scores: halves::scores,
+    weighted_sum: halves::weighted_sum,
+    scores_f32: floats::scores,
+    weighted_sum_f32: floats::weighted_sum,
     columns,
 };
 

@@ -13,6 +13,7 @@ mod apart_tests;
 mod attention_tests;
 mod bands_tests;
 mod elementwise_tests;
+mod kv_tests;
 mod matmul_tests;
 mod moments_tests;
 mod product_tests;

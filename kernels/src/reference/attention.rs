@@ -1,9 +1,10 @@
 //! Attention, a score at a time.
 
 use half::f16;
+use htc_formats::DType;
 
 use super::Real;
-use crate::cpu::{Attention, KvNumbers, KvView};
+use crate::cpu::{Attention, KvNumbers, KvView, check_hadamard};
 use crate::error::ShapeError;
 
 /// The float16 that is nearest to a number, ties to even; infinite beyond the largest.
@@ -42,16 +43,76 @@ pub fn attention(
         kv_heads: kv.kv_heads(),
         size: kv.head_size(),
     };
-    let number = |numbers: KvNumbers<'_>, i: usize| match numbers {
-        KvNumbers::F16(halves) => f16::from_bits(halves[i]).to_f64(),
-        KvNumbers::F32(numbers) => f64::from(numbers[i]),
-    };
+    let positions = position + n;
+    let all: Vec<_> = (0..heads.kv_heads)
+        .map(|head| [0, 1].map(|side| in_full(kv, head, side, positions)))
+        .collect();
     let stored = |[head, p, d]: [usize; 3]| {
-        let (keys, values) = kv.head(head);
         let at = p * heads.size + d;
-        [number(keys, at), number(values, at)]
+        all[head].each_ref().map(|numbers| numbers[at])
     };
     attend(q, position, heads, attention, stored, out);
+    Ok(())
+}
+
+/// Keys (side 0) or values (side 1) of the first `positions` positions of a head, those in low rank as
+/// what their coordinates stand for.
+fn in_full(kv: &KvView<'_>, head: usize, side: usize, positions: usize) -> Vec<f64> {
+    let [compressed, front] = kv.compressed();
+    let mut all = wide(kv.rows(head, 0..front)[side]);
+    if let Some(low) = kv.low_rank() {
+        let (rank, size) = (low.ranks()[side], low.head_size());
+        let basis = low.basis(side, head);
+        for coordinates in wide(low.rows(head, 0..compressed)[side]).chunks_exact(rank) {
+            all.extend((0..size).map(|d| {
+                let terms = coordinates.iter().zip(basis[d..].iter().step_by(size));
+                terms.map(|(y, &u)| y * f64::from(u)).sum::<f64>()
+            }));
+        }
+    }
+    all.extend(wide(kv.rows(head, front..positions - compressed)[side]));
+    all
+}
+
+/// Stored numbers as they are.
+fn wide(numbers: KvNumbers<'_>) -> Vec<f64> {
+    let coded = |dtype, bytes| {
+        let mut decoded = vec![0.0; numbers.len()];
+        // Whole blocks, as the view has been checked.
+        let _ = htc_formats::block::decode(dtype, bytes, &mut decoded);
+        decoded.into_iter().map(f64::from).collect()
+    };
+    match numbers {
+        KvNumbers::F16(halves) => {
+            let numbers = halves.iter().map(|&bits| f16::from_bits(bits).to_f64());
+            numbers.collect()
+        }
+        KvNumbers::F32(numbers) => numbers.iter().copied().map(f64::from).collect(),
+        KvNumbers::Q8_0(bytes) => coded(DType::Q8_0, bytes),
+        KvNumbers::Q4_0(bytes) => coded(DType::Q4_0, bytes),
+    }
+}
+
+/// The normalised Walsh–Hadamard transform, as [`Cpu::hadamard`](crate::cpu::Cpu::hadamard), by its
+/// matrix: entry `(i, j)` is `±1 / √block`, negative where `i` and `j` share an odd number of bits.
+///
+/// # Errors
+/// When `x` is not whole heads or `size` is odd or 0.
+pub fn hadamard<T: Real>(x: &mut [T], size: usize) -> Result<(), ShapeError> {
+    let block = check_hadamard(x.len(), size)?;
+    for x in x.chunks_exact_mut(block) {
+        let before: Vec<f64> = x.iter().map(|&x| x.into()).collect();
+        for (i, x) in x.iter_mut().enumerate() {
+            let terms = before
+                .iter()
+                .enumerate()
+                .map(|(j, x)| match (i & j).count_ones() % 2 {
+                    0 => *x,
+                    _ => -x,
+                });
+            *x = T::nearest(terms.sum::<f64>() / (block as f64).sqrt());
+        }
+    }
     Ok(())
 }
 

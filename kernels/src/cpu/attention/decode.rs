@@ -1,0 +1,334 @@
+//! Attention of a single position: positions are cut into stretches, so that every thread has some.
+
+use std::ops::Range;
+
+use super::Attention;
+use crate::cpu::Cpu;
+use crate::cpu::kernels::Kernels;
+use crate::cpu::kv::{KvNumbers, KvView};
+use crate::cpu::low_rank::{LowRankView, SmallMatrix, multiply};
+use crate::cpu::scratch::Scratch;
+use crate::error::ShapeError;
+
+/// Positions that one task of a decoding step looks at.
+pub(super) const SPLIT: usize = 256;
+
+/// Heads whose scores a task of a decoding step holds at a time.
+const TOGETHER: usize = 4;
+
+/// Heads that read a tile of decoded keys or values together.
+const WIDE: usize = 8;
+
+/// Numbers of keys or values that are decoded at a time, to stay in the first cache.
+pub(super) const TILE: usize = 8192;
+
+/// A stretch of positions of one kv head.
+struct Stretch<'a> {
+    keys: KvNumbers<'a>,
+    values: KvNumbers<'a>,
+    /// Numbers of a key and of a value.
+    sizes: [usize; 2],
+}
+
+impl Cpu {
+    /// Attention of the queries of one position, `q [heads, head_size]`, the last of the first
+    /// `positions` of `kv`; `out` has the shape of `q`. Query head `h` reads kv head
+    /// `h / (heads / kv_heads)`.
+    ///
+    /// The positions are cut into stretches, so that few heads and a long context still occupy every
+    /// thread; each stretch gives a maximum, a sum and a weighted sum of values, which are combined
+    /// in order. The heads of a group read a key or value together. Positions in low rank are
+    /// stretches of their own, of coordinates; what they sum up to is expanded once.
+    ///
+    /// # Errors
+    /// When a shape does not fit, `positions` or the window is 0, or `kv` holds fewer than
+    /// `positions`.
+    #[allow(clippy::too_many_arguments)] // the operands of attention
+    pub fn attention_decode(
+        &self,
+        q: &[f32],
+        kv: &KvView<'_>,
+        positions: usize,
+        attention: &Attention,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) -> Result<(), ShapeError> {
+        attention.check()?;
+        let Some(position) = positions.checked_sub(1) else {
+            return Err(ShapeError {
+                what: "positions (at least)",
+                expected: 1,
+                found: 0,
+            });
+        };
+        let size = kv.head_size();
+        let float32 = matches!(
+            kv.head_types(),
+            [KvNumbers::F32(_), _] | [_, KvNumbers::F32(_)]
+        );
+        if float32 || size > TILE {
+            // Which is not for speed.
+            return self.attention_prefill(q, 1, position, kv, attention, scratch, out);
+        }
+        let heads = kv.check_queries(q.len(), 1, position, out.len())?;
+        if heads == 0 {
+            return Ok(());
+        }
+        let group = heads / kv.kv_heads();
+        let low_queries = kv.low_rank().map(|low| self.coordinates(low, group, q));
+        let seen = Seen::new(kv, attention, positions);
+        // Of every head and stretch: the weighted sum, the maximum, the sum; the heads of a group
+        // follow each other.
+        let part = size + 2;
+        let splits = seen.splits();
+        let parts = scratch.take(kv.kv_heads() * splits * group * part);
+        self.pool.chunks_mut(parts, group * part, |task, parts| {
+            let (kv_head, split) = (task / splits, task % splits);
+            let (sums, ends) = parts.split_at_mut(group * size);
+            sums.fill(0.0);
+            let (stretch, q) = match (seen.stretch(split), kv.low_rank(), &low_queries) {
+                ((true, rows), Some(low), Some(queries)) => {
+                    let sizes = low.ranks();
+                    let [keys, values] = low.rows(kv_head, rows);
+                    let q = &queries[kv_head * group * sizes[0]..][..group * sizes[0]];
+                    let stretch = Stretch {
+                        keys,
+                        values,
+                        sizes,
+                    };
+                    (stretch, q)
+                }
+                ((_, rows), _, _) => {
+                    let [keys, values] = kv.rows(kv_head, rows);
+                    let stretch = Stretch {
+                        keys,
+                        values,
+                        sizes: [size; 2],
+                    };
+                    (stretch, &q[kv_head * group * size..][..group * size])
+                }
+            };
+            let sums = &mut sums[..group * stretch.sizes[1]];
+            match (stretch.keys, stretch.values) {
+                (KvNumbers::F16(keys), KvNumbers::F16(values)) => {
+                    let stored = (keys, values);
+                    halves(
+                        self.kernels,
+                        attention,
+                        stored,
+                        stretch.sizes,
+                        q,
+                        sums,
+                        ends,
+                    );
+                }
+                _ => decoded(self.kernels, attention, &stretch, q, sums, ends),
+            }
+        });
+        self.combine(kv, &seen, group, parts, out);
+        Ok(())
+    }
+
+    /// Coordinates `[heads, rank]` of queries `[heads, head_size]` in the bases of keys.
+    fn coordinates(&self, low: &LowRankView<'_>, group: usize, q: &[f32]) -> Vec<f32> {
+        let (rank, size) = (low.ranks()[0], low.head_size());
+        let mut queries = vec![0.0; q.len() / size * rank];
+        self.pool
+            .chunks_mut(&mut queries, group * rank, |kv_head, queries| {
+                let a = SmallMatrix {
+                    numbers: low.basis(0, kv_head),
+                    rows: rank,
+                    cols: size,
+                    transposed: false,
+                };
+                let q = &q[kv_head * group * size..][..group * size];
+                multiply(self.kernels, a, q, queries);
+            });
+        queries
+    }
+
+    /// What every head attended to, from what the stretches say.
+    fn combine(&self, kv: &KvView<'_>, seen: &Seen, group: usize, parts: &[f32], out: &mut [f32]) {
+        let (size, splits) = (kv.head_size(), seen.splits());
+        let part = size + 2;
+        let low_size = kv.low_rank().map_or(0, |low| low.ranks()[1]);
+        let mut coordinates = vec![0.0; out.len() / size * low_size];
+        for (head, out) in out.chunks_exact_mut(size).enumerate() {
+            let (kv_head, g) = (head / group, head % group);
+            let of_split = |split: usize| {
+                let (sums, ends) = parts[(kv_head * splits + split) * group * part..]
+                    [..group * part]
+                    .split_at(group * size);
+                let size = if split < seen.full { size } else { low_size };
+                (&sums[g * size..][..size], [ends[2 * g], ends[2 * g + 1]])
+            };
+            let max = (0..splits).fold(f32::NEG_INFINITY, |max, split| {
+                max.max(of_split(split).1[0])
+            });
+            let mut total = 0.0;
+            out.fill(0.0);
+            for split in 0..splits {
+                let (sums, [split_max, sum]) = of_split(split);
+                let weight = (split_max - max).exp();
+                total += weight * sum;
+                let to = match split < seen.full {
+                    true => &mut *out,
+                    false => &mut coordinates[head * low_size..][..low_size],
+                };
+                for (out, sum) in to.iter_mut().zip(sums) {
+                    *out += weight * sum;
+                }
+            }
+            (self.kernels.loops.scale)(out, 1.0 / total);
+            if low_size > 0 {
+                let of_head = &mut coordinates[head * low_size..][..low_size];
+                (self.kernels.loops.scale)(of_head, 1.0 / total);
+            }
+        }
+        if let Some(low) = kv.low_rank().filter(|_| seen.low > 0) {
+            self.pool.chunks_mut(out, group * size, |kv_head, out| {
+                let a = SmallMatrix {
+                    numbers: low.basis(1, kv_head),
+                    rows: size,
+                    cols: low_size,
+                    transposed: true,
+                };
+                let of_group = &coordinates[kv_head * group * low_size..][..group * low_size];
+                let mut expanded = vec![0.0; out.len()];
+                multiply(self.kernels, a, of_group, &mut expanded);
+                for (out, expanded) in out.iter_mut().zip(expanded) {
+                    *out += expanded;
+                }
+            });
+        }
+    }
+}
+
+/// The stretches of the positions that one position sees.
+struct Seen {
+    /// Rows in full, and in low rank, that it sees.
+    rows: [Range<usize>; 2],
+    /// Stretches of either.
+    full: usize,
+    low: usize,
+}
+
+impl Seen {
+    /// Of the last of the first `positions` positions.
+    fn new(kv: &KvView<'_>, attention: &Attention, positions: usize) -> Self {
+        let first = attention.first_visible(positions - 1);
+        let [compressed, _] = kv.compressed();
+        let rows = [
+            kv.full_row(first)..positions - compressed,
+            kv.low_row(first)..compressed,
+        ];
+        let [full, low] = rows.each_ref().map(|rows| rows.len().div_ceil(SPLIT));
+        Seen { rows, full, low }
+    }
+
+    fn splits(&self) -> usize {
+        self.full + self.low
+    }
+
+    /// Whether a stretch is in low rank, and its rows there or among those in full.
+    fn stretch(&self, split: usize) -> (bool, Range<usize>) {
+        let low = split >= self.full;
+        let (rows, split) = match low {
+            true => (&self.rows[1], split - self.full),
+            false => (&self.rows[0], split),
+        };
+        let first = rows.start + split * SPLIT;
+        (low, first..rows.end.min(first + SPLIT))
+    }
+}
+
+/// The maximum and the sum of every head, and the weights in the place of the scores.
+fn softmax(
+    kernels: &Kernels,
+    attention: &Attention,
+    count: usize,
+    scores: &mut [f32],
+    ends: &mut [f32],
+) {
+    if let Some(cap) = attention.softcap {
+        (kernels.loops.softcap)(scores, cap);
+    }
+    for (scores, end) in scores.chunks_exact_mut(count).zip(ends.as_chunks_mut().0) {
+        let max = (kernels.loops.max)(scores);
+        *end = [max, (kernels.loops.exp_sum)(scores, max)];
+    }
+}
+
+/// A stretch of float16, which the kernels read as it is.
+fn halves(
+    kernels: &Kernels,
+    attention: &Attention,
+    (keys, values): (&[u16], &[u16]),
+    [key_size, value_size]: [usize; 2],
+    q: &[f32],
+    sums: &mut [f32],
+    ends: &mut [f32],
+) {
+    let count = keys.len() / key_size;
+    let mut buffer = [0.0; TOGETHER * SPLIT];
+    let together = q
+        .chunks(TOGETHER * key_size)
+        .zip(sums.chunks_mut(TOGETHER * value_size));
+    for ((q, sums), ends) in together.zip(ends.chunks_mut(TOGETHER * 2)) {
+        let scores = &mut buffer[..q.len() / key_size * count];
+        (kernels.heads.scores)(q, keys, key_size, attention.scale, scores);
+        softmax(kernels, attention, count, scores, ends);
+        (kernels.heads.weighted_sum)(scores, values, value_size, sums);
+    }
+}
+
+/// A stretch of blocks, decoded tile by tile.
+fn decoded(
+    kernels: &Kernels,
+    attention: &Attention,
+    stretch: &Stretch<'_>,
+    q: &[f32],
+    sums: &mut [f32],
+    ends: &mut [f32],
+) {
+    let [key_size, value_size] = stretch.sizes;
+    let count = stretch.keys.len() / key_size;
+    let (mut tile, mut of_tile) = ([0.0; TILE], [0.0; WIDE * SPLIT]);
+    let mut buffer = [0.0; WIDE * SPLIT];
+    let together = q
+        .chunks(WIDE * key_size)
+        .zip(sums.chunks_mut(WIDE * value_size));
+    for ((q, sums), ends) in together.zip(ends.chunks_mut(WIDE * 2)) {
+        let heads = q.len() / key_size;
+        let scores = &mut buffer[..heads * count];
+        let rows = (TILE / key_size).clamp(1, SPLIT);
+        for first in (0..count).step_by(rows) {
+            let rows = rows.min(count - first);
+            let keys = stretch
+                .keys
+                .slice(first * key_size..(first + rows) * key_size);
+            let keys = keys.in_f32(kernels, &mut tile);
+            let of_tile = &mut of_tile[..heads * rows];
+            (kernels.heads.scores_f32)(q, keys, key_size, attention.scale, of_tile);
+            let heads = scores.chunks_exact_mut(count);
+            for (scores, of_tile) in heads.zip(of_tile.chunks_exact(rows)) {
+                scores[first..first + rows].copy_from_slice(of_tile);
+            }
+        }
+        softmax(kernels, attention, count, scores, ends);
+        let rows = (TILE / value_size).clamp(1, SPLIT);
+        for first in (0..count).step_by(rows) {
+            let rows = rows.min(count - first);
+            let values = stretch
+                .values
+                .slice(first * value_size..(first + rows) * value_size);
+            let values = values.in_f32(kernels, &mut tile);
+            let of_tile = &mut of_tile[..heads * rows];
+            let heads = of_tile.chunks_exact_mut(rows);
+            for (of_tile, weights) in heads.zip(scores.chunks_exact(count)) {
+                of_tile.copy_from_slice(&weights[first..first + rows]);
+            }
+            (kernels.heads.weighted_sum_f32)(of_tile, values, value_size, sums);
+        }
+    }
+}

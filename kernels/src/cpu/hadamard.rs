@@ -1,0 +1,62 @@
+//! The Walsh–Hadamard transform of heads.
+
+use super::Cpu;
+use crate::error::{ShapeError, expect_rows};
+
+/// Numbers of a piece of work, so that a single position stays on one thread.
+const PIECE: usize = 1 << 14;
+
+/// Numbers that [`Cpu::hadamard`] mixes in a head of `size`: the largest power of two that divides it;
+/// 1 for odd sizes, which have no transform, and 0 for none.
+pub fn hadamard_block(size: usize) -> usize {
+    match size {
+        0 => 0,
+        size => 1 << size.trailing_zeros(),
+    }
+}
+
+impl Cpu {
+    /// The normalised Walsh–Hadamard transform of every block of a head, in place: `x [n, size]`, blocks
+    /// of [`hadamard_block`] numbers. It is orthogonal and symmetric, so that it keeps products of two
+    /// heads and is its own inverse; it spreads an outlier over the block, for the good of whoever
+    /// rounds it (QuaRot, Ashkboos et al. 2024).
+    ///
+    /// # Errors
+    /// When `x` is not whole heads or `size` is odd or 0.
+    pub fn hadamard(&self, x: &mut [f32], size: usize) -> Result<(), ShapeError> {
+        let block = check_hadamard(x.len(), size)?;
+        let factor = 1.0 / (block as f32).sqrt();
+        self.pool
+            .chunks_mut(x, PIECE.next_multiple_of(size), |_, x| {
+                for x in x.chunks_exact_mut(block) {
+                    let mut half = 1;
+                    while half < block {
+                        for pair in x.chunks_exact_mut(2 * half) {
+                            let (a, b) = pair.split_at_mut(half);
+                            for (a, b) in a.iter_mut().zip(b) {
+                                (*a, *b) = (*a + *b, *a - *b);
+                            }
+                        }
+                        half *= 2;
+                    }
+                    for x in x {
+                        *x *= factor;
+                    }
+                }
+            });
+        Ok(())
+    }
+}
+
+/// The block of a transform of `numbers` in heads of `size`.
+pub(crate) fn check_hadamard(numbers: usize, size: usize) -> Result<usize, ShapeError> {
+    expect_rows("x (numbers, a multiple of the head size)", size, numbers)?;
+    match hadamard_block(size) {
+        block @ (0 | 1) => Err(ShapeError {
+            what: "head size (numbers of a block that can be mixed, at least)",
+            expected: 2,
+            found: block,
+        }),
+        block => Ok(block),
+    }
+}

@@ -1,0 +1,288 @@
+//! Keys and values in low rank: coordinates in a basis of their head (OjaKV, section 3).
+
+use std::ops::Range;
+
+use super::Cpu;
+use super::heads::Columns;
+use super::kernels::Kernels;
+use super::kv::{KvNumbers, KvView};
+use crate::error::{ShapeError, expect, product};
+
+/// Vectors that [`Cpu::map_rows`] turns into columns at a time.
+const ROWS: usize = 64;
+
+/// Positions of one layer whose keys and values are stored as float16 coordinates `k̃ = U_kᵀ k` and
+/// `ṽ = U_vᵀ v`, `[kv_heads, capacity, rank]`, in orthonormal bases of each kv head.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRankView<'a> {
+    stored: [&'a [u16]; 2],
+    bases: [&'a [f32]; 2],
+    ranks: [usize; 2],
+    kv_heads: usize,
+    head_size: usize,
+    capacity: usize,
+    positions: usize,
+    front: usize,
+}
+
+/// The shapes of a [`LowRankView`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LowRankShape {
+    /// Heads.
+    pub kv_heads: usize,
+    /// Numbers of a key, and of a value.
+    pub head_size: usize,
+    /// Coordinates of a key and of a value.
+    pub ranks: [usize; 2],
+    /// Positions there is room for.
+    pub capacity: usize,
+    /// Positions held.
+    pub positions: usize,
+    /// Positions of the sequence in front of them, which are stored in full.
+    pub front: usize,
+}
+
+impl<'a> LowRankView<'a> {
+    /// A view over coordinates of keys and values, `[kv_heads, capacity, rank]` each, and the
+    /// components of their bases as rows, `[kv_heads, rank, head_size]`.
+    ///
+    /// # Errors
+    /// When one of them has another length, a rank is 0 or above the head size, or there are more
+    /// positions than room.
+    pub fn new(
+        stored: [&'a [u16]; 2],
+        bases: [&'a [f32]; 2],
+        shape: LowRankShape,
+    ) -> Result<Self, ShapeError> {
+        let LowRankShape {
+            kv_heads,
+            head_size,
+            ranks,
+            capacity,
+            positions,
+            front,
+        } = shape;
+        for side in 0..2 {
+            let rank = ranks[side];
+            if rank == 0 || rank > head_size {
+                return Err(ShapeError {
+                    what: "rank (coordinates, at least 1 and at most)",
+                    expected: head_size,
+                    found: rank,
+                });
+            }
+            let what = "coordinates (numbers)";
+            let len = product(what, &[kv_heads, capacity, rank])?;
+            expect(what, len, stored[side].len())?;
+            let what = "basis (numbers)";
+            let len = product(what, &[kv_heads, rank, head_size])?;
+            expect(what, len, bases[side].len())?;
+        }
+        if positions > capacity {
+            return Err(ShapeError {
+                what: "positions in low rank (at most)",
+                expected: capacity,
+                found: positions,
+            });
+        }
+        Ok(LowRankView {
+            stored,
+            bases,
+            ranks,
+            kv_heads,
+            head_size,
+            capacity,
+            positions,
+            front,
+        })
+    }
+
+    /// Heads.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Numbers of a key, and of a value.
+    pub fn head_size(&self) -> usize {
+        self.head_size
+    }
+
+    /// Coordinates of a key and of a value.
+    pub fn ranks(&self) -> [usize; 2] {
+        self.ranks
+    }
+
+    /// Positions held.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Positions of the sequence in front of them, which are stored in full.
+    pub fn front(&self) -> usize {
+        self.front
+    }
+
+    /// The components `[rank, head_size]` of the keys (side 0) or values (side 1) of a head.
+    pub(crate) fn basis(&self, side: usize, head: usize) -> &'a [f32] {
+        let len = self.ranks[side] * self.head_size;
+        &self.bases[side][head * len..][..len]
+    }
+
+    /// Coordinates of some positions, of keys and of values.
+    pub(crate) fn rows(&self, head: usize, rows: Range<usize>) -> [KvNumbers<'a>; 2] {
+        [0, 1].map(|side| {
+            let at = |row: usize| (head * self.capacity + row) * self.ranks[side];
+            KvNumbers::F16(&self.stored[side][at(rows.start)..at(rows.end)])
+        })
+    }
+}
+
+/// A matrix that many short vectors are multiplied with, `[rows, cols]`.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallMatrix<'a> {
+    /// Row by row, or column by column where [`transposed`](SmallMatrix::transposed).
+    pub numbers: &'a [f32],
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Whether the numbers of a column lie together.
+    pub transposed: bool,
+}
+
+impl Cpu {
+    /// `out [n, rows] = x [n, cols] Aᵀ`, on the calling thread: coordinates in a basis, from one basis
+    /// to another, or back to heads.
+    ///
+    /// # Errors
+    /// When a length does not fit.
+    pub fn map_rows(
+        &self,
+        a: SmallMatrix<'_>,
+        x: KvNumbers<'_>,
+        out: &mut [f32],
+    ) -> Result<(), ShapeError> {
+        let SmallMatrix { rows, cols, .. } = a;
+        let what = "A (numbers)";
+        expect(what, product(what, &[rows, cols])?, a.numbers.len())?;
+        crate::error::expect_rows("x (numbers, a multiple of the columns)", cols, x.len())?;
+        let n = x.len().checked_div(cols).unwrap_or(0);
+        expect(
+            "out (numbers)",
+            product("out (numbers)", &[n, rows])?,
+            out.len(),
+        )?;
+        if n == 0 || rows == 0 {
+            return Ok(());
+        }
+        let mut room = vec![0.0; n.min(ROWS) * cols];
+        for first in (0..n).step_by(ROWS) {
+            let count = ROWS.min(n - first);
+            let x = x.slice(first * cols..(first + count) * cols);
+            let x = x.in_f32(self.kernels, &mut room);
+            multiply(self.kernels, a, x, &mut out[first * rows..][..count * rows]);
+        }
+        Ok(())
+    }
+
+    /// Keys and values of the first `positions` positions of `kv` as float32
+    /// `[kv_heads, positions, head_size]`, those in low rank as `U_k k̃` and `U_v ṽ`: for attention that
+    /// knows of no coordinates (OjaKV, section 3.3).
+    ///
+    /// # Errors
+    /// When `kv` holds fewer positions.
+    pub fn reconstruct(
+        &self,
+        kv: &KvView<'_>,
+        positions: usize,
+    ) -> Result<[Vec<f32>; 2], ShapeError> {
+        kv.check_queries(0, 0, positions, 0)?;
+        let (heads, size) = (kv.kv_heads(), kv.head_size());
+        let [compressed, front] = kv.compressed();
+        let front = front.min(positions);
+        let mut all = [0, 1].map(|_| vec![0.0; heads * positions * size]);
+        for (side, all) in all.iter_mut().enumerate() {
+            self.pool.chunks_mut(all, positions * size, |head, all| {
+                let (start, rest) = all.split_at_mut(front * size);
+                let (middle, end) = rest.split_at_mut(compressed * size);
+                for (rows, out) in [(0..front, start), (front..positions - compressed, end)] {
+                    let numbers = kv.rows(head, rows)[side];
+                    match numbers {
+                        KvNumbers::F32(numbers) => out.copy_from_slice(numbers),
+                        numbers => {
+                            numbers.in_f32(self.kernels, out);
+                        }
+                    }
+                }
+                if let Some(low) = kv.low_rank() {
+                    let a = SmallMatrix {
+                        numbers: low.basis(side, head),
+                        rows: size,
+                        cols: low.ranks()[side],
+                        transposed: true,
+                    };
+                    // The lengths are those of the view.
+                    let _ = self.map_rows(a, low.rows(head, 0..compressed)[side], middle);
+                }
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// `out [n, rows] = x [n, cols] Aᵀ` for at most as many vectors as there is to a piece of work, with
+/// each vector as a column. The shapes fit.
+pub(super) fn multiply(kernels: &Kernels, a: SmallMatrix<'_>, x: &[f32], out: &mut [f32]) {
+    let n = x.len() / a.cols;
+    let width = n.next_multiple_of(kernels.heads.lanes);
+    // Columns without a vector are 0.
+    let mut padded = vec![0.0; width * a.cols];
+    padded[..x.len()].copy_from_slice(x);
+    let mut columns = vec![0.0; width * a.cols];
+    transpose(&padded, [width, a.cols], &mut columns);
+    let mut product = vec![0.0; a.rows * width];
+    let operands = Columns {
+        a: a.numbers,
+        strides: match a.transposed {
+            true => [1, a.rows],
+            false => [a.cols, 1],
+        },
+        rows: a.rows,
+        b: &columns,
+        width,
+        keep: None,
+    };
+    (kernels.heads.columns)(operands, &mut product);
+    padded.clear();
+    padded.resize(width * a.rows, 0.0);
+    transpose(&product, [a.rows, width], &mut padded);
+    out.copy_from_slice(&padded[..out.len()]);
+}
+
+/// `to [cols, rows]` from `[rows, cols]`, in blocks that the compiler turns in registers.
+pub(super) fn transpose(from: &[f32], [rows, cols]: [usize; 2], to: &mut [f32]) {
+    const SIDE: usize = 4;
+    for row in (0..rows).step_by(SIDE) {
+        let height = SIDE.min(rows - row);
+        let whole = if height == SIDE {
+            cols / SIDE * SIDE
+        } else {
+            0
+        };
+        for col in (0..whole).step_by(SIDE) {
+            let mut block = [[0.0; SIDE]; SIDE];
+            for (r, block) in block.iter_mut().enumerate() {
+                block.copy_from_slice(&from[(row + r) * cols + col..][..SIDE]);
+            }
+            for c in 0..SIDE {
+                let to = &mut to[(col + c) * rows + row..][..SIDE];
+                to.copy_from_slice(&[block[0][c], block[1][c], block[2][c], block[3][c]]);
+            }
+        }
+        for col in whole..cols {
+            for r in row..row + height {
+                to[col * rows + r] = from[r * cols + col];
+            }
+        }
+    }
+}
