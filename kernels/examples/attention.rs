@@ -4,12 +4,13 @@
 //! some models, the time of a decoding step's attention in one layer at several lengths of
 //! context, with the keys and values read per second; and that of a prefill of 512 positions,
 //! with its rate of arithmetic (products of queries and keys and of weights and values that are
-//! visible). Every number is the best of several rounds, so that other work on the machine
+//! visible); then decoding steps over keys and values in blocks, and in low rank. Every number is the best of several rounds, so that other work on the machine
 //! disturbs it little.
 
 use std::time::Instant;
 
-use htc_kernels::cpu::{Attention, Cpu, KvView, Scratch};
+use htc_formats::DType;
+use htc_kernels::cpu::{Attention, Cpu, KvNumbers, KvView, LowRankShape, LowRankView, Scratch};
 
 /// Name, query heads, kv heads, head size.
 const MODELS: [(&str, usize, usize, usize); 4] = [
@@ -43,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let kv = KvView::new(&stored, &stored, kv_heads, size, capacity)?;
         let q = vec![0.5; BATCH * heads * size];
         let mut out = vec![0.0; q.len()];
+        compressed(&cpu, name, [heads, kv_heads, size], &q, &mut out)?;
         for (what, softcap, window) in [
             ("", None, None),
             (", capped", Some(50.0), None),
@@ -76,6 +78,72 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 println!("  prefill behind {start:>4}: {ms:7.2} ms, {rate:6.1} GFLOP/s");
             }
         }
+    }
+    Ok(())
+}
+
+/// Decoding steps over what takes less room than float16.
+fn compressed(
+    cpu: &Cpu,
+    name: &str,
+    [heads, kv_heads, size]: [usize; 3],
+    q: &[f32],
+    out: &mut [f32],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut scratch = Scratch::new();
+    let attention = Attention {
+        scale: 1.0 / (size as f32).sqrt(),
+        softcap: None,
+        window: None,
+    };
+    let capacity = 4096;
+    println!("\n{name}, less than float16");
+    let (q, out) = (&q[..heads * size], &mut out[..heads * size]);
+    for dtype in [DType::Q8_0, DType::Q4_0] {
+        let Some(bytes) = dtype.row_bytes(size) else {
+            continue;
+        };
+        // Scales of 1 and whatever codes.
+        let rows: Vec<u8> = (0..kv_heads * capacity * bytes)
+            .map(|i| match i % dtype.block_bytes() {
+                0 => 0x00,
+                1 => 0x3C,
+                _ => (i * 40_503 % 251) as u8,
+            })
+            .collect();
+        let numbers = match dtype {
+            DType::Q8_0 => KvNumbers::Q8_0(&rows),
+            _ => KvNumbers::Q4_0(&rows),
+        };
+        let kv = KvView::of(numbers, numbers, kv_heads, size, capacity)?;
+        for positions in [1024, 4096] {
+            let time =
+                best(|| cpu.attention_decode(q, &kv, positions, &attention, &mut scratch, out))?;
+            println!("  {dtype} decode at {positions:>5}: {:8.1} us", time * 1e6);
+        }
+    }
+    let rank = size * 3 / 5;
+    let full = vec![0x3400; kv_heads * 96 * size];
+    let low = vec![0x3400; kv_heads * capacity * rank];
+    let basis: Vec<f32> = (0..kv_heads * rank * size)
+        .map(|i| f32::from(u8::from(i / size % rank == i % size)))
+        .collect();
+    for positions in [1024, 4096] {
+        let shape = LowRankShape {
+            kv_heads,
+            head_size: size,
+            ranks: [rank; 2],
+            capacity,
+            positions: positions - 64,
+            front: 32,
+        };
+        let low = LowRankView::new([&low; 2], [&basis; 2], shape)?;
+        let kv = KvView::new(&full[..], &full, kv_heads, size, 96)?.with_low_rank(low)?;
+        let time = best(|| cpu.attention_decode(q, &kv, positions, &attention, &mut scratch, out))?;
+        println!(
+            "  rank {rank} decode at {positions:>5}: {:8.1} us",
+            time * 1e6
+        );
     }
     Ok(())
 }

@@ -100,7 +100,8 @@ macro_rules! decode_kernels {
                     }
                     if whole * LANES < size {
                         for p in 0..4 {
-                            let key = $load_first(&group[p][whole * LANES..]);
+                            let at = (first + p).min(count - 1) * size + whole * LANES;
+                            let key = load_at(keys, at);
                             for h in 0..H {
                                 let q = load_first(&q[h * size..][whole * LANES..size]);
                                 sums[h][p] = fma(q, key, sums[h][p]);
@@ -131,6 +132,16 @@ macro_rules! decode_kernels {
                 }
             }
 
+            /// A register of numbers from `at` on, with zeros behind the last. The end of a row is
+            /// followed by the beginning of the next, which meets zeros or lanes without a number.
+            #[$($attribute)*]
+            fn load_at(numbers: &[$stored], at: usize) -> $vector {
+                match numbers[at..].first_chunk() {
+                    Some(numbers) => $load(numbers),
+                    None => $load_first(&numbers[at..]),
+                }
+            }
+
             /// [`weighted_sum`] of `H` heads, `C` registers of each value and `P` positions at a time.
             #[$($attribute)*]
             fn sums_of<const H: usize, const C: usize, const P: usize>(
@@ -152,7 +163,7 @@ macro_rules! decode_kernels {
                     let count = values.len() / size;
                     let mut sums = [zero(); H];
                     for p in 0..count {
-                        let value = $load_first(&values[p * size + at..(p + 1) * size]);
+                        let value = load_at(values, p * size + at);
                         for h in 0..H {
                             sums[h] = fma(broadcast(weights[h * count + p]), value, sums[h]);
                         }
