@@ -21,6 +21,7 @@ mod cpu;
 mod reference;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 
@@ -29,7 +30,7 @@ pub use htc_kernels::cpu::{Attention, Input};
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
 use crate::error::ExecError;
-use crate::kv::{Kv, KvShape, KvType};
+use crate::kv::{Energies, Kept, Kv, KvError, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
 /// A matrix whose product with the input is an inner vector of factorised slots.
@@ -103,10 +104,11 @@ pub trait Backend: Send + Sized {
     /// An empty store of keys and values.
     ///
     /// # Errors
-    /// [`ExecError`] where the backend has none of this type.
-    fn kv(&mut self, shape: KvShape, kv_type: KvType) -> Result<Self::Kv, ExecError>;
+    /// [`ExecError`] where the backend has none of this kind.
+    fn kv(&mut self, plan: &KvPlan) -> Result<Self::Kv, ExecError>;
 
-    /// Makes room for `n` positions behind those that `kv` holds, in every layer.
+    /// Makes room for `n` positions behind those that `kv` holds, in every layer; may give back room
+    /// that compression and eviction have left.
     ///
     /// # Errors
     /// [`ExecError`] where there is no memory for them.
@@ -251,7 +253,7 @@ pub trait Backend: Send + Sized {
 
     /// Causal attention of queries `[n, heads, head_size]`, whose keys and values were appended last,
     /// over what `kv` holds of a layer; `out` has the shape of `q`. Query head `h` reads kv head
-    /// `h / (heads / kv_heads)`. One row is a step of decoding, several are a prefill.
+    /// `h / (heads / kv_heads)`. What a layer holds in low rank is read as `U k̃` and `U ṽ`. One row is a step of decoding, several are a prefill.
     ///
     /// # Errors
     /// [`ExecError`] of the device.
@@ -264,6 +266,94 @@ pub trait Backend: Send + Sized {
         attention: &Attention,
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
+
+    /// The normalised Walsh–Hadamard transform of every head of `x`, in place, in blocks of
+    /// [`hadamard_block`](htc_kernels::cpu::hadamard_block) numbers. Its own inverse.
+    ///
+    /// # Errors
+    /// [`ExecError`] for heads of an odd size, and of the device. That of a backend that has none, which
+    /// is what a backend says that does not implement it, is [`KvError::Unsupported`]; so do the
+    /// operations below.
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Self::Buffer) -> Result<(), ExecError> {
+        let _ = (shape, x);
+        Err(unsupported("heads that are turned"))
+    }
+
+    /// The bases that a layer is compressed with from now on. What it holds in low rank is multiplied
+    /// with `turns [kv_heads, rank, rank]`, of keys and of values; `None` where it holds nothing.
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; nothing has changed then.
+    fn set_bases(
+        &mut self,
+        kv: &mut Self::Kv,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        let _ = (kv, layer, bases, turns);
+        Err(unsupported("bases"))
+    }
+
+    /// Appends the coordinates of `count` rows in full, those behind the first `front`, to what a layer
+    /// holds in low rank, and closes the gap among the rows in full. The caller then counts them with
+    /// [`KvLayout::compress`](crate::kv::KvLayout::compress).
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; nothing has changed then.
+    fn compress(
+        &mut self,
+        kv: &mut Self::Kv,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        let _ = (kv, layer, front, count);
+        Err(unsupported("bases"))
+    }
+
+    /// Keys and values of some rows that a layer holds in full, `[kv_heads, rows, head_size]` each.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn full_rows(
+        &mut self,
+        kv: &Self::Kv,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ExecError> {
+        let _ = (kv, layer, rows);
+        Err(unsupported("bases that follow the text"))
+    }
+
+    /// The weights that the last `window` rows of queries `[n, heads, head_size]` give every position
+    /// that a layer holds, the batch's included, which were appended and not counted: sums over the
+    /// queries and over the heads that read a kv head, `[kv_heads, held + n]`.
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn importance(
+        &mut self,
+        shape: HeadShape,
+        q: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: usize,
+        attention: &Attention,
+        window: usize,
+    ) -> Result<Vec<f32>, ExecError> {
+        let _ = (shape, q, kv, layer, attention, window);
+        Err(unsupported("positions that are evicted"))
+    }
+
+    /// Drops the rows of a layer that `kept` does not name. The caller then counts them with
+    /// [`KvLayout::evict`](crate::kv::KvLayout::evict).
+    ///
+    /// # Errors
+    /// [`ExecError`] of the device.
+    fn keep(&mut self, kv: &mut Self::Kv, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        let _ = (kv, layer, kept);
+        Err(unsupported("positions that are evicted"))
+    }
 
     /// `gate = activation(gate) * up`, number by number.
     ///
@@ -307,4 +397,8 @@ pub trait Backend: Send + Sized {
         cap: Option<f32>,
         out: &mut Self::Buffer,
     ) -> Result<(), ExecError>;
+}
+
+fn unsupported(what: &'static str) -> ExecError {
+    KvError::Unsupported { what }.into()
 }

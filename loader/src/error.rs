@@ -9,6 +9,8 @@ use htc_formats::source::SourceError;
 use htc_kernels::ShapeError;
 use thiserror::Error;
 
+use crate::kv::KvError;
+
 /// Why a model cannot be opened or bound.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -174,6 +176,9 @@ pub enum ExecError {
         /// The number.
         value: f32,
     },
+    /// A KV cache that is not as it was asked for.
+    #[error(transparent)]
+    Kv(#[from] KvError),
     /// What goes wrong on a device, in the words of its backend.
     #[error(transparent)]
     Device(Box<dyn std::error::Error + Send + Sync>),

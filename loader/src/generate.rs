@@ -156,9 +156,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Err(GenerateError::PromptTooLong { found, limit });
         }
         let started = Instant::now();
-        for batch in prompt.chunks(session.batch()) {
-            session.forward(batch)?;
-        }
+        session.read_prompt(prompt)?;
         let mut decoder = tokenizer.decoder();
         for &token in prompt {
             // The decoder only follows: the text of the prompt is the caller's.

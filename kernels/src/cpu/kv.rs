@@ -333,6 +333,21 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// Stored numbers as float32, exactly but for the products of codes and scales.
+    ///
+    /// # Errors
+    /// When the lengths differ.
+    pub fn to_f32(&self, numbers: KvNumbers<'_>, out: &mut [f32]) -> Result<(), ShapeError> {
+        expect("out (numbers)", numbers.len(), out.len())?;
+        if let KvNumbers::F32(numbers) = numbers {
+            out.copy_from_slice(numbers);
+        }
+        numbers.in_f32(self.kernels, out);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

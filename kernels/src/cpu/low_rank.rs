@@ -206,13 +206,8 @@ impl Cpu {
                 let (start, rest) = all.split_at_mut(front * size);
                 let (middle, end) = rest.split_at_mut(compressed * size);
                 for (rows, out) in [(0..front, start), (front..positions - compressed, end)] {
-                    let numbers = kv.rows(head, rows)[side];
-                    match numbers {
-                        KvNumbers::F32(numbers) => out.copy_from_slice(numbers),
-                        numbers => {
-                            numbers.in_f32(self.kernels, out);
-                        }
-                    }
+                    // The lengths are those of the view, here and below.
+                    let _ = self.to_f32(kv.rows(head, rows)[side], out);
                 }
                 if let Some(low) = kv.low_rank() {
                     let a = SmallMatrix {
@@ -221,7 +216,6 @@ impl Cpu {
                         cols: low.ranks()[side],
                         transposed: true,
                     };
-                    // The lengths are those of the view.
                     let _ = self.map_rows(a, low.rows(head, 0..compressed)[side], middle);
                 }
             });

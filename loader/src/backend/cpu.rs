@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
-use htc_kernels::cpu::{self, Scratch};
+use htc_kernels::cpu::{self, KvView, Scratch};
 use htc_kernels::{Pool, PoolError};
 
 use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
-use crate::kv::{Kv, KvCache, KvShape, KvType};
+use crate::kv::{Energies, Kept, Kv, KvCache, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
 /// Executes on the processor. Any number of sessions may share one [`Pool`] of threads; sessions
@@ -78,8 +78,8 @@ impl Backend for Cpu {
         Ok(numbers)
     }
 
-    fn kv(&mut self, shape: KvShape, kv_type: KvType) -> Result<KvCache, ExecError> {
-        Ok(KvCache::new(shape, kv_type))
+    fn kv(&mut self, plan: &KvPlan) -> Result<KvCache, ExecError> {
+        Ok(KvCache::new(plan))
     }
 
     fn reserve(&mut self, kv: &mut KvCache, n: usize) -> Result<(), ExecError> {
@@ -258,10 +258,17 @@ impl Backend for Cpu {
         attention: &Attention,
         out: &mut Vec<f32>,
     ) -> Result<(), ExecError> {
-        let (n, start) = (shape.rows, kv.len());
+        let (n, start) = (shape.rows, kv.layout().held(layer));
         let numbers = n * shape.heads * shape.size;
         let (q, out) = (&q[..numbers], &mut out[..numbers]);
-        let (kv, scratch) = (kv.view(layer)?, &mut self.scratch);
+        let reconstructs = kv.layout().plan().reconstructs();
+        let (mut kv, scratch) = (kv.view(layer)?, &mut self.scratch);
+        let whole;
+        if reconstructs && kv.low_rank().is_some() {
+            let (heads, size) = (kv.kv_heads(), kv.head_size());
+            whole = self.cpu.reconstruct(&kv, start + n)?;
+            kv = KvView::new(&whole[0][..], &whole[1], heads, size, start + n)?;
+        }
         if n == 1 || self.apart {
             let row = shape.heads * shape.size;
             let rows = q.chunks_exact(row).zip(out.chunks_exact_mut(row));
@@ -273,6 +280,66 @@ impl Backend for Cpu {
             self.cpu
                 .attention_prefill(q, n, start, &kv, attention, scratch, out)?;
         }
+        Ok(())
+    }
+
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f32>) -> Result<(), ExecError> {
+        let x = &mut x[..shape.rows * shape.heads * shape.size];
+        Ok(self.cpu.hadamard(x, shape.size)?)
+    }
+
+    fn set_bases(
+        &mut self,
+        kv: &mut KvCache,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        kv.set_bases(&self.cpu, layer, bases, turns)
+    }
+
+    fn compress(
+        &mut self,
+        kv: &mut KvCache,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        kv.compress(&self.cpu, layer, front, count)
+    }
+
+    fn full_rows(
+        &mut self,
+        kv: &KvCache,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ExecError> {
+        Ok(kv.full_rows(&self.cpu, layer, rows)?)
+    }
+
+    fn importance(
+        &mut self,
+        shape: HeadShape,
+        q: &Vec<f32>,
+        kv: &KvCache,
+        layer: usize,
+        attention: &Attention,
+        window: usize,
+    ) -> Result<Vec<f32>, ExecError> {
+        let (row, end) = (
+            shape.heads * shape.size,
+            kv.layout().held(layer) + shape.rows,
+        );
+        let q = &q[(shape.rows - window) * row..shape.rows * row];
+        let view = kv.view(layer)?;
+        let mut out = vec![0.0; view.kv_heads() * end];
+        self.cpu
+            .attention_importance(q, window, end - window, &view, attention, &mut out)?;
+        Ok(out)
+    }
+
+    fn keep(&mut self, kv: &mut KvCache, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        kv.keep(layer, kept);
         Ok(())
     }
 

@@ -1,13 +1,17 @@
 //! The oracle: a whole forward pass in float64, as plainly as it can be written.
 
+mod kv;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::reference::{self, Heads};
 
+pub use self::kv::ReferenceKv;
 use super::{Attention, Backend, Factor, HeadShape, Input, Slot};
 use crate::error::ExecError;
-use crate::kv::{Kv, KvShape, KvType};
+use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
 
 /// Executes in float64 on one thread, for comparisons: activations are float64 from the embedding
@@ -47,35 +51,6 @@ pub struct ReferenceRotation {
     sin: Vec<f64>,
 }
 
-/// Keys and values of each layer, `[positions, kv_heads, head_size]`.
-#[derive(Clone, Debug)]
-pub struct ReferenceKv {
-    shape: KvShape,
-    kv_type: KvType,
-    length: usize,
-    keys: Vec<Vec<f64>>,
-    values: Vec<Vec<f64>>,
-}
-
-impl Kv for ReferenceKv {
-    fn len(&self) -> usize {
-        self.length
-    }
-
-    fn bytes(&self) -> usize {
-        let layers = self.keys.iter().chain(&self.values);
-        layers.map(|numbers| size_of_val(&numbers[..])).sum()
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.length += n;
-    }
-
-    fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
-    }
-}
-
 impl Backend for Reference {
     type Buffer = Vec<f64>;
     type Weight = ReferenceWeight;
@@ -109,14 +84,8 @@ impl Backend for Reference {
         Ok(numbers)
     }
 
-    fn kv(&mut self, shape: KvShape, kv_type: KvType) -> Result<ReferenceKv, ExecError> {
-        Ok(ReferenceKv {
-            shape,
-            kv_type,
-            length: 0,
-            keys: vec![Vec::new(); shape.layers],
-            values: vec![Vec::new(); shape.layers],
-        })
+    fn kv(&mut self, plan: &KvPlan) -> Result<ReferenceKv, ExecError> {
+        Ok(ReferenceKv::new(plan))
     }
 
     fn reserve(&mut self, _: &mut ReferenceKv, _: usize) -> Result<(), ExecError> {
@@ -266,30 +235,7 @@ impl Backend for Reference {
         keys: &Vec<f64>,
         values: &Vec<f64>,
     ) -> Result<(), ExecError> {
-        let row = kv.shape.kv_heads * kv.shape.head_size;
-        for (side, rows, held) in [
-            ("key", keys, &mut kv.keys[layer]),
-            ("value", values, &mut kv.values[layer]),
-        ] {
-            // What was appended and not counted is appended again.
-            held.truncate(kv.length * row);
-            for (index, &number) in rows[..n * row].iter().enumerate() {
-                let stored = match kv.kv_type {
-                    KvType::F16 => reference::nearest_f16(number),
-                    KvType::F32 => number,
-                };
-                if !stored.is_finite() {
-                    return Err(ExecError::KvRange {
-                        layer,
-                        side,
-                        position: kv.length + index / row,
-                        value: number as f32,
-                    });
-                }
-                held.push(stored);
-            }
-        }
-        Ok(())
+        kv.append(layer, n, [keys, values])
     }
 
     fn attention(
@@ -302,10 +248,11 @@ impl Backend for Reference {
         out: &mut Vec<f64>,
     ) -> Result<(), ExecError> {
         let HeadShape { rows, heads, size } = shape;
-        let kv_heads = kv.shape.kv_heads;
+        let kv_heads = kv.layout().plan().shape().kv_heads;
+        let [all_keys, all_values] = kv.all(layer, rows);
         let stored = |[head, position, dimension]: [usize; 3]| {
             let at = (position * kv_heads + head) * size + dimension;
-            [kv.keys[layer][at], kv.values[layer][at]]
+            [all_keys[at], all_values[at]]
         };
         let heads = Heads {
             heads,
@@ -313,7 +260,89 @@ impl Backend for Reference {
             size,
         };
         let q = &q[..rows * shape.heads * size];
-        reference::attend(q, kv.length, heads, attention, stored, out);
+        reference::attend(q, kv.layout().held(layer), heads, attention, stored, out);
+        Ok(())
+    }
+
+    fn hadamard(&mut self, shape: HeadShape, x: &mut Vec<f64>) -> Result<(), ExecError> {
+        let x = &mut x[..shape.rows * shape.heads * shape.size];
+        Ok(reference::hadamard(x, shape.size)?)
+    }
+
+    fn set_bases(
+        &mut self,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        kv.set_bases(layer, bases, turns)
+    }
+
+    fn compress(
+        &mut self,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        kv.compress(layer, front, count)
+    }
+
+    fn full_rows(
+        &mut self,
+        kv: &ReferenceKv,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ExecError> {
+        Ok(kv.full_rows(layer, rows))
+    }
+
+    fn importance(
+        &mut self,
+        shape: HeadShape,
+        q: &Vec<f64>,
+        kv: &ReferenceKv,
+        layer: usize,
+        attention: &Attention,
+        window: usize,
+    ) -> Result<Vec<f32>, ExecError> {
+        let HeadShape { rows, heads, size } = shape;
+        let kv_heads = kv.layout().plan().shape().kv_heads;
+        let end = kv.layout().held(layer) + rows;
+        let [keys, _] = kv.all(layer, rows);
+        let mut out = vec![0.0; kv_heads * end];
+        for t in rows - window..rows {
+            let position = end - rows + t;
+            let first = attention
+                .window
+                .map_or(0, |w| (position + 1).saturating_sub(w));
+            for head in 0..heads {
+                let q = &q[(t * heads + head) * size..][..size];
+                let kv_head = head / (heads / kv_heads);
+                let score = |p: usize| {
+                    let key = &keys[(p * kv_heads + kv_head) * size..][..size];
+                    let products = q.iter().zip(key).map(|(q, k)| q * k);
+                    let score = products.sum::<f64>() * f64::from(attention.scale);
+                    match attention.softcap.map(f64::from) {
+                        Some(cap) => cap * (score / cap).tanh(),
+                        None => score,
+                    }
+                };
+                let scores: Vec<f64> = (first..=position).map(score).collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                let out = &mut out[kv_head * end..][first..=position];
+                for (out, score) in out.iter_mut().zip(scores) {
+                    *out += (score - max).exp() / sum;
+                }
+            }
+        }
+        Ok(out.into_iter().map(|x| x as f32).collect())
+    }
+
+    fn keep(&mut self, kv: &mut ReferenceKv, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        kv.keep(layer, kept);
         Ok(())
     }
 

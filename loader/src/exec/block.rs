@@ -8,6 +8,7 @@ use super::{AdaptedLayer, Buffers, Session};
 use crate::backend::{Backend, HeadShape};
 use crate::dial::Setting;
 use crate::error::ExecError;
+use crate::kv::Keeper;
 use crate::model::Layer;
 
 /// A block in execution: what its parts have in common.
@@ -46,7 +47,7 @@ impl<B: Backend> Session<B> {
                 room: &mut self.room,
             },
         };
-        block.attention(&mut self.kv, index, &mut self.buffers)?;
+        block.attention(&mut self.kv, &mut self.keeper, index, &mut self.buffers)?;
         block.feed_forward(&mut self.buffers)
     }
 }
@@ -55,6 +56,7 @@ impl<B: Backend> Block<'_, B> {
     fn attention(
         &mut self,
         kv: &mut B::Kv,
+        keeper: &mut Keeper,
         index: usize,
         b: &mut Buffers<B>,
     ) -> Result<(), ExecError> {
@@ -107,10 +109,19 @@ impl<B: Backend> Block<'_, B> {
         look.at(self.backend, Point::Queries, q_width, &b.q)?;
         look.at(self.backend, Point::Keys, kv_width, &b.k)?;
         look.at(self.backend, Point::Values, kv_width, &b.v)?;
+        if keeper.rotates() {
+            self.backend.hadamard(queries, &mut b.q)?;
+            self.backend.hadamard(keys, &mut b.k)?;
+            self.backend.hadamard(keys, &mut b.v)?;
+        }
         self.backend.append(kv, index, n, &b.k, &b.v)?;
         let (attention, out) = (&layer.attention, &mut b.attended);
         self.backend
             .attention(queries, &b.q, kv, index, attention, out)?;
+        keeper.look(self.backend, kv, index, (queries, &b.q), attention)?;
+        if keeper.rotates() {
+            self.backend.hadamard(queries, &mut b.attended)?;
+        }
         let site = Point::Input(Site::AttentionOutput);
         look.at(self.backend, site, q_width, &b.attended)?;
         self.project_back(Slot::O, &b.attended, &mut b.delta, &mut b.extra)?;

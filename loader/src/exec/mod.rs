@@ -15,7 +15,7 @@ use htc_kernels::ShapeError;
 use crate::backend::{Backend, Cpu};
 use crate::dial::{Fraction, Setting};
 use crate::error::ExecError;
-use crate::kv::{Kv, KvType};
+use crate::kv::{Keeper, Kv, KvBases, KvCounters, KvOptions, KvPlan, KvType, KvUsage};
 use crate::linear::RankFraction;
 use crate::model::Model;
 
@@ -41,6 +41,8 @@ pub struct Session<B: Backend = Cpu> {
     model: Arc<Model<B>>,
     backend: B,
     kv: B::Kv,
+    /// What is done with keys and values between passes.
+    keeper: Keeper,
     /// Blocks whose keys and values of all positions the KV cache holds.
     held: Range<usize>,
     /// Positions that were announced.
@@ -100,14 +102,35 @@ impl<B: Backend> Session<B> {
     /// [`ExecError`] where the backend has no room.
     pub fn with_kv_type(
         model: impl Into<Arc<Model<B>>>,
-        mut backend: B,
+        backend: B,
         context: usize,
         kv_type: KvType,
     ) -> Result<Self, ExecError> {
+        Session::with_kv(model, backend, context, &KvOptions::new(kv_type), None)
+    }
+
+    /// An empty sequence whose keys and values are stored as `options` say. Kinds in low rank need the
+    /// `bases` of the model, which others ignore.
+    ///
+    /// # Errors
+    /// [`ExecError::Kv`] for options that do not fit the model, or bases that are missing or of another
+    /// model; [`ExecError`] where the backend has no room.
+    pub fn with_kv(
+        model: impl Into<Arc<Model<B>>>,
+        mut backend: B,
+        context: usize,
+        options: &KvOptions,
+        bases: Option<Arc<KvBases>>,
+    ) -> Result<Self, ExecError> {
         let model = model.into();
-        let kv = backend.kv(model.hyper().into(), kv_type)?;
+        let plan = KvPlan::new(model.hyper().into(), options, bases.as_deref())?;
+        let kv = backend.kv(&plan)?;
+        let windows = model.layers.iter();
+        let windows = windows.map(|layer| layer.attention.window.is_some());
+        let keeper = Keeper::new(*options, &plan, bases.as_deref(), windows.collect());
         Ok(Session {
             kv,
+            keeper,
             model,
             backend,
             held: 0..0,
@@ -130,7 +153,45 @@ impl<B: Backend> Session<B> {
     pub fn batch(&self) -> usize {
         let h = self.model.hyper();
         let widest = h.width.max(h.ffn).max(h.heads * h.head_size);
-        (BUFFER / widest.max(1)).clamp(1, BATCH)
+        let step = self.keeper.options().step.unwrap_or(BATCH);
+        (BUFFER / widest.max(1)).clamp(1, BATCH).min(step)
+    }
+
+    /// Positions that the next pass of a prompt should take where `left` of it are left: at most
+    /// [`Session::batch`]. Where the last queries of a pass decide what is kept, its last pass has
+    /// enough of them, if the prompt has.
+    pub fn next_pass(&self, left: usize) -> usize {
+        let (batch, options) = (self.batch(), self.keeper.options());
+        let decides = options.keep.is_some() || options.kind.rank().is_some();
+        let rest = left.saturating_sub(batch);
+        // Passes that were asked to be as short as the window stay as they are.
+        let short = rest > 0 && rest < options.window && batch > options.window;
+        match decides && short {
+            true => left.div_ceil(2).min(batch),
+            false => left.min(batch),
+        }
+    }
+
+    /// Reads a prompt, any number of tokens, pass after pass, and [ends](Session::end_prompt) it.
+    ///
+    /// # Errors
+    /// [`ExecError`] as [`Session::forward`] and [`Session::end_prompt`].
+    pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        self.keeper.begin_prompt();
+        self.read(tokens)?;
+        self.end_prompt()
+    }
+
+    /// Says that a prompt was read to its end: positions are compressed as they are in front of the
+    /// next pass, and evicted where [`KvOptions::keep`] asks for that. Logits stay.
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; [`ExecError`] of the
+    /// backend.
+    pub fn end_prompt(&mut self) -> Result<(), ExecError> {
+        let layers = self.held.clone();
+        self.keeper
+            .end_prompt(&mut self.backend, &mut self.kv, layers)
     }
 
     /// Positions that the sequence may have: those the model was trained for, or fewer where the
@@ -148,6 +209,16 @@ impl<B: Backend> Session<B> {
     /// The keys and values of the positions read so far.
     pub fn kv(&self) -> &B::Kv {
         &self.kv
+    }
+
+    /// What the keys and values hold and take.
+    pub fn kv_usage(&self) -> KvUsage {
+        KvUsage::of(&self.kv)
+    }
+
+    /// What was done to keys and values since the sequence began.
+    pub fn kv_counters(&self) -> &KvCounters {
+        self.keeper.counters()
     }
 
     /// Uses the leading share of every factorised slot's rank from now on.
@@ -178,19 +249,27 @@ impl<B: Backend> Session<B> {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.kv.truncate(0);
+        self.keeper.reset();
         self.rows = 0;
     }
 
     /// Keeps the first `positions` positions and forgets those behind them, logits of the last
-    /// batch included: what is read next follows there, as if nothing else had ever been read.
+    /// batch included: what is read next follows there, as if nothing else had ever been read. Where
+    /// keys and values are compressed, those that were stay so, in the bases as they are; for no
+    /// positions that is [`Session::reset`].
     ///
     /// # Errors
-    /// [`ExecError::Truncate`] where fewer were read; the sequence is then as before.
+    /// [`ExecError::Truncate`] where fewer were read, and [`ExecError::Kv`] for positions in front of
+    /// which others were evicted; the sequence is then as before.
     pub fn truncate(&mut self, positions: usize) -> Result<(), ExecError> {
         let found = self.kv.len();
         if positions > found {
             let asked = positions;
             return Err(ExecError::Truncate { asked, found });
+        }
+        self.keeper.check_truncate(positions)?;
+        if positions == 0 {
+            self.keeper.reset();
         }
         self.kv.truncate(positions);
         self.rows = 0;
@@ -207,10 +286,19 @@ impl<B: Backend> Session<B> {
         self.check_tokens(tokens)?;
         self.check_context(tokens.len())?;
         self.rows = 0;
-        for batch in tokens.chunks(self.batch()) {
-            self.forward(batch)?;
-        }
+        self.read(tokens)?;
         self.last_logits()
+    }
+
+    /// Reads `tokens`, any number of them, pass after pass.
+    fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
+        let mut rest = tokens;
+        while !rest.is_empty() {
+            let (pass, others) = rest.split_at(self.next_pass(rest.len()));
+            self.forward(pass)?;
+            rest = others;
+        }
+        Ok(())
     }
 
     /// Reads `tokens` (at most [`Session::batch`]) after what was read before.
@@ -298,6 +386,7 @@ impl<B: Backend> Session<B> {
         let stream = &self.buffers.x;
         x.copy_from_slice(self.backend.read(stream, x.len(), &mut self.room)?);
         self.kv.advance(n);
+        self.keeper.read(n);
         self.held = layer..layer + 1;
         Ok(())
     }
@@ -374,6 +463,7 @@ impl<B: Backend> Session<B> {
         self.norm(n)?;
         self.correct(n)?;
         self.kv.advance(n);
+        self.keeper.read(n);
         self.held = first..self.model.layers.len();
         self.rows = n;
         Ok(())
@@ -426,6 +516,7 @@ impl<B: Backend> Session<B> {
         }
         self.rows = 0;
         let (model, backend, b) = (&self.model, &mut self.backend, &mut self.buffers);
+        self.keeper.settle(backend, &mut self.kv, blocks)?;
         backend.reserve(&mut self.kv, n)?;
         let h = model.hyper();
         let (q_width, kv_width) = (h.heads * h.head_size, h.kv_heads * h.head_size);

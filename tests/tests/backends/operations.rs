@@ -3,7 +3,7 @@
 use htc_formats::DType;
 use htc_formats::model::{Activation, RopePairs};
 use htc_loader::backend::{Attention, HeadShape, Reference};
-use htc_loader::kv::{Kv, KvShape, KvType};
+use htc_loader::kv::{Kv, KvPlan, KvShape, KvType};
 use htc_loader::tensor::Tensor;
 use htc_loader::{Backend, ExecError};
 use htc_tests::model::Random;
@@ -379,7 +379,8 @@ struct Attend {
 impl Operation for Attend {
     fn run<B: Backend>(&self, backend: &mut B) -> Vec<f32> {
         let row = self.shape.kv_heads * self.shape.head_size;
-        let mut kv = backend.kv(self.shape, self.kv_type).unwrap();
+        let plan = KvPlan::full(self.shape, self.kv_type).unwrap();
+        let mut kv = backend.kv(&plan).unwrap();
         let mut found = Vec::new();
         let mut at = 0;
         for (index, &n) in self.batches.iter().enumerate() {
@@ -485,7 +486,8 @@ pub fn keys_beyond_their_type_are_refused_with_their_layer<B: Backend>(
                 let mut x = [65_504.0; 24];
                 x[2 * 8 + 5] = bad;
                 let wrong = put(&mut backend, &x);
-                let mut kv = backend.kv(shape, kv_type).unwrap();
+                let plan = KvPlan::full(shape, kv_type).unwrap();
+                let mut kv = backend.kv(&plan).unwrap();
                 backend.reserve(&mut kv, 3).unwrap();
                 backend.append(&mut kv, 2, 3, &good, &good).unwrap();
                 kv.advance(3);

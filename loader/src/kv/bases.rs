@@ -1,0 +1,172 @@
+//! Orthonormal bases of the keys and values of every kv head.
+
+use super::KvShape;
+use super::error::KvError;
+use super::kind::KvRank;
+
+/// How far products of components may be from those of an orthonormal basis: what float16 in a file
+/// leaves.
+const ORTHONORMAL: f32 = 1e-3;
+
+const SIDES: [&str; 2] = ["keys", "values"];
+
+/// The bases of keys, or of values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BasisSide {
+    /// `[layers, kv_heads, head_size, head_size]`: component `i` of a head is row `i`, the ones of the
+    /// largest energy first.
+    pub components: Vec<f32>,
+    /// `[layers, kv_heads, head_size]`: the second moment along every component.
+    pub energies: Vec<f32>,
+}
+
+/// Orthonormal bases of keys and values, in decreasing order of energy: eigenvectors of the second
+/// moments of what calibration has seen, those of keys of keys and queries together (OjaKV, appendix
+/// A.2).
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvBases {
+    shape: KvShape,
+    sides: [BasisSide; 2],
+}
+
+/// The leading components of the bases of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerBases {
+    /// Heads.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_size: usize,
+    /// Components of keys and of values.
+    pub ranks: [usize; 2],
+    /// `[kv_heads, rank, head_size]` of keys and of values, a component a row.
+    pub components: [Vec<f32>; 2],
+}
+
+impl LayerBases {
+    /// The components `[rank, head_size]` of a head, of keys (side 0) or values (side 1).
+    pub fn head(&self, side: usize, head: usize) -> &[f32] {
+        let len = self.ranks[side] * self.head_size;
+        &self.components[side][head * len..][..len]
+    }
+}
+
+impl KvBases {
+    /// The bases of keys and of values of a model of this shape.
+    ///
+    /// # Errors
+    /// [`KvError::BasesShape`] for another number of numbers; [`KvError::Bases`] where one is not
+    /// finite, components are not orthonormal within 1e-3 or energies do not decrease.
+    pub fn new(shape: KvShape, sides: [BasisSide; 2]) -> Result<Self, KvError> {
+        let size = shape.head_size;
+        let heads = shape.layers.checked_mul(shape.kv_heads);
+        let energies = heads.and_then(|heads| heads.checked_mul(size));
+        let components = energies.and_then(|energies| energies.checked_mul(size));
+        for side in &sides {
+            for (what, expected, found) in [
+                ("numbers of components", components, side.components.len()),
+                ("energies", energies, side.energies.len()),
+            ] {
+                if expected != Some(found) {
+                    return Err(KvError::BasesShape {
+                        what,
+                        expected: expected.unwrap_or(usize::MAX),
+                        found,
+                    });
+                }
+            }
+        }
+        for (name, side) in SIDES.into_iter().zip(&sides) {
+            let heads = side.components.chunks_exact((size * size).max(1));
+            let energies = side.energies.chunks_exact(size.max(1));
+            for (index, (components, energies)) in heads.zip(energies).enumerate() {
+                check(components, energies).map_err(|problem| KvError::Bases {
+                    layer: index / shape.kv_heads,
+                    head: index % shape.kv_heads,
+                    side: name,
+                    problem,
+                })?;
+            }
+        }
+        Ok(KvBases { shape, sides })
+    }
+
+    /// The shapes of the model that they belong to.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// The bases of keys and of values.
+    pub fn sides(&self) -> &[BasisSide; 2] {
+        &self.sides
+    }
+
+    pub(super) fn check_shape(&self, model: KvShape) -> Result<(), KvError> {
+        let found = self.shape;
+        for (what, expected, found) in [
+            ("layers", model.layers, found.layers),
+            ("kv heads", model.kv_heads, found.kv_heads),
+            ("numbers of a head", model.head_size, found.head_size),
+        ] {
+            if expected != found {
+                return Err(KvError::BasesShape {
+                    what,
+                    expected,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Coordinates that a layer keeps.
+    pub(super) fn rank(&self, layer: usize, side: usize, rank: KvRank) -> usize {
+        let (heads, size) = (self.shape.kv_heads, self.shape.head_size);
+        let of_layer = &self.sides[side].energies[layer * heads * size..][..heads * size];
+        rank.of(size, of_layer.chunks_exact(size.max(1)))
+    }
+
+    /// The leading components of a layer.
+    pub(super) fn layer(&self, layer: usize, ranks: [usize; 2]) -> LayerBases {
+        let (kv_heads, head_size) = (self.shape.kv_heads, self.shape.head_size);
+        let square = head_size * head_size;
+        let components = [0, 1].map(|side| {
+            let of_layer = &self.sides[side].components[layer * kv_heads * square..];
+            let heads = of_layer.chunks_exact(square.max(1)).take(kv_heads);
+            let leading = heads.flat_map(|head| &head[..ranks[side] * head_size]);
+            leading.copied().collect()
+        });
+        LayerBases {
+            kv_heads,
+            head_size,
+            ranks,
+            components,
+        }
+    }
+}
+
+/// What is wrong with the basis of a head.
+fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
+    let size = energies.len();
+    if let Some(bad) = energies.iter().find(|e| !(e.is_finite() && **e >= 0.0)) {
+        return Err(format!("an energy is {bad}"));
+    }
+    // Eigenvalues of what is nearly singular may be out of order by their rounding.
+    let slack = 1e-5 * energies.iter().fold(0.0, |most: f32, e| most.max(*e));
+    if energies.windows(2).any(|pair| pair[1] > pair[0] + slack) {
+        return Err("energies do not decrease".to_owned());
+    }
+    let rows: Vec<&[f32]> = components.chunks_exact(size.max(1)).collect();
+    for (i, a) in rows.iter().enumerate() {
+        for (j, b) in rows[..=i].iter().enumerate() {
+            let product: f32 = a.iter().zip(*b).map(|(a, b)| a * b).sum();
+            let expected = if i == j { 1.0 } else { 0.0 };
+            // In this form, so that NaN is an error.
+            if !((product - expected).abs() <= ORTHONORMAL) {
+                return Err(format!(
+                    "the product of components {j} and {i} is {product}, not {expected}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,562 @@
+//! Keys and values in the memory of the host.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use htc_formats::block::{self, BlockError};
+use htc_formats::dtype::DType;
+use htc_kernels::ShapeError;
+use htc_kernels::cpu::{Cpu, F16Error, KvNumbers, KvView, LowRankShape, LowRankView, SmallMatrix};
+
+use super::Kv;
+use super::bases::LayerBases;
+use super::kind::KvType;
+use super::layout::{Energies, Kept, KvLayout};
+use super::options::KvPlan;
+use crate::error::ExecError;
+
+/// Positions there is room for at first; the room doubles when it is used up.
+const FIRST_CAPACITY: usize = 256;
+
+/// Room comes and goes in so many positions where what is in full stays short.
+const STEP: usize = 64;
+
+const SIDES: [&str; 2] = ["key", "value"];
+
+/// `[kv_heads, capacity, size]` numbers of one type.
+#[derive(Debug)]
+enum Buffer {
+    F16(Vec<u16>),
+    F32(Vec<f32>),
+    /// Blocks of a type of GGUF.
+    Blocks(DType, Vec<u8>),
+}
+
+impl Buffer {
+    fn new(kv_type: KvType) -> Self {
+        match kv_type {
+            KvType::F16 => Buffer::F16(Vec::new()),
+            KvType::F32 => Buffer::F32(Vec::new()),
+            KvType::Q8_0 | KvType::Q4_0 => Buffer::Blocks(kv_type.dtype(), Vec::new()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Buffer::F16(numbers) => size_of_val(&numbers[..]),
+            Buffer::F32(numbers) => size_of_val(&numbers[..]),
+            Buffer::Blocks(_, bytes) => bytes.len(),
+        }
+    }
+
+    /// Room for `capacity` rows of `size` numbers of each head instead of as many as there are; the
+    /// first `used` stay.
+    fn resize(&mut self, heads: usize, size: usize, used: usize, capacity: usize) {
+        match self {
+            Buffer::F16(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
+            Buffer::F32(numbers) => *numbers = moved(numbers, heads, size, used, capacity),
+            Buffer::Blocks(dtype, bytes) => {
+                let row = block_row(*dtype, size);
+                *bytes = moved(bytes, heads, row, used, capacity);
+            }
+        }
+    }
+
+    /// Moves rows of each head: `from[i]` of `head` becomes row `i + first`. Rows move to the front.
+    fn gather(&mut self, size: usize, capacity: usize, head: usize, first: usize, from: &[usize]) {
+        match self {
+            Buffer::F16(numbers) => gather(numbers, size, head * capacity, first, from),
+            Buffer::F32(numbers) => gather(numbers, size, head * capacity, first, from),
+            Buffer::Blocks(dtype, bytes) => {
+                let row = block_row(*dtype, size);
+                gather(bytes, row, head * capacity, first, from);
+            }
+        }
+    }
+
+    fn numbers(&self) -> KvNumbers<'_> {
+        match self {
+            Buffer::F16(numbers) => KvNumbers::F16(numbers),
+            Buffer::F32(numbers) => KvNumbers::F32(numbers),
+            Buffer::Blocks(DType::Q4_0, bytes) => KvNumbers::Q4_0(bytes),
+            Buffer::Blocks(_, bytes) => KvNumbers::Q8_0(bytes),
+        }
+    }
+
+    /// Some numbers, whole blocks.
+    fn slice(&self, range: Range<usize>) -> KvNumbers<'_> {
+        match self {
+            Buffer::F16(numbers) => KvNumbers::F16(&numbers[range]),
+            Buffer::F32(numbers) => KvNumbers::F32(&numbers[range]),
+            Buffer::Blocks(dtype, bytes) => {
+                let range = block_row(*dtype, range.start)..block_row(*dtype, range.end);
+                match dtype {
+                    DType::Q4_0 => KvNumbers::Q4_0(&bytes[range]),
+                    _ => KvNumbers::Q8_0(&bytes[range]),
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a row of whole blocks.
+fn block_row(dtype: DType, size: usize) -> usize {
+    size / dtype.block_len() * dtype.block_bytes()
+}
+
+/// `heads` stretches of `capacity` rows of `row` elements, with the first `used` rows of those that
+/// there were.
+fn moved<T: Copy + Default>(
+    from: &[T],
+    heads: usize,
+    row: usize,
+    used: usize,
+    capacity: usize,
+) -> Vec<T> {
+    let (old, new, used) = (from.len() / heads.max(1), capacity * row, used * row);
+    let mut to = vec![T::default(); heads * new];
+    for head in 0..heads {
+        to[head * new..][..used].copy_from_slice(&from[head * old..][..used]);
+    }
+    to
+}
+
+fn gather<T: Copy>(rows: &mut [T], row: usize, start: usize, first: usize, from: &[usize]) {
+    for (to, from) in (first..).zip(from) {
+        let at = (start + from) * row;
+        rows.copy_within(at..at + row, (start + to) * row);
+    }
+}
+
+/// Rows in low rank: float16 coordinates `[kv_heads, capacity, rank]` of keys and values.
+#[derive(Debug)]
+struct LowRank {
+    stored: [Vec<u16>; 2],
+    capacity: usize,
+    bases: Option<Arc<LayerBases>>,
+}
+
+/// One layer.
+#[derive(Debug)]
+struct Layer {
+    full: [Buffer; 2],
+    capacity: usize,
+    low: LowRank,
+}
+
+/// Keys (after rotation) and values of every position, in the memory of the host.
+///
+/// Per layer and per side one buffer `[kv_heads, capacity, head_size]` of rows in full, and one
+/// `[kv_heads, capacity, rank]` of coordinates where the kind has some. They grow with the
+/// sequence: a long context costs memory only when it is used.
+#[derive(Debug)]
+pub struct KvCache {
+    layout: KvLayout,
+    layers: Vec<Layer>,
+    kv_heads: usize,
+    head_size: usize,
+}
+
+impl KvCache {
+    /// An empty cache.
+    pub(crate) fn new(plan: &KvPlan) -> Self {
+        let shape = plan.shape();
+        let layer = |_| Layer {
+            full: [0, 1].map(|_| Buffer::new(plan.kind().stored())),
+            capacity: 0,
+            low: LowRank {
+                stored: [Vec::new(), Vec::new()],
+                capacity: 0,
+                bases: None,
+            },
+        };
+        KvCache {
+            layout: KvLayout::new(plan.clone()),
+            layers: (0..shape.layers).map(layer).collect(),
+            kv_heads: shape.kv_heads,
+            head_size: shape.head_size,
+        }
+    }
+
+    /// Numbers of the keys of one position in one layer, and of its values.
+    pub(crate) fn row(&self) -> usize {
+        self.kv_heads * self.head_size
+    }
+
+    /// Makes room for `n` more positions in every layer, and gives room back that compression and
+    /// eviction have left.
+    pub(crate) fn reserve(&mut self, n: usize) {
+        let compresses = self.layout.plan().kind().rank().is_some();
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let used = self.layout.full(index);
+            let needed = used + n;
+            let shrinks = compresses || self.layout.evicted(index) > 0;
+            let idle = shrinks && layer.capacity > 2 * needed.next_multiple_of(STEP);
+            if needed > layer.capacity || idle {
+                let capacity = match (compresses, idle) {
+                    // What is in full stays short.
+                    (true, _) | (_, true) => needed.next_multiple_of(STEP),
+                    _ => needed.max(2 * layer.capacity).max(FIRST_CAPACITY),
+                };
+                for buffer in &mut layer.full {
+                    buffer.resize(self.kv_heads, self.head_size, used, capacity);
+                }
+                layer.capacity = capacity;
+            }
+            let needed = self.layout.compressed(index).next_multiple_of(STEP);
+            if self.layout.evicted(index) > 0 && layer.low.capacity > 2 * needed {
+                layer
+                    .low
+                    .resize(self.kv_heads, self.layout.compressed(index), needed);
+            }
+        }
+    }
+
+    /// Writes rows `[n, kv_heads, head_size]` of one layer behind the positions held;
+    /// [`Kv::advance`] counts them once all layers have theirs.
+    ///
+    /// # Errors
+    /// [`ExecError::KvRange`] for a number that the cache does not hold; the positions held are
+    /// as before.
+    pub(crate) fn append(
+        &mut self,
+        cpu: &Cpu,
+        layer: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), ExecError> {
+        let (heads, size) = (self.kv_heads, self.head_size);
+        let (first, start) = (self.layout.full(layer), self.layout.len());
+        let Layer { full, capacity, .. } = &mut self.layers[layer];
+        for ((side, rows), buffer) in SIDES.into_iter().zip([keys, values]).zip(full) {
+            let out_of_range = |row: usize, value| ExecError::KvRange {
+                layer,
+                side,
+                position: start + row,
+                value,
+            };
+            if let Buffer::Blocks(dtype, bytes) = buffer {
+                let bad = encode(cpu, *dtype, rows, [heads, size, first, *capacity], bytes);
+                match bad {
+                    Some((row, value)) => return Err(out_of_range(row, value)),
+                    None => continue,
+                }
+            }
+            for (row, of_heads) in rows.chunks_exact(heads * size).enumerate() {
+                for (head, vector) in of_heads.chunks_exact(size).enumerate() {
+                    let at = (head * *capacity + first + row) * size;
+                    match buffer {
+                        Buffer::F16(buffer) => {
+                            let stored = &mut buffer[at..][..size];
+                            cpu.to_f16(vector, stored).map_err(|error| match error {
+                                F16Error::Shape(error) => error.into(),
+                                F16Error::Range { value, .. } => out_of_range(row, value),
+                            })?;
+                        }
+                        Buffer::F32(buffer) => {
+                            if let Some(bad) = vector.iter().find(|x| !x.is_finite()) {
+                                return Err(out_of_range(row, *bad));
+                            }
+                            buffer[at..][..size].copy_from_slice(vector);
+                        }
+                        Buffer::Blocks(..) => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a layer holds, as attention reads it.
+    pub(crate) fn view(&self, layer: usize) -> Result<KvView<'_>, ShapeError> {
+        let stored = &self.layers[layer];
+        let [keys, values] = stored.full.each_ref().map(Buffer::numbers);
+        let (heads, size, capacity) = (self.kv_heads, self.head_size, stored.capacity);
+        let full = KvView::of(keys, values, heads, size, capacity)?;
+        let low = &stored.low;
+        match (self.layout.compressed(layer), &low.bases) {
+            (1.., Some(bases)) => full.with_low_rank(LowRankView::new(
+                low.stored.each_ref().map(|stored| &stored[..]),
+                bases.components.each_ref().map(|basis| &basis[..]),
+                LowRankShape {
+                    kv_heads: heads,
+                    head_size: size,
+                    ranks: bases.ranks,
+                    capacity: low.capacity,
+                    positions: self.layout.compressed(layer),
+                    front: self.layout.front(layer),
+                },
+            )?),
+            _ => Ok(full),
+        }
+    }
+
+    /// Keys and values of some rows in full as float32, `[kv_heads, rows, head_size]`.
+    pub(crate) fn full_rows(
+        &self,
+        cpu: &Cpu,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ShapeError> {
+        let (size, stored) = (self.head_size, &self.layers[layer]);
+        let mut sides = [0, 1].map(|_| vec![0.0; self.kv_heads * rows.len() * size]);
+        for (buffer, out) in stored.full.iter().zip(&mut sides) {
+            let heads = out.chunks_exact_mut((rows.len() * size).max(1));
+            for (head, out) in heads.enumerate() {
+                let at = (head * stored.capacity + rows.start) * size;
+                cpu.to_f32(buffer.slice(at..at + out.len()), out)?;
+            }
+        }
+        Ok(sides)
+    }
+
+    /// The bases that a layer is compressed with from now on; what it holds in low rank is multiplied
+    /// with `turns [kv_heads, rank, rank]`.
+    pub(crate) fn set_bases(
+        &mut self,
+        cpu: &Cpu,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        let (heads, held) = (self.kv_heads, self.layout.compressed(layer));
+        let position = self.layout.evicted(layer) + self.layout.front(layer);
+        let low = &mut self.layers[layer].low;
+        if let (Some(turns), 1..) = (turns, held) {
+            // On a copy, so that an error changes nothing.
+            let mut turned = low.stored.clone();
+            for (side, turns) in turns.iter().enumerate() {
+                let rank = bases.ranks[side];
+                let stored = &mut turned[side];
+                let turn = |head: usize, coordinates: &mut [u16]| {
+                    let a = SmallMatrix {
+                        numbers: &turns[head * rank * rank..][..rank * rank],
+                        rows: rank,
+                        cols: rank,
+                        transposed: false,
+                    };
+                    let rows = &mut coordinates[..held * rank];
+                    let mut turned = vec![0.0; rows.len()];
+                    cpu.map_rows(a, KvNumbers::F16(rows), &mut turned)?;
+                    Ok(cpu.to_f16(&turned, rows)?)
+                };
+                each_head(cpu, heads, stored, turn)
+                    .map_err(|error| range(error, layer, side, position, rank))?;
+            }
+            low.stored = turned;
+        }
+        low.bases = Some(Arc::clone(bases));
+        Ok(())
+    }
+
+    /// Moves `count` rows in full behind the first `front` to the end of those in low rank; the
+    /// layout has yet to say so.
+    pub(crate) fn compress(
+        &mut self,
+        cpu: &Cpu,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        let (heads, size) = (self.kv_heads, self.head_size);
+        let (full, held) = (self.layout.full(layer), self.layout.compressed(layer));
+        let Layer {
+            full: buffers,
+            capacity,
+            low,
+        } = &mut self.layers[layer];
+        let Some(bases) = low.bases.clone() else {
+            return Err(ShapeError {
+                what: "bases of the layer",
+                expected: 1,
+                found: 0,
+            }
+            .into());
+        };
+        low.grow(heads, bases.ranks, held, held + count);
+        let mut energies = Energies::default();
+        for side in 0..2 {
+            let rank = bases.ranks[side];
+            let Buffer::F16(rows) = &buffers[side] else {
+                continue;
+            };
+            let sums = Mutex::new(vec![[0.0; 2]; heads]);
+            let project = |head: usize, coordinates: &mut [u16]| {
+                let rows = &rows[(head * *capacity + front) * size..][..count * size];
+                let a = SmallMatrix {
+                    numbers: bases.head(side, head),
+                    rows: rank,
+                    cols: size,
+                    transposed: false,
+                };
+                let mut projected = vec![0.0; count * rank];
+                cpu.map_rows(a, KvNumbers::F16(rows), &mut projected)?;
+                cpu.to_f16(&projected, &mut coordinates[held * rank..][..count * rank])?;
+                let mut wide = vec![0.0; rows.len()];
+                cpu.to_f32(KvNumbers::F16(rows), &mut wide)?;
+                let of_head = [squares(&wide), squares(&projected)];
+                sums.lock().unwrap_or_else(PoisonError::into_inner)[head] = of_head;
+                Ok(())
+            };
+            let position = self.layout.evicted(layer) + front + held;
+            each_head(cpu, heads, &mut low.stored[side], project)
+                .map_err(|error| range(error, layer, side, position, rank))?;
+            for [before, kept] in sums.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                energies.before[side] += before;
+                energies.residual[side] += (before - kept).max(0.0);
+            }
+        }
+        let rest: Vec<usize> = (front + count..full).collect();
+        for buffer in buffers {
+            for head in 0..heads {
+                buffer.gather(size, *capacity, head, front, &rest);
+            }
+        }
+        Ok(energies)
+    }
+
+    /// Moves the rows that are kept to the front; the layout has yet to say so.
+    pub(crate) fn keep(&mut self, layer: usize, kept: &Kept) {
+        let size = self.head_size;
+        let Layer {
+            full,
+            capacity,
+            low,
+        } = &mut self.layers[layer];
+        for (head, rows) in kept.rows.iter().enumerate() {
+            match (kept.low_rank, &low.bases) {
+                (true, Some(bases)) => {
+                    for (stored, rank) in low.stored.iter_mut().zip(bases.ranks) {
+                        gather(stored, rank, head * low.capacity, 0, rows);
+                    }
+                }
+                _ => {
+                    for buffer in &mut *full {
+                        buffer.gather(size, *capacity, head, 0, rows);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl LowRank {
+    /// Room for `needed` rows, of which there are `used`.
+    fn grow(&mut self, heads: usize, ranks: [usize; 2], used: usize, needed: usize) {
+        if needed <= self.capacity {
+            return;
+        }
+        let capacity = needed.max(2 * self.capacity).max(FIRST_CAPACITY);
+        for (stored, rank) in self.stored.iter_mut().zip(ranks) {
+            *stored = moved(stored, heads, rank, used, capacity);
+        }
+        self.capacity = capacity;
+    }
+
+    /// Less room.
+    fn resize(&mut self, heads: usize, used: usize, capacity: usize) {
+        if let Some(bases) = &self.bases {
+            for (stored, rank) in self.stored.iter_mut().zip(bases.ranks) {
+                *stored = moved(stored, heads, rank, used, capacity);
+            }
+            self.capacity = capacity;
+        }
+    }
+}
+
+/// Calls `f` with every head and what it holds in low rank, on all threads; the error of the first
+/// head that has one.
+fn each_head(
+    cpu: &Cpu,
+    heads: usize,
+    stored: &mut [u16],
+    f: impl Fn(usize, &mut [u16]) -> Result<(), F16Error> + Sync,
+) -> Result<(), F16Error> {
+    let failed: Mutex<Option<(usize, F16Error)>> = Mutex::new(None);
+    let of_head = stored.len() / heads.max(1);
+    cpu.pool().chunks_mut(stored, of_head, |head, stored| {
+        if let Err(error) = f(head, stored) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| head < *first) {
+                *failed = Some((head, error));
+            }
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// The error of a coordinate that float16 does not hold, of rows from `position` on.
+fn range(error: F16Error, layer: usize, side: usize, position: usize, rank: usize) -> ExecError {
+    match error {
+        F16Error::Shape(error) => error.into(),
+        F16Error::Range { index, value } => ExecError::KvRange {
+            layer,
+            side: SIDES[side],
+            position: position + index / rank.max(1),
+            value,
+        },
+    }
+}
+
+/// Encodes rows `[n, heads, size]` behind the first rows of each head, on all threads; the first row
+/// that has no code and a number of it.
+fn encode(
+    cpu: &Cpu,
+    dtype: DType,
+    rows: &[f32],
+    [heads, size, first, capacity]: [usize; 4],
+    bytes: &mut [u8],
+) -> Option<(usize, f32)> {
+    let row_bytes = block_row(dtype, size);
+    let failed: Mutex<Option<(usize, f32)>> = Mutex::new(None);
+    cpu.pool()
+        .chunks_mut(bytes, capacity * row_bytes, |head, bytes| {
+            let vectors = rows.chunks_exact(heads * size);
+            let stored = bytes[first * row_bytes..].chunks_exact_mut(row_bytes.max(1));
+            for (row, (vectors, stored)) in vectors.zip(stored).enumerate() {
+                let vector = &vectors[head * size..][..size];
+                if let Err(error) = block::encode(dtype, vector, stored) {
+                    let value = match error {
+                        BlockError::NoCode { value, .. } => value,
+                        // Whole blocks are refused for nothing else.
+                        _ => f32::NAN,
+                    };
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.is_none_or(|(first, _)| row < first) {
+                        *failed = Some((row, value));
+                    }
+                    break;
+                }
+            }
+        });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn squares(x: &[f32]) -> f64 {
+    x.iter().map(|&x| f64::from(x) * f64::from(x)).sum()
+}
+
+impl Kv for KvCache {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn layout_mut(&mut self) -> &mut KvLayout {
+        &mut self.layout
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| {
+            let full: usize = layer.full.iter().map(Buffer::bytes).sum();
+            let low: usize = layer
+                .low
+                .stored
+                .iter()
+                .map(|low| size_of_val(&low[..]))
+                .sum();
+            full + low
+        });
+        layers.sum()
+    }
+}

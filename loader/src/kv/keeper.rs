@@ -1,0 +1,323 @@
+//! When positions are compressed, bases updated and positions evicted: for every backend.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use htc_kernels::cpu::Attention;
+
+use super::bases::{KvBases, LayerBases};
+use super::counters::KvCounters;
+use super::error::KvError;
+use super::kind::KvKind;
+use super::layout::Kept;
+use super::options::{KvOptions, KvPlan};
+use super::{Kv, evict, oja};
+use crate::backend::{Backend, HeadShape};
+use crate::error::ExecError;
+
+/// What a session does with its keys and values between passes.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    options: KvOptions,
+    /// Of every layer, as a sequence begins and now; empty for kinds without bases.
+    initial: Vec<Arc<LayerBases>>,
+    current: Vec<Arc<LayerBases>>,
+    /// Whether the backend has other bases than `initial` although nothing was read.
+    stale: bool,
+    /// Which layers see a window only.
+    windows: Vec<bool>,
+    /// `[kv_heads, positions]` of every layer, behind the last pass that asked for it.
+    importance: Vec<Vec<f32>>,
+    /// Positions of the last pass.
+    last_pass: usize,
+    /// Whether what is read is behind a prompt.
+    prompt_ended: bool,
+    /// Positions read when some were evicted; 0 for never.
+    evicted_at: usize,
+    counters: KvCounters,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        options: KvOptions,
+        plan: &KvPlan,
+        bases: Option<&KvBases>,
+        windows: Vec<bool>,
+    ) -> Self {
+        let layers = plan.shape().layers;
+        let initial: Vec<_> = (0..layers)
+            .filter_map(|layer| Some(Arc::new(bases?.layer(layer, plan.ranks(layer)?))))
+            .collect();
+        Keeper {
+            options,
+            current: initial.clone(),
+            stale: !initial.is_empty(),
+            initial,
+            windows,
+            importance: vec![Vec::new(); layers],
+            last_pass: 0,
+            prompt_ended: false,
+            evicted_at: 0,
+            counters: KvCounters::default(),
+        }
+    }
+
+    pub(crate) fn options(&self) -> &KvOptions {
+        &self.options
+    }
+
+    pub(crate) fn counters(&self) -> &KvCounters {
+        &self.counters
+    }
+
+    /// Whether heads are turned by a Hadamard transform before they are stored.
+    pub(crate) fn rotates(&self) -> bool {
+        self.options.kind.rotated()
+    }
+
+    /// Forgets the sequence.
+    pub(crate) fn reset(&mut self) {
+        self.stale |= self.counters.updates > 0;
+        self.current.clone_from(&self.initial);
+        self.importance.iter_mut().for_each(Vec::clear);
+        (self.last_pass, self.prompt_ended, self.evicted_at) = (0, false, 0);
+        self.counters = KvCounters::default();
+    }
+
+    /// Whether the first `positions` positions can be kept alone.
+    pub(crate) fn check_truncate(&self, positions: usize) -> Result<(), KvError> {
+        match positions > 0 && positions < self.evicted_at {
+            true => Err(KvError::Evicted {
+                asked: positions,
+                evicted_at: self.evicted_at,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Remembers what [`Backend::importance`] says, where something will be decided by it; called by
+    /// a layer whose keys and values of the pass are appended.
+    pub(crate) fn look<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        kv: &B::Kv,
+        layer: usize,
+        (shape, q): (HeadShape, &B::Buffer),
+        attention: &Attention,
+    ) -> Result<(), ExecError> {
+        let updates = self.updates_behind(shape.rows);
+        let positions = kv.layout().held(layer) + shape.rows;
+        let evicts = self.options.keep.is_some_and(|keep| positions > keep)
+            && !self.windows[layer]
+            && !self.prompt_ended;
+        if updates || evicts {
+            let window = self.options.window.min(shape.rows);
+            self.importance[layer] = backend.importance(shape, q, kv, layer, attention, window)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a pass of `n` positions updates bases by its most important positions.
+    fn updates_behind(&self, n: usize) -> bool {
+        matches!(self.options.kind, KvKind::Oja { .. }) && n > self.options.oja.period
+    }
+
+    /// Counts a pass of `n` positions.
+    pub(crate) fn read(&mut self, n: usize) {
+        self.last_pass = n;
+    }
+
+    /// What is read from now on is a prompt.
+    pub(crate) fn begin_prompt(&mut self) {
+        self.prompt_ended = false;
+    }
+
+    /// In front of a pass: gives the backend its bases, and compresses what earlier passes have read.
+    pub(crate) fn settle<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        layers: Range<usize>,
+    ) -> Result<(), ExecError> {
+        if self.stale {
+            for (layer, bases) in self.initial.iter().enumerate() {
+                backend.set_bases(kv, layer, bases, None)?;
+            }
+            self.stale = false;
+        }
+        let mut drift = Vec::new();
+        for layer in layers {
+            let Some((front, count)) = self.due(kv, layer) else {
+                continue;
+            };
+            if matches!(self.options.kind, KvKind::Oja { .. }) {
+                let started = Instant::now();
+                drift.push(self.update(backend, kv, layer, front, count)?);
+                self.counters.update_time += started.elapsed();
+            }
+            let energies = backend.compress(kv, layer, front, count)?;
+            kv.layout_mut().compress(layer, front, count);
+            self.counters.add(energies);
+        }
+        if !drift.is_empty() {
+            let mean = |side: usize| {
+                drift.iter().map(|drift| drift[side]).sum::<f64>() / drift.len() as f64
+            };
+            self.counters.drift.push([mean(0), mean(1)]);
+            self.counters.updates += 1;
+        }
+        Ok(())
+    }
+
+    /// How many rows in full stay in front, and how many behind them are to be compressed.
+    fn due(&self, kv: &impl Kv, layer: usize) -> Option<(usize, usize)> {
+        let layout = kv.layout();
+        let full = layout.full(layer);
+        let options = &self.options;
+        let front = match layout.compressed(layer) {
+            0 if options.kind.exempts() => options.start.min(full),
+            _ => layout.front(layer),
+        };
+        let behind = full - front;
+        let count = match options.kind {
+            KvKind::Static { .. } => behind,
+            KvKind::StaticHybrid { .. } => behind.saturating_sub(options.recent),
+            KvKind::Oja { .. } => {
+                let waiting = behind.saturating_sub(options.recent);
+                let enough = waiting >= options.oja.period || self.updates_behind(self.last_pass);
+                if enough { waiting } else { 0 }
+            }
+            _ => 0,
+        };
+        (count > 0).then_some((front, count))
+    }
+
+    /// Updates the bases of a layer by the rows that are about to be compressed: all of them, or the
+    /// most important where a long pass has left them and nothing was cut off since. How far the bases are from where they began.
+    fn update<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<[f64; 2], ExecError> {
+        let rows = backend.full_rows(kv, layer, front..front + count)?;
+        let (oja, old) = (self.options.oja, Arc::clone(&self.current[layer]));
+        let (size, heads) = (old.head_size, old.kv_heads);
+        let long = self.updates_behind(self.last_pass);
+        let rate = f64::from(if long {
+            oja.prefill_rate
+        } else {
+            oja.decode_rate
+        });
+        let held = kv.layout().held(layer);
+        let first = front + kv.layout().compressed(layer);
+        let importance = &self.importance[layer];
+        let chosen: Vec<Vec<usize>> = match long && importance.len() == heads * held {
+            true => {
+                let salient = (f64::from(oja.salient) * count as f64).ceil() as usize;
+                let heads = importance.chunks_exact(held.max(1));
+                let most = |head: &[f32]| evict::largest(&head[first..first + count], salient);
+                heads.map(most).collect()
+            }
+            false => vec![(0..count).collect(); heads],
+        };
+        let (mut next, mut turns, mut drift) = ((*old).clone(), [vec![], vec![]], [0.0; 2]);
+        for side in 0..2 {
+            let mut components = Vec::with_capacity(old.components[side].len());
+            for (head, chosen) in chosen.iter().enumerate() {
+                let of_head = &rows[side][head * count * size..][..count * size];
+                let vectors: Vec<&[f32]> = chosen
+                    .iter()
+                    .map(|&row| &of_head[row * size..][..size])
+                    .collect();
+                let before = old.head(side, head);
+                let after = oja::step(before, size, &vectors, rate);
+                turns[side].extend(oja::transition(&after, before, size));
+                let began = self.initial[layer].head(side, head);
+                drift[side] += oja::distance(&after, began, size) / heads as f64;
+                components.extend(after);
+            }
+            next.components[side] = components;
+        }
+        let next = Arc::new(next);
+        backend.set_bases(kv, layer, &next, Some(&turns))?;
+        self.current[layer] = next;
+        Ok(drift)
+    }
+
+    /// Behind a prompt: compresses what is due and evicts what is least important.
+    pub(crate) fn end_prompt<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        layers: Range<usize>,
+    ) -> Result<(), ExecError> {
+        self.settle(backend, kv, layers.clone())?;
+        if let Some(keep) = self.options.keep {
+            let mut windowed = 0;
+            let mut evicted = false;
+            for layer in layers {
+                if kv.layout().held(layer) <= keep {
+                    continue;
+                }
+                match self.windows[layer] {
+                    true => windowed += 1,
+                    false => evicted |= self.evict(backend, kv, layer, keep)?,
+                }
+            }
+            self.counters.windowed_layers = windowed;
+            if evicted {
+                self.evicted_at = kv.len();
+            }
+        }
+        self.prompt_ended = true;
+        // What a long pass has left is dealt with: what waits still waits for its update.
+        self.last_pass = 1;
+        // Gives back the room of what has gone.
+        backend.reserve(kv, 1)
+    }
+
+    /// Cuts a layer to `keep` positions; whether any was evicted.
+    fn evict<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        layer: usize,
+        keep: usize,
+    ) -> Result<bool, ExecError> {
+        let layout = kv.layout();
+        let (held, compressed) = (layout.held(layer), layout.compressed(layer));
+        let low_rank = compressed > 0;
+        // The rows among which some go, as positions that the layer holds.
+        let first = layout.front(layer);
+        let end = if low_rank { first + compressed } else { held };
+        let eligible = first..end.min(held.saturating_sub(self.options.window));
+        let others = held - eligible.len();
+        let importance = &self.importance[layer];
+        let heads = layout.plan().shape().kv_heads;
+        let count = keep.saturating_sub(others);
+        if count >= eligible.len() {
+            return Ok(false);
+        }
+        if importance.len() != heads * held {
+            return Err(KvError::Importance.into());
+        }
+        let rows = importance.chunks_exact(held).map(|importance| {
+            let eligible = eligible.clone();
+            evict::kept(importance, eligible, count, first, end)
+        });
+        let kept = Kept {
+            low_rank,
+            rows: rows.collect(),
+        };
+        backend.keep(kv, layer, &kept)?;
+        let dropped = eligible.len() - count;
+        kv.layout_mut().evict(layer, low_rank, dropped);
+        // It speaks of positions that are gone.
+        self.importance[layer].clear();
+        Ok(true)
+    }
+}

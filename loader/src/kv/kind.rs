@@ -1,0 +1,243 @@
+//! The kinds of KV cache, and how they are spelt.
+
+use std::fmt;
+use std::str::FromStr;
+
+use htc_formats::DType;
+
+use super::error::KvError;
+
+/// How numbers of keys and values are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KvType {
+    /// float16.
+    #[default]
+    F16,
+    /// float32: twice the memory and slower; for comparisons that are to show no rounding, and
+    /// for models whose keys float16 does not hold.
+    F32,
+    /// Blocks of 32 signed bytes with a float16 scale: 34 bytes for 32 numbers.
+    Q8_0,
+    /// Blocks of 32 codes of four bits with a float16 scale: 18 bytes for 32 numbers.
+    Q4_0,
+}
+
+impl KvType {
+    /// What it is called, as llama.cpp calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "f16",
+            KvType::F32 => "f32",
+            KvType::Q8_0 => "q8_0",
+            KvType::Q4_0 => "q4_0",
+        }
+    }
+
+    /// The same as the type of a tensor.
+    pub fn dtype(self) -> DType {
+        match self {
+            KvType::F16 => DType::F16,
+            KvType::F32 => DType::F32,
+            KvType::Q8_0 => DType::Q8_0,
+            KvType::Q4_0 => DType::Q4_0,
+        }
+    }
+}
+
+/// How many coordinates of a head are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KvRank {
+    /// This part of the head size, in (0, 1]: to the nearest number, at least 1.
+    Ratio(f32),
+    /// The fewest with this part of the energy of the second moment that the bases come from, in
+    /// (0, 1]; per layer the most that a head of it needs (OjaKV, appendix A.2).
+    Energy(f32),
+}
+
+impl KvRank {
+    /// The number of coordinates, from the energies `[head_size]` of every head of a layer.
+    pub(super) fn of<'a>(self, size: usize, heads: impl Iterator<Item = &'a [f32]>) -> usize {
+        match self {
+            KvRank::Ratio(ratio) => {
+                ((f64::from(ratio) * size as f64).round() as usize).clamp(1, size.max(1))
+            }
+            KvRank::Energy(part) => heads.map(|head| least(head, part)).max().unwrap_or(1),
+        }
+    }
+
+    pub(super) fn check(self) -> Result<(), KvError> {
+        let (KvRank::Ratio(part) | KvRank::Energy(part)) = self;
+        match part > 0.0 && part <= 1.0 {
+            true => Ok(()),
+            false => Err(KvError::Part { found: part }),
+        }
+    }
+}
+
+/// The fewest leading energies that make up `part` of all.
+fn least(energies: &[f32], part: f32) -> usize {
+    let total: f64 = energies.iter().map(|&energy| f64::from(energy)).sum();
+    let mut sum = 0.0;
+    let enough = energies.iter().position(|&energy| {
+        sum += f64::from(energy);
+        sum >= f64::from(part) * total
+    });
+    enough.map_or(energies.len(), |index| index + 1).max(1)
+}
+
+impl fmt::Display for KvRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KvRank::Ratio(ratio) => write!(f, "{ratio}"),
+            KvRank::Energy(part) => write!(f, "e{part}"),
+        }
+    }
+}
+
+impl FromStr for KvRank {
+    type Err = KvError;
+
+    fn from_str(text: &str) -> Result<Self, KvError> {
+        let (make, number): (fn(f32) -> KvRank, _) = match text.strip_prefix('e') {
+            Some(number) => (KvRank::Energy, number),
+            None => (KvRank::Ratio, text),
+        };
+        let rank = make(number.parse().map_err(|_| KvError::Name {
+            found: text.to_owned(),
+        })?);
+        rank.check()?;
+        Ok(rank)
+    }
+}
+
+/// How the KV cache stores positions.
+///
+/// [`FromStr`] and [`Display`](fmt::Display) have the spelling of the command line: `f32`, `f16`,
+/// `q8_0`, `q4_0`, `q8_0-rotated`, `q4_0-rotated`, `static:R`, `static-hybrid:R` and `oja:R`, where `R`
+/// is a part of the head size such as `0.6`, or `e` and a part of the energy, such as `e0.95`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum KvKind {
+    /// float32.
+    F32,
+    /// float16.
+    #[default]
+    F16,
+    /// [`KvType::Q8_0`].
+    Q8_0 {
+        /// Heads are turned by a Hadamard transform before they are rounded.
+        rotated: bool,
+    },
+    /// [`KvType::Q4_0`].
+    Q4_0 {
+        /// Heads are turned by a Hadamard transform before they are rounded.
+        rotated: bool,
+    },
+    /// Coordinates in fixed bases, of all positions that were read in earlier passes.
+    Static {
+        /// How many of them.
+        rank: KvRank,
+    },
+    /// The same but for the first and the last positions, which stay in full.
+    StaticHybrid {
+        /// How many coordinates.
+        rank: KvRank,
+    },
+    /// The same with bases that follow the text by Oja's rule (OjaKV).
+    Oja {
+        /// How many coordinates.
+        rank: KvRank,
+    },
+}
+
+impl KvKind {
+    /// The type of what is stored, or of the coordinates.
+    pub fn stored(self) -> KvType {
+        match self {
+            KvKind::F32 => KvType::F32,
+            KvKind::Q8_0 { .. } => KvType::Q8_0,
+            KvKind::Q4_0 { .. } => KvType::Q4_0,
+            _ => KvType::F16,
+        }
+    }
+
+    /// Whether heads are turned by a Hadamard transform.
+    pub fn rotated(self) -> bool {
+        matches!(
+            self,
+            KvKind::Q8_0 { rotated: true } | KvKind::Q4_0 { rotated: true }
+        )
+    }
+
+    /// How many coordinates are kept, of the kinds that need bases.
+    pub fn rank(self) -> Option<KvRank> {
+        match self {
+            KvKind::Static { rank } | KvKind::StaticHybrid { rank } | KvKind::Oja { rank } => {
+                Some(rank)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the first and the last positions stay in full.
+    pub fn exempts(self) -> bool {
+        matches!(self, KvKind::StaticHybrid { .. } | KvKind::Oja { .. })
+    }
+}
+
+impl From<KvType> for KvKind {
+    fn from(kv_type: KvType) -> Self {
+        match kv_type {
+            KvType::F16 => KvKind::F16,
+            KvType::F32 => KvKind::F32,
+            KvType::Q8_0 => KvKind::Q8_0 { rotated: false },
+            KvType::Q4_0 => KvKind::Q4_0 { rotated: false },
+        }
+    }
+}
+
+impl fmt::Display for KvKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let turned = if self.rotated() { "-rotated" } else { "" };
+        match self {
+            KvKind::F32 | KvKind::F16 | KvKind::Q8_0 { .. } | KvKind::Q4_0 { .. } => {
+                write!(f, "{}{turned}", self.stored().name())
+            }
+            KvKind::Static { rank } => write!(f, "static:{rank}"),
+            KvKind::StaticHybrid { rank } => write!(f, "static-hybrid:{rank}"),
+            KvKind::Oja { rank } => write!(f, "oja:{rank}"),
+        }
+    }
+}
+
+impl FromStr for KvKind {
+    type Err = KvError;
+
+    fn from_str(text: &str) -> Result<Self, KvError> {
+        let unknown = || KvError::Name {
+            found: text.chars().take(64).collect(),
+        };
+        let Some((name, rank)) = text.split_once(':') else {
+            return match text {
+                "f32" => Ok(KvKind::F32),
+                "f16" => Ok(KvKind::F16),
+                "q8_0" => Ok(KvKind::Q8_0 { rotated: false }),
+                "q4_0" => Ok(KvKind::Q4_0 { rotated: false }),
+                "q8_0-rotated" => Ok(KvKind::Q8_0 { rotated: true }),
+                "q4_0-rotated" => Ok(KvKind::Q4_0 { rotated: true }),
+                _ => Err(unknown()),
+            };
+        };
+        let rank = rank.parse().map_err(|error| match error {
+            KvError::Name { .. } => unknown(),
+            error => error,
+        })?;
+        match name {
+            "static" => Ok(KvKind::Static { rank }),
+            "static-hybrid" => Ok(KvKind::StaticHybrid { rank }),
+            "oja" => Ok(KvKind::Oja { rank }),
+            _ => Err(unknown()),
+        }
+    }
+}

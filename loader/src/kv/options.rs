@@ -1,0 +1,222 @@
+//! What there is to choose about a KV cache, and what follows from it for a model.
+
+use super::KvShape;
+use super::bases::KvBases;
+use super::error::KvError;
+use super::kind::{KvKind, KvType};
+
+/// What there is to choose about a KV cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct KvOptions {
+    /// How positions are stored.
+    pub kind: KvKind,
+    /// Positions kept of a prompt: as many, those that its last queries look at most and the last
+    /// [`window`](KvOptions::window) among them (SnapKV, Li et al. 2024). All where there is none.
+    /// Layers with a sliding window keep theirs.
+    pub keep: Option<usize>,
+    /// Positions of a pass at most. What is read in one pass is compressed behind it, so that its
+    /// positions see each other in full: whoever measures what is stored reads in short passes.
+    pub step: Option<usize>,
+    /// First positions that stay in full, of the kinds that exempt some.
+    pub start: usize,
+    /// Last positions that stay in full, of the kinds that exempt some.
+    pub recent: usize,
+    /// Last queries of a pass that say how important positions are.
+    pub window: usize,
+    /// Attention reads reconstructed keys and values instead of coordinates: the same but for
+    /// rounding, slower, and with a layer in float32 in memory (OjaKV, section 3.3). For comparisons.
+    pub reconstruct: bool,
+    /// How bases follow the text.
+    pub oja: OjaOptions,
+}
+
+/// How bases follow the text (OjaKV, table 5).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct OjaOptions {
+    /// η of the update behind a pass of more than [`period`](OjaOptions::period) positions, as prompts
+    /// are read.
+    pub prefill_rate: f32,
+    /// η of the other updates.
+    pub decode_rate: f32,
+    /// Positions that wait in full for an update.
+    pub period: usize,
+    /// Part of a pass whose positions update the bases: the most important.
+    pub salient: f32,
+}
+
+impl Default for OjaOptions {
+    fn default() -> Self {
+        OjaOptions {
+            prefill_rate: 0.1,
+            decode_rate: 0.05,
+            period: 32,
+            salient: 0.05,
+        }
+    }
+}
+
+impl KvOptions {
+    /// The defaults with this kind.
+    pub fn new(kind: impl Into<KvKind>) -> Self {
+        KvOptions {
+            kind: kind.into(),
+            keep: None,
+            step: None,
+            start: 32,
+            recent: 32,
+            window: 32,
+            reconstruct: false,
+            oja: OjaOptions::default(),
+        }
+    }
+
+    /// The fewest positions that a prompt can be cut to.
+    pub fn least_kept(&self) -> usize {
+        let ends = match self.kind {
+            KvKind::StaticHybrid { .. } => self.start.saturating_add(self.recent.max(self.window)),
+            KvKind::Oja { .. } => self
+                .start
+                .saturating_add(self.recent.max(self.window))
+                .saturating_add(self.oja.period),
+            _ => self.window,
+        };
+        ends.saturating_add(1)
+    }
+
+    fn check(&self) -> Result<(), KvError> {
+        if let Some(rank) = self.kind.rank() {
+            rank.check()?;
+        }
+        for (what, found) in [
+            ("the rate of updates behind a prompt", self.oja.prefill_rate),
+            ("the rate of updates", self.oja.decode_rate),
+            ("the part of a prompt that updates bases", self.oja.salient),
+        ] {
+            // A step of more than 1 may overshoot what it goes to.
+            if !(found > 0.0 && found <= 1.0) {
+                return Err(KvError::Option {
+                    what,
+                    expected: "a number above 0 and at most 1",
+                    found: found.into(),
+                });
+            }
+        }
+        for (what, found) in [
+            ("the window of importance", Some(self.window)),
+            ("the period of updates", Some(self.oja.period)),
+            ("the step of a pass", self.step),
+        ] {
+            if found == Some(0) {
+                return Err(KvError::Option {
+                    what,
+                    expected: "at least 1 position",
+                    found: 0.0,
+                });
+            }
+        }
+        match self.keep {
+            Some(found) if found < self.least_kept() => Err(KvError::Keep {
+                kind: self.kind.to_string(),
+                found,
+                least: self.least_kept(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a KV cache stores of a model: [`KvOptions`] that were found to fit it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvPlan {
+    shape: KvShape,
+    kind: KvKind,
+    /// Of keys and values of every layer, or none.
+    ranks: Vec<[usize; 2]>,
+    reconstruct: bool,
+}
+
+impl KvPlan {
+    /// What `options` mean for a model of this shape.
+    ///
+    /// # Errors
+    /// [`KvError`] for options out of their range, heads that are not whole blocks, and bases that are
+    /// needed and not there or of another shape.
+    pub fn new(
+        shape: KvShape,
+        options: &KvOptions,
+        bases: Option<&KvBases>,
+    ) -> Result<Self, KvError> {
+        options.check()?;
+        let kind = options.kind;
+        let block = kind.stored().dtype().block_len();
+        if !shape.head_size.is_multiple_of(block) {
+            return Err(KvError::HeadSize {
+                kind: kind.to_string(),
+                block,
+                head_size: shape.head_size,
+            });
+        }
+        let mut ranks = Vec::new();
+        if let Some(rank) = kind.rank() {
+            let bases = bases.ok_or_else(|| KvError::NoBases {
+                kind: kind.to_string(),
+            })?;
+            bases.check_shape(shape)?;
+            ranks = (0..shape.layers)
+                .map(|layer| [0, 1].map(|side| bases.rank(layer, side, rank)))
+                .collect();
+        }
+        Ok(KvPlan {
+            shape,
+            kind,
+            ranks,
+            reconstruct: options.reconstruct,
+        })
+    }
+
+    /// Every position of a model as `kv_type`.
+    ///
+    /// # Errors
+    /// [`KvError::HeadSize`] for heads that are not whole blocks.
+    pub fn full(shape: KvShape, kv_type: KvType) -> Result<Self, KvError> {
+        KvPlan::new(shape, &KvOptions::new(kv_type), None)
+    }
+
+    /// The shapes of the model.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> KvKind {
+        self.kind
+    }
+
+    /// Coordinates of keys and values of a layer, of the kinds that have some.
+    pub fn ranks(&self, layer: usize) -> Option<[usize; 2]> {
+        self.ranks.get(layer).copied()
+    }
+
+    /// Whether attention reads reconstructed keys and values.
+    pub fn reconstructs(&self) -> bool {
+        self.reconstruct
+    }
+
+    /// Bytes of keys and values of a position in all layers, once it is stored as the kind says.
+    pub fn bytes_per_position(&self) -> usize {
+        match self.ranks.is_empty() {
+            true => self.full_bytes_per_position(),
+            false => {
+                let numbers: usize = self.ranks.iter().flatten().sum();
+                2 * numbers * self.shape.kv_heads
+            }
+        }
+    }
+
+    /// Bytes of keys and values of a position in all layers that is exempt from compression.
+    pub fn full_bytes_per_position(&self) -> usize {
+        self.shape.position_bytes(self.kind.stored())
+    }
+}

@@ -1,0 +1,395 @@
+//! Sessions of the demo model with every kind.
+
+use super::*;
+use crate::ExecError;
+use crate::backend::Reference;
+
+const KINDS: [&str; 9] = [
+    "f32",
+    "f16",
+    "q8_0",
+    "q8_0-rotated",
+    "q4_0",
+    "q4_0-rotated",
+    "static:0.5",
+    "static-hybrid:0.5",
+    "oja:0.5",
+];
+
+fn options(kind: &str) -> KvOptions {
+    KvOptions::new(kind.parse::<KvKind>().unwrap())
+}
+
+/// Short exemptions, so that a short text is compressed.
+fn short(kind: &str) -> KvOptions {
+    let mut options = options(kind);
+    (options.start, options.recent, options.window) = (4, 8, 8);
+    options.oja.period = 8;
+    options
+}
+
+struct Bench {
+    model: Arc<Model>,
+    bases: Arc<KvBases>,
+    tokens: Vec<u32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut cpu = Cpu::with_threads(2).unwrap();
+        let model = load(&mut cpu);
+        let tokens = tokens(500);
+        let bases = calibrated(&model, &tokens[..200]);
+        Bench {
+            model,
+            bases,
+            tokens,
+        }
+    }
+
+    fn session(&self, options: &KvOptions, threads: usize) -> Session {
+        let cpu = Cpu::with_threads(threads).unwrap();
+        let bases = Some(Arc::clone(&self.bases));
+        Session::with_kv(Arc::clone(&self.model), cpu, 512, options, bases).unwrap()
+    }
+}
+
+/// A prompt in passes, then single tokens: logits behind the prompt and behind each.
+fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
+    session.read_prompt(&tokens[..prompt]).unwrap();
+    let mut found = vec![session.last_logits().unwrap().to_vec()];
+    for token in &tokens[prompt..] {
+        found.push(session.step(&[*token]).unwrap().to_vec());
+    }
+    found
+}
+
+#[test]
+fn the_processor_and_the_oracle_agree_on_every_kind() {
+    let bench = Bench::new();
+    let mut oracle = Reference;
+    let reference = load(&mut oracle);
+    for (kind, keep, bound) in [
+        ("f32", None, 1e-3),
+        ("f16", Some(40), 2e-2),
+        ("q8_0", None, 5e-2),
+        ("q8_0-rotated", Some(40), 5e-2),
+        ("q4_0", None, 0.3),
+        ("q4_0-rotated", None, 0.3),
+        ("static:0.5", Some(40), 2e-2),
+        ("static-hybrid:0.5", None, 2e-2),
+        ("oja:0.5", None, 5e-2),
+        ("oja:0.5", Some(40), 5e-2),
+    ] {
+        let mut options = short(kind);
+        (options.keep, options.step) = (keep, Some(48));
+        let bases = Some(Arc::clone(&bench.bases));
+        let expected = Session::with_kv(Arc::clone(&reference), Reference, 512, &options, bases);
+        let mut expected = expected.unwrap();
+        let mut found = bench.session(&options, 2);
+        let tokens = &bench.tokens[..90];
+        let all = read(&mut found, tokens, 72).into_iter();
+        let expected_all = read(&mut expected, tokens, 72);
+        for (index, (a, b)) in all.zip(&expected_all).enumerate() {
+            let difference = difference(&a, b);
+            assert!(
+                difference < bound,
+                "{kind}, keep {keep:?}, logits {index}: {difference:.2e}"
+            );
+        }
+        assert_eq!(found.kv().layout(), expected.kv().layout());
+        assert_eq!(found.kv_counters().updates, expected.kv_counters().updates);
+    }
+}
+
+#[test]
+fn kinds_round_as_they_should() {
+    let bench = Bench::new();
+    let exact = read(&mut bench.session(&options("f32"), 2), &bench.tokens, 400);
+    let error = |kind: &str, change: fn(&mut KvOptions)| {
+        let mut options = options(kind);
+        change(&mut options);
+        let found = read(&mut bench.session(&options, 2), &bench.tokens, 400);
+        let differences = found.iter().zip(&exact).map(|(a, b)| difference(a, b));
+        differences.fold(0.0, f64::max)
+    };
+    let half = error("f16", |_| ());
+    assert!(half < 2e-2, "{half}");
+    // The whole rank is a rotation: float16 but for the rounding of other numbers.
+    for kind in ["static:1", "static-hybrid:1", "oja:1"] {
+        let whole = error(kind, |_| ());
+        assert!(whole < 3e-2, "{kind}: {whole}");
+    }
+    // Less is worse, in this order.
+    let ordered = [
+        error("q8_0", |_| ()),
+        error("q4_0", |_| ()),
+        error("static-hybrid:0.25", |_| ()),
+    ];
+    assert!(half < ordered[0] && ordered[0] < ordered[1] && ordered[1] < ordered[2]);
+    // Rotating alone changes nothing that rounding does not.
+    let turned = error("q8_0-rotated", |_| ());
+    assert!(turned < 3.0 * ordered[0], "{turned} {ordered:?}");
+    // To reconstruct is the same but for the order of sums.
+    for kind in ["static-hybrid:0.5", "oja:0.5"] {
+        let (mut late, mut first) = (options(kind), options(kind));
+        (late.step, first.step, first.reconstruct) = (Some(100), Some(100), true);
+        let late = read(&mut bench.session(&late, 2), &bench.tokens, 450);
+        let first = read(&mut bench.session(&first, 2), &bench.tokens, 450);
+        for (late, first) in late.iter().zip(&first) {
+            let difference = difference(late, first);
+            assert!(difference < 2e-2, "{kind}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn positions_that_are_exempt_are_those_of_float16() {
+    let bench = Bench::new();
+    let mut plain = bench.session(&options("f16"), 2);
+    let mut hybrid = bench.session(&options("static-hybrid:0.5"), 2);
+    // As long as all are exempt, not a bit tells.
+    let (a, b) = (
+        read(&mut plain, &bench.tokens[..64], 60),
+        read(&mut hybrid, &bench.tokens[..64], 60),
+    );
+    assert_eq!(a, b);
+    assert_eq!(hybrid.kv().compressed(), 0);
+    let [a, b] = [&mut plain, &mut hybrid].map(|session| {
+        session.step(&bench.tokens[64..300]).unwrap();
+        session.end_prompt().unwrap();
+        let kv = session.kv();
+        // The keys and values of the first layer know nothing of attention.
+        let full = kv.layout().full(0);
+        let cpu = htc_kernels::cpu::Cpu::with_threads(1).unwrap();
+        let rows = kv.full_rows(&cpu, 0, 0..full).unwrap();
+        (full, rows)
+    });
+    assert_eq!((a.0, b.0), (300, 64));
+    let row = 32;
+    for side in 0..2 {
+        for head in 0..4 {
+            for exempt in 0..64 {
+                let position = if exempt < 32 { exempt } else { exempt + 236 };
+                let expected = &a.1[side][(head * 300 + position) * row..][..row];
+                let found = &b.1[side][(head * 64 + exempt) * row..][..row];
+                assert_eq!(found, expected, "{position}");
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_threads_nor_what_was_read_before_tell() {
+    let bench = Bench::new();
+    for kind in KINDS {
+        let mut options = short(kind);
+        (options.step, options.keep) = (Some(70), Some(100));
+        let mut first = bench.session(&options, 1);
+        let mut second = bench.session(&options, 3);
+        let expected = read(&mut first, &bench.tokens[..230], 200);
+        assert_eq!(
+            expected,
+            read(&mut second, &bench.tokens[..230], 200),
+            "{kind}"
+        );
+        assert_eq!(first.kv_usage().used, second.kv_usage().used);
+        // A sequence that was forgotten leaves nothing, not even bases that followed it.
+        read(&mut second, &bench.tokens[100..400], 250);
+        second.reset();
+        assert_eq!(second.kv_counters(), &KvCounters::default());
+        assert_eq!(second.kv_usage().used, 0);
+        assert_eq!(
+            expected,
+            read(&mut second, &bench.tokens[..230], 200),
+            "{kind}"
+        );
+        second.truncate(0).unwrap();
+        assert_eq!(
+            expected,
+            read(&mut second, &bench.tokens[..230], 200),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn what_is_cut_off_was_never_read() {
+    let bench = Bench::new();
+    for kind in KINDS {
+        let mut options = short(kind);
+        options.step = Some(50);
+        let mut cut = bench.session(&options, 2);
+        let mut whole = bench.session(&options, 2);
+        cut.read_prompt(&bench.tokens[..150]).unwrap();
+        whole.read_prompt(&bench.tokens[..150]).unwrap();
+        // Within what is in full, nothing was compressed on the way.
+        cut.step(&bench.tokens[300..303]).unwrap();
+        cut.truncate(150).unwrap();
+        let next = bench.tokens[150];
+        let (a, b) = (
+            cut.step(&[next]).unwrap().to_vec(),
+            whole.step(&[next]).unwrap(),
+        );
+        assert!(difference(&a, b) < 0.05, "{kind}");
+        // Into what is in low rank, and into the front.
+        for length in [151, 140, 60, 3] {
+            cut.truncate(length).unwrap();
+            let layout = cut.kv().layout();
+            for layer in 0..8 {
+                assert_eq!(layout.full(layer) + layout.compressed(layer), length);
+            }
+            assert!(cut.step(&[next]).unwrap().iter().all(|x| x.is_finite()));
+            cut.truncate(length).unwrap();
+        }
+        let error = cut.truncate(4).unwrap_err();
+        assert!(matches!(error, ExecError::Truncate { .. }));
+    }
+}
+
+#[test]
+fn a_prompt_is_cut_to_what_is_kept() {
+    let bench = Bench::new();
+    for kind in KINDS {
+        let mut options = short(kind);
+        options.keep = Some(60);
+        let mut session = bench.session(&options, 2);
+        read(&mut session, &bench.tokens[..300], 300);
+        let usage = session.kv_usage();
+        assert_eq!((usage.positions, usage.evicted), (300, 8 * 240), "{kind}");
+        let layout = session.kv().layout();
+        assert!((0..8).all(|layer| layout.held(layer) == 60));
+        let exempt = if options.kind.exempts() { 12 } else { 0 };
+        let low = if options.kind.rank().is_some() {
+            60 - exempt
+        } else {
+            0
+        };
+        assert_eq!(usage.compressed, 8 * low);
+        let expected = match low {
+            0 => 60 * usage.bytes_per_position,
+            _ => exempt * usage.full_bytes_per_position + low * usage.bytes_per_position,
+        };
+        assert_eq!(usage.used, expected, "{kind}");
+        // Room for 64 positions each in full and in low rank, or for 64.
+        assert!(usage.bytes <= 64 * (usage.full_bytes_per_position + usage.bytes_per_position));
+        // The sequence goes on, and may go back to its prompt but not into it.
+        let logits = session.step(&bench.tokens[300..310]).unwrap();
+        assert!(logits.iter().all(|x| x.is_finite()));
+        session.truncate(300).unwrap();
+        let error = session.truncate(299).unwrap_err();
+        assert!(
+            error.to_string().contains("position 300 were evicted"),
+            "{error}"
+        );
+        assert_eq!(session.position(), 300);
+        // A second prompt is cut together with the first.
+        session.read_prompt(&bench.tokens[300..350]).unwrap();
+        assert!((0..8).all(|layer| session.kv().layout().held(layer) == 60));
+        session.reset();
+        assert_eq!(session.kv_usage().evicted, 0);
+    }
+    // A prompt that fits is not touched, and a pass that says nothing is not guessed about.
+    let mut options = short("f16");
+    options.keep = Some(60);
+    let mut session = bench.session(&options, 1);
+    session.read_prompt(&bench.tokens[..60]).unwrap();
+    session.step(&bench.tokens[60..80]).unwrap();
+    assert_eq!(session.kv().evicted(), 0);
+    let error = session.end_prompt().unwrap_err();
+    assert!(
+        matches!(error, ExecError::Kv(KvError::Importance)),
+        "{error}"
+    );
+}
+
+#[test]
+fn eviction_keeps_what_matters() {
+    // Of a text that says its beginning again, half of the positions tell nearly all.
+    let bench = Bench::new();
+    let prompt = [&bench.tokens[..120], &bench.tokens[..60]].concat();
+    let logits = |keep: Option<usize>, first: usize| {
+        let mut options = options("f16");
+        options.keep = keep;
+        let mut session = bench.session(&options, 2);
+        session.read_prompt(&prompt[first..]).unwrap();
+        session.step(&bench.tokens[60..61]).unwrap().to_vec()
+    };
+    let whole = logits(None, 0);
+    let kept = difference(&logits(Some(120), 0), &whole);
+    // The last of them alone are worse.
+    let last = difference(&logits(None, 60), &whole);
+    assert!(kept < last, "{kept} {last}");
+}
+
+#[test]
+fn layers_with_windows_keep_their_positions() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = root.join("../tests/fixtures/architectures/gemma2/model.gguf");
+    let model = Arc::new(Model::open(path).unwrap());
+    let mut options = short("f16");
+    (options.window, options.keep) = (2, Some(6));
+    let windows: Vec<bool> = model
+        .layers
+        .iter()
+        .map(|layer| layer.attention.window.is_some())
+        .collect();
+    assert!(windows.contains(&true) && windows.contains(&false));
+    let cpu = Cpu::with_threads(1).unwrap();
+    let mut session = Session::with_kv(Arc::clone(&model), cpu, 64, &options, None).unwrap();
+    let tokens: Vec<u32> = (0..20).map(|i| 3 + i % 11).collect();
+    session.read_prompt(&tokens).unwrap();
+    for (layer, window) in windows.iter().enumerate() {
+        let expected = if *window { 20 } else { 6 };
+        assert_eq!(session.kv().layout().held(layer), expected);
+    }
+    let windowed = windows.iter().filter(|window| **window).count();
+    assert_eq!(session.kv_counters().windowed_layers, windowed);
+    assert!(session.step(&[5]).is_ok());
+}
+
+#[test]
+fn bases_follow_the_text_and_say_how_far() {
+    let bench = Bench::new();
+    let mut options = options("oja:0.5");
+    options.step = Some(32);
+    let mut session = bench.session(&options, 2);
+    session.step(&bench.tokens[..480]).unwrap();
+    session.end_prompt().unwrap();
+    let counters = session.kv_counters();
+    // All but the first and the last 32, in updates of 32.
+    assert_eq!(session.kv().compressed(), 8 * 416);
+    assert_eq!((counters.updates, counters.drift.len()), (13, 13));
+    assert!(counters.update_time > std::time::Duration::ZERO);
+    for pair in counters.drift.windows(2) {
+        assert!(pair[0][0] > 0.0 && pair[1][1] > 0.0);
+    }
+    assert!(counters.drift[12][0] > counters.drift[0][0]);
+    let [keys, values] = counters.residual_ratio().unwrap();
+    assert!(
+        (0.0..0.5).contains(&keys) && (0.0..0.9).contains(&values),
+        "{keys} {values}"
+    );
+    // The whole rank leaves nothing.
+    options.kind = "oja:1".parse().unwrap();
+    let mut session = bench.session(&options, 2);
+    session.step(&bench.tokens[..200]).unwrap();
+    let whole = session.kv_counters().residual_ratio().unwrap();
+    assert!(whole.iter().all(|ratio| *ratio < 1e-5), "{whole:?}");
+}
+
+#[test]
+fn passes_are_as_short_as_was_asked_for() {
+    let bench = Bench::new();
+    let mut options = options("oja:0.5");
+    let session = bench.session(&options, 1);
+    assert_eq!((session.batch(), session.next_pass(530)), (512, 265));
+    assert_eq!((session.next_pass(1100), session.next_pass(5)), (512, 5));
+    options.step = Some(32);
+    let mut session = bench.session(&options, 1);
+    assert_eq!((session.batch(), session.next_pass(40)), (32, 32));
+    assert!(session.forward(&bench.tokens[..33]).is_err());
+    session.step(&bench.tokens[..33]).unwrap();
+    let plain = bench.session(&KvOptions::new(KvType::F16), 1);
+    assert_eq!((plain.batch(), plain.next_pass(530)), (512, 512));
+}
