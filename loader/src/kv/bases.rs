@@ -160,8 +160,8 @@ fn check(components: &[f32], energies: &[f32]) -> Result<(), String> {
         for (j, b) in rows[..=i].iter().enumerate() {
             let product: f32 = a.iter().zip(*b).map(|(a, b)| a * b).sum();
             let expected = if i == j { 1.0 } else { 0.0 };
-            // In this form, so that NaN is an error.
-            if !((product - expected).abs() <= ORTHONORMAL) {
+            let error = (product - expected).abs();
+            if error.is_nan() || error > ORTHONORMAL {
                 return Err(format!(
                     "the product of components {j} and {i} is {product}, not {expected}"
                 ));

@@ -338,7 +338,7 @@ impl KvCache {
                     let rows = &mut coordinates[..held * rank];
                     let mut turned = vec![0.0; rows.len()];
                     cpu.map_rows(a, KvNumbers::F16(rows), &mut turned)?;
-                    Ok(cpu.to_f16(&turned, rows)?)
+                    cpu.to_f16(&turned, rows)
                 };
                 each_head(cpu, heads, stored, turn)
                     .map_err(|error| range(error, layer, side, position, rank))?;
@@ -375,9 +375,10 @@ impl KvCache {
         };
         low.grow(heads, bases.ranks, held, held + count);
         let mut energies = Energies::default();
-        for side in 0..2 {
+        for (side, buffer) in buffers.iter().enumerate() {
             let rank = bases.ranks[side];
-            let Buffer::F16(rows) = &buffers[side] else {
+            // Kinds in low rank store nothing else in full.
+            let Buffer::F16(rows) = buffer else {
                 continue;
             };
             let sums = Mutex::new(vec![[0.0; 2]; heads]);

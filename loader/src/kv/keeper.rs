@@ -276,8 +276,11 @@ impl Keeper {
         self.prompt_ended = true;
         // What a long pass has left is dealt with: what waits still waits for its update.
         self.last_pass = 1;
-        // Gives back the room of what has gone.
-        backend.reserve(kv, 1)
+        match self.options.keep.is_some() || !self.initial.is_empty() {
+            // Gives back the room of what has gone.
+            true => backend.reserve(kv, 1),
+            false => Ok(()),
+        }
     }
 
     /// Cuts a layer to `keep` positions; whether any was evicted.

@@ -160,7 +160,7 @@ impl ReferenceKv {
         })?;
         let rows = front * row..(front + count) * row;
         let mut energies = Energies::default();
-        for side in 0..2 {
+        for (side, name) in SIDES.into_iter().enumerate() {
             // What was appended and not counted is appended again.
             held.low[side].truncate(compressed * bases.kv_heads * bases.ranks[side]);
             let vectors = held.full[side][rows.clone()].chunks_exact(size).enumerate();
@@ -174,7 +174,7 @@ impl ReferenceKv {
                 rounded(KvType::F16, &coordinates, &mut held.low[side]).map_err(|value| {
                     ExecError::KvRange {
                         layer,
-                        side: SIDES[side],
+                        side: name,
                         position: position + index / bases.kv_heads,
                         value,
                     }
