@@ -86,7 +86,7 @@ fn largest_eigenvalue(matrix: &[f64], size: usize) -> f64 {
 
 /// The `Q` of a QR decomposition with a positive diagonal of `R`, by Gram and Schmidt in their modified
 /// form, which for columns as far from dependence as those of a step is as good as any.
-fn orthonormalise(rows: &mut [f64], size: usize) {
+pub(super) fn orthonormalise(rows: &mut [f64], size: usize) {
     for index in 0..rows.len() / size {
         let (before, rest) = rows.split_at_mut(index * size);
         let row = &mut rest[..size];

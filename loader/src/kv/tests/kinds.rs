@@ -1,6 +1,9 @@
 //! Names, ranks, plans and what is refused.
 
+use htc_kernels::reference::nearest_f16;
+
 use super::*;
+use crate::kv_bases;
 
 const SHAPE: KvShape = KvShape {
     layers: 2,
@@ -210,4 +213,123 @@ fn damaged_bases_are_refused_with_their_head() {
         ..SHAPE
     };
     assert!(KvBases::new(huge, good.clone()).is_err());
+}
+
+/// As the reader of artifacts gives them: rounded to float16.
+fn stored(bases: &KvBases) -> kv_bases::KvBases {
+    let (shape, sides) = (bases.shape(), bases.sides());
+    let size = shape.head_size;
+    let basis = |side: usize, head: usize| {
+        let components = &sides[side].components[head * size * size..][..size * size];
+        let energies = &sides[side].energies[head * size..][..size];
+        let total: f32 = energies.iter().sum();
+        kv_bases::Basis {
+            components: components
+                .iter()
+                .map(|&x| nearest_f16(x.into()) as f32)
+                .collect(),
+            energies: energies.iter().map(|energy| energy / total).collect(),
+        }
+    };
+    let layer = |layer: usize| {
+        let heads = (0..shape.kv_heads).map(|head| layer * shape.kv_heads + head);
+        let bases = heads.map(|head| kv_bases::HeadBases {
+            keys: basis(0, head),
+            values: basis(1, head),
+        });
+        bases.collect()
+    };
+    kv_bases::KvBases {
+        head_size: size,
+        layers: (0..shape.layers).map(layer).collect(),
+    }
+}
+
+#[test]
+fn bases_of_an_artifact_become_orthonormal_again() {
+    let exact = random_bases(&mut Random(5), SHAPE);
+    let size = SHAPE.head_size;
+    let rounded = stored(&exact);
+    let found = KvBases::try_from(&rounded).unwrap();
+    assert_eq!(found.shape(), SHAPE);
+    for (side, exact) in found.sides().iter().zip(exact.sides()) {
+        let heads = side.components.chunks(size * size);
+        for (head, exact) in heads.zip(exact.components.chunks(size * size)) {
+            let rows = || head.chunks(size).enumerate();
+            for ((i, a), (j, b)) in rows().flat_map(|a| rows().map(move |b| (a, b))) {
+                let products = a.iter().zip(b).map(|(a, b)| f64::from(a * b));
+                let expected = f64::from(u8::from(i == j));
+                assert!((products.sum::<f64>() - expected).abs() < 1e-6);
+            }
+            let differences = head.iter().zip(exact).map(|(a, b)| (a - b).abs());
+            assert!(differences.fold(0.0, f32::max) < 2e-3);
+        }
+    }
+    // Another rounding of what energies are relative to, and the same ranks.
+    let ranks = |bases: &KvBases| {
+        let plan = KvPlan::new(SHAPE, &KvOptions::new(oja("e0.9")), Some(bases)).unwrap();
+        (0..SHAPE.layers)
+            .map(move |layer| plan.ranks(layer))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ranks(&found), ranks(&exact));
+}
+
+#[test]
+fn bases_of_an_artifact_that_make_no_model_are_refused() {
+    let good = stored(&random_bases(&mut Random(6), SHAPE));
+    let refused = |change: &dyn Fn(&mut kv_bases::KvBases)| {
+        let mut stored = good.clone();
+        change(&mut stored);
+        KvBases::try_from(&stored).unwrap_err()
+    };
+    let ragged = refused(&|stored| drop(stored.layers[1].pop()));
+    assert!(
+        matches!(
+            ragged,
+            KvError::BasesShape {
+                what: "kv heads",
+                ..
+            }
+        ),
+        "{ragged}"
+    );
+    // As many numbers in all, and not of a head.
+    let short = refused(&|stored| {
+        let number = stored.layers[0][0].keys.components.pop().unwrap();
+        stored.layers[0][1].keys.components.push(number);
+    });
+    assert!(
+        matches!(short, KvError::BasesShape { found: 1023, .. }),
+        "{short}"
+    );
+    let size = refused(&|stored| stored.head_size = usize::MAX);
+    assert!(matches!(size, KvError::BasesShape { .. }), "{size}");
+    // Two of the same component have no decomposition.
+    let twice = refused(&|stored| stored.layers[1][2].values.components[..64].fill(0.125));
+    assert!(
+        matches!(
+            twice,
+            KvError::Bases {
+                layer: 1,
+                head: 2,
+                ..
+            }
+        ),
+        "{twice}"
+    );
+    let model = KvShape {
+        layers: SHAPE.layers + 1,
+        ..SHAPE
+    };
+    let bases = KvBases::try_from(&good).unwrap();
+    let error = KvPlan::new(model, &KvOptions::new(oja("0.5")), Some(&bases)).unwrap_err();
+    assert!(
+        matches!(error, KvError::BasesShape { what: "layers", .. }),
+        "{error}"
+    );
+}
+
+fn oja(rank: &str) -> KvKind {
+    parse(&format!("oja:{rank}")).unwrap()
 }
