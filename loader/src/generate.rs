@@ -184,7 +184,8 @@ impl<'a, B: Backend> Generator<'a, B> {
     /// distribution where tokens are drawn.
     ///
     /// # Errors
-    /// As [`Generator::new`]; [`SpeculateError::Position`] for a session that has read what the draft has not.
+    /// As [`Generator::new`]; [`SpeculateError::Position`] for a session that has read what the draft has not, and
+    /// [`ExecError::Kv`] for one that stores keys and values in low rank ([`Session::verify`]). Nothing is read then.
     pub fn with_draft(
         session: &'a mut Session<B>,
         draft: &'a mut Speculator<B>,
@@ -197,6 +198,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         if expected != found {
             return Err(SpeculateError::Position { expected, found }.into());
         }
+        session.check_foreseen().map_err(ExecError::from)?;
         let mut generator = Generator::new(session, tokenizer, sampler, prompt, limits)?;
         draft.read(prompt)?;
         generator.draft = Some(draft);

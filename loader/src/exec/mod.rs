@@ -4,6 +4,7 @@
 mod adapted;
 mod block;
 mod project;
+mod prompt;
 mod tap;
 mod verify;
 
@@ -15,7 +16,7 @@ use htc_kernels::ShapeError;
 use crate::backend::{Backend, Cpu};
 use crate::dial::{Fraction, Setting};
 use crate::error::ExecError;
-use crate::kv::{Keeper, Kv, KvBases, KvCounters, KvOptions, KvPlan, KvType, KvUsage};
+use crate::kv::{Keeper, Kv, KvBases, KvOptions, KvPlan, KvType};
 use crate::linear::RankFraction;
 use crate::model::Model;
 
@@ -110,7 +111,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// An empty sequence whose keys and values are stored as `options` say. Kinds in low rank need the
-    /// `bases` of the model, which others ignore.
+    /// `bases` of the model, which others ignore: [`KvBases`] can be made of [`Model::kv_bases`].
     ///
     /// # Errors
     /// [`ExecError::Kv`] for options that do not fit the model, or bases that are missing or of another
@@ -157,43 +158,6 @@ impl<B: Backend> Session<B> {
         (BUFFER / widest.max(1)).clamp(1, BATCH).min(step)
     }
 
-    /// Positions that the next pass of a prompt should take where `left` of it are left: at most
-    /// [`Session::batch`]. Where the last queries of a pass decide what is kept, its last pass has
-    /// enough of them, if the prompt has.
-    pub fn next_pass(&self, left: usize) -> usize {
-        let (batch, options) = (self.batch(), self.keeper.options());
-        let decides = options.keep.is_some() || options.kind.rank().is_some();
-        let rest = left.saturating_sub(batch);
-        // Passes that were asked to be as short as the window stay as they are.
-        let short = rest > 0 && rest < options.window && batch > options.window;
-        match decides && short {
-            true => left.div_ceil(2).min(batch),
-            false => left.min(batch),
-        }
-    }
-
-    /// Reads a prompt, any number of tokens, pass after pass, and [ends](Session::end_prompt) it.
-    ///
-    /// # Errors
-    /// [`ExecError`] as [`Session::forward`] and [`Session::end_prompt`].
-    pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        self.keeper.begin_prompt();
-        self.read(tokens)?;
-        self.end_prompt()
-    }
-
-    /// Says that a prompt was read to its end: positions are compressed as they are in front of the
-    /// next pass, and evicted where [`KvOptions::keep`] asks for that. Logits stay.
-    ///
-    /// # Errors
-    /// [`ExecError::KvRange`] for a coordinate that float16 does not hold; [`ExecError`] of the
-    /// backend.
-    pub fn end_prompt(&mut self) -> Result<(), ExecError> {
-        let layers = self.held.clone();
-        self.keeper
-            .end_prompt(&mut self.backend, &mut self.kv, layers)
-    }
-
     /// Positions that the sequence may have: those the model was trained for, or fewer where the
     /// session was announced as one that LongRoPE rotates as a short one.
     pub fn limit(&self) -> usize {
@@ -209,16 +173,6 @@ impl<B: Backend> Session<B> {
     /// The keys and values of the positions read so far.
     pub fn kv(&self) -> &B::Kv {
         &self.kv
-    }
-
-    /// What the keys and values hold and take.
-    pub fn kv_usage(&self) -> KvUsage {
-        KvUsage::of(&self.kv)
-    }
-
-    /// What was done to keys and values since the sequence began.
-    pub fn kv_counters(&self) -> &KvCounters {
-        self.keeper.counters()
     }
 
     /// Uses the leading share of every factorised slot's rank from now on.
@@ -288,17 +242,6 @@ impl<B: Backend> Session<B> {
         self.rows = 0;
         self.read(tokens)?;
         self.last_logits()
-    }
-
-    /// Reads `tokens`, any number of them, pass after pass.
-    fn read(&mut self, tokens: &[u32]) -> Result<(), ExecError> {
-        let mut rest = tokens;
-        while !rest.is_empty() {
-            let (pass, others) = rest.split_at(self.next_pass(rest.len()));
-            self.forward(pass)?;
-            rest = others;
-        }
-        Ok(())
     }
 
     /// Reads `tokens` (at most [`Session::batch`]) after what was read before.

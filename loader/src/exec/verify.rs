@@ -13,8 +13,10 @@ impl<B: Backend> Session<B> {
     /// has that read nothing else.
     ///
     /// # Errors
-    /// As [`Session::forward`].
+    /// As [`Session::forward`]; [`ExecError::Kv`] where keys and values are stored in low rank: single steps are then
+    /// compressed between one another, and what was compressed does not come back when it is cut off.
     pub fn verify(&mut self, tokens: &[u32], tap: &mut dyn Tap) -> Result<&[f32], ExecError> {
+        self.check_foreseen()?;
         self.backend.keep_apart(true);
         let read = self.forward_with(tokens, tap);
         let rows = self.rows;

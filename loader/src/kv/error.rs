@@ -102,9 +102,19 @@ pub enum KvError {
     },
     /// Nothing says which positions are important.
     #[error(
-        "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read          the prompt with read_prompt"
+        "positions of the KV cache are to be evicted and no pass says which: the last was not that of a prompt; read \
+         the prompt with read_prompt"
     )]
     Importance,
+    /// A pass that is to have the bits of single steps, of a kind that compresses between them.
+    #[error(
+        "positions that were foreseen cannot be checked with the KV cache `{kind}`, which compresses between single \
+         steps what they have read; write without a draft, or use f32, f16, q8_0 or q4_0"
+    )]
+    Foreseen {
+        /// The kind.
+        kind: String,
+    },
     /// A cut in front of where positions were evicted.
     #[error(
         "the first {asked} positions cannot be kept: positions in front of position {evicted_at} were evicted; reset \

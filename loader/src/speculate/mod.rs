@@ -162,7 +162,8 @@ impl<B: Backend> Speculator<B> {
         Speculator::new(Drafter::Own { setting, adapted }, length, sampler)
     }
 
-    /// Another model drafts: its session, which has read nothing, for one of `model`.
+    /// Another model drafts: its session, which has read nothing, for one of `model`. Its keys and values may be
+    /// stored as any kind: what a kind loses costs drafts that are not kept, and no token of the text.
     ///
     /// # Errors
     /// [`SpeculateError`] for another vocabulary, or a length out of range.
@@ -246,8 +247,8 @@ impl<B: Backend> Speculator<B> {
             // No further than where one more can be drafted behind them.
             let room = draft.limit().min(self.read.len());
             let behind = self.read.get(draft.position()..room).unwrap_or(&[]);
-            for batch in behind.chunks(draft.batch()) {
-                draft.forward(batch)?;
+            if !behind.is_empty() {
+                draft.read_prompt(behind)?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ const KINDS: [&str; 9] = [
     "oja:0.5",
 ];
 
-fn options(kind: &str) -> KvOptions {
+pub(super) fn options(kind: &str) -> KvOptions {
     KvOptions::new(kind.parse::<KvKind>().unwrap())
 }
 
@@ -28,14 +28,14 @@ fn short(kind: &str) -> KvOptions {
     options
 }
 
-struct Bench {
-    model: Arc<Model>,
-    bases: Arc<KvBases>,
-    tokens: Vec<u32>,
+pub(super) struct Bench {
+    pub model: Arc<Model>,
+    pub bases: Arc<KvBases>,
+    pub tokens: Vec<u32>,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut cpu = Cpu::with_threads(2).unwrap();
         let model = load(&mut cpu);
         let tokens = tokens(500);
@@ -47,7 +47,7 @@ impl Bench {
         }
     }
 
-    fn session(&self, options: &KvOptions, threads: usize) -> Session {
+    pub fn session(&self, options: &KvOptions, threads: usize) -> Session {
         let cpu = Cpu::with_threads(threads).unwrap();
         let bases = Some(Arc::clone(&self.bases));
         Session::with_kv(Arc::clone(&self.model), cpu, 512, options, bases).unwrap()

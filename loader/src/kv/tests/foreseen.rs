@@ -1,0 +1,130 @@
+//! Passes over what was foreseen, which have the bits of single steps or are refused.
+
+use super::sessions::{Bench, options};
+use super::*;
+use crate::dial::Setting;
+use crate::generate::{GenerateError, Generator, Limits};
+use crate::sampling::Sampler;
+use crate::speculate::{DraftLength, Speculator};
+use crate::{ExecError, Pool};
+
+/// A stretch of a step's positions ends within what was foreseen.
+const PROMPT: usize = 252;
+const FORESEEN: usize = 9;
+/// Of these, the ones that are kept.
+const RIGHT: usize = 5;
+
+#[test]
+fn every_row_has_the_bits_of_a_single_step() {
+    let bench = Bench::new();
+    let (prompt, rest) = bench.tokens.split_at(PROMPT);
+    let vocabulary = bench.model.hyper().vocabulary;
+    for (kind, keep) in [
+        ("f32", None),
+        ("f16", None),
+        ("f16", Some(100)),
+        ("q8_0", None),
+        ("q8_0-rotated", Some(100)),
+        ("q4_0", Some(100)),
+        ("q4_0-rotated", None),
+    ] {
+        let mut options = options(kind);
+        options.keep = keep;
+        for threads in [1, 3] {
+            let pool = Arc::new(Pool::new(threads).unwrap());
+            for (one, other) in Cpu::each(&pool).into_iter().zip(Cpu::each(&pool)) {
+                let what = format!(
+                    "{kind}, keep {keep:?}, {threads}, {}",
+                    one.instruction_set()
+                );
+                let [mut together, mut alone] = [one, other].map(|cpu| {
+                    let model = Arc::clone(&bench.model);
+                    let session = Session::with_kv(model, cpu, 512, &options, None);
+                    let mut session = session.unwrap();
+                    session.read_prompt(prompt).unwrap();
+                    session
+                });
+                let logits = together.verify(&rest[..FORESEEN], &mut ()).unwrap();
+                for (row, token) in logits.chunks_exact(vocabulary).zip(rest) {
+                    let step = alone.step(&[*token]).unwrap();
+                    assert!(row == step, "{what}");
+                }
+                // What is kept has the bits of what never read more.
+                let kept = prompt.len() + RIGHT;
+                together.truncate(kept).unwrap();
+                alone.truncate(kept).unwrap();
+                let next = &rest[FORESEEN..][..1];
+                let found = together.step(next).unwrap().to_vec();
+                assert!(found == alone.step(next).unwrap(), "{what}");
+                assert_eq!(together.kv().evicted() > 0, keep.is_some(), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn kinds_that_compress_between_steps_check_nothing() {
+    let bench = Bench::new();
+    let tokenizer = bench.model.tokenizer().unwrap();
+    for kind in ["static:0.5", "static-hybrid:0.5", "oja:0.5"] {
+        let mut session = bench.session(&options(kind), 1);
+        let refused = session.verify(&bench.tokens[..3], &mut ()).map(drop);
+        let error = refused.unwrap_err();
+        let is_it = |error: &ExecError| matches!(error, ExecError::Kv(KvError::Foreseen { kind: found }) if found == kind);
+        assert!(is_it(&error), "{error}");
+        assert!(error.to_string().contains("q8_0"), "{error}");
+        // Before a prompt is read in vain.
+        let mut greedy = Sampler::greedy();
+        let length = DraftLength::Fixed(2);
+        let mut draft = Speculator::own(Setting::FULL, length, &greedy).unwrap();
+        let prompt = &bench.tokens[..20];
+        let generator = Generator::with_draft(
+            &mut session,
+            &mut draft,
+            &tokenizer,
+            &mut greedy,
+            prompt,
+            Limits::tokens(4),
+        );
+        match generator.map(drop) {
+            Err(GenerateError::Exec(error)) => assert!(is_it(&error), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(session.position(), 0);
+    }
+}
+
+/// A draft may lose what it likes, and drop positions behind the prompt as it was asked to.
+#[test]
+fn a_draft_of_any_kind_changes_no_token() {
+    let bench = Bench::new();
+    let tokenizer = bench.model.tokenizer().unwrap();
+    let prompt = &bench.tokens[..150];
+    let mut limits = Limits::tokens(40);
+    limits.ignore_end = true;
+    let mut greedy = Sampler::greedy();
+    let mut plain = bench.session(&options("q8_0"), 2);
+    let generator = Generator::new(&mut plain, &tokenizer, &mut greedy, prompt, limits).unwrap();
+    let expected: Vec<u32> = generator.map(|written| written.unwrap().token).collect();
+    for (kind, keep) in [("oja:0.5", Some(110)), ("q4_0-rotated", Some(64))] {
+        let mut options_of_draft = options(kind);
+        options_of_draft.keep = keep;
+        let draft = bench.session(&options_of_draft, 2);
+        let length = DraftLength::Fixed(4);
+        let mut draft = Speculator::other(draft, &bench.model, length, &greedy).unwrap();
+        let mut session = bench.session(&options("q8_0"), 2);
+        let generator = Generator::with_draft(
+            &mut session,
+            &mut draft,
+            &tokenizer,
+            &mut greedy,
+            prompt,
+            limits,
+        );
+        let found: Vec<u32> = generator.unwrap().map(|w| w.unwrap().token).collect();
+        assert_eq!(found, expected, "{kind}");
+        assert!(draft.done().accepted > 0, "{kind}");
+        let of_draft = draft.draft_session().unwrap();
+        assert!(of_draft.kv().evicted() > 0, "{kind}");
+    }
+}
