@@ -425,7 +425,7 @@ fn llama_cpp_that_fails_is_one_clear_error() {
     }
     let other = scratch.file("llama-bench", "#!/bin/sh\necho 'usage: other'\n");
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
-    with(&other).refused(1, &["--help knows no -p"]);
+    with(&other).refused(1, &["its help knows no -p"]);
     fs::write(&other, "neither a script nor a program").unwrap();
     with(&other).refused(1, &["cannot be started"]);
 }
