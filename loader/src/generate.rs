@@ -23,7 +23,24 @@ pub struct Limits {
     pub tokens: Option<usize>,
     /// Go on after an end-of-sequence token.
     pub ignore_end: bool,
+    /// What happens when all positions are used.
+    pub on_full: OnFull,
 }
+
+/// What happens when the positions that the model was trained for are used up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// Writing [stops](Stop::Context).
+    #[default]
+    Stop,
+    /// The sequence begins anew with its first tokens, which attention leans on (Xiao et al. 2024), and its last half, which
+    /// are read again at their new positions: that takes as long as a prompt of this length. A session that had read
+    /// something in front of the prompt stops, for nobody knows what.
+    Slide,
+}
+
+/// First tokens that a sequence keeps when it slides.
+const SLIDE_START: usize = 4;
 
 impl Limits {
     /// At most so many tokens.
@@ -61,6 +78,8 @@ pub struct Summary {
     pub tokens: usize,
     /// Time from the first to the last token written.
     pub decode: Duration,
+    /// How often the sequence slid.
+    pub slides: usize,
     /// Why writing stopped.
     pub stop: Stop,
 }
@@ -131,6 +150,9 @@ pub struct Generator<'a, B: Backend = Cpu> {
     /// What drafts, and what was written ahead.
     draft: Option<&'a mut Speculator<B>>,
     ahead: VecDeque<u32>,
+    /// All tokens of the sequence, the one that was not read among them; `None` where it is not known how it began.
+    sequence: Option<Vec<u32>>,
+    slides: usize,
     stop: Option<Stop>,
     failed: bool,
 }
@@ -156,6 +178,8 @@ impl<'a, B: Backend> Generator<'a, B> {
             return Err(GenerateError::PromptTooLong { found, limit });
         }
         let started = Instant::now();
+        let sequence = (session.position() == 0).then(|| prompt.to_vec());
+        session.follow()?;
         session.read_prompt(prompt)?;
         let mut decoder = tokenizer.decoder();
         for &token in prompt {
@@ -175,6 +199,8 @@ impl<'a, B: Backend> Generator<'a, B> {
             unread: None,
             draft: None,
             ahead: VecDeque::new(),
+            sequence,
+            slides: 0,
             stop: None,
             failed: false,
         })
@@ -213,6 +239,10 @@ impl<'a, B: Backend> Generator<'a, B> {
         if self.stop.is_none() {
             self.stop = self.reached();
         }
+        if self.stop == Some(Stop::Context) && self.slide()? {
+            // What else may have been reached.
+            self.stop = self.reached();
+        }
         if self.stop.is_some() {
             self.settle()?;
             return Ok(None);
@@ -228,6 +258,9 @@ impl<'a, B: Backend> Generator<'a, B> {
         self.times = Some([first, now]);
         self.tokens += 1;
         self.unread = Some(token);
+        if let Some(sequence) = &mut self.sequence {
+            sequence.push(token);
+        }
         let text = self.decoder.push(token);
         Ok(Some(Written { token, text }))
     }
@@ -237,6 +270,7 @@ impl<'a, B: Backend> Generator<'a, B> {
         if let Some(token) = self.ahead.pop_front() {
             return Ok(token);
         }
+        self.session.follow()?;
         let Some(unread) = self.unread else {
             return Ok(self.sampler.sample(self.session.last_logits()?)?);
         };
@@ -248,6 +282,30 @@ impl<'a, B: Backend> Generator<'a, B> {
         draft.round(self.session, self.sampler, unread, most, &mut self.ahead)?;
         // A round writes at least one.
         Ok(self.ahead.pop_front().unwrap_or(unread))
+    }
+
+    /// Makes room by beginning anew, where that was asked for; whether it did.
+    fn slide(&mut self) -> Result<bool, GenerateError> {
+        let (Some(sequence), OnFull::Slide) = (&mut self.sequence, self.limits.on_full) else {
+            return Ok(false);
+        };
+        // All but the last was read.
+        let read = sequence.len().saturating_sub(1);
+        let kept = self.session.limit() / 2;
+        let start = SLIDE_START.min(kept / 2);
+        if start + kept >= read {
+            return Ok(false);
+        }
+        sequence.drain(start..read - kept);
+        let again = &sequence[..sequence.len() - 1];
+        self.session.reset();
+        self.session.read_prompt(again)?;
+        if let Some(draft) = self.draft.as_deref_mut() {
+            draft.reset();
+            draft.read(again)?;
+        }
+        self.slides += 1;
+        Ok(true)
     }
 
     /// Takes back what was read ahead of the last token written.
@@ -288,6 +346,7 @@ impl<'a, B: Backend> Generator<'a, B> {
             prefill: first - self.started,
             tokens: self.tokens,
             decode: last - first,
+            slides: self.slides,
             stop: self.stop.unwrap_or(Stop::Receiver),
         };
         (self.decoder.finish(), summary)

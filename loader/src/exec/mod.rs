@@ -3,6 +3,7 @@
 
 mod adapted;
 mod block;
+mod follow;
 mod project;
 mod prompt;
 mod tap;
@@ -51,6 +52,8 @@ pub struct Session<B: Backend = Cpu> {
     setting: Setting,
     /// What a draft uses in the place of parts of the model.
     adapted: Option<Box<Adapted<B>>>,
+    /// What decides on the setting.
+    followed: Option<follow::Followed>,
     buffers: Buffers<B>,
     /// Where numbers of a device are copied to.
     room: Vec<f32>,
@@ -138,6 +141,7 @@ impl<B: Backend> Session<B> {
             context,
             setting: Setting::FULL,
             adapted: None,
+            followed: None,
             buffers: Buffers::new(),
             room: Vec::new(),
             rows: 0,

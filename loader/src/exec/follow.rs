@@ -1,0 +1,75 @@
+//! As much of a model as its device allows.
+
+use std::sync::Arc;
+
+use super::Session;
+use crate::backend::Backend;
+use crate::dial::Fraction;
+use crate::error::ExecError;
+use crate::live::Follow;
+
+/// What a session follows.
+pub(super) struct Followed {
+    follow: Arc<Follow>,
+    /// What it touches at most, and the least that the model can do with.
+    most: Fraction,
+    least: f64,
+    /// What was allowed last.
+    allowed: f64,
+    /// Least and largest part of the bytes that were in use.
+    range: [f64; 2],
+}
+
+impl<B: Backend> Session<B> {
+    /// Touches of the part `most` of the weights' bytes as much as `follow` allows from now on, whenever
+    /// [`follow`](Session::follow) is called; never less than the model can do with.
+    ///
+    /// # Errors
+    /// [`ExecError::FractionBelow`] for a `most` that the model cannot do with.
+    pub fn follow_with(&mut self, follow: Arc<Follow>, most: Fraction) -> Result<(), ExecError> {
+        let setting = self.set_fraction(most)?;
+        let dial = self.model.dial();
+        let in_use = dial.fraction(setting);
+        self.followed = Some(Followed {
+            follow,
+            most,
+            least: dial.least(),
+            allowed: 1.0,
+            range: [in_use; 2],
+        });
+        Ok(())
+    }
+
+    /// Takes up what is allowed at the moment, between two tokens: one load of one number where nothing has changed,
+    /// and else no more than finding the setting. Nothing is copied. Does nothing in a session that follows nothing.
+    ///
+    /// # Errors
+    /// None that a follower of this crate causes; [`ExecError::Fraction`] for a number that is no fraction.
+    pub fn follow(&mut self) -> Result<(), ExecError> {
+        let Some(followed) = &mut self.followed else {
+            return Ok(());
+        };
+        let allowed = followed.follow.fraction();
+        // Compared as it is stored: nothing is computed from it.
+        if allowed.to_bits() == followed.allowed.to_bits() {
+            return Ok(());
+        }
+        let fraction = Fraction::new((followed.most.get() * allowed).max(followed.least))?;
+        let dial = self.model.dial();
+        self.setting = dial.at(fraction)?;
+        let in_use = dial.fraction(self.setting);
+        let [least, largest] = followed.range;
+        followed.range = [least.min(in_use), largest.max(in_use)];
+        followed.allowed = allowed;
+        Ok(())
+    }
+
+    /// Least and largest part of the weights' bytes that were in use since the session follows something; what is in
+    /// use where it follows nothing.
+    pub fn fractions(&self) -> [f64; 2] {
+        match &self.followed {
+            Some(followed) => followed.range,
+            None => [self.model.dial().fraction(self.setting); 2],
+        }
+    }
+}
