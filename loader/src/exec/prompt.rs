@@ -1,11 +1,35 @@
 //! Reading prompts, behind which keys and values are compressed and evicted.
 
+use std::sync::Arc;
+
 use super::Session;
 use crate::backend::Backend;
 use crate::error::ExecError;
-use crate::kv::{KvCounters, KvError, KvUsage};
+use crate::kv::{KvBases, KvCounters, KvError, KvOptions, KvUsage};
+use crate::model::Model;
 
 impl<B: Backend> Session<B> {
+    /// [`Session::with_kv`], with the bases that lie in the model's artifact where the kind needs any.
+    ///
+    /// # Errors
+    /// As [`Session::with_kv`], [`ExecError::Bases`] for bases that are unreadable.
+    pub fn with_kv_of(
+        model: impl Into<Arc<Model<B>>>,
+        backend: B,
+        context: usize,
+        options: &KvOptions,
+    ) -> Result<Self, ExecError> {
+        let model = model.into();
+        let bases = match options.kind.rank() {
+            None => None,
+            Some(_) => model
+                .kv_bases()
+                .map_err(|error| ExecError::Bases(Box::new(error)))?,
+        };
+        let bases = bases.map(|bases| KvBases::try_from(&bases)).transpose()?;
+        Session::with_kv(model, backend, context, options, bases.map(Arc::new))
+    }
+
     /// Positions that the next pass of a prompt should take where `left` of it are left: at most
     /// [`Session::batch`]. Where the last queries of a pass decide what is kept, its last pass has
     /// enough of them, if the prompt has.
