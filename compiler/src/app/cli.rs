@@ -15,6 +15,7 @@ mod bench;
 mod calibration;
 mod export;
 mod goal;
+mod live;
 mod planning;
 mod reporting;
 mod run;
@@ -26,9 +27,10 @@ pub use bench::{Against, BenchArgs, Contexts, List};
 pub use calibration::{CacheArgs, CalibrationArgs};
 pub use export::ExportArgs;
 pub use goal::GoalArgs;
+pub use live::{KvKindArgs, LiveArgs};
 pub use planning::{Cache, MethodArg, PlanningArgs, SizeArgs};
 pub use reporting::ReportArgs;
-pub use run::{AdaptArg, Drafter, RunArgs};
+pub use run::{AdaptArg, Drafter, OnFullArg, RunArgs};
 pub use storing::{CleanArgs, SharingArgs};
 pub use treatment::TreatmentArgs;
 
@@ -100,6 +102,8 @@ pub mod heading {
     pub const RUN_TOKENS: &str = "Which tokens";
     /// How a draft makes it faster.
     pub const RUN_DRAFT: &str = "Drafts";
+    /// What is followed of the device.
+    pub const RUN_LIVE: &str = "Heat and energy";
 }
 
 /// Arguments of `htc compile`.
@@ -231,7 +235,7 @@ pub struct EvalArgs {
     pub fraction: Option<Fraction>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub kv: KvArgs,
+    pub kv: KvKindArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
@@ -392,6 +396,7 @@ mod tests {
                     heading::RUN_LENGTH,
                     heading::RUN_TOKENS,
                     heading::RUN_DRAFT,
+                    heading::RUN_LIVE,
                     heading::WHERE,
                 ],
             ),

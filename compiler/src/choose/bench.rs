@@ -10,7 +10,7 @@ use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
 use htc_loader::dial::Setting;
-use htc_loader::kv::KvType;
+use htc_loader::kv::{KvOptions, KvType};
 use serde::{Deserialize, Serialize};
 
 use super::TrialError;
@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
             };
             let source = Some(&self.model);
             let execution = Execution {
-                kv_type: KvType::F16,
+                kv: KvOptions::new(KvType::F16),
                 setting,
             };
             let found =

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use htc_loader::dial::Setting;
 use htc_loader::exec::BATCH;
-use htc_loader::kv::KvType;
+use htc_loader::kv::{KvKind, KvOptions, KvType};
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Cpu, ExecError, Model, Pool, Session};
 use serde::{Deserialize, Serialize};
@@ -45,16 +45,16 @@ pub struct Protocol {
 #[derive(Clone, Copy, Debug)]
 pub struct Execution {
     /// How keys and values are stored.
-    pub kv_type: KvType,
+    pub kv: KvOptions,
     /// What of the model is in use.
     pub setting: Setting,
 }
 
 impl Execution {
     /// All of a model.
-    pub const fn whole(kv_type: KvType) -> Execution {
+    pub fn whole(kv_type: KvType) -> Execution {
         Execution {
-            kv_type,
+            kv: KvOptions::new(kv_type),
             setting: Setting::FULL,
         }
     }
@@ -225,17 +225,19 @@ pub fn on_windows(
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
 ) -> Result<Evaluation, EvaluateError> {
     let (context, chunks) = (windows.context(), windows.count());
+    // A reference keeps what it has read.
+    let whole = match execution.kv.kind {
+        KvKind::F32 => KvType::F32,
+        _ => KvType::F16,
+    };
     let session = |model: &Arc<Model>| {
-        Session::with_kv_type(
-            Arc::clone(model),
-            Cpu::new(pool),
-            context,
-            execution.kv_type,
-        )
+        let cpu = Cpu::new(pool);
+        Session::with_kv_type(Arc::clone(model), cpu, context, whole)
     };
     let other = reference.map(session).transpose();
     let mut other = other.map_err(EvaluateError::Reference)?;
-    let mut session = session(model)?;
+    let (own, cpu) = (Arc::clone(model), Cpu::new(pool));
+    let mut session = Session::with_kv_of(own, cpu, context, &execution.kv)?;
     session.set(execution.setting);
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use htc_formats::model::HyperParameters;
-use htc_loader::kv::KvType;
+use htc_loader::kv::{KvKind, KvShape};
 
 /// Bytes of memory that the process occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +101,16 @@ pub fn of_session(
     hyper: &HyperParameters,
     positions: usize,
     threads: usize,
-    kv_type: KvType,
+    kv: impl Into<KvKind>,
 ) -> u64 {
-    let number = match kv_type {
-        KvType::F16 => 2,
-        // No kind takes more than float32.
-        _ => 4,
-    };
     let product = |factors: &[usize]| {
         let factors = factors.iter().map(|&factor| factor as u64);
         factors.fold(1_u64, u64::saturating_mul)
     };
     let kv_width = product(&[hyper.kv_heads, hyper.head_size]) as usize;
-    let kv = product(&[2, number, hyper.layers, kv_width, positions]);
+    let stored = kv.into().stored();
+    // Kinds in low rank take less, by how much the artifact says.
+    let kv = product(&[KvShape::from(hyper).position_bytes(stored), positions]);
     // Queries, weighted sums and a tile of keys, 64 rows each.
     let attention = product(&[4, 3 * 64, hyper.head_size, threads]);
     let heads = product(&[hyper.heads, hyper.head_size]) as usize;
@@ -140,6 +137,8 @@ fn parse(status: &str) -> Option<Resident> {
 
 #[cfg(test)]
 mod tests {
+    use htc_loader::kv::KvType;
+
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use clap::builder::TypedValueParser as _;
 use htc_loader::dial::Fraction;
 use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
 
-use super::{KvArgs, ThreadArgs, heading, parse_fraction};
+use super::{KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -19,6 +19,15 @@ pub enum AdaptArg {
     Oja,
     /// what its head reads is corrected by gradient descent on the divergence from the model
     Gradient,
+}
+
+/// What happens when the context is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnFullArg {
+    /// the text ends
+    Stop,
+    /// the sequence begins anew with its beginning and its last half
+    Slide,
 }
 
 /// What drafts.
@@ -113,6 +122,9 @@ pub struct RunArgs {
     /// File of what the draft learnt: it goes on from there, and writes it when the text ends
     #[arg(long, value_name = "FILE", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
     pub adapt_state: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub live: LiveArgs,
     /// Touch at most this part of the weights' bytes for every token
     ///
     /// Without the last of the model's refinements (compile --planes 2), then with less components of factors.
@@ -120,7 +132,14 @@ pub struct RunArgs {
     pub fraction: Option<Fraction>,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
-    pub kv: KvArgs,
+    pub kv: KvKindArgs,
+    /// Keep so many positions of the prompt in the KV cache: those that its end looks at most, and its end
+    #[arg(long, value_name = "N", help_heading = heading::WHERE, hide_short_help = true, allow_negative_numbers = true)]
+    pub kv_keep: Option<usize>,
+    /// What happens when the model's context is full: stop, or slide, which forgets all but the beginning and the last half and
+    /// reads these again
+    #[arg(long, value_name = "stop|slide", help_heading = heading::RUN_LENGTH, hide_short_help = true, value_enum, default_value = "stop")]
+    pub on_full: OnFullArg,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

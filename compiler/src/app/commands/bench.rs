@@ -419,7 +419,7 @@ impl<'a> Bench<'a> {
                 context: WINDOW.min(subject.context()),
                 chunks: self.args.chunks.map(|n| n as usize),
                 execution: Execution {
-                    kv_type: self.args.kv.kv_type,
+                    kv: htc_loader::kv::KvOptions::new(self.args.kv.kv_type),
                     setting: self.setting,
                 },
             },

@@ -40,12 +40,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         );
     }
     let room = |model: &Model| {
-        memory::of_session(
-            model.hyper(),
-            context,
-            args.threads.count(),
-            args.kv.kv_type,
-        )
+        memory::of_session(model.hyper(), context, args.threads.count(), args.kv.kv)
     };
     let other = reference.as_ref().map_or(0, |(model, _)| room(model));
     check_room(&args.model, room(&model).saturating_add(other))?;
@@ -63,7 +58,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             context,
             chunks: args.chunks.map(|n| n as usize),
             execution: Execution {
-                kv_type: args.kv.kv_type,
+                kv: args.kv.measured(),
                 setting,
             },
         },

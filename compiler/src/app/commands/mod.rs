@@ -30,6 +30,7 @@ use htc_formats::vocab::VocabularyError;
 use htc_loader::adapt::AdaptError;
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
+use htc_loader::live::{EventsError, GovernorError, LawError, SensorError};
 use htc_loader::sampling::SamplingError;
 use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
@@ -130,6 +131,16 @@ pub enum Failure {
     Adapt { path: PathBuf, error: AdaptError },
     #[error(transparent)]
     Learnt(#[from] LearntError),
+    #[error(transparent)]
+    Sensor(#[from] SensorError),
+    #[error(transparent)]
+    Law(#[from] LawError),
+    #[error(transparent)]
+    Governor(#[from] GovernorError),
+    #[error(transparent)]
+    Events(#[from] EventsError),
+    #[error("the model cannot follow its device: {0}")]
+    Follow(String),
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
@@ -251,6 +262,7 @@ impl Failure {
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::TwoDrafts
+            | Failure::Law(_)
             | Failure::NoDraft
             | Failure::NothingLearnt
             | Failure::Bench(BenchError::TooLong { .. })

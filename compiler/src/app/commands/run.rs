@@ -1,14 +1,17 @@
 //! `htc run`.
 
 mod draft;
+mod live;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
 use htc_loader::adapt::{Adaptation, Learnt};
-use htc_loader::generate::{GenerateError, Generator, Limits, Stop, Summary};
-use htc_loader::kv::{Kv, KvShape};
+use htc_loader::dial::Fraction;
+use htc_loader::generate::{GenerateError, Generator, Limits, OnFull, Stop, Summary};
+use htc_loader::kv::{Kv, KvOptions};
+use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{Speculated, Speculator};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
@@ -19,12 +22,13 @@ use super::{
     Failure, check_room, ignore_closed_pipe, in_use, print_json, setting_of, tokenizer_of,
 };
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
-use crate::app::cli::RunArgs;
+use crate::app::cli::{OnFullArg, RunArgs};
 use crate::app::terminal::Output;
 use crate::system::memory::{self, Resident};
 use crate::system::show::bytes_for_people;
 use crate::system::text;
 use draft::{Draft, Models};
+use live::Live;
 
 pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let mut options = SamplingOptions::default();
@@ -50,9 +54,11 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         error,
     };
     let setting = setting_of(model, models.fraction).map_err(|error| failed(error.into()))?;
+    let mut kv = KvOptions::new(args.kv.kv);
+    kv.keep = args.kv_keep;
     let session = |model: &Arc<Model>| {
         let cpu = Cpu::new(&pool);
-        let session = Session::with_kv_type(Arc::clone(model), cpu, context, args.kv.kv_type);
+        let session = Session::with_kv_of(Arc::clone(model), cpu, context, &kv);
         session.map_err(|error| failed(error.into()))
     };
     let mut speculator = match &models.draft {
@@ -67,6 +73,11 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
+    if args.on_full == OnFullArg::Slide {
+        limits.on_full = OnFull::Slide;
+    }
+    let most = models.fraction.unwrap_or(Fraction::FULL);
+    let live = Live::start(&args.live, &mut session, most)?;
     let generator = match &mut speculator {
         None => Generator::new(&mut session, &tokenizer, &mut sampler, &tokens, limits),
         Some(draft) => {
@@ -79,8 +90,10 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         Ended::Generate(error) => failed(error),
         Ended::Output(error) => Failure::Output(error),
     })?;
+    let energy = live.map(Live::end).transpose()?.flatten();
     let run = Run {
         summary,
+        energy,
         session: &session,
         speculator: speculator.as_ref(),
     };
@@ -89,7 +102,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         state.save(adaptation)?;
     }
     match args.json {
-        true => print_json(&run.record(args, text)),
+        true => print_json(&run.record(text)),
         false => Ok(()),
     }
 }
@@ -118,8 +131,8 @@ fn check_memory(
         // How long it becomes is not known: what is known to be there.
         None => read,
     };
-    let (threads, kv_type) = (args.threads.count(), args.kv.kv_type);
-    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv_type);
+    let (threads, kv) = (args.threads.count(), args.kv.kv);
+    let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv);
     let draft = models.draft.as_ref().and_then(Draft::model).map_or(0, room);
     check_room(&models.path, room(&models.model).saturating_add(draft))
 }
@@ -127,6 +140,7 @@ fn check_memory(
 /// A run that has ended.
 struct Run<'a> {
     summary: Summary,
+    energy: Option<Energy>,
     session: &'a Session,
     speculator: Option<&'a Speculator>,
 }
@@ -144,6 +158,17 @@ impl Run<'_> {
         if in_part {
             say!("{}", in_use(model, self.session.setting()));
         }
+        if args.live.thermal.is_some() || args.live.power_cap.is_some() {
+            let [least, largest] = self.session.fractions();
+            say!("followed: {least:.3} to {largest:.3} of the weights' bytes for every token");
+        }
+        if let Some(energy) = &self.energy {
+            say!("{}", live::in_words(energy, self.summary.tokens as u64));
+        }
+        if self.summary.slides > 0 {
+            let slides = self.summary.slides;
+            say!("the context was full {slides} times, and began anew with its last half");
+        }
         if let Some(speculator) = self.speculator {
             say!("{}", draft_in_words(&speculator.done()));
         }
@@ -160,12 +185,12 @@ impl Run<'_> {
         let drafting = self.speculator.and_then(Speculator::draft_session);
         let kv = self.session.kv().bytes() + drafting.map_or(0, |draft| draft.kv().bytes());
         say!("{}", memory_in_words(kv as u64));
+        say!("{}", kv_in_words(self.session));
     }
 
     /// The same for programs.
-    fn record(&self, args: &RunArgs, text: String) -> Record {
-        let model = self.session.model();
-        let fraction = model.dial().fraction(self.session.setting());
+    fn record(&self, text: String) -> Record {
+        let [fraction_min, fraction_max] = self.session.fractions();
         let done = self.speculator.map(Speculator::done).unwrap_or_default();
         Record {
             text,
@@ -175,9 +200,13 @@ impl Run<'_> {
             acceptance: done.acceptance(),
             drafted: done.drafted,
             accepted: done.accepted,
-            fraction_min: fraction,
-            fraction_max: fraction,
-            kv_bytes_per_token: KvShape::from(model.hyper()).position_bytes(args.kv.kv_type),
+            fraction_min,
+            fraction_max,
+            joules: self.energy.map(|energy| energy.joules),
+            tokens_per_joule: self
+                .energy
+                .and_then(|energy| energy.tokens_per_joule(self.summary.tokens as u64)),
+            kv_bytes_per_token: self.session.kv_usage().bytes_per_position,
         }
     }
 }
@@ -197,6 +226,9 @@ struct Record {
     /// Least and largest part of the weights' bytes that a token touched.
     fraction_min: f64,
     fraction_max: f64,
+    /// What the device drew while the text was written; `null` where no sensor says that.
+    joules: Option<f64>,
+    tokens_per_joule: Option<f64>,
     /// Keys and values of a position in all layers.
     kv_bytes_per_token: usize,
 }
@@ -315,6 +347,39 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
             Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
         }
     }
+}
+
+/// How keys and values are stored.
+fn kv_in_words(session: &Session) -> String {
+    let (usage, counters) = (session.kv_usage(), session.kv_counters());
+    let mut text = format!(
+        "KV cache: {} bytes for a position",
+        usage.bytes_per_position
+    );
+    if usage.bytes_per_position != usage.full_bytes_per_position {
+        text += &format!(
+            ", {} for one in full; {} of {} compressed",
+            usage.full_bytes_per_position, usage.compressed, usage.positions
+        );
+    }
+    if usage.evicted > 0 {
+        text += &format!("; {} evicted", usage.evicted);
+    }
+    if counters.updates > 0 {
+        text += &format!(
+            "; bases updated {} times in {:.0} ms",
+            counters.updates,
+            1e3 * counters.update_time.as_secs_f64()
+        );
+    }
+    if let Some([keys, values]) = counters.residual_ratio() {
+        let percent = [keys, values].map(|part| 100.0 * part);
+        text += &format!(
+            "; bases miss {:.2} % of the energy of keys and {:.2} % of that of values",
+            percent[0], percent[1]
+        );
+    }
+    text
 }
 
 /// What a draft learnt.

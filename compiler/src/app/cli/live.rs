@@ -1,0 +1,80 @@
+//! What is followed while a model writes, and how its keys and values are stored.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use htc_loader::kv::{KvKind, KvOptions};
+use htc_loader::live::SensorSpec;
+
+use super::heading;
+
+/// Positions of a pass where what is stored is measured.
+const STEP: usize = 32;
+
+/// Heat, power and energy.
+#[derive(Clone, Debug, Args)]
+pub struct LiveArgs {
+    /// Touch less of the weights the warmer the device is: from the temperature LOW on, °C, down to a quarter or
+    /// what the model can do with at HIGH
+    #[arg(long, value_name = "LOW,HIGH", help_heading = heading::RUN_LIVE, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_thresholds)]
+    pub thermal: Option<[f64; 2]>,
+    /// Touch less of the weights while the device draws more, watts
+    #[arg(long, value_name = "W", help_heading = heading::RUN_LIVE, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_watts)]
+    pub power_cap: Option<f64>,
+    /// What says how warm the device is and what it draws, which measures joules, too: nvml[:INDEX|UUID], hwmon
+    /// (the processor), trace:FILE (CSV), sim[:KEY=VALUE,...] [default with --thermal, --power-cap or --events: hwmon]
+    #[arg(long, value_name = "SENSOR", help_heading = heading::RUN_LIVE, hide_short_help = true)]
+    pub sensor: Option<SensorSpec>,
+    /// New file of what happened, a line of JSON each: time, temperature, power, fraction
+    #[arg(long, value_name = "FILE", help_heading = heading::RUN_LIVE, hide_short_help = true)]
+    pub events: Option<PathBuf>,
+}
+
+impl LiveArgs {
+    /// Whether anything is followed.
+    pub fn any(&self) -> bool {
+        self.thermal.is_some()
+            || self.power_cap.is_some()
+            || self.sensor.is_some()
+            || self.events.is_some()
+    }
+}
+
+/// How keys and values are stored, in any kind.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct KvKindArgs {
+    /// KV cache: f16, f32, q8_0, q4_0, q8_0-rotated, q4_0-rotated; or in bases of the artifact
+    ///
+    /// static:R, static-hybrid:R (the first and last 32 positions in full) and oja:R (bases that follow the text) need an
+    /// artifact with bases (compile --kv-bases); R is the rank over the size of a head, or e.95 for the rank with 95 %
+    /// of the energy.
+    #[arg(long, alias = "kv-type", value_name = "KIND", default_value = "f16")]
+    pub kv: KvKind,
+}
+
+impl KvKindArgs {
+    /// For a measurement: of kinds that compress what was read, positions see no more in full than while a text is
+    /// written.
+    pub fn measured(self) -> KvOptions {
+        let mut options = KvOptions::new(self.kv);
+        options.step = self.kv.rank().map(|_| STEP);
+        options
+    }
+}
+
+fn parse_thresholds(text: &str) -> Result<[f64; 2], String> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let pair = text.split_once(',');
+    let pair = pair.and_then(|(low, high)| Some([number(low)?, number(high)?]));
+    match pair {
+        Some([low, high]) if low < high && low.is_finite() && high.is_finite() => Ok([low, high]),
+        _ => Err("two temperatures, the lower one first: 65,85".into()),
+    }
+}
+
+fn parse_watts(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(watts) if watts > 0.0 && watts.is_finite() => Ok(watts),
+        _ => Err("a number of watts above 0".into()),
+    }
+}

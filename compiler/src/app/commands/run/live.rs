@@ -1,0 +1,130 @@
+//! How warm the device is, what it draws, and how much of the model follows from that.
+
+use std::sync::Arc;
+
+use htc_loader::Session;
+use htc_loader::dial::Fraction;
+use htc_loader::live::{
+    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase, Quantity,
+    SensorSpec, What, open,
+};
+
+use super::super::Failure;
+use crate::app::cli::LiveArgs;
+
+/// Temperatures beyond what a law is asked for: none limits anything.
+const NO_LIMIT: [f64; 2] = [149.0, 150.0];
+
+/// Least change of the fraction that a model should be able to follow.
+const STEP: f64 = 0.99;
+
+/// What is followed while a text is written.
+pub(super) struct Live {
+    governor: Governor,
+}
+
+impl Live {
+    /// Begins to follow what was asked for; `session` touches the part `most` of its weights at most. `None` where nothing
+    /// is followed, or cannot be: then that was said.
+    pub fn start(
+        args: &LiveArgs,
+        session: &mut Session,
+        most: Fraction,
+    ) -> Result<Option<Live>, Failure> {
+        if !args.any() {
+            return Ok(None);
+        }
+        let limited = args.thermal.is_some() || args.power_cap.is_some();
+        let least = session.model().dial().least() / most.get();
+        if limited && least > STEP {
+            say!(
+                "htc: warning: the model has nothing that could be left out, so that heat and power change nothing; \
+                 compile it with --planes 2, or to factors"
+            );
+        }
+        let mut options = LawOptions::default();
+        [options.low, options.high] = args.thermal.unwrap_or(NO_LIMIT);
+        options.power_cap = args.power_cap;
+        options.least = match limited {
+            true => options.least.max(least).min(1.0),
+            // What is only looked at limits nothing.
+            false => 1.0,
+        };
+        let law = Law::new(options)?;
+        let spec = args.sensor.clone().unwrap_or(SensorSpec::Hwmon);
+        let follow = Follow::new();
+        let sensor = match (open(&spec, &follow), &spec) {
+            (Ok(sensor), _) => sensor,
+            // Whoever measures nothing writes all the same, with all that was asked for.
+            (Err(error), SensorSpec::Nvml(_) | SensorSpec::Hwmon) => {
+                say!("htc: warning: {error}; nothing is followed");
+                return Ok(None);
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        let file = args.events.as_deref();
+        let file = file
+            .map(|path| EventsFile::create(path, false))
+            .transpose()?;
+        let thermal = args.thermal.is_some();
+        let on_event = move |event: &Event| tell(event, thermal, limited);
+        let mut file = file;
+        let governor = Governor::start(
+            sensor,
+            law,
+            GovernorOptions::default(),
+            &follow,
+            move |event| {
+                on_event(event);
+                if let Some(Err(error)) = file.as_mut().map(|file| file.write(event)) {
+                    say!("htc: warning: {error}");
+                }
+            },
+        )?;
+        if limited {
+            let following = session.follow_with(Arc::clone(&follow), most);
+            following.map_err(|error| Failure::Follow(error.to_string()))?;
+        }
+        governor.enter(Phase::Work)?;
+        Ok(Some(Live { governor }))
+    }
+
+    /// The text is written: what that took, where it is known.
+    pub fn end(self) -> Result<Option<Energy>, Failure> {
+        self.governor.enter(Phase::Other)?;
+        Ok(self.governor.stop()?)
+    }
+}
+
+/// Says what people are warned of: of a temperature that is not known only where one was asked for.
+fn tell(event: &Event, thermal: bool, limited: bool) {
+    let wanted = match &event.what {
+        What::Lost { quantities, .. } => {
+            thermal || (limited && quantities.contains(&Quantity::Power))
+        }
+        _ => true,
+    };
+    if let Some(warning) = event.warning().filter(|_| wanted) {
+        say!("htc: warning: {warning}");
+    }
+}
+
+/// What writing so many tokens took.
+pub(super) fn in_words(energy: &Energy, tokens: u64) -> String {
+    let per_joule = match energy.tokens_per_joule(tokens) {
+        Some(number) => format!(", {number:.3} tokens/J"),
+        None => String::new(),
+    };
+    let beyond_idle = match energy.net_joules() {
+        Some(joules) => format!(" ({joules:.1} J beyond what it idles at)"),
+        None => String::new(),
+    };
+    let missed = match energy.missed > 0.5 {
+        true => format!("; no reading of {:.1} s", energy.missed),
+        false => String::new(),
+    };
+    format!(
+        "energy: {:.1} J in {:.1} s{per_joule}{beyond_idle}{missed}",
+        energy.joules, energy.seconds
+    )
+}
