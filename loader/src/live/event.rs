@@ -131,7 +131,7 @@ impl Event {
 #[non_exhaustive]
 pub enum EventsError {
     /// There is a file of that name.
-    #[error("{}: there is such a file already; remove it, or ask for it to be replaced", path.display())]
+    #[error("{}: there is such a file already; remove it, or name another", path.display())]
     Exists {
         /// The file.
         path: PathBuf,

@@ -10,6 +10,7 @@
     reason = "all of this crate is test code"
 )]
 
+mod live;
 mod models;
 mod operations;
 mod products;
@@ -60,6 +61,9 @@ macro_rules! suite {
                     the_rest_of_a_pass_is_that_of_the_whole, the_head_reads_what_its_logits_are_of,
                     blocks_know_only_what_they_read,
                     a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
+                });
+                suite!(@tests $backend: live::{
+                    a_session_follows_between_two_tokens, a_full_context_slides
                 });
                 suite!(@tests $backend: speculation::{
                     what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,

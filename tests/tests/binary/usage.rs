@@ -44,7 +44,7 @@ fn every_command_explains_its_options() {
         ),
         (
             "eval",
-            "--text --context --chunks --reference --kv-type --threads --json",
+            "--text --context --chunks --reference --kv --threads --json",
         ),
         (
             "bench",
@@ -53,7 +53,8 @@ fn every_command_explains_its_options() {
         ),
         (
             "run",
-            "-p --prompt --prompt-file --chat --system -n --temp --top-k --top-p --seed --kv-type --threads",
+            "-p --prompt --prompt-file --chat --system -n --temp --top-k --top-p --seed --fraction --thermal --power-cap --sensor \
+             --events --speculate --draft-length --verifier --adapt --adapt-state --kv --kv-keep --on-full --threads --json",
         ),
         (
             "export",

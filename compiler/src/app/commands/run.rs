@@ -10,7 +10,7 @@ use std::sync::Arc;
 use htc_loader::adapt::{Adaptation, Learnt};
 use htc_loader::dial::Fraction;
 use htc_loader::generate::{GenerateError, Generator, Limits, OnFull, Stop, Summary};
-use htc_loader::kv::{Kv, KvOptions};
+use htc_loader::kv::{Kv, KvOptions, KvShape};
 use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{Speculated, Speculator};
@@ -90,7 +90,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         Ended::Generate(error) => failed(error),
         Ended::Output(error) => Failure::Output(error),
     })?;
-    let energy = live.map(Live::end).transpose()?.flatten();
+    let energy = live.and_then(Live::end);
     let run = Run {
         summary,
         energy,
@@ -356,14 +356,19 @@ fn kv_in_words(session: &Session) -> String {
         "KV cache: {} bytes for a position",
         usage.bytes_per_position
     );
-    if usage.bytes_per_position != usage.full_bytes_per_position {
+    // Layers may hold different ones: the mean over them.
+    let layers = KvShape::from(session.model().hyper()).layers.max(1);
+    let mean = |all: usize| (10.0 * all as f64 / layers as f64).round() / 10.0;
+    if usage.compressed > 0 || usage.bytes_per_position != usage.full_bytes_per_position {
         text += &format!(
             ", {} for one in full; {} of {} compressed",
-            usage.full_bytes_per_position, usage.compressed, usage.positions
+            usage.full_bytes_per_position,
+            mean(usage.compressed),
+            usage.positions
         );
     }
     if usage.evicted > 0 {
-        text += &format!("; {} evicted", usage.evicted);
+        text += &format!("; {} evicted", mean(usage.evicted));
     }
     if counters.updates > 0 {
         text += &format!(

@@ -7,6 +7,8 @@ use crate::live::sensor::{MAX_WATTS, PLAUSIBLE_TEMPERATURE};
 /// What a law is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LawOptions {
+    /// Whether the temperature limits anything (it does); else the thresholds and the hysteresis are not looked at.
+    pub thermal: bool,
     /// Temperature up to which all of the model is used, °C (65).
     pub low: f64,
     /// Temperature from which the least fraction is used, °C (85).
@@ -24,6 +26,7 @@ pub struct LawOptions {
 impl Default for LawOptions {
     fn default() -> Self {
         LawOptions {
+            thermal: true,
             low: 65.0,
             high: 85.0,
             least: 0.25,
@@ -81,6 +84,7 @@ impl Law {
     /// [`LawError`] with what was expected.
     pub fn new(options: LawOptions) -> Result<Law, LawError> {
         let LawOptions {
+            thermal,
             low,
             high,
             hysteresis,
@@ -89,10 +93,10 @@ impl Law {
         } = options;
         let is_temperature = |value| PLAUSIBLE_TEMPERATURE.contains(value);
         // Comparisons with NaN are false.
-        if !(is_temperature(&low) && is_temperature(&high) && low < high) {
+        if thermal && !(is_temperature(&low) && is_temperature(&high) && low < high) {
             return Err(LawError::Thresholds { low, high });
         }
-        if !(hysteresis >= 0.0 && hysteresis < high - low) {
+        if thermal && !(hysteresis >= 0.0 && hysteresis < high - low) {
             return Err(LawError::Hysteresis {
                 found: hysteresis,
                 width: high - low,
@@ -129,6 +133,10 @@ impl Law {
     /// The parameters.
     pub fn options(&self) -> LawOptions {
         self.0
+    }
+
+    pub(super) fn thermal(&self) -> bool {
+        self.0.thermal
     }
 
     /// The upper threshold, °C.

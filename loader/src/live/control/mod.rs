@@ -119,7 +119,7 @@ pub struct Decision {
     pub why: Why,
     /// Whether it is the least, and the device is still warmer than the upper threshold or draws more than its cap: nothing is left to give.
     pub beyond: bool,
-    /// The temperature.
+    /// The temperature; [`Sense::Unused`] where it limits nothing.
     pub temperature: Sense,
     /// The power; [`Sense::Unused`] without a cap.
     pub power: Sense,
@@ -181,8 +181,12 @@ impl Controller {
         self.before = Some(reading.at.max(before));
         let rise = self.law.recovery() * passed.as_secs_f64();
         let celsius = reading.plausible_temperature();
+        let celsius = celsius.filter(|_| self.law.thermal());
         let watts = reading.plausible_power();
-        let temperature = sense(&mut self.has_temperature, celsius.is_some());
+        let temperature = match self.law.thermal() {
+            true => sense(&mut self.has_temperature, celsius.is_some()),
+            false => Sense::Unused,
+        };
         let power = match self.law.power_cap() {
             Some(_) => sense(&mut self.has_power, watts.is_some()),
             None => Sense::Unused,
@@ -197,8 +201,12 @@ impl Controller {
             false => ((limit / STEP).floor() * STEP).max(least),
         };
         let gone = |of: Sense| matches!(of, Sense::Lost | Sense::Away);
+        let nothing = match temperature {
+            Sense::Unused => gone(power),
+            sense => gone(sense),
+        };
         let why = match self.fraction >= 1.0 {
-            true if gone(temperature) => Why::NoReading,
+            true if nothing => Why::NoReading,
             true => Why::Base,
             false if self.cap < self.thermal => Why::PowerCap,
             false => Why::Temperature,

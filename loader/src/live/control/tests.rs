@@ -178,6 +178,39 @@ fn what_is_missing_limits_nothing_and_is_told_once() {
     assert_eq!(first.power, Sense::Unused);
 }
 
+/// A law of the power alone asks for no temperature, and is limited by none.
+#[test]
+fn a_temperature_that_is_not_asked_for_limits_nothing() {
+    let mut controller = Controller::new(law(LawOptions {
+        thermal: false,
+        low: f64::NAN,
+        power_cap: Some(50.0),
+        ..LawOptions::default()
+    }));
+    let at = |seconds, temperature, power| Reading {
+        at: Duration::from_secs(seconds),
+        temperature,
+        power,
+        energy: None,
+    };
+    let hot = controller.step(&at(0, Some(120.0), Some(40.0)));
+    assert_eq!(
+        (hot.fraction, hot.why, hot.temperature, hot.beyond),
+        (1.0, Why::Base, Sense::Unused, false)
+    );
+    let capped = controller.step(&at(1, None, Some(100.0)));
+    assert_eq!(
+        (capped.temperature, capped.why),
+        (Sense::Unused, Why::PowerCap)
+    );
+    assert!(capped.fraction < 1.0);
+    let lost = controller.miss(Duration::from_secs(2));
+    assert_eq!(
+        (lost.fraction, lost.power, lost.why),
+        (1.0, Sense::Lost, Why::NoReading)
+    );
+}
+
 #[test]
 fn a_cap_works_without_a_temperature_and_the_other_way_round() {
     let mut controller = Controller::new(law(LawOptions {

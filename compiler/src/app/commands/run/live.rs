@@ -5,15 +5,11 @@ use std::sync::Arc;
 use htc_loader::Session;
 use htc_loader::dial::Fraction;
 use htc_loader::live::{
-    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase, Quantity,
-    SensorSpec, What, open,
+    Energy, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase, SensorSpec, open,
 };
 
 use super::super::Failure;
 use crate::app::cli::LiveArgs;
-
-/// Temperatures beyond what a law is asked for: none limits anything.
-const NO_LIMIT: [f64; 2] = [149.0, 150.0];
 
 /// Least change of the fraction that a model should be able to follow.
 const STEP: f64 = 0.99;
@@ -43,7 +39,10 @@ impl Live {
             );
         }
         let mut options = LawOptions::default();
-        [options.low, options.high] = args.thermal.unwrap_or(NO_LIMIT);
+        options.thermal = args.thermal.is_some();
+        if let Some(thresholds) = args.thermal {
+            [options.low, options.high] = thresholds;
+        }
         options.power_cap = args.power_cap;
         options.least = match limited {
             true => options.least.max(least).min(1.0),
@@ -66,8 +65,6 @@ impl Live {
         let file = file
             .map(|path| EventsFile::create(path, false))
             .transpose()?;
-        let thermal = args.thermal.is_some();
-        let on_event = move |event: &Event| tell(event, thermal, limited);
         let mut file = file;
         let governor = Governor::start(
             sensor,
@@ -75,7 +72,9 @@ impl Live {
             GovernorOptions::default(),
             &follow,
             move |event| {
-                on_event(event);
+                if let Some(warning) = event.warning() {
+                    say!("htc: warning: {warning}");
+                }
                 if let Some(Err(error)) = file.as_mut().map(|file| file.write(event)) {
                     say!("htc: warning: {error}");
                 }
@@ -85,27 +84,25 @@ impl Live {
             let following = session.follow_with(Arc::clone(&follow), most);
             following.map_err(|error| Failure::Follow(error.to_string()))?;
         }
-        governor.enter(Phase::Work)?;
+        // It waits for the first reading, so that the first token is written with what that allows.
+        if let Err(error) = governor.enter(Phase::Work) {
+            say!("htc: warning: {error}; nothing is followed");
+            return Ok(None);
+        }
         Ok(Some(Live { governor }))
     }
 
-    /// The text is written: what that took, where it is known.
-    pub fn end(self) -> Result<Option<Energy>, Failure> {
-        self.governor.enter(Phase::Other)?;
-        Ok(self.governor.stop()?)
-    }
-}
-
-/// Says what people are warned of: of a temperature that is not known only where one was asked for.
-fn tell(event: &Event, thermal: bool, limited: bool) {
-    let wanted = match &event.what {
-        What::Lost { quantities, .. } => {
-            thermal || (limited && quantities.contains(&Quantity::Power))
+    /// The text is written: what that took, where it is known. A sensor that has died meanwhile takes nothing away
+    /// from the text.
+    pub fn end(self) -> Option<Energy> {
+        let energy = self.governor.enter(Phase::Other);
+        match energy.and_then(|()| self.governor.stop()) {
+            Ok(energy) => energy,
+            Err(error) => {
+                say!("htc: warning: {error}; what was drawn is not known");
+                None
+            }
         }
-        _ => true,
-    };
-    if let Some(warning) = event.warning().filter(|_| wanted) {
-        say!("htc: warning: {warning}");
     }
 }
 

@@ -1,0 +1,218 @@
+//! `htc run --kv`, `--kv-keep`, `--on-full` and `htc eval --kv`: how keys and values are stored.
+
+use std::path::{Path, PathBuf};
+
+use htc_tests::material::words;
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+
+use super::number;
+
+/// Two layers, two heads of keys and of values, of 32 numbers.
+const NUMBERS: f64 = 2.0 * 2.0 * 2.0 * 32.0;
+
+fn source(scratch: &Scratch) -> PathBuf {
+    let tiny = TinyModel {
+        head_size: 32,
+        ..TinyModel::default()
+    };
+    scratch.file("model.gguf", tiny.bytes())
+}
+
+/// The model with bases for its cache.
+fn with_bases(scratch: &Scratch) -> PathBuf {
+    let model = source(scratch);
+    let artifact = scratch.path("kv.htz");
+    let text = scratch.file("words.txt", words(20_000));
+    htc![
+        "compile", &model, "-o", &artifact, "--method", "gp", "--ratio", "0.9"
+    ]
+    .args([
+        "--context",
+        "32",
+        "--calibration-tokens",
+        "2048",
+        "--kv-bases",
+    ])
+    .args(["--calibration".into(), text])
+    .args(["--cache".into(), scratch.path("cache")])
+    .run()
+    .ok();
+    artifact
+}
+
+fn run(model: &Path, tokens: &str) -> Htc {
+    let prompt = words(60);
+    let run = htc!["run", model, "-p", prompt, "-n", tokens];
+    run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
+}
+
+/// Every kind writes, and says what a position takes.
+#[test]
+fn every_kind_writes_and_says_what_it_takes() {
+    let scratch = Scratch::new();
+    let model = with_bases(&scratch);
+    for (kind, bytes) in [
+        ("f32", 4.0),
+        ("f16", 2.0),
+        ("q8_0", 34.0 / 32.0),
+        ("q4_0", 18.0 / 32.0),
+        ("q8_0-rotated", 34.0 / 32.0),
+        ("q4_0-rotated", 18.0 / 32.0),
+    ] {
+        let found = run(&model, "24")
+            .args(["--kv", kind, "--json"])
+            .run()
+            .ok()
+            .json();
+        let expected = NUMBERS * bytes;
+        assert_eq!(number(&found, "/kv_bytes_per_token"), expected, "{kind}");
+    }
+    let f16 = 2.0 * NUMBERS;
+    for kind in [
+        "static:0.5",
+        "static-hybrid:0.5",
+        "oja:0.5",
+        "static:e0.9",
+        "static:1",
+    ] {
+        let outcome = run(&model, "48").args(["--kv", kind, "--json"]).run().ok();
+        assert!(outcome.stderr.contains(" compressed"), "{}", outcome.stderr);
+        let found = outcome.json();
+        let taken = number(&found, "/kv_bytes_per_token");
+        match kind {
+            "static:0.5" => assert_eq!(taken, f16 / 2.0),
+            "static:1" => assert_eq!(taken, f16),
+            _ => assert!(taken < f16, "{kind}: {taken}"),
+        }
+    }
+    let oja = run(&model, "48").args(["--kv", "oja:0.5"]).run().ok();
+    assert!(oja.stderr.contains("bases updated "), "{}", oja.stderr);
+    // The older name of the option.
+    let old = run(&model, "4")
+        .args(["--kv-type", "f32", "--json"])
+        .run()
+        .ok();
+    assert_eq!(number(&old.json(), "/kv_bytes_per_token"), 4.0 * NUMBERS);
+}
+
+/// Of a prompt, as much as is kept; with any kind.
+#[test]
+fn a_prompt_is_cut_to_what_is_kept() {
+    let scratch = Scratch::new();
+    let model = with_bases(&scratch);
+    let whole = run(&model, "8").run().ok();
+    for kind in ["f16", "q4_0-rotated", "static:0.5"] {
+        let outcome = run(&model, "8")
+            .args(["--kv", kind, "--kv-keep", "40"])
+            .run()
+            .ok();
+        let line = outcome
+            .stderr
+            .lines()
+            .find(|line| line.contains(" evicted"));
+        let line = line.unwrap_or_else(|| panic!("{}", outcome.stderr));
+        let evicted = line
+            .split("; ")
+            .find_map(|part| part.strip_suffix(" evicted"));
+        let read = number(
+            &run(&model, "8").arg("--json").run().json(),
+            "/prompt_tokens",
+        );
+        assert_eq!(
+            evicted.unwrap().parse::<f64>().unwrap(),
+            read - 40.0,
+            "{kind}"
+        );
+    }
+    // More than there is: nothing goes, and the text is the same.
+    let kept = run(&model, "8").args(["--kv-keep", "250"]).run().ok();
+    assert_eq!(kept.stdout, whole.stdout);
+}
+
+#[test]
+fn a_full_context_ends_the_text_or_slides() {
+    let scratch = Scratch::new();
+    let model = source(&scratch);
+    let stopped = run(&model, "400").run().ok();
+    let stopped = stopped.stderr;
+    assert!(stopped.contains("context"), "{stopped}");
+    let slid = || run(&model, "400").args(["--on-full", "slide", "--json"]);
+    let outcome = slid().run().ok();
+    assert!(outcome.stderr.contains("began anew"), "{}", outcome.stderr);
+    let found = outcome.json();
+    assert_eq!(number(&found, "/tokens"), 400.0);
+    // A draft slides along, and changes nothing.
+    let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
+    let drafted = drafted.run().ok().json();
+    assert_eq!(drafted["text"], found["text"]);
+    assert!(number(&drafted, "/accepted") > 100.0);
+}
+
+/// What is stored in less is read as less, where it is measured.
+#[test]
+fn eval_measures_what_is_stored() {
+    let scratch = Scratch::new();
+    let model = with_bases(&scratch);
+    let text = scratch.file("text.txt", words(2_000));
+    let divergence = |kind: &str| {
+        let eval = htc![
+            "eval",
+            &model,
+            "--reference",
+            scratch.path("model.gguf"),
+            "--context",
+            "96"
+        ];
+        let eval = eval
+            .arg("--text")
+            .arg(&text)
+            .args(["--chunks", "4", "--kv", kind, "--json"]);
+        eval.run().ok().json()
+    };
+    let perplexity = |kind: &str| number(&divergence(kind), "/perplexity");
+    let full = perplexity("f32");
+    let apart = |kind: &str| (perplexity(kind) / full - 1.0).abs();
+    let coarse = apart("static:0.1");
+    assert!(
+        apart("q8_0") < 0.01 && coarse > 2.0 * apart("q8_0"),
+        "{coarse}"
+    );
+    assert!(apart("static:1") < 0.01);
+}
+
+#[test]
+fn kinds_that_are_none_and_bases_that_are_not_there_are_refused() {
+    let scratch = Scratch::new();
+    let model = source(&scratch);
+    for kind in [
+        "q5_0",
+        "static",
+        "oja:0",
+        "oja:1.5",
+        "oja:nan",
+        "static:e2",
+        "f16-rotated",
+        "",
+    ] {
+        run(&model, "4")
+            .args(["--kv", kind])
+            .run()
+            .refused(2, &["--kv"]);
+    }
+    run(&model, "4")
+        .args(["--kv-keep", "-1"])
+        .run()
+        .refused(2, &["--kv-keep"]);
+    run(&model, "4")
+        .args(["--kv-keep", "0"])
+        .run()
+        .refused(1, &["0"]);
+    for kind in ["static:0.5", "oja:0.8"] {
+        run(&model, "4")
+            .args(["--kv", kind])
+            .run()
+            .refused(1, &["bases", "--kv-bases"]);
+    }
+    let drafted = run(&with_bases(&scratch), "4").args(["--speculate", "1"]);
+    drafted.args(["--kv", "oja:0.5"]).run().refused(1, &["oja"]);
+}

@@ -1,0 +1,237 @@
+//! `htc run --thermal`, `--power-cap`, `--sensor`, `--events`: what a device says, and what follows from it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use htc_tests::{Htc, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::{compile, number};
+
+/// An artifact in factors, of which a part can be left out.
+fn artifact(scratch: &Scratch) -> PathBuf {
+    let tiny = TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    let model = scratch.file("model.gguf", tiny.bytes());
+    compile(scratch, &model, "out.htz", &["--rank", "32"]).0
+}
+
+fn run(model: &Path) -> Htc {
+    let run = htc!["run", model, "-p", "the cat sat on a", "-n", "48"];
+    run.args(["--temp", "0", "--ignore-eos", "--threads", "2"])
+}
+
+/// The lines of a file of events.
+fn events(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().unwrap()
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .map(|e| e["event"].as_str().unwrap())
+        .collect()
+}
+
+/// A hot device gets what the law gives, from the first token on; one that stays cool gets all.
+#[test]
+fn a_hot_device_is_written_on_with_less() {
+    let scratch = Scratch::new();
+    let model = artifact(&scratch);
+    let all = run(&model).run().ok().stdout;
+    let sim = |start: &str| {
+        let sensor = format!("sim:start={start},time=1000000");
+        run(&model).args(["--thermal", "60,80", "--sensor", &sensor, "--json"])
+    };
+    let followed = |start: &str| {
+        let file = scratch.path(start);
+        let outcome = sim(start).arg("--events").arg(&file).run().ok();
+        (outcome.stderr.clone(), outcome.json(), events(&file))
+    };
+    let text = |found: &Value| format!("{}\n", found["text"].as_str().unwrap()).into_bytes();
+
+    // At the least that the model can do with, and said where that is not little enough.
+    let (said, hot, told) = followed("120");
+    assert!(said.contains("is in use and the device is still beyond its limits"));
+    assert_eq!(kinds(&told), ["start", "change", "beyond", "stop"]);
+    let least = number(&told[1], "/fraction");
+    assert!((0.25..0.9).contains(&least), "{least}");
+
+    let (_, half, told) = followed("70");
+    assert_eq!(kinds(&told), ["start", "change", "stop"]);
+    for event in &told {
+        for key in ["/at", "/unix", "/fraction"] {
+            assert!(number(event, key) >= 0.0);
+        }
+    }
+    // Half of the way from 60 to 80 °C: half of the way from 1 to the least.
+    let fraction = number(&told[1], "/fraction");
+    assert!((fraction - (1.0 + least) / 2.0).abs() < 1.0 / 128.0);
+    assert!((number(&told[1], "/temperature") - 70.0).abs() < 0.01);
+    assert_eq!(
+        (&told[1]["power"], &told[1]["why"]),
+        (&105.0.into(), &"temperature".into())
+    );
+    let fixed = run(&model).args(["--fraction", &fraction.to_string()]);
+    let fixed = fixed.run().ok().stdout;
+    assert_eq!(text(&half), fixed);
+    assert_ne!(fixed, all);
+    let range = |found| ["/fraction_min", "/fraction_max"].map(|key| number(found, key));
+    let [smallest, largest] = range(&half);
+    assert!(smallest > least * 0.9 && smallest <= fraction, "{smallest}");
+    assert_eq!(largest, 1.0);
+    assert!(range(&hot)[0] < smallest);
+
+    let cool = sim("40").run().ok().json();
+    assert_eq!((text(&cool), range(&cool)), (all, [1.0; 2]));
+}
+
+/// A cap of the power, for people: how much was used and what it took.
+#[test]
+fn a_power_cap_limits_and_energy_is_told() {
+    let scratch = Scratch::new();
+    let model = artifact(&scratch);
+    let capped = run(&model).args(["--power-cap", "60", "--sensor", "sim:time=1000"]);
+    let outcome = capped.run().ok();
+    let line = |start: &str| {
+        let found = outcome.stderr.lines().find(|line| line.starts_with(start));
+        found
+            .unwrap_or_else(|| panic!("no `{start}` in {}", outcome.stderr))
+            .to_owned()
+    };
+    let followed = line("followed: ");
+    assert!(!followed.contains("1.000 to 1.000"), "{followed}");
+    assert!(line("energy: ").contains("tokens/J"));
+
+    let found = run(&model)
+        .args(["--sensor", "sim", "--json"])
+        .run()
+        .ok()
+        .json();
+    let (joules, rate) = (
+        number(&found, "/joules"),
+        number(&found, "/tokens_per_joule"),
+    );
+    assert!(joules > 0.0);
+    assert!((rate * joules / 48.0 - 1.0).abs() < 1e-6, "{rate} {joules}");
+    // Who is only looked at is not limited.
+    assert_eq!(number(&found, "/fraction_min"), 1.0);
+    let plain = run(&model).arg("--json").run().ok().json();
+    for key in ["joules", "tokens_per_joule"] {
+        assert!(plain[key].is_null() && plain.get(key).is_some(), "{key}");
+    }
+}
+
+/// A trace that ends, and nonsense in one: told once, and all of the model from then on.
+#[test]
+fn a_sensor_that_vanishes_or_talks_nonsense_limits_nothing() {
+    let scratch = Scratch::new();
+    let model = artifact(&scratch);
+    let all = run(&model).run().ok().stdout;
+    for (name, rows) in [
+        ("ended", "0,70,50\n"),
+        ("minus", "0,-1,50\n9,-1,50\n"),
+        ("most", "0,255,50\n9,255,50\n"),
+        ("nan", "0,N/A,50\n9,N/A,50\n"),
+    ] {
+        let trace = scratch.file(name, format!("time,temperature,power\n{rows}"));
+        let mut sensor = std::ffi::OsString::from("trace:");
+        sensor.push(&trace);
+        let file = scratch.path(&format!("{name}.events"));
+        let followed = run(&model)
+            .args(["--thermal", "60,80", "--sensor"])
+            .arg(sensor);
+        let outcome = followed.arg("--events").arg(&file).run().ok();
+        let events = events(&file);
+        let lost = kinds(&events)
+            .iter()
+            .filter(|kind| **kind == "lost")
+            .count();
+        if name == "ended" {
+            // The one row is read, and nothing may come behind it while so little is written.
+            assert!(lost <= 1, "{events:?}");
+            continue;
+        }
+        assert_eq!(outcome.stdout, all, "{name}");
+        assert_eq!(lost, 1, "{events:?}");
+        let warned = outcome
+            .stderr
+            .matches("cannot be followed any more")
+            .count();
+        assert_eq!(warned, 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn without_a_sensor_the_model_writes_all_the_same() {
+    let scratch = Scratch::new();
+    let model = artifact(&scratch);
+    let all = run(&model).run().ok().stdout;
+    let outcome = run(&model).args(["--thermal", "65,85", "--sensor", "nvml:99"]);
+    let outcome = outcome.run().ok();
+    assert_eq!(outcome.stdout, all);
+    assert_eq!(outcome.stderr.matches("htc: warning: ").count(), 1);
+    assert!(outcome.stderr.contains("nothing is followed"));
+    // A model of which nothing can be left out says that.
+    let source = scratch.path("model.gguf");
+    let outcome = run(&source).args(["--thermal", "65,85", "--sensor", "sim"]);
+    assert!(
+        outcome
+            .run()
+            .ok()
+            .stderr
+            .contains("nothing that could be left out")
+    );
+}
+
+#[test]
+fn what_cannot_be_followed_is_refused() {
+    let scratch = Scratch::new();
+    let model = artifact(&scratch);
+    for (options, says) in [
+        (&["--thermal", "85,65"][..], "65,85"),
+        (&["--thermal", "65"], "65,85"),
+        (&["--thermal", "nan,85"], "65,85"),
+        (&["--thermal", "65,900", "--sensor", "sim"], "900"),
+        (&["--power-cap", "0"], "above 0"),
+        (&["--power-cap=-5"], "above 0"),
+        (&["--sensor", "oven"], "hwmon"),
+        (&["--sensor", "sim:heat=3"], "heat"),
+        (&["--sensor", "sim:time=0"], "time"),
+        (&["--sensor", "trace:"], "trace"),
+        (&["--on-full", "wrap"], "slide"),
+    ] {
+        run(&model).args(options).run().refused(2, &[says]);
+    }
+    let trace = scratch.file("trace.csv", "time,temperature\n0,warm\n");
+    let traced = |path: &Path| {
+        let mut sensor = std::ffi::OsString::from("trace:");
+        sensor.push(path);
+        run(&model).arg("--sensor").arg(sensor)
+    };
+    traced(&trace).run().refused(1, &["trace.csv", "2", "warm"]);
+    traced(&scratch.path("none")).run().refused(1, &["none"]);
+    traced(Path::new("/dev/zero"))
+        .run()
+        .refused(1, &["regular"]);
+
+    // Nobody's file is written over, whatever it is.
+    let kept = scratch.file("kept", "mine");
+    let link = scratch.path("link");
+    symlink(&kept, &link).unwrap();
+    for path in [&kept, &link] {
+        let outcome = run(&model).args(["--sensor", "sim", "--events"]).arg(path);
+        outcome.run().refused(1, &["already"]);
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "mine");
+    }
+    let nowhere = scratch.path("no/where");
+    let outcome = run(&model)
+        .args(["--sensor", "sim", "--events"])
+        .arg(nowhere);
+    outcome.run().refused(1, &["where"]);
+}
