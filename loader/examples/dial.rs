@@ -1,0 +1,98 @@
+//! What a fraction of a model is worth in time, and what it takes to turn the dial.
+//!
+//! `dial MODEL THREADS FRACTION...` prints for every fraction the bytes of weights that a token touches, tokens a second, and how much
+//! longer the first token behind a switch takes than those that follow; then what a switch takes, and what a session pays for each
+//! token that follows a device which allows the same as before. The fractions take turns, 16 tokens each, a hundred times; figures
+//! are medians.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use htc_loader::dial::Fraction;
+use htc_loader::live::Follow;
+use htc_loader::{Cpu, Model, Pool, Session};
+
+/// Tokens between two switches, and turns of all fractions.
+const TOKENS: usize = 16;
+const TURNS: usize = 100;
+
+/// Positions: the sequence begins anew behind them.
+const CONTEXT: usize = 128;
+
+/// Switches that are timed at once, and loads of an allowance that has not changed.
+const SWITCHES: usize = 1000;
+const LOADS: usize = 1_000_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [model, threads, fractions @ ..] = &args[..] else {
+        return Err("dial MODEL THREADS FRACTION...".into());
+    };
+    let numbers: Result<Vec<f64>, _> = fractions.iter().map(|text| text.parse()).collect();
+    let fractions: Result<Vec<Fraction>, _> = numbers?.into_iter().map(Fraction::new).collect();
+    let fractions = fractions?;
+    let pool = Arc::new(Pool::new(threads.parse()?)?);
+    let model = Arc::new(Model::open(model)?);
+    let mut session = Session::new(Arc::clone(&model), Cpu::new(&pool), CONTEXT)?;
+
+    // Seconds of the first token behind a switch, and of each of the others.
+    let mut times = vec![[const { Vec::new() }; 2]; fractions.len()];
+    for _ in 0..TURNS {
+        for (&fraction, times) in fractions.iter().zip(&mut times) {
+            if session.position() + TOKENS > CONTEXT {
+                session.reset();
+            }
+            session.set_fraction(fraction)?;
+            for token in 0..TOKENS {
+                let started = Instant::now();
+                black_box(session.step(&[5])?);
+                times[usize::from(token > 0)].push(started.elapsed().as_secs_f64());
+            }
+        }
+    }
+    println!("fraction  of bytes  bytes touched  tokens/s  first behind a switch, µs more");
+    for (&fraction, times) in fractions.iter().zip(&mut times) {
+        let setting = model.dial().at(fraction)?;
+        let [first, other] = times;
+        let (first, other) = (median(first), median(other));
+        println!(
+            "{:8}  {:8.4}  {:13}  {:8.1}  {:8.1}",
+            fraction.get(),
+            model.dial().fraction(setting),
+            model.dial().bytes(setting),
+            1.0 / other,
+            1e6 * (first - other),
+        );
+    }
+
+    let follow = Follow::new();
+    session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
+    let least = model.dial().least();
+    let mut switches = Vec::new();
+    for index in 0..SWITCHES {
+        follow.set(least + (1.0 - least) * (index * 617 % SWITCHES) as f64 / SWITCHES as f64);
+        let started = Instant::now();
+        session.follow()?;
+        switches.push(started.elapsed().as_secs_f64());
+    }
+    let started = Instant::now();
+    for _ in 0..LOADS {
+        black_box(&mut session).follow()?;
+    }
+    let nothing = started.elapsed().as_secs_f64() / LOADS as f64;
+    let largest = switches.iter().fold(0.0_f64, |most, &time| most.max(time));
+    println!(
+        "a switch takes {:.2} µs ({:.2} µs at most of {SWITCHES}), following without one {:.2} ns a token",
+        1e6 * median(&mut switches),
+        1e6 * largest,
+        1e9 * nothing
+    );
+    Ok(())
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
