@@ -86,7 +86,8 @@
 //! # Less than the whole model
 //!
 //! * [`Session::set_fraction`] touches a part of the weights' bytes, from one token to the next: it leaves out
-//!   refinements of an elastic artifact, then components of what is in factors.
+//!   refinements of an elastic artifact, then components of what is in factors. Nothing is copied;
+//!   `examples/dial.rs` measures it.
 //! * [`Session::set_rank_fraction`] uses the leading part of every factorised matrix, from one
 //!   token to the next: components are stored in decreasing order of importance.
 //! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
@@ -117,6 +118,81 @@
 //!     print!("{text}");
 //!     true
 //! })?;
+//! # Ok(()) }
+//! ```
+//!
+//! A draft learns from what was not kept with one more call, [`Speculator::with_adaptation`](speculate::Speculator::with_adaptation):
+//!
+//! ```
+//! # use htc_loader::adapt::{AdaptOptions, Adaptation};
+//! # use htc_loader::speculate::{DraftLength, Speculator};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! # let model = std::sync::Arc::new(Model::open(path)?);
+//! # let small = model.clone();
+//! # let sampler = Sampler::greedy();
+//! let correction = Adaptation::gradient(small.file(), AdaptOptions::gradient())?;
+//! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
+//! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(correction);
+//! # drop(draft);
+//! # Ok(()) }
+//! ```
+//!
+//! # As much as the device allows
+//!
+//! A [`live::Governor`] reads a sensor on a thread of its own; a session that [follows](Session::follow_with) it touches as much of
+//! the model as the temperature and a cap on the power allow, from one token to the next, and the joules of the
+//! work are known at the end. [`Generator`](generate::Generator) asks in front of each token; whoever steps by hand calls [`Session::follow`].
+//!
+//! ```
+//! # use htc_loader::dial::Fraction;
+//! # use htc_loader::generate::{Limits, generate};
+//! # use htc_loader::live::{Follow, Governor, GovernorOptions, Law, LawOptions, Phase, open};
+//! # use htc_loader::{Cpu, Model, Session, sampling::Sampler, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! let model = Model::open(path)?;
+//! let tokenizer = model.tokenizer()?;
+//! let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+//! let mut session = Session::new(model, Cpu::with_threads(2)?, 512)?;
+//! let follow = Follow::new();
+//! let law = Law::new(LawOptions { low: 65.0, high: 85.0, ..LawOptions::default() })?;
+//! let sensor = open(&"sim:start=70".parse()?, &follow)?;
+//! let governor = Governor::start(sensor, law, GovernorOptions::default(), &follow, |event| {
+//!     if let Some(warning) = event.warning() {
+//!         eprintln!("{warning}");
+//!     }
+//! })?;
+//! session.follow_with(follow, Fraction::FULL)?;
+//! governor.enter(Phase::Work)?;
+//! generate(&mut session, &tokenizer, &mut Sampler::greedy(), &prompt, Limits::tokens(8), |text| {
+//!     print!("{text}");
+//!     true
+//! })?;
+//! governor.enter(Phase::Other)?;
+//! let energy = governor.stop()?.ok_or("the sensor knows no power")?;
+//! println!("{:.1} J, {:?} tokens for each", energy.joules, energy.tokens_per_joule(8));
+//! # Ok(()) }
+//! ```
+//!
+//! # With less memory for what was read
+//!
+//! [`Session::with_kv_of`] stores keys and values as a [`kv::KvKind`] says, in bases of the artifact where it asks for some, and keeps
+//! of a prompt as many positions as [`kv::KvOptions`] say:
+//!
+//! ```
+//! # use htc_loader::kv::{KvKind, KvOptions};
+//! # use htc_loader::{Cpu, Model, Session, tokenizer::AddSpecial};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/reference-7m-f16.gguf");
+//! let model = Model::open(path)?;
+//! let tokenizer = model.tokenizer()?;
+//! let mut options = KvOptions::new(KvKind::Q8_0 { rotated: true });
+//! options.keep = Some(64);
+//! let mut session = Session::with_kv_of(model, Cpu::with_threads(2)?, 512, &options)?;
+//! session.read_prompt(&tokenizer.encode("Once upon a time", AddSpecial::Prompt))?;
+//! println!("{} bytes a position", session.kv_usage().bytes_per_position);
 //! # Ok(()) }
 //! ```
 //!

@@ -25,7 +25,7 @@
 //!     }
 //! })?;
 //! governor.enter(Phase::Work)?;
-//! // For each token: session.set_fraction(Fraction::new(follow.fraction())?)?; session.step(&[token])?;
+//! // For each token, behind session.follow_with(follow.clone(), Fraction::FULL)?: session.follow()?; session.step(&[token])?;
 //! assert!(follow.fraction() < 1.0);
 //! governor.enter(Phase::Other)?;
 //! let energy = governor.stop()?.ok_or("no power")?;
