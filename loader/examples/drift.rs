@@ -1,8 +1,9 @@
 //! How a draft that learns follows a text: acceptance, what its bases miss, and how far they went, window by window.
 //!
 //! `drift MODEL DRAFT off|oja|gradient[,RATE[,EXPONENT]] WINDOWS TEXT...` lets DRAFT foresee what MODEL writes behind the
-//! first 64 tokens of windows of every text in turn, drawn at a temperature of 0.8 with one seed, and prints a line of
-//! JSON for every eighth of a text's windows.
+//! first 64 tokens of windows of every text in turn, drawn at a temperature of 0.8 with one seed, then reads the next
+//! window as DRAFT and MODEL see it, and prints a line of JSON for every eighth of a text's windows. The draft's perplexity
+//! on text that it has not seen is a ratio to the model's.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -66,6 +67,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (bos, rest) = tokens.split_first().ok_or("an empty text")?;
         // Of every window of an eighth: the part of its drafted tokens that was kept.
         let mut kept: Vec<f64> = Vec::new();
+        // The logarithm of the draft's perplexity over the model's, on the window behind.
+        let mut apart: Vec<f64> = Vec::new();
+        let mut following = rest.chunks_exact(READ - 1).skip(1);
         for (index, window) in rest.chunks_exact(READ - 1).take(windows).enumerate() {
             session.reset();
             speculator.reset();
@@ -79,32 +83,67 @@ fn main() -> Result<(), Box<dyn Error>> {
             let done = speculator.done();
             let drafted = (done.drafted - before.drafted).max(1);
             kept.push((done.accepted - before.accepted) as f64 / drafted as f64);
+            if let Some(next) = following.next() {
+                let unseen = [&[*bos], next].concat();
+                speculator.reset();
+                session.reset();
+                let of_model = surprise(&mut session, &unseen)?;
+                let drafting = speculator.draft_session_mut().ok_or("no draft")?;
+                apart.push(surprise(drafting, &unseen)? - of_model);
+            }
             if (index + 1).is_multiple_of((windows / 8).max(1)) {
                 let learnt = speculator.adaptation().map(Adaptation::learnt);
                 let name = text.rsplit('/').next().unwrap_or_default();
                 println!(
                     "{}",
-                    line(name, index + 1, &kept, learnt.unwrap_or_default())
+                    line(name, index + 1, &kept, &apart, learnt.unwrap_or_default())
                 );
                 kept.clear();
+                apart.clear();
             }
         }
     }
     Ok(())
 }
 
+/// The mean negative log-likelihood of tokens behind those before, nats.
+fn surprise(session: &mut Session, tokens: &[u32]) -> Result<f64, Box<dyn Error>> {
+    session.forward(tokens)?;
+    let rows = tokens.len() - 1;
+    let logits = session.logits(0, rows)?;
+    let vocabulary = logits.len() / rows;
+    let rows = logits.chunks_exact(vocabulary).zip(&tokens[1..]);
+    let of_row = |(row, &token): (&[f32], &u32)| {
+        let largest = row.iter().fold(f32::NEG_INFINITY, |most, &x| most.max(x));
+        let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+        sum.ln() - f64::from(row[token as usize] - largest)
+    };
+    Ok(rows.map(of_row).sum::<f64>() / (tokens.len() - 1) as f64)
+}
+
+/// Mean and standard error.
+fn mean(numbers: &[f64]) -> [f64; 2] {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    let squares: f64 = numbers.iter().map(|x| (x - mean).powi(2)).sum();
+    [mean, (squares / (count * (count - 1.0)).max(1.0)).sqrt()]
+}
+
 /// What some windows came to.
-fn line(text: &str, windows: usize, kept: &[f64], learnt: Learnt) -> String {
-    let count = kept.len() as f64;
-    let mean = kept.iter().sum::<f64>() / count;
-    let squares: f64 = kept.iter().map(|x| (x - mean).powi(2)).sum();
-    let error = (squares / (count * (count - 1.0)).max(1.0)).sqrt();
-    let [now, first] = learnt.residual.unwrap_or_default();
+fn line(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
+    let ([acceptance, error], [apart, apart_error]) = (mean(kept), mean(apart));
+    let number = |number: Option<f64>| match number {
+        Some(number) => format!("{number:.4}"),
+        None => "null".into(),
+    };
+    let [now, first] = [0, 1].map(|index| number(learnt.residual.map(|both| both[index])));
     format!(
-        "{{\"text\":\"{text}\",\"windows\":{windows},\"acceptance\":{mean:.4},\"standard_error\":{error:.4},\
-         \"updates\":{},\"distance\":{:.4},\"residual\":{now:.4},\"residual_frozen\":{first:.4},\"ms\":{:.0}}}",
+        "{{\"text\":\"{text}\",\"windows\":{windows},\"acceptance\":{acceptance:.4},\"standard_error\":{error:.4},\
+         \"log_perplexity_ratio\":{apart:.4},\"log_perplexity_ratio_error\":{apart_error:.4},\"updates\":{},\
+         \"distance\":{:.4},\"overlap\":{},\"residual\":{now},\"residual_frozen\":{first},\"ms\":{:.0}}}",
         learnt.updates,
         learnt.distance,
+        number(learnt.overlap),
         1e3 * learnt.time.as_secs_f64(),
     )
 }

@@ -302,7 +302,7 @@ pub struct TokenizeArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct KvArgs {
     /// Type of the KV cache; f32 takes twice the memory and rounds nothing
-    #[arg(long, value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
+    #[arg(long = "kv", alias = "kv-type", value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
     pub kv_type: KvType,
 }
 

@@ -172,6 +172,8 @@ pub struct Learnt {
     pub updates: u64,
     /// `‖P_t − P_0‖_F`, the mean over layers; with a correction by gradient `‖B A‖_F`.
     pub distance: f64,
+    /// `tr(P_t P_0) / r`, the part of the subspaces that is the one they began with, the mean over layers. Nothing by gradient.
+    pub overlap: Option<f64>,
     /// The part of the energy of differences that bases do not hold, as they are and as they began: means over all samples,
     /// each taken before it was learnt from. Nothing by gradient.
     pub residual: Option<[f64; 2]>,
@@ -325,13 +327,16 @@ impl Adaptation {
     /// What was learnt so far.
     pub fn learnt(&self) -> Learnt {
         let mut learnt = self.learnt;
-        learnt.distance = match &self.kind {
-            Kind::Oja(bases) => {
-                let all = bases.bases.iter().map(Basis::distance);
-                all.sum::<f64>() / bases.bases.len() as f64
+        match &self.kind {
+            Kind::Oja(of) => {
+                let bases = &of.bases;
+                let mean =
+                    |of: fn(&Basis) -> f64| bases.iter().map(of).sum::<f64>() / bases.len() as f64;
+                learnt.distance = mean(Basis::distance);
+                learnt.overlap = Some(mean(Basis::overlap));
             }
-            Kind::Gradient { correction, .. } => correction.size(),
-        };
+            Kind::Gradient { correction, .. } => learnt.distance = correction.size(),
+        }
         let (sums, samples) = self.residual;
         learnt.residual = (samples > 0).then(|| sums.map(|sum| sum / samples as f64));
         learnt

@@ -93,9 +93,18 @@ impl Basis {
 
     /// `‖P_t − P_0‖_F` of the projectors: `√2` times the length of what of the rows lies outside of the first ones.
     pub fn distance(&self) -> f64 {
+        (2.0 * self.moved()).sqrt()
+    }
+
+    /// `tr(P_t P_0) / r`: 1 for the subspace that it began with, 0 for one at right angles to it.
+    pub fn overlap(&self) -> f64 {
+        1.0 - self.moved() / self.rank().max(1) as f64
+    }
+
+    /// The squared length of what of the rows lies outside of the first ones.
+    fn moved(&self) -> f64 {
         let rows = self.rows.chunks_exact(self.width);
-        let outside: f64 = rows.map(|row| outside(&self.first, row)).sum();
-        (2.0 * outside).sqrt()
+        rows.map(|row| outside(&self.first, row)).sum()
     }
 
     /// The part of a vector's energy that the basis does not hold: now, and where it began.
@@ -211,6 +220,9 @@ mod tests {
             (distance / first_order - 1.0).abs() < 0.5,
             "{distance} {first_order}"
         );
+        // Of 1, what is left: ‖P_t − P_0‖² = 2 r (1 − overlap).
+        let turned = 2.0 * basis.rank() as f64 * (1.0 - basis.overlap());
+        assert!((turned / distance.powi(2) - 1.0).abs() < 1e-9);
         // And with a small rate as closely as that says.
         let mut little = before.clone();
         little.update(&x, 1e-4, 0.5);

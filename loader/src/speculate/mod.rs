@@ -237,6 +237,15 @@ impl<B: Backend> Speculator<B> {
         }
     }
 
+    /// The same, for who measures it with what it learnt: its sequence is that of the draft, so that
+    /// [`reset`](Speculator::reset) is due before and behind it.
+    pub fn draft_session_mut(&mut self) -> Option<&mut Session<B>> {
+        match &mut self.drafter {
+            Drafter::Own { .. } => None,
+            Drafter::Other(draft) => Some(draft),
+        }
+    }
+
     /// Takes tokens that the session has read, as a prompt; another model reads them, too.
     ///
     /// # Errors

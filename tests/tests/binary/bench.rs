@@ -271,7 +271,7 @@ fn what_does_not_fit_is_refused_by_its_option() {
         ("--time-limit", "0"),
         ("--fraction", "0"),
         ("--threads", "0"),
-        ("--kv-type", "f64"),
+        ("--kv", "f64"),
         ("--seed", "x"),
     ] {
         run(&[option, value]).refused(2, &[option]);
@@ -336,7 +336,7 @@ fn llama_cpp_is_measured_in_the_same_pairs() {
     // The program itself, and the folder that it is in.
     for place in [program.as_path(), scratch.folder()] {
         fs::write(&log, "").unwrap();
-        let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv-type", "f32"]);
+        let run = bench(&model).args(["--pairs", "2", "--context", "32", "--kv", "f32"]);
         let found = run.arg("--against").arg(against(place)).run().json();
         assert_eq!(text(&found, "/baseline/engine"), "llama.cpp abc (CPU)");
         for pair in list(&found, "/pairs") {

@@ -49,7 +49,7 @@ fn every_command_explains_its_options() {
         (
             "bench",
             "--against --against-model --fraction --text --chunks --pairs --warm-up --cool-down --prompts --tokens --context \
-             --seed --gates --kv-type --threads --time-limit -o --output --force --json",
+             --seed --gates --kv --threads --time-limit -o --output --force --json",
         ),
         (
             "run",

@@ -346,7 +346,7 @@ impl Failure {
             | Failure::Generate {
                 error: GenerateError::Exec(ExecError::KvRange { .. }),
                 ..
-            } => Some("--kv-type f32"),
+            } => Some("--kv f32"),
             _ => None,
         }
     }
