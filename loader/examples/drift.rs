@@ -2,8 +2,9 @@
 //!
 //! `drift MODEL DRAFT off|oja|gradient[,RATE[,EXPONENT]] WINDOWS TEXT...` lets DRAFT foresee what MODEL writes behind the
 //! first 64 tokens of windows of every text in turn, drawn at a temperature of 0.8 with one seed, then reads the next
-//! window as DRAFT and MODEL see it, and prints a line of JSON for every eighth of a text's windows. The draft's perplexity
-//! on text that it has not seen is a ratio to the model's.
+//! window as DRAFT and MODEL see it: the draft's perplexity on text that it has not seen is a ratio to the model's. A point for
+//! every eighth of a text's windows goes to standard error; all of them together, on standard output, are a file that
+//! `htc report` draws.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         other => return Err(format!("off, oja or gradient, found {other}").into()),
     }
+    let mut points = Vec::new();
     for text in texts {
         let tokens = tokenizer.encode(&std::fs::read_to_string(text)?, AddSpecial::Prompt);
         let (bos, rest) = tokens.split_first().ok_or("an empty text")?;
@@ -94,16 +96,27 @@ fn main() -> Result<(), Box<dyn Error>> {
             if (index + 1).is_multiple_of((windows / 8).max(1)) {
                 let learnt = speculator.adaptation().map(Adaptation::learnt);
                 let name = text.rsplit('/').next().unwrap_or_default();
-                println!(
-                    "{}",
-                    line(name, index + 1, &kept, &apart, learnt.unwrap_or_default())
-                );
+                let point = point(name, index + 1, &kept, &apart, learnt.unwrap_or_default());
+                eprintln!("{point}");
+                points.push(point);
                 kept.clear();
                 apart.clear();
             }
         }
     }
+    let [model, draft] = [model, draft].map(|model| name_of(&model));
+    println!(
+        "{{\"drift\":1,\"model\":\"{model}\",\"draft\":\"{draft}\",\"learns\":\"{how}\",\"read\":{READ},\
+         \"written\":{WRITTEN},\"points\":[\n{}\n]}}",
+        points.join(",\n")
+    );
     Ok(())
+}
+
+/// What a model's file is called, in JSON.
+fn name_of(model: &Model) -> String {
+    let file = model.file().path.file_name().unwrap_or_default();
+    file.to_string_lossy().escape_default().to_string()
 }
 
 /// The mean negative log-likelihood of tokens behind those before, nats.
@@ -130,7 +143,7 @@ fn mean(numbers: &[f64]) -> [f64; 2] {
 }
 
 /// What some windows came to.
-fn line(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
+fn point(text: &str, windows: usize, kept: &[f64], apart: &[f64], learnt: Learnt) -> String {
     let ([acceptance, error], [apart, apart_error]) = (mean(kept), mean(apart));
     let number = |number: Option<f64>| match number {
         Some(number) => format!("{number:.4}"),

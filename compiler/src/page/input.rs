@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use thiserror::Error;
 
+use super::drift::Drift;
 use crate::analyse::record::{Analysis, Kind};
 use crate::measure::Record;
 use crate::report::Report;
@@ -85,6 +86,8 @@ pub struct Inputs {
     pub evaluated: Vec<Record>,
     /// Analyses.
     pub analyses: Vec<Analysis>,
+    /// How drafts followed texts.
+    pub drifts: Vec<Drift>,
     /// Bytes of JSON that were read.
     bytes: u64,
 }
@@ -98,6 +101,7 @@ struct Keys {
     artifact: Option<IgnoredAny>,
     peak_memory: Option<IgnoredAny>,
     perplexity: Option<IgnoredAny>,
+    drift: Option<IgnoredAny>,
 }
 
 impl Inputs {
@@ -179,6 +183,12 @@ impl Inputs {
             self.evaluated.push(parse(path, EVALUATION, json)?);
             return Ok(());
         }
+        if keys.drift.is_some() {
+            let drift: Drift = parse(path, DRIFT, json)?;
+            drift.check().map_err(|what| damaged(path, DRIFT, what))?;
+            self.drifts.push(drift);
+            return Ok(());
+        }
         if keys.peak_memory.is_some() {
             return Err(unknown("what --dry-run foresees"));
         }
@@ -191,6 +201,7 @@ type Of = (&'static str, &'static str);
 
 const REPORT: Of = ("the report of a compilation", "htc compile --report FILE");
 const EVALUATION: Of = ("an evaluation", "htc eval --json");
+const DRIFT: Of = ("how a draft followed a text", "the loader's example drift");
 const ARTIFACT: Of = ("an artifact", "htc compile");
 const ANALYSIS: Of = ("an analysis", "htc analyse --json");
 const JSON: Of = ("JSON", "the command that wrote it");

@@ -10,6 +10,7 @@
 //! speed ([`mod@bench`]) says when and on what it was made.
 
 pub mod bench;
+pub mod drift;
 pub mod html;
 pub mod input;
 mod number;

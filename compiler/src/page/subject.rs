@@ -2,6 +2,7 @@
 
 use htc_formats::htz::{Digest, PlanRecord};
 
+use super::drift::Drift;
 use super::input::{Artifact, Inputs};
 use crate::analyse::record::Analysis;
 use crate::measure::{Evaluation, Record};
@@ -52,6 +53,8 @@ pub struct Given<'a> {
     pub analyses: Vec<(String, &'a Analysis)>,
     /// The evaluations.
     pub evaluated: &'a [Record],
+    /// How drafts followed texts.
+    pub drifts: &'a [Drift],
 }
 
 impl<'a> Given<'a> {
@@ -123,6 +126,7 @@ impl<'a> Given<'a> {
             subjects,
             analyses: distinct(&names).into_iter().zip(&inputs.analyses).collect(),
             evaluated: &inputs.evaluated,
+            drifts: &inputs.drifts,
         }
     }
 

@@ -113,6 +113,53 @@ fn everything_in_a_report_is_on_its_page() {
     assert!(text.contains("Left out") && text.contains("htc analyse --calibration TEXT --json"));
 }
 
+/// A draft that learns beside one that does not: every quantity that there is, with the texts in their order.
+#[test]
+fn drafts_that_learn_are_drawn_beside_those_that_do_not() {
+    let point = |text: &str, windows: u64, acceptance: f64, overlap: Value| {
+        json!({"text": text, "windows": windows, "acceptance": acceptance, "standard_error": 0.01,
+            "log_perplexity_ratio": 0.25, "log_perplexity_ratio_error": 0.02, "updates": 3, "distance": 0.5,
+            "overlap": overlap, "residual": overlap, "residual_frozen": null, "ms": 3})
+    };
+    let drift = |learns: &str, overlap: Value| {
+        let points = [
+            point("first.txt", 30, 0.625, overlap.clone()),
+            point("first.txt", 60, 0.5, overlap.clone()),
+            point("<b>.txt", 30, 0.375, overlap),
+        ];
+        json!({"drift": 1, "model": "m.gguf", "draft": "d.htz", "learns": learns, "points": points})
+    };
+    let mut inputs = read(&drift("off", Value::Null)).unwrap();
+    inputs
+        .drifts
+        .extend(read(&drift("oja", json!(0.875))).unwrap().drifts);
+    let text = page(&inputs).unwrap();
+    for part in [
+        "<section id=\"drift\"",
+        "does not learn",
+        "oja",
+        "0.375",
+        "0.875",
+        "first.txt",
+        "&lt;b&gt;.txt",
+        "d.htz drafts for m.gguf",
+        // Windows of the first text and of the second.
+        "90",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let figures = |inputs: &Inputs| page(inputs).unwrap().matches("<figure").count();
+    let alone = read(&drift("off", Value::Null)).unwrap();
+    assert_eq!((figures(&alone), figures(&inputs)), (3, 5));
+
+    let mut damaged = drift("off", Value::Null);
+    damaged["points"][1]["acceptance"] = json!("many");
+    assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
+    let many = vec![point("t", 1, 0.5, Value::Null); super::drift::MAX_POINTS + 1];
+    damaged["points"] = json!(many);
+    assert!(matches!(read(&damaged), Err(InputError::Damaged { .. })));
+}
+
 #[test]
 fn a_report_without_what_is_optional_leaves_it_out() {
     let mut report = report();

@@ -6,6 +6,7 @@ mod bits;
 mod bytes;
 mod depth;
 mod dial;
+mod drift;
 mod errors;
 mod facts;
 mod foreseen;
@@ -38,6 +39,7 @@ enum Command {
     Analyse,
     AnalyseCalibrated,
     Evaluate,
+    Drift,
 }
 
 impl Command {
@@ -50,16 +52,18 @@ impl Command {
             Command::Analyse => "htc analyse --json",
             Command::AnalyseCalibrated => "htc analyse --calibration TEXT --json",
             Command::Evaluate => "htc eval --text TEXT --reference MODEL --json",
+            Command::Drift => "cargo run --release -p htc-loader --example drift",
         }
     }
 }
 
 /// Every section in the order of the page, with what gives its data.
-const SECTIONS: [(Make, Command); 20] = [
+const SECTIONS: [(Make, Command); 21] = [
     (quality::section, Command::Evaluate),
     (bytes::section, Command::Compile),
     (bits::section, Command::Compile),
     (dial::section, Command::Elastic),
+    (drift::section, Command::Drift),
     (ranks::section, Command::Compile),
     (errors::section, Command::Compile),
     (foreseen::errors, Command::CompileCalibrated),
