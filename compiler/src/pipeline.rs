@@ -34,8 +34,8 @@ use crate::calibrate::Calibration;
 use crate::choose::{self, ChoiceRequest, Chosen, Plans, Trial};
 use crate::event::{Event, Measurement, Watch};
 use crate::layout;
-use crate::make::Inputs;
 use crate::make::work::Work;
+use crate::make::{Inputs, WithSource};
 use crate::report::{BeforeAfter, Calibrated, Forecast, Made, Report, Summary};
 use crate::request::{
     BiasArg, CompareArg, CompileOptions, Goal, ShrinkageArg, Treatment, TreatmentRequest,
@@ -64,6 +64,8 @@ struct Named {
     chosen: Chosen,
     /// What was measured on files in one type.
     plain: Vec<Trial>,
+    /// Where it has its source's weights, too.
+    with_source: Option<WithSource>,
     /// Whether the name is on the disk.
     synced: io::Result<()>,
 }
@@ -134,11 +136,18 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         if plain.is_empty() && options.goal.compare == Some(CompareArg::On) {
             chosen.notes.push(NOTHING_COMPARED.to_owned());
         }
+        let with_source = match options.with_source {
+            true => Some(clock.during(Stage::Seal, || {
+                inputs.with_source(&chosen.built, &work, watch)
+            })?),
+            false => None,
+        };
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
         prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
         // Give it its name.
-        let name = work.artifact(chosen.built.key).complete();
+        let key = with_source.map_or(chosen.built.key, |made| made.key);
+        let name = work.artifact(key).complete();
         let synced = clock.during(Stage::Seal, || {
             HtzWriter::publish(work.folder(), &name, &options.output, options.overwrite)
         })?;
@@ -146,6 +155,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             prepared,
             chosen,
             plain,
+            with_source,
             synced,
         })
     };
@@ -154,6 +164,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         prepared,
         chosen,
         plain,
+        with_source,
         synced,
     } = or_kept(work, made, watch)?;
     if let Err(error) = synced {
@@ -171,6 +182,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         calibration,
         chosen,
         plain,
+        with_source,
         estimate: prepared.estimate,
         foreseen,
         clock: &clock,
@@ -260,6 +272,7 @@ pub fn forecast(options: &CompileOptions, watch: Watch) -> Result<Forecast, Comp
             before: source.size(),
             after,
         },
+        with_source: options.with_source.then(|| source.tensor_bytes()),
         limit,
         free_bytes: prepared.free,
         peak_memory: prepared.estimate.peak_memory,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::architecture::{self, BindError, WeightFile};
 use crate::gguf::{self, Contents, OpenError, Split};
-use crate::htz::{self, Digest, HtzError};
+use crate::htz::{self, Digest, Htz, HtzError};
 use crate::map::{MapError, MappedFile};
 use crate::model::{HyperParameters, Role};
 use crate::safetensors::{CONFIG, Folder, FolderError, INDEX};
@@ -32,6 +32,11 @@ pub enum Container {
         major: u16,
         /// Minor version of the format.
         minor: u16,
+    },
+    /// What an artifact of this project was made from, with its weights in the artifact.
+    Sealed {
+        /// The digest of the source, as the artifact says it.
+        sha256: Digest,
     },
 }
 
@@ -214,14 +219,33 @@ impl ModelFile {
         }
     }
 
-    /// Bytes of all files together.
+    /// Bytes of all tensors together.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.place.len() as u64).sum()
+    }
+
+    /// Bytes of all files together; of an artifact without the weights of its source, and of a source in an artifact those
+    /// of its tensors.
     pub fn size(&self) -> u64 {
+        match (self.container, &self.files[..]) {
+            (Container::Sealed { .. }, _) => return self.tensor_bytes(),
+            (Container::Htz { .. }, [map]) => {
+                if let Ok(htz) = Htz::parse(Arc::clone(map)) {
+                    return htz.own_bytes();
+                }
+            }
+            _ => {}
+        }
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
     /// The digest that names the model: of a single file it is that file's; of several it is
-    /// that of the lines `DIGEST  NAME\n` of all of them, as `sha256sum` writes them.
+    /// that of the lines `DIGEST  NAME\n` of all of them, as `sha256sum` writes them. A source that lies in an artifact
+    /// has the digest that it had when it was compiled.
     pub fn digest(&self) -> Digest {
+        if let Container::Sealed { sha256 } = self.container {
+            return sha256;
+        }
         if let [file] = &self.files[..] {
             return Digest::of(file);
         }

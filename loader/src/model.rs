@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use htc_formats::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot};
-use htc_formats::source::ModelFile;
+use htc_formats::source::{ModelFile, SourceError};
 use htc_kernels::cpu::Attention;
 
 use crate::backend::{Backend, Cpu};
@@ -110,6 +110,17 @@ impl Model {
     pub fn bind(file: ModelFile) -> Result<Self, LoadError> {
         // Tensors are taken as they are: that needs no threads.
         Model::placed(file, &mut InPlace)
+    }
+
+    /// The model that an artifact was made from, where its weights lie in it, in the same mapping: nothing of it is
+    /// copied, and its weights are not read before it is executed. `None` where the artifact has none, and for what is
+    /// no artifact.
+    ///
+    /// # Errors
+    /// [`LoadError`] as for any model.
+    pub fn source(&self) -> Result<Option<Self>, LoadError> {
+        let source = self.file.sealed_source().map_err(SourceError::Htz)?;
+        source.map(Model::bind).transpose()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
 use htc_loader::dial::Fraction;
 use htc_loader::kv::KvType;
@@ -12,6 +13,7 @@ use crate::request::CompareArg;
 
 mod analysis;
 mod bench;
+mod beside;
 mod calibration;
 mod export;
 mod goal;
@@ -24,6 +26,7 @@ mod treatment;
 
 pub use analysis::AnalyseArgs;
 pub use bench::{Against, BenchArgs, Contexts, List};
+pub use beside::Beside;
 pub use calibration::{CacheArgs, CalibrationArgs};
 pub use export::ExportArgs;
 pub use goal::GoalArgs;
@@ -153,6 +156,10 @@ pub struct CompileArgs {
     /// `htc eval` may touch any part of its bytes between (--fraction)
     #[arg(long, value_name = "1|2", default_value_t = 1, hide_default_value = true, hide_short_help = true, help_heading = heading::METHOD, conflicts_with = "plan", value_parser = clap::value_parser!(u8).range(1..=2))]
     pub planes: u8,
+    /// Put the source's weights into OUT, too, so that `htc run OUT --speculate 1 --verifier source` drafts with the compressed
+    /// ones and writes the source's own text; sizes and limits are of the compressed part
+    #[arg(long, hide_short_help = true, help_heading = heading::METHOD)]
+    pub with_source: bool,
     /// Tune the norms and the scales of rows in so many steps when every matrix is stored, on the source's logits, as long as that gains
     /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
@@ -226,9 +233,10 @@ pub struct EvalArgs {
     /// Windows to measure [default: all that the text holds]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
-    /// Model to compare with: KL divergence from it, agreement of the likeliest token
-    #[arg(long, value_name = "MODEL")]
-    pub reference: Option<PathBuf>,
+    /// Model to compare with, or `source` for the one in the artifact (compile --with-source): KL divergence from it,
+    /// agreement of the likeliest token
+    #[arg(long, value_name = "MODEL|source", value_parser = clap::builder::OsStringValueParser::new().map(Beside::from))]
+    pub reference: Option<Beside>,
     /// Measure the model on this part of the weights' bytes: without the last of its refinements (compile --planes 2),
     /// then with less components of factors
     #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = parse_fraction)]

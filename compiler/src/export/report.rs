@@ -118,6 +118,10 @@ pub(super) fn notes(
                 .to_owned(),
         );
     }
+    if matches!(file.sealed_source(), Ok(Some(_))) {
+        let note = "the weights of the source that lie in the artifact are left out";
+        notes.push(note.to_owned());
+    }
     if let Err(error) = &file.vocabulary {
         notes.push(format!("there is no tokenizer in it: {error}"));
     }

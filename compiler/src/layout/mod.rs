@@ -165,6 +165,7 @@ pub fn draft(
                 Container::Gguf { version } => format!("gguf v{version}"),
                 Container::Safetensors { shards } => format!("safetensors, files: {shards}"),
                 Container::Htz { major, minor } => format!("htz {major}.{minor}"),
+                Container::Sealed { .. } => "in an htz".to_owned(),
             },
             instruction_set: htc_kernels::cpu::instruction_set().into(),
             linear_algebra: BACKEND.into(),
@@ -175,6 +176,7 @@ pub fn draft(
         },
         quality: measured.then(QualityRecord::draft),
         dial: Vec::new(),
+        source: None,
     }
 }
 

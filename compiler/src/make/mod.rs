@@ -5,6 +5,7 @@ mod journal;
 mod refined;
 mod treatment;
 mod tuned;
+mod with_source;
 pub mod work;
 
 use std::borrow::Cow;
@@ -36,6 +37,7 @@ pub use treatment::{
     AxiomSearch, ExemptChannels, MeasuredMatrix, MeasuredSlot, SinkCoverage, TreatmentReport,
 };
 pub use tuned::Change;
+pub use with_source::WithSource;
 use work::Work;
 
 /// Changes with every change of what is computed from the same source and request: what was made with

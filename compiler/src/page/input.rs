@@ -128,7 +128,7 @@ impl Inputs {
             let htz = Htz::open(path)?;
             let artifact = Artifact {
                 name: name_of(path),
-                bytes: htz.map().len() as u64,
+                bytes: htz.own_bytes(),
                 manifest: htz.manifest().clone(),
             };
             check(&artifact.manifest.plan).map_err(|what| damaged(path, ARTIFACT, what))?;

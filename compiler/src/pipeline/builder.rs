@@ -57,6 +57,7 @@ pub struct Compiler {
     tokens: Option<usize>,
     goal: Goal,
     planes: u8,
+    with_source: bool,
     probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
@@ -79,6 +80,7 @@ impl Compiler {
             tokens: None,
             goal: Goal::default(),
             planes: 1,
+            with_source: false,
             probe_layer: None,
             threads: None,
             overwrite: false,
@@ -361,6 +363,14 @@ impl Compiler {
         self
     }
 
+    /// Puts the source's weights into the artifact, too, behind those that they were compressed to, in the source's own types: with
+    /// them the artifact drafts for its source without another file ([`Model::source`](htc_loader::Model::source)). A
+    /// size and a limit are of the compressed part.
+    pub fn with_source(mut self, with_source: bool) -> Self {
+        self.with_source = with_source;
+        self
+    }
+
     /// Takes the plan from a file instead of making one.
     pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
         self.plan = Some(file.into());
@@ -437,6 +447,7 @@ impl Compiler {
             treatment: self.wishes.treatment,
             goal,
             planes: self.planes,
+            with_source: self.with_source,
             probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,

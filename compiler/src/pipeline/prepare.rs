@@ -287,6 +287,11 @@ pub(super) fn prepare(
     let compares = measured && made_from.is_some();
     let at_a_time = (candidates + usize::from(wanted.tune > 0)).min(2);
     let needed = room(options, &plan, artifact_bytes, (at_a_time, compares));
+    let needed = match options.with_source {
+        // The artifact once more, with the source behind it.
+        true => needed.saturating_add(whole(options, artifact_bytes) + source.tensor_bytes()),
+        false => needed,
+    };
     let needed = needed.saturating_sub(Work::bytes(&options.output));
     let free = disk::free(disk::folder_of(&options.output));
     if let Some(free) = free.filter(|free| *free < needed) {
@@ -354,13 +359,9 @@ fn room(
     artifact: u64,
     (at_a_time, compares): (usize, bool),
 ) -> u64 {
-    let (request, sought) = (plan.request(), !options.goal.limit.is_none());
+    let request = plan.request();
     let is_elastic = options.planes == 2;
-    // Of an elastic artifact of a size the plan is of the bases.
-    let whole = match is_elastic && !sought {
-        true => (artifact as f64 / BASES) as u64,
-        false => artifact,
-    };
+    let whole = whole(options, artifact);
     // Its bases are there, and all of it, not tuned and tuned.
     let wholes = if is_elastic { 2 * whole } else { 0 };
     let compared = options.goal.compared(request.method, request.effort);
@@ -371,6 +372,14 @@ fn room(
         0
     };
     at_a_time as u64 * artifact + wholes + beside
+}
+
+/// Bytes of all of an artifact: of an elastic one of a size the plan is of the bases.
+fn whole(options: &CompileOptions, artifact: u64) -> u64 {
+    match options.planes == 2 && options.goal.limit.is_none() {
+        true => (artifact as f64 / BASES) as u64,
+        false => artifact,
+    }
 }
 
 /// A plan, and what was found out for it.
@@ -586,8 +595,10 @@ fn gradients(
 pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
     let source = ModelFile::open(input)?;
     match source.container {
-        Container::Htz { .. } => Err(CompileError::AlreadyCompiled(input.to_owned())),
-        _ => Ok(source),
+        Container::Htz { .. } | Container::Sealed { .. } => {
+            Err(CompileError::AlreadyCompiled(input.to_owned()))
+        }
+        Container::Gguf { .. } | Container::Safetensors { .. } => Ok(source),
     }
 }
 

@@ -20,6 +20,10 @@ pub struct Forecast {
     pub artifact: String,
     /// Bytes of the source, and those that the artifact will have: exactly, unless a limit decides.
     pub bytes: BeforeAfter,
+    /// Bytes that the source's weights take in the file beside those, at most: tensors that are stored as in the source are
+    /// stored once. Absent where they are not to be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with_source: Option<u64>,
     /// What the artifact is to hold, as it is typed, where that decides on its bytes by measuring: those given
     /// are what the limit is expected to allow. Absent without a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +63,13 @@ impl fmt::Display for Forecast {
             bytes_for_people(self.bytes.after),
             100.0 * self.bytes.after as f64 / self.bytes.before.max(1) as f64,
         )?;
+        if let Some(source) = self.with_source {
+            writeln!(
+                f,
+                "  source      at most {} of its weights are stored beside that",
+                bytes_for_people(source)
+            )?;
+        }
         self.summary.fmt(f)?;
         let free = match self.free_bytes {
             Some(free) => format!("{} are free there", bytes_for_people(free)),
@@ -67,7 +78,11 @@ impl fmt::Display for Forecast {
         writeln!(
             f,
             "\n  disk        {}, {free}",
-            bytes_for_people(self.bytes.after)
+            bytes_for_people(
+                self.bytes
+                    .after
+                    .saturating_add(self.with_source.unwrap_or(0))
+            )
         )?;
         let StageSeconds {
             calibrate,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::{self, Chosen, Trial};
 use crate::estimate::Estimate;
-use crate::make::TreatmentReport;
+use crate::make::{TreatmentReport, WithSource};
 use crate::request::{CompileOptions, Treatment};
 use crate::system::clock::{Stage, StageClock};
 use crate::system::show::{bytes_for_people, name_of};
@@ -42,6 +42,9 @@ pub struct Report {
     pub artifact: String,
     /// Bytes of the source file and of the artifact.
     pub bytes: BeforeAfter,
+    /// What the file has beside those, where the source's weights lie in it, too; absent where they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with_source: Option<SourceBytes>,
     /// What was asked for and what it came to.
     #[serde(flatten)]
     pub summary: Summary,
@@ -98,6 +101,17 @@ pub struct BeforeAfter {
     pub after: u64,
 }
 
+/// What an artifact has of its source, beside what it was compressed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceBytes {
+    /// Bytes of the source's tensors in the file.
+    pub source: u64,
+    /// Bytes of its tensors that the artifact stores as they are, and the file once.
+    pub shared: u64,
+    /// Bytes of the whole file.
+    pub file: u64,
+}
+
 /// Durations of the stages, in seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Seconds {
@@ -132,6 +146,8 @@ pub struct Made<'a> {
     pub chosen: Chosen,
     /// What was measured on files in one type.
     pub plain: Vec<Trial>,
+    /// Where it has its source's weights, too.
+    pub with_source: Option<WithSource>,
     /// What was expected.
     pub estimate: Estimate,
     /// What codes were expected to lose.
@@ -177,6 +193,7 @@ impl Report {
             calibration,
             chosen,
             plain,
+            with_source,
             estimate,
             foreseen,
             clock,
@@ -198,6 +215,11 @@ impl Report {
                 before: source.size(),
                 after: chosen.built.bytes,
             },
+            with_source: with_source.map(|made| SourceBytes {
+                source: made.source,
+                shared: made.shared,
+                file: made.file,
+            }),
             summary,
             calibration,
             treatment: chosen.treatment,
@@ -257,6 +279,15 @@ impl fmt::Display for Report {
             bytes_for_people(self.bytes.after),
             percent(self.bytes.after, self.bytes.before),
         )?;
+        if let Some(made) = &self.with_source {
+            writeln!(
+                f,
+                "  source      {} of its weights beside that, {} more are stored once for both; {} in the file",
+                bytes_for_people(made.source),
+                bytes_for_people(made.shared),
+                bytes_for_people(made.file),
+            )?;
+        }
         self.summary.fmt(f)?;
         let [mut calibrate, mut measure, mut tune] = [const { String::new() }; 3];
         if let Some(calibration) = &self.calibration {

@@ -27,6 +27,9 @@ pub struct CompileOptions {
     pub goal: Goal,
     /// Planes: 1, or 2 for an elastic artifact, of bases and of what they lack.
     pub planes: u8,
+    /// Whether the source's weights lie in the artifact, too, behind those that they were compressed to, so that what executes it
+    /// may check with the one what it drafts with the other. No size and no limit knows of them.
+    pub with_source: bool,
     /// The layer that the artifact names for a probe; the depth sink where none is named.
     pub probe_layer: Option<usize>,
     /// Threads that factorise.

@@ -208,6 +208,7 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
         provenance,
         geometry,
         quality,
+        source,
         // With planes alone.
         dial: _,
         hyper: _,
@@ -217,8 +218,10 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if requires.iter().any(|name| name == KV_BASES) {
+    if source.is_some() {
         FORMAT_MINOR
+    } else if requires.iter().any(|name| name == KV_BASES) {
+        12
     } else if requires.iter().any(|name| name == ROTATION) {
         11
     } else if requires.iter().any(|name| name == PADDING) {
@@ -242,6 +245,11 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
     } else {
         u16::from(!requires.is_empty())
     }
+}
+
+/// Checks the tensor table of another model than the artifact's own.
+pub(super) fn table(hyper: &HyperParameters, table: &[TensorEntry]) -> Result<(), HtzError> {
+    tensors(hyper, table).map(|_| ())
 }
 
 /// Checks everything but the places of the tensors and sections.
@@ -279,7 +287,8 @@ pub(super) fn contents(manifest: &Manifest) -> Result<(), HtzError> {
     provenance(&manifest.provenance)?;
     manifest.quality.as_ref().map_or(Ok(()), quality::check)?;
     dial::check(manifest)?;
-    sections(&manifest.sections)
+    sections(&manifest.sections)?;
+    manifest.check_source()
 }
 
 fn provenance(provenance: &Provenance) -> Result<(), HtzError> {

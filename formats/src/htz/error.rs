@@ -204,6 +204,12 @@ pub enum HtzError {
         /// What was found.
         found: String,
     },
+    /// What is said of the source's weights is impossible, or contradicts what lies in the artifact.
+    #[error("source: {fault}")]
+    OfSource {
+        /// What is wrong with its tensors.
+        fault: Box<HtzError>,
+    },
     /// The bytes of a tensor or section do not match their digest.
     #[error(
         "{item} is damaged: its digest is {found}, it should be {expected}; copy the file again"

@@ -12,7 +12,7 @@ pub const FORMAT_MAJOR: u16 = 1;
 
 /// Latest minor version that this crate writes, where an earlier one does not suffice; it reads every
 /// minor whose features it knows.
-pub const FORMAT_MINOR: u16 = 12;
+pub const FORMAT_MINOR: u16 = 13;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 128;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::quality::LONGEST_NUMBER;
-use super::{DialPoint, Digest, GeometryRecord, QualityRecord};
+use super::{DialPoint, Digest, GeometryRecord, QualityRecord, SourceRecord};
 use crate::DType;
 use crate::bands::Layout;
 use crate::model::{Form, HyperParameters, InputGroup, MatrixId, Role, Slot};
@@ -39,6 +39,10 @@ pub struct Manifest {
     /// [`HtzWriter::put_dial`](super::HtzWriter::put_dial).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dial: Vec<DialPoint>,
+    /// The model that the artifact was made from (1.13), where its weights lie behind those of the artifact; absent
+    /// where they do not. Neither plan, quality and dial nor a size that was asked for know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceRecord>,
 }
 
 impl Manifest {

@@ -10,6 +10,7 @@ mod manifest;
 mod put_quality;
 mod quality;
 mod reader;
+mod sealed;
 mod section;
 mod source;
 mod writer;
@@ -29,5 +30,6 @@ pub use manifest::{
 };
 pub use quality::{Estimate, QualityRecord};
 pub use reader::{Htz, Verified};
+pub use sealed::{SourceRecord, SourceTensor};
 pub use section::Section;
 pub use writer::HtzWriter;

@@ -94,6 +94,11 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
         &self.manifest
     }
 
+    /// Bytes of the file.
+    pub(super) fn file_length(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Major and minor version of the file's format.
     pub fn format(&self) -> (u16, u16) {
         (FORMAT_MAJOR, self.minor)

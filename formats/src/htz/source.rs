@@ -53,4 +53,47 @@ impl ModelFile {
                 .collect(),
         })
     }
+
+    /// The model that an artifact was made from, where its weights lie in it, in the same mapping; `None` where they do
+    /// not, and for what is no artifact. Its tensors have the bytes, types and names that they had in the source; their
+    /// digests are not compared.
+    ///
+    /// # Errors
+    /// [`HtzError`], inside [`HtzError::InFile`], where the file is no artifact any more.
+    pub fn sealed_source(&self) -> Result<Option<ModelFile>, HtzError> {
+        let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
+            return Ok(None);
+        };
+        let in_file = |fault: HtzError| fault.in_file(map.path());
+        let htz = Htz::parse(Arc::clone(map)).map_err(in_file)?;
+        let manifest = htz.manifest();
+        let Some(record) = &manifest.source else {
+            return Ok(None);
+        };
+        let places = manifest.source_places().map_err(in_file)?;
+        let tensors = record.tensors.iter().zip(places);
+        let tensors = tensors.map(|(tensor, (offset, length))| ModelTensor {
+            name: tensor.name.clone(),
+            role: tensor.role,
+            dtype: tensor.dtype,
+            // These casts lose nothing, as above.
+            rows: tensor.rows as usize,
+            cols: tensor.cols as usize,
+            codes: None,
+            place: Place::File {
+                index: 0,
+                range: offset as usize..(offset + length) as usize,
+            },
+        });
+        Ok(Some(ModelFile {
+            path: self.path.clone(),
+            files: self.files.clone(),
+            container: Container::Sealed {
+                sha256: manifest.provenance.source_sha256,
+            },
+            hyper: manifest.hyper.clone(),
+            vocabulary: self.vocabulary.clone(),
+            tensors: tensors.collect(),
+        }))
+    }
 }

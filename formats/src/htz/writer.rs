@@ -1,5 +1,7 @@
 //! Writing an artifact: one tensor in memory at a time, and all or nothing on disk.
 
+mod source;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -12,7 +14,7 @@ use super::quality::LONGEST_NUMBER;
 use super::section::{self, Section};
 use super::{
     DialPoint, Digest, GeometryRecord, Hasher, HtzError, Manifest, Origin, QualityRecord,
-    TOKENIZER, TensorEntry, check,
+    SourceRecord, TOKENIZER, TensorEntry, check,
 };
 use crate::folder::Folder;
 use crate::map::{MapError, MappedFile};
@@ -35,6 +37,10 @@ pub struct HtzWriter {
     end: u64,
     /// Index of the tensor whose turn it is.
     turn: usize,
+    /// Index of the section whose turn it is.
+    next_section: usize,
+    /// Index of the source's tensor whose turn it is, of those that are not shared.
+    source_turn: usize,
 }
 
 /// Where an unfinished artifact grows, and what becomes of it.
@@ -64,7 +70,8 @@ impl HtzWriter {
     ///
     /// In `draft`, places, lengths and digests are ignored, and so are its sections; the errors
     /// of the plan may be missing, the depth sink and the numbers of the spectra may change, a quality
-    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, a
+    /// reserves room for what [`put_quality`](HtzWriter::put_quality) writes into the complete artifact, a source has
+    /// its own tensors [behind](HtzWriter::write_source) those of the artifact, a
     /// [draft](super::TuningRecord::draft) of a tuning that of the same artifact with tuned scales, and the rest
     /// of it is final.
     ///
@@ -158,6 +165,8 @@ impl HtzWriter {
             // Leaves room for header and manifest: they are known last.
             end: header.data_offset(),
             turn: 0,
+            next_section: 0,
+            source_turn: 0,
         }
     }
 
@@ -330,11 +339,7 @@ impl HtzWriter {
                 found: "the end of the tensors".to_owned(),
             });
         }
-        let sections = std::mem::take(&mut self.sections);
-        for (index, section) in sections.iter().enumerate() {
-            let offset = self.manifest.sections[index].offset;
-            self.append(offset, section.bytes())?;
-        }
+        self.end_source()?;
         measured(&mut self.manifest.plan);
         let head = head(&self.manifest, self.header)?;
         self.io("write", |file| {
@@ -411,6 +416,8 @@ fn taken_or(action: &'static str, path: &Path, source: io::Error) -> HtzError {
 /// what can be checked before the tensors are there.
 fn lay_out(manifest: &mut Manifest, sections: &[Section]) -> Result<Header, HtzError> {
     manifest.sections = sections.iter().map(|s| s.entry().clone()).collect();
+    let of_source = manifest.source.iter().flat_map(SourceRecord::sections);
+    manifest.sections.extend(of_source);
     // Nothing is measured before the artifact is complete.
     let quality = manifest.quality.take();
     let dial = std::mem::take(&mut manifest.dial).len();

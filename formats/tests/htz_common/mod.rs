@@ -292,6 +292,7 @@ pub fn model(
         },
         geometry: None,
         dial: Vec::new(),
+        source: None,
         quality: None,
     };
     Model {

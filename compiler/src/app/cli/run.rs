@@ -8,7 +8,7 @@ use clap::builder::TypedValueParser as _;
 use htc_loader::dial::Fraction;
 use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
 
-use super::{KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
+use super::{Beside, KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -112,10 +112,10 @@ pub struct RunArgs {
     /// Tokens of a draft, 1 to 16; auto: as many as pay by what was measured so far, or none
     #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, default_value = "auto", allow_negative_numbers = true, value_parser = parse_draft_length)]
     pub draft_length: DraftLength,
-    /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then; --speculate F
-    /// drafts with a part of the artifact
-    #[arg(long, value_name = "MODEL", help_heading = heading::RUN_DRAFT, hide_short_help = true)]
-    pub verifier: Option<PathBuf>,
+    /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then: a model, or `source`
+    /// for the weights in the artifact (compile --with-source); --speculate F drafts with a part of the artifact
+    #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(Beside::from))]
+    pub verifier: Option<Beside>,
     /// Let the draft learn from tokens that were not kept; the text stays the model's own
     #[arg(long, value_name = "off|oja|gradient", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_enum, default_value = "off")]
     pub adapt: AdaptArg,

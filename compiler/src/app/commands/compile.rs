@@ -57,6 +57,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
             None => goal.or_balanced(&wishes),
         },
         planes: args.planes,
+        with_source: args.with_source,
         probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,

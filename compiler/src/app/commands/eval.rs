@@ -6,8 +6,10 @@ use std::sync::Arc;
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Failure, check_room, in_use, open_model, print_json, setting_of, tokenizer_of};
-use crate::app::cli::EvalArgs;
+use super::{
+    Failure, check_room, in_use, open_model, print_json, setting_of, source_of, tokenizer_of,
+};
+use crate::app::cli::{Beside, EvalArgs};
 use crate::app::terminal::name;
 use crate::measure::{
     self, EvaluateError, Evaluation, Execution, Named, Protocol, Record, Touched, about_errors,
@@ -24,9 +26,12 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     })?;
     let reference = match &args.reference {
         None => None,
-        Some(path) => {
-            let other = open_model(path)?;
-            let other_tokenizer = tokenizer_of(path, &other)?;
+        Some(which) => {
+            let other = match which {
+                Beside::Source => source_of(&args.model, &model)?,
+                Beside::Model(path) => open_model(path)?,
+            };
+            let other_tokenizer = tokenizer_of(which.path(), &other)?;
             Some((other, other_tokenizer))
         }
     };
@@ -72,7 +77,12 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
     let result = result.map_err(|error| Failure::Evaluate {
         path: match error {
             EvaluateError::TextTooShort(_) => args.text.clone(),
-            EvaluateError::Reference(_) => args.reference.clone().unwrap_or_default(),
+            EvaluateError::Reference(_) => args
+                .reference
+                .as_ref()
+                .map(Beside::path)
+                .unwrap_or(Path::new(""))
+                .to_owned(),
             _ => args.model.clone(),
         },
         error,
@@ -92,7 +102,8 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             model: file(&args.model, &model),
             reference: args
                 .reference
-                .as_deref()
+                .as_ref()
+                .map(Beside::path)
                 .zip(reference.as_ref())
                 .map(|(path, (other, _))| file(path, other)),
             text: name_of(&args.text),
@@ -108,7 +119,12 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         } else {
             "all"
         };
-        show(&result, which, &args.model, args.reference.as_deref());
+        show(
+            &result,
+            which,
+            &args.model,
+            args.reference.as_ref().map(Beside::path),
+        );
         if args.fraction.is_some() {
             say!("with {}", in_use(&model, setting));
         }

@@ -148,7 +148,10 @@ struct ArtifactJson<'a> {
     format: &'a str,
     version: String,
     bytes: usize,
-    /// Of the file, for each of the source's weights.
+    /// Of these, those of the source's weights that lie in it, too; absent where they do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_bytes: Option<u64>,
+    /// Of the file without these, for each of the source's weights.
     bits_per_weight: f64,
     #[serde(flatten)]
     manifest: &'a Manifest,
@@ -208,7 +211,12 @@ fn htz_json(artifact: &Htz) -> impl Serialize + '_ {
         format: "htz",
         version: format!("{major}.{minor}"),
         bytes: artifact.map().len(),
-        bits_per_weight: bits(artifact.map().len() as u64, weights(artifact.manifest())),
+        source_bytes: artifact
+            .manifest()
+            .source
+            .is_some()
+            .then(|| artifact.manifest().source_bytes()),
+        bits_per_weight: bits(artifact.own_bytes(), weights(artifact.manifest())),
         manifest: artifact.manifest(),
     }
 }
@@ -220,11 +228,12 @@ fn show_htz(path: &Path, artifact: &Htz) {
         "{}: artifact of format {major}.{minor}, {}, {:.2} bits for each of the source's weights",
         name(path),
         bytes_for_people(artifact.map().len() as u64),
-        bits(artifact.map().len() as u64, weights(manifest))
+        bits(artifact.own_bytes(), weights(manifest))
     );
     show_hyper(&manifest.hyper);
     show_origin(manifest);
     show_kv_bases(artifact);
+    show_source(artifact);
     show_plan(&manifest.plan);
     say!("\ntensors");
     for t in &manifest.tensors {
@@ -236,7 +245,8 @@ fn show_htz(path: &Path, artifact: &Htz) {
             bytes_for_people(t.length)
         );
     }
-    for s in &manifest.sections {
+    let others = manifest.sections.len() - manifest.source_sections().len();
+    for s in &manifest.sections[..others] {
         say!(
             "  section {:<28}  {:>26}",
             shorten(&s.name),
@@ -365,6 +375,20 @@ fn components_for(energies: &[f32]) -> usize {
         held >= ENERGY
     });
     enough.map_or(energies.len(), |last| last + 1)
+}
+
+/// What of the file is the source.
+fn show_source(artifact: &Htz) {
+    let Some(source) = &artifact.manifest().source else {
+        return;
+    };
+    let shared = source.tensors.iter().filter(|tensor| tensor.shared).count();
+    say!(
+        "\nthe weights of its source lie in it: {} beside the {} of the compressed part, which sizes and bits are of; {shared} of {} tensors are stored once for both",
+        bytes_for_people(artifact.manifest().source_bytes()),
+        bytes_for_people(artifact.own_bytes()),
+        source.tensors.len(),
+    );
 }
 
 /// How far an artifact is from its source.

@@ -119,6 +119,8 @@ pub enum Failure {
     },
     #[error("{}: not an artifact, so that nothing says which model it was made from; draft with it by `htc run MODEL --speculate`", .0.display())]
     NoSource(PathBuf),
+    #[error("{}: the weights of no source lie in it; give the model itself instead of `source`, or compile it with --with-source", .0.display())]
+    NoSealedSource(PathBuf),
     #[error(
         "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
     )]
@@ -261,6 +263,7 @@ impl Failure {
             )
             | Failure::NoPrompt
             | Failure::NoSource(_)
+            | Failure::NoSealedSource(_)
             | Failure::TwoDrafts
             | Failure::Law(_)
             | Failure::NoDraft
@@ -445,15 +448,25 @@ fn check_room(path: &Path, needed: u64) -> Result<(), Failure> {
 }
 
 fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
-    Model::open(path)
-        .map(Arc::new)
-        .map_err(|error| match error {
-            LoadError::Source(error) => Failure::Source(error),
-            error => Failure::Load {
-                path: path.into(),
-                error,
-            },
-        })
+    let model = Model::open(path).map(Arc::new);
+    model.map_err(|error| not_opened(path, error))
+}
+
+/// What an artifact was made from, whose weights lie in it.
+fn source_of(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
+    let source = model.source().map_err(|error| not_opened(path, error))?;
+    let source = source.ok_or_else(|| Failure::NoSealedSource(path.to_owned()))?;
+    Ok(Arc::new(source))
+}
+
+fn not_opened(path: &Path, error: LoadError) -> Failure {
+    match error {
+        LoadError::Source(error) => Failure::Source(error),
+        error => Failure::Load {
+            path: path.into(),
+            error,
+        },
+    }
 }
 
 /// What of a model is in use where a token may touch a part of its bytes.

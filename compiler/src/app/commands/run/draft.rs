@@ -12,8 +12,8 @@ use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
 use htc_loader::{Model, Pool, Session};
 
-use super::super::{Failure, open_model, setting_of};
-use crate::app::cli::{AdaptArg, Drafter, RunArgs};
+use super::super::{Failure, open_model, setting_of, source_of};
+use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
 
 /// The models of a run.
 pub(super) struct Models {
@@ -62,34 +62,19 @@ impl Models {
     }
 
     /// An artifact drafts for what it was made from.
-    fn verified(args: &RunArgs, verifier: &Path) -> Result<Models, Failure> {
+    fn verified(args: &RunArgs, verifier: &Beside) -> Result<Models, Failure> {
         let fraction = match &args.speculate {
             None => None,
             Some(Drafter::Own(fraction)) => Some(*fraction),
             Some(Drafter::Model(_)) => return Err(Failure::TwoDrafts),
         };
         let draft = open_model(&args.model)?;
-        if !draft
-            .file()
-            .files
-            .iter()
-            .all(|file| file.starts_with(&MAGIC))
-        {
-            return Err(Failure::NoSource(args.model.clone()));
-        }
-        let expected = Htz::open(&args.model)?.manifest().provenance.source_sha256;
-        let model = open_model(verifier)?;
-        let found = model.file().digest();
-        if found != expected {
-            return Err(Failure::OtherSource {
-                draft: args.model.clone(),
-                verifier: verifier.to_owned(),
-                expected,
-                found,
-            });
-        }
+        let (path, model) = match verifier {
+            Beside::Source => (args.model.clone(), source_of(&args.model, &draft)?),
+            Beside::Model(path) => (path.clone(), source_at(path, &draft, args)?),
+        };
         Ok(Models {
-            path: verifier.to_owned(),
+            path,
             model,
             fraction: args.fraction,
             draft: Some(Draft {
@@ -99,6 +84,30 @@ impl Models {
             }),
         })
     }
+}
+
+/// The model that an artifact was made from, which somebody says is there.
+fn source_at(verifier: &Path, draft: &Model, args: &RunArgs) -> Result<Arc<Model>, Failure> {
+    if !draft
+        .file()
+        .files
+        .iter()
+        .all(|file| file.starts_with(&MAGIC))
+    {
+        return Err(Failure::NoSource(args.model.clone()));
+    }
+    let expected = Htz::open(&args.model)?.manifest().provenance.source_sha256;
+    let model = open_model(verifier)?;
+    let found = model.file().digest();
+    if found != expected {
+        return Err(Failure::OtherSource {
+            draft: args.model.clone(),
+            verifier: verifier.to_owned(),
+            expected,
+            found,
+        });
+    }
+    Ok(model)
 }
 
 impl Draft {

@@ -1,0 +1,94 @@
+//! An artifact with the weights of its source behind its own.
+
+use std::collections::BTreeSet;
+
+use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
+use htc_formats::model::Role;
+
+use super::journal::Left;
+use super::work::Work;
+use super::{Built, Inputs, MakeError};
+use crate::event::{Event, Watch};
+use crate::unit::Found;
+
+/// An artifact in the work folder that has its source's weights, too.
+#[derive(Clone, Copy, Debug)]
+pub struct WithSource {
+    /// What distinguishes it.
+    pub key: Digest,
+    /// Bytes of the file.
+    pub file: u64,
+    /// Bytes of the source's tensors, those that are not the artifact's, too.
+    pub source: u64,
+    /// Bytes of the source's tensors that are the artifact's, too, and are stored once.
+    pub shared: u64,
+}
+
+impl Inputs<'_> {
+    /// Copies an artifact that is complete, its quality and its dial among it, and puts the source's weights behind it, a tensor at a
+    /// time; or finds that done. The other stays. What is written when that is interrupted is written anew.
+    ///
+    /// # Errors
+    /// [`MakeError`].
+    pub fn with_source(
+        &self,
+        built: &Built,
+        work: &Work,
+        watch: Watch,
+    ) -> Result<WithSource, MakeError> {
+        let source = self.source;
+        let base = work.artifact(built.key).open()?;
+        // What was measured on the other is in its head, and not in its key.
+        let named = format!("with source {} {}", built.key, Digest::of(base.head()));
+        let key = Digest::of(named.as_bytes());
+        let record = SourceRecord::of(source, &base);
+        let shared = record.tensors.iter().filter(|tensor| tensor.shared);
+        let shared = shared.filter_map(|of| source.tensor(of.role));
+        let shared = shared.map(|tensor| tensor.place.len() as u64).sum();
+        let mut draft = base.manifest().clone();
+        let (quality, dial) = (draft.quality.clone(), draft.dial.clone());
+        for feature in Manifest::required_features(&draft.hyper, &record.entries()) {
+            if !draft.requires.contains(&feature) {
+                draft.requires.push(feature);
+            }
+        }
+        let own = record.tensors.iter().filter(|tensor| !tensor.shared);
+        let own: BTreeSet<Role> = own.map(|tensor| tensor.role).collect();
+        draft.source = Some(record);
+        let artifact = work.artifact(key);
+        let (left, mut journal) = artifact.journal::<Found>(watch)?;
+        if !artifact.is_complete(left.complete) {
+            journal.rewrite(&Left::<Found>::default())?;
+            let (name, partial) = (artifact.complete(), artifact.partial());
+            let sections = vec![self.tokenizer.clone()];
+            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
+            writer.take_over(&[])?;
+            watch.tell(Event::Planned(own.len()));
+            for entry in &base.manifest().tensors {
+                writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
+                watch.check()?;
+            }
+            let tensors = source.tensors.iter();
+            for tensor in tensors.filter(|tensor| own.contains(&tensor.role)) {
+                writer.write_source(tensor.role, source.bytes(tensor))?;
+                watch.done(&tensor.name)?;
+            }
+            watch.tell(Event::Sealing);
+            writer.finish(|_| {})?;
+            if quality.is_some() {
+                HtzWriter::put_quality(work.folder(), &name, quality)?;
+            }
+            if !dial.is_empty() {
+                HtzWriter::put_dial(work.folder(), &name, dial)?;
+            }
+            journal.complete(Digest::of(artifact.open()?.head()))?;
+        }
+        let made = artifact.open()?;
+        Ok(WithSource {
+            key,
+            file: made.map().len() as u64,
+            source: made.manifest().source_bytes(),
+            shared,
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! The source's weights in an artifact: what its manifest says of them, and where they lie.
+//!
+//! A reader may overlook them, so they lie in sections that are not required, a tensor in one, or in several where it is
+//! longer than a section may be. What is the same in both models is stored once.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::Deref;
+
+use serde::{Deserialize, Serialize};
+
+use super::check;
+use super::layout::{ALIGNMENT, MAX_SECTION_BYTES};
+use super::{Digest, Encoding, Htz, HtzError, Manifest, SectionEntry, TensorEntry};
+use crate::DType;
+use crate::model::{MatrixId, Part, Role};
+use crate::source::ModelFile;
+
+/// What the names of sections with the source's weights begin with.
+const PREFIX: &str = "source.";
+
+// The parts of a long tensor lie side by side.
+const _: () = assert!(MAX_SECTION_BYTES.is_multiple_of(ALIGNMENT));
+
+/// The model that an artifact was made from, as far as it lies in it (1.13).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// Every tensor of the source that its forward pass reads, in the order of execution.
+    pub tensors: Vec<SourceTensor>,
+}
+
+/// A tensor of the source, in the type that the source stores it in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTensor {
+    /// What the source calls it; for people only.
+    pub name: String,
+    /// What it does in the source.
+    pub role: Role,
+    /// How its numbers are stored.
+    pub dtype: DType,
+    /// Rows.
+    pub rows: u64,
+    /// Numbers in a row.
+    pub cols: u64,
+    /// Whether its bytes are those of the artifact's tensor of the same role, where they are stored once for both.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+}
+
+impl SourceTensor {
+    /// As an entry of a tensor table that lies nowhere yet.
+    pub(super) fn entry(&self) -> TensorEntry {
+        let mut entry = TensorEntry::new(&self.name, self.role, self.dtype, 0, 0);
+        (entry.rows, entry.cols) = (self.rows, self.cols);
+        // A row that is no whole number of blocks is found by the walk through the table.
+        entry.length = entry.stored_bytes().unwrap_or(0);
+        entry
+    }
+
+    /// The lengths of the sections that its bytes lie in, in their order. There may be more of them than any file has.
+    fn parts(&self) -> impl Iterator<Item = u64> {
+        let length = match self.shared {
+            true => 0,
+            false => self.entry().length,
+        };
+        let starts = (0..length.div_ceil(MAX_SECTION_BYTES)).map(|part| part * MAX_SECTION_BYTES);
+        starts.map(move |start| (length - start).min(MAX_SECTION_BYTES))
+    }
+
+    /// The name of a section with its bytes.
+    fn section(&self, part: usize) -> String {
+        match part {
+            0 => format!("{PREFIX}{}", self.role),
+            part => format!("{PREFIX}{}.{part}", self.role),
+        }
+    }
+}
+
+impl SourceRecord {
+    /// What is to be said of a model that an artifact was made from, whose weights are to be added to it: what both
+    /// store in the same bytes under the same role is shared.
+    pub fn of(source: &ModelFile, artifact: &Htz) -> SourceRecord {
+        let own = by_role(artifact.manifest());
+        let tensors = source.tensors.iter().map(|tensor| {
+            let mut found = SourceTensor {
+                name: tensor.name.clone(),
+                role: tensor.role,
+                dtype: tensor.dtype,
+                rows: tensor.rows as u64,
+                cols: tensor.cols as u64,
+                shared: false,
+            };
+            let same = |entry: &&TensorEntry| {
+                is_alike(entry, &found) && artifact.tensor_bytes(entry) == source.bytes(tensor)
+            };
+            found.shared = own.get(&tensor.role).filter(|entry| same(entry)).is_some();
+            found
+        });
+        SourceRecord {
+            tensors: tensors.collect(),
+        }
+    }
+
+    /// The source's tensor table, whose tensors lie nowhere yet: what an artifact must
+    /// [require](Manifest::required_features) for it.
+    pub fn entries(&self) -> Vec<TensorEntry> {
+        self.tensors.iter().map(SourceTensor::entry).collect()
+    }
+
+    /// The sections of a draft, whose places and digests are the writer's to fill.
+    pub(super) fn sections(&self) -> Vec<SectionEntry> {
+        let of_tensor = |tensor: &SourceTensor| {
+            let parts = tensor.parts().enumerate();
+            let sections = parts.map(|(part, length)| SectionEntry {
+                name: tensor.section(part),
+                required: false,
+                encoding: Encoding::Raw,
+                offset: 0,
+                length,
+                decoded_length: length,
+                sha256: Digest::default(),
+            });
+            sections.collect::<Vec<_>>()
+        };
+        self.tensors.iter().flat_map(of_tensor).collect()
+    }
+}
+
+impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
+    /// Bytes of the file in front of the source's weights; all of it where there are none. So many the artifact takes
+    /// that knows no source, but for what its manifest says of it.
+    pub fn own_bytes(&self) -> u64 {
+        let first = self.manifest().source_sections().first();
+        first.map_or(self.file_length(), |entry| entry.offset)
+    }
+}
+
+impl Manifest {
+    /// Bytes of the sections with the source's weights; 0 where there are none. What is stored once for both models is
+    /// not among them.
+    pub fn source_bytes(&self) -> u64 {
+        let sections = self.source_sections().iter();
+        sections.fold(0, |sum, entry| sum.saturating_add(entry.length))
+    }
+
+    /// The sections with the source's weights.
+    pub fn source_sections(&self) -> &[SectionEntry] {
+        let first = match self.source {
+            Some(_) => first_section(&self.sections),
+            None => self.sections.len(),
+        };
+        self.sections.get(first..).unwrap_or_default()
+    }
+
+    /// Offset and length in the file of each tensor of the source; empty where the artifact has none.
+    ///
+    /// # Errors
+    /// [`HtzError::OfSource`] for the first contradiction to the sections and the artifact's own tensors.
+    pub(super) fn source_places(&self) -> Result<Vec<(u64, u64)>, HtzError> {
+        let Some(record) = &self.source else {
+            return Ok(Vec::new());
+        };
+        let own = by_role(self);
+        let mut sections = self.source_sections().iter();
+        let mut places = Vec::with_capacity(record.tensors.len());
+        for tensor in &record.tensors {
+            let mut offset = 0;
+            if tensor.shared {
+                let found = own.get(&tensor.role).filter(|own| is_alike(own, tensor));
+                let Some(found) = found else {
+                    let expected = format!("one of {} with its type and shape", tensor.role);
+                    return Err(fault(tensor, "tensor that it shares", expected, "none"));
+                };
+                offset = found.offset;
+            }
+            for (part, length) in tensor.parts().enumerate() {
+                let expected = tensor.section(part);
+                let Some(found) = sections.next() else {
+                    return Err(fault(tensor, "section", expected, "missing"));
+                };
+                if found.name != expected || found.encoding != Encoding::Raw {
+                    let found = format!("{:?}", found.name);
+                    return Err(fault(
+                        tensor,
+                        "section",
+                        format!("{expected:?}, raw"),
+                        found,
+                    ));
+                }
+                if found.length != length {
+                    return Err(fault(tensor, "length of a section", length, found.length));
+                }
+                // Those behind it follow without a gap, since a section may have a multiple of the alignment.
+                if part == 0 {
+                    offset = found.offset;
+                }
+            }
+            places.push((offset, tensor.entry().length));
+        }
+        match sections.next() {
+            None => Ok(places),
+            Some(entry) => Err(HtzError::Section {
+                section: crate::escape::one_line(&entry.name),
+                property: "place",
+                expected: "none behind the source's tensors".to_owned(),
+                found: "behind them".to_owned(),
+            }),
+        }
+    }
+
+    /// Checks what is said of the source, but for the places of sections.
+    pub(super) fn check_source(&self) -> Result<(), HtzError> {
+        let Some(record) = &self.source else {
+            return Ok(());
+        };
+        let in_source = |fault| HtzError::OfSource {
+            fault: Box::new(fault),
+        };
+        if let Some(tensor) = record.tensors.iter().find(|t| !is_of_model(t.role)) {
+            let expected = "one of a model that is not compressed";
+            return Err(fault(tensor, "role", expected, tensor.role));
+        }
+        let entries = record.entries();
+        check::table(&self.hyper, &entries).map_err(in_source)?;
+        for feature in Manifest::required_features(&self.hyper, &entries) {
+            if !self.requires.contains(&feature) {
+                return Err(HtzError::Undeclared { feature });
+            }
+        }
+        self.source_places().map(|_| ())
+    }
+}
+
+/// Where the sections of the source begin.
+fn first_section(sections: &[SectionEntry]) -> usize {
+    let first = sections.iter().position(|of| of.name.starts_with(PREFIX));
+    first.unwrap_or(sections.len())
+}
+
+/// The tensors of an artifact by their role.
+fn by_role(manifest: &Manifest) -> BTreeMap<Role, &TensorEntry> {
+    let tensors = manifest.tensors.iter();
+    tensors.map(|entry| (entry.role, entry)).collect()
+}
+
+/// Whether a tensor of the artifact has the type and the shape of one of the source.
+fn is_alike(entry: &TensorEntry, tensor: &SourceTensor) -> bool {
+    (entry.dtype, entry.rows, entry.cols) == (tensor.dtype, tensor.rows, tensor.cols)
+        && entry.codes.is_none()
+}
+
+/// Whether a model that nobody has compressed may have a tensor of this role.
+fn is_of_model(role: Role) -> bool {
+    match role {
+        Role::Basis { .. }
+        | Role::OutputFactor { .. }
+        | Role::KvBasis { .. }
+        | Role::KvEnergies { .. }
+        | Role::Refinement { .. } => false,
+        role => {
+            MatrixId::of(role).is_none_or(|(_, part)| matches!(part, Part::Weight | Part::Bias))
+        }
+    }
+}
+
+fn fault(
+    tensor: &SourceTensor,
+    property: &'static str,
+    expected: impl Display,
+    found: impl Display,
+) -> HtzError {
+    HtzError::OfSource {
+        fault: Box::new(HtzError::Tensor {
+            tensor: tensor.role.to_string(),
+            property,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }),
+    }
+}

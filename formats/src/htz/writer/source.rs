@@ -1,0 +1,86 @@
+//! Adding the source's weights, a tensor at a time.
+
+use super::{HtzError, HtzWriter};
+use crate::htz::layout::MAX_SECTION_BYTES;
+use crate::htz::{Digest, SourceTensor};
+use crate::model::Role;
+
+impl HtzWriter {
+    /// The tensor of the source whose turn it is when all tensors of the artifact are written; `None` when all are, or
+    /// the draft has no [source](crate::htz::Manifest::source). What is shared has no turn.
+    pub fn source_turn(&self) -> Option<&SourceTensor> {
+        let tensors = self.manifest.source.iter().flat_map(|of| &of.tensors);
+        let mut own = tensors.filter(|tensor| !tensor.shared);
+        own.nth(self.source_turn)
+    }
+
+    /// Writes the next tensor of the source that the draft does not share, in the order of the draft, when all tensors
+    /// of the artifact are written.
+    ///
+    /// # Errors
+    /// [`HtzError::WrongTurn`] where it is another tensor's turn, [`HtzError::OfSource`] where `bytes` are too many or
+    /// too few, and failures of the system.
+    pub fn write_source(&mut self, role: Role, bytes: &[u8]) -> Result<(), HtzError> {
+        let wrong = |expected: String| HtzError::WrongTurn {
+            expected,
+            found: format!("{role} of the source"),
+        };
+        if let Some(entry) = self.turn() {
+            return Err(wrong(entry.role.to_string()));
+        }
+        let length = match self.source_turn() {
+            Some(tensor) if tensor.role == role => tensor.entry().length,
+            Some(tensor) => return Err(wrong(format!("{} of the source", tensor.role))),
+            None => return Err(wrong("the end of the source's tensors".to_owned())),
+        };
+        if bytes.len() as u64 != length {
+            return Err(HtzError::OfSource {
+                fault: Box::new(HtzError::Tensor {
+                    tensor: role.to_string(),
+                    property: "length",
+                    expected: length.to_string(),
+                    found: bytes.len().to_string(),
+                }),
+            });
+        }
+        self.write_sections()?;
+        for part in bytes.chunks(MAX_SECTION_BYTES as usize) {
+            let index = self.next_section;
+            let Some(entry) = self.manifest.sections.get_mut(index) else {
+                return Err(wrong("the end of the sections".to_owned()));
+            };
+            entry.sha256 = Digest::of(part);
+            let offset = entry.offset;
+            self.append(offset, part)?;
+            self.next_section += 1;
+        }
+        self.source_turn += 1;
+        Ok(())
+    }
+
+    /// Makes sure that every tensor of the source is written, and so is every section.
+    pub(super) fn end_source(&mut self) -> Result<(), HtzError> {
+        if let Some(tensor) = self.source_turn() {
+            return Err(HtzError::WrongTurn {
+                expected: format!("{} of the source", tensor.role),
+                found: "the end of the tensors".to_owned(),
+            });
+        }
+        self.write_sections()
+    }
+
+    /// Writes the sections that the writer was begun with, where they are not written.
+    fn write_sections(&mut self) -> Result<(), HtzError> {
+        let sections = std::mem::take(&mut self.sections);
+        let missing = sections.iter().enumerate().skip(self.next_section);
+        let written = missing.map(|(index, section)| {
+            let offset = self.manifest.sections[index].offset;
+            self.append(offset, section.bytes())?;
+            self.next_section += 1;
+            Ok(())
+        });
+        let written = written.collect();
+        self.sections = sections;
+        written
+    }
+}
