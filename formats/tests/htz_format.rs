@@ -16,11 +16,11 @@ use htc_formats::model::{Form, MatrixId, Role, Slot};
 use htc_formats::{DType, htz};
 use htz_common::{
     Choice, Model, banded, based, classed, data_offset, forged, formed, hyper, json, measured,
-    mixed, model, padded, probed, refined, rotated, tabled, varied,
+    mixed, model, padded, probed, refined, rotated, sealed, tabled, varied,
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 13] {
+fn golden() -> [(u16, Model, usize); 14] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -35,6 +35,7 @@ fn golden() -> [(u16, Model, usize); 13] {
         (10, padded(), 13 + 1 + 1),
         (11, rotated(), 12 + 1 + 1),
         (12, based(), 29 + 1 + 1),
+        (13, sealed(), 17 + 1 + 9 + 1),
     ]
 }
 

@@ -14,8 +14,10 @@ use std::sync::OnceLock;
 use htc_formats::DType;
 use htc_formats::htz::{Budget, Htz, Section};
 use htc_formats::model::Slot;
+use htc_formats::source::ModelFile;
 use htz_common::{
-    Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header, with_kv_bases,
+    Choice, Model, hyper, json, measured, model, put_manifest, reseal, reseal_header,
+    with_kv_bases, with_source,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -24,7 +26,7 @@ fn file() -> Vec<u8> {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {
         let extra = Section::new("notes", false, &b"notes ".repeat(100)).expect("a section");
-        with_kv_bases(measured()).bytes_with(&[extra])
+        with_source(with_kv_bases(measured()), DType::Q8_0).bytes_with(&[extra])
     })
     .clone()
 }
@@ -40,6 +42,8 @@ fn use_it(file: &[u8]) -> bool {
     for entry in &htz.manifest().sections {
         let _ = htz.section(entry);
     }
+    let of_source = htz.manifest().source_bytes();
+    assert!(htz.own_bytes() + of_source <= file.len() as u64);
     for found in htz
         .manifest()
         .quality
@@ -108,6 +112,7 @@ fn any_json() -> impl Strategy<Value = Value> {
             "layers.0.value_energies",
             "kv_bases",
             "tokenizer",
+            "source.layers.0.k.weight",
         ])
         .prop_map(Value::from),
     ];
@@ -151,6 +156,11 @@ fn any_model() -> impl Strategy<Value = Model> {
     (
         prop::collection::vec(any_layer(), 1..4),
         (any::<bool>(), any::<bool>()),
+        prop::option::of(prop::sample::select(vec![
+            DType::F32,
+            DType::Q8_0,
+            DType::Q5_1,
+        ])),
         prop::option::of(Just(DType::F16)),
         (
             prop::sample::select(vec![DType::F32, DType::Q8_0]),
@@ -164,7 +174,7 @@ fn any_model() -> impl Strategy<Value = Model> {
         ("[\\PC\n\"\\\\]{0,20}", prop::option::of("\\PC{0,30}")),
     )
         .prop_map(
-            |(layers, (rope, has_kv_bases), output, basis, budget, (text, note))| {
+            |(layers, (rope, has_kv_bases), source, output, basis, budget, (text, note))| {
                 let choose = |layer: usize, slot| layers[layer][slot as usize];
                 let mut model = model(hyper(layers.len()), rope, output, basis, choose);
                 model.manifest.plan.budget = budget;
@@ -172,9 +182,13 @@ fn any_model() -> impl Strategy<Value = Model> {
                 model.manifest.hyper.name = note.clone();
                 model.manifest.plan.slots[0].note = note;
                 model.vocabulary.tokens[3] = text;
-                match has_kv_bases {
+                let model = match has_kv_bases {
                     true => with_kv_bases(model),
                     false => model,
+                };
+                match source {
+                    Some(dtype) => with_source(model, dtype),
+                    None => model,
                 }
             },
         )
@@ -270,6 +284,9 @@ proptest! {
         for (role, bytes) in &model.data {
             writer.write_tensor(*role, bytes).unwrap();
         }
+        for (role, bytes) in &model.source {
+            writer.write_source(*role, bytes).unwrap();
+        }
         writer.finish(|_| {}).unwrap();
         let htz = Htz::open(&path).unwrap();
         htz.verify_all(|_| {}).unwrap();
@@ -281,6 +298,13 @@ proptest! {
         for (entry, (role, bytes)) in htz.manifest().tensors.iter().zip(&model.data) {
             prop_assert_eq!(entry.role, *role);
             prop_assert_eq!(htz.tensor_bytes(entry), &bytes[..]);
+        }
+        let source = ModelFile::from_htz(&htz).unwrap().sealed_source().unwrap();
+        prop_assert_eq!(source.is_some(), model.manifest.source.is_some());
+        if let Some(source) = source {
+            for (role, bytes) in &model.source {
+                prop_assert_eq!(source.bytes(source.tensor(*role).unwrap()), &bytes[..]);
+            }
         }
     }
 }

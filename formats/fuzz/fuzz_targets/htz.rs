@@ -18,6 +18,7 @@ fn use_it(file: &[u8]) {
     for entry in &htz.manifest().sections {
         let _ = htz.section(entry);
     }
+    assert!(htz.own_bytes() + htz.manifest().source_bytes() <= file.len() as u64);
     for found in htz.manifest().quality.iter().flat_map(|q| [q.kl, q.perplexity_ratio]) {
         assert!(found.value.is_finite() && found.value >= 0.0);
         let (low, high) = found.interval.unwrap_or((0.0, f64::MAX));

@@ -5,6 +5,7 @@ mod banded;
 mod forge;
 mod kv;
 mod planes;
+mod sealed;
 
 use std::path::Path;
 
@@ -29,6 +30,8 @@ pub use forge::{data_offset, forged, json, put_manifest, reseal, reseal_header};
 pub use kv::{based, with_kv_bases};
 #[allow(unused_imports, reason = "every test program uses its own part")]
 pub use planes::{planes_behind_kv_bases, refined};
+#[allow(unused_imports, reason = "every test program uses its own part")]
+pub use sealed::{sealed, with_source};
 
 /// How a slot is to be stored.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,8 @@ pub enum Choice {
 pub struct Model {
     pub manifest: Manifest,
     pub data: Vec<(Role, Vec<u8>)>,
+    /// Of the source, what is not shared.
+    pub source: Vec<(Role, Vec<u8>)>,
     pub vocabulary: Vocabulary,
 }
 
@@ -298,6 +303,7 @@ pub fn model(
     Model {
         manifest,
         data,
+        source: Vec::new(),
         vocabulary,
     }
 }
@@ -507,6 +513,9 @@ impl Model {
         let mut writer = HtzWriter::create(path, self.manifest.clone(), sections, false)?;
         for (role, bytes) in &self.data {
             writer.write_tensor(*role, bytes)?;
+        }
+        for (role, bytes) in &self.source {
+            writer.write_source(*role, bytes)?;
         }
         writer.finish(fill_in)?;
         let (folder, name) = Folder::of(path).expect("the artifact was written");
