@@ -228,3 +228,25 @@ fn another_order_computes_the_same() {
         }
     }
 }
+
+/// Whatever is fused, computed or looked up elsewhere in a file: what lies in the artifact has the bits of the source.
+#[test]
+fn the_source_in_an_artifact_is_the_model() {
+    let scratch = Scratch::new();
+    for fixture in small() {
+        for source in ["model.gguf", "."] {
+            let bits = |model: Model| {
+                let positions: Vec<usize> = (0..fixture.tokens.len()).collect();
+                let model = Arc::new(model);
+                let found = with_kv_type(&model, &fixture.tokens, &positions, 2, KvType::F16);
+                found.map(|logits| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            let path = scratch.path(&format!("{}.htz", source.len()));
+            let options = ["--with-source", "--method", "gp", "--rank", "4", "--force"];
+            compile(&fixture, source, &path, &options);
+            let sealed = Model::open(&path).unwrap().source().unwrap().unwrap();
+            let expected = bits(Model::open(fixture.folder.join(source)).unwrap());
+            assert_eq!(bits(sealed), expected, "{} {source}", fixture.name);
+        }
+    }
+}

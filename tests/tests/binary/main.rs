@@ -51,6 +51,7 @@ mod treatment;
 mod tune;
 mod usage;
 mod verify;
+mod with_source;
 
 use std::path::{Path, PathBuf};
 
