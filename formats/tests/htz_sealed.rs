@@ -12,7 +12,7 @@ mod htz_common;
 use std::fs;
 
 use htc_formats::DType;
-use htc_formats::htz::{Htz, HtzError, HtzWriter, Section};
+use htc_formats::htz::{Htz, HtzError, HtzWriter, Section, SourceRecord};
 use htc_formats::model::Role;
 use htc_formats::source::{Container, ModelFile};
 use htz_common::{Choice, Model, data_offset, forged, hyper, mixed, model, sealed, with_source};
@@ -97,6 +97,24 @@ fn the_source_is_a_model_in_the_same_mapping() {
             .map(|entry| entry.length)
             .sum::<u64>()
     );
+}
+
+/// What is shared is found by its bytes: K has the same type and shape in both.
+#[test]
+fn what_is_the_same_in_both_is_found() {
+    let model = sealed();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.htz");
+    model.write(&path, &[]).unwrap();
+    let htz = Htz::open(&path).unwrap();
+    let artifact = ModelFile::from_htz(&htz).unwrap();
+    let source = artifact.sealed_source().unwrap().unwrap();
+    let found = SourceRecord::of(&source, &htz);
+    assert_eq!(Some(&found), model.manifest.source.as_ref());
+    let role = |of: &ModelFile| of.tensors.iter().find(|t| t.name.contains(".k.")).cloned();
+    let [own, other] = [&artifact, &source].map(|of| role(of).unwrap());
+    assert_eq!((own.dtype, own.rows), (other.dtype, other.rows));
+    assert_ne!(artifact.bytes(&own), source.bytes(&other));
 }
 
 /// Nothing that a reader must know is in it: one of format 1.0 reads it, and finds what it finds without.
