@@ -274,7 +274,7 @@ fn sections_that_are_not_those_of_the_source_are_refused() {
     );
     // One more, which nothing is said of.
     let extra = Section::new("source.notes", false, b"x").unwrap();
-    let fault = mixed().bytes_with(&[extra.clone()]);
+    let fault = mixed().bytes_with(std::slice::from_ref(&extra));
     assert!(
         Htz::parse(&fault).is_ok(),
         "without a source that is a name like any other"
