@@ -12,8 +12,8 @@ use crate::report::{Forecast, Report};
 use crate::request::{
     Allocator, BiasArg, Budget, CalibrationOptions, CalibrationText, CodeKinds, CompareArg,
     CompileOptions, DenseTypes, Effort, FirstPositions, Floor, GaugeKind, Goal, KvBasesArg,
-    LowRankArg, Method, OrderArg, Planning, Preset, RotationArg, ShrinkageArg, SinkProtection,
-    Target, TextSource, Wishes,
+    LowRankArg, MeasuredEnergy, Method, OrderArg, Planning, Preset, RotationArg, ShrinkageArg,
+    SinkProtection, Target, TextSource, Wishes,
 };
 
 /// A compilation that is about to be described and run. What is not said has the command line's
@@ -276,6 +276,13 @@ impl Compiler {
         self
     }
 
+    /// What a token costs on the machine that the artifact is for, in the place of [`tokens_per_joule`](Self::tokens_per_joule), from
+    /// records of a benchmark that [`slope::read`](crate::bench::slope::read) has read.
+    pub fn energy(mut self, measured: MeasuredEnergy) -> Self {
+        self.target.energy = Some(measured);
+        self
+    }
+
     /// Which errors count.
     pub fn gauge(mut self, gauge: GaugeKind) -> Self {
         self.wishes.treatment.gauge = Some(gauge);
@@ -440,7 +447,7 @@ impl Compiler {
                 Some(plan) => Planning::File(plan.clone()),
                 None => Planning::Make {
                     request: self.wishes.request(calibration.is_some()),
-                    target: self.target,
+                    target: self.target.clone(),
                 },
             },
             calibration,

@@ -97,7 +97,7 @@ impl Elastic {
         };
         let planning = Planning::Make {
             request,
-            target: *target,
+            target: target.clone(),
         };
         let bases = CompileOptions {
             planning,

@@ -4,7 +4,7 @@
 use htc_formats::model::MatrixId;
 
 use super::form::Form;
-use crate::request::Target;
+use crate::request::{MeasuredEnergy, Target};
 
 /// What was measured on the model and on the machine it is compiled for.
 ///
@@ -28,6 +28,8 @@ pub struct Evidence {
     pub cache: Option<u64>,
     /// Tokens that the dense model writes per joule, measured on the target.
     pub tokens_per_joule: Option<f64>,
+    /// Or what a token costs there by the bytes that it touches.
+    pub energy: Option<MeasuredEnergy>,
     /// What each matrix loses in each form.
     pub curves: Option<Vec<Curve>>,
     /// What slots lose that share a basis, where that may pay; no slot is in two of them.
@@ -92,6 +94,7 @@ impl Target {
         Evidence {
             cache: self.cache,
             tokens_per_joule: self.tokens_per_joule,
+            energy: self.energy.clone(),
             ..Evidence::default()
         }
     }

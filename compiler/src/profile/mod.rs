@@ -178,7 +178,7 @@ pub fn reads_weights(request: &Request, target: &Target, calibrated: bool) -> bo
     match request.allocation.allocator {
         Allocator::Waterfill => true,
         // Without what they need beside they are refused, whatever the spectra are.
-        Allocator::DiffPlan => target.tokens_per_joule.is_some(),
+        Allocator::DiffPlan => target.tokens_per_joule.is_some() || target.energy.is_some(),
         Allocator::Whitened => calibrated,
         Allocator::Uniform | Allocator::Phase | Allocator::Curvature | Allocator::CacheFit => false,
     }

@@ -40,8 +40,8 @@ pub use compile::{CompileOptions, Planning};
 pub use effort::{Effort, Work};
 pub use goal::{Goal, Limit, Preset};
 pub use planning::{
-    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor, Method,
-    Request, Target,
+    Allocation, Allocator, Budget, CodeKinds, DenseType, DenseTypes, FirstPositions, Floor,
+    MeasuredEnergy, Method, Request, Target,
 };
 pub use shipped::{SHIPPED_VERSION, ShippedPart, shipped_digest, shipped_text};
 pub use shrinkage::{Shrinkage, ShrinkageArg};

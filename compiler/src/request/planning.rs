@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use htc_formats::bands::{Code, Kind};
+use htc_formats::htz::Digest;
 use htc_formats::model::{InputGroup, Slot};
 use htc_formats::{DType, block};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -518,11 +519,33 @@ impl Allocation {
     }
 }
 
+/// What writing a token costs on a machine, as a line through measurements: joules are
+/// [`joules_of_no_bytes`](MeasuredEnergy::joules_of_no_bytes) and for every byte of the weights that the token touches
+/// [`joules_per_byte`](MeasuredEnergy::joules_per_byte). `htc bench --sensor` measures, and
+/// [`bench::slope`](crate::bench::slope) finds the line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredEnergy {
+    /// The slope, in joules per byte: above 0.
+    pub joules_per_byte: f64,
+    /// Its 95 % interval; `None` where one pair was measured.
+    pub interval: Option<(f64, f64)>,
+    /// The intercept, in joules per token: what does not depend on the bytes.
+    pub joules_of_no_bytes: f64,
+    /// Pairs that were measured.
+    pub pairs: usize,
+    /// What measured.
+    pub sensor: String,
+    /// Digest of the files, in the order in which they were given.
+    pub digest: Digest,
+}
+
 /// What the caller says of the machine that the artifact is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Target {
     /// Bytes of its second-level cache.
     pub cache: Option<u64>,
     /// Tokens that the dense model writes there per joule.
     pub tokens_per_joule: Option<f64>,
+    /// Or what a token costs there by the bytes that it touches.
+    pub energy: Option<MeasuredEnergy>,
 }

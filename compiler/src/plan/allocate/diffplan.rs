@@ -14,20 +14,58 @@
 //! which is the cost where parameters are the budget: then another `λ ĉ` is another `α` with the same sum,
 //! and the plan does not depend on it.
 //!
+//! Where energy was measured by the bytes that a token touches, `ĉ R` is the slope of that line times the bytes of a level. The line's
+//! intercept, which every plan costs alike, has no part in it: `ĉ` from the tokens per joule of the dense model alone
+//! holds the weights responsible for it, too. It is the bytes of the dense form as well, so that with a budget of parameters the term decides
+//! where these are dearer than those of factors; with one of bytes it cancels as well.
+//!
 //! Without a budget `α` is zero and energy decides the total. The objective is linear in `p`, so that descent
 //! to its end puts all of it on the level of least `E + λ ĉ R`, which is looked up among all rungs.
 
-use super::ladder::Ladder;
+use super::ladder::{Currency, Ladder};
 use super::{Allocator, waterfill};
 use crate::plan::unit::Unit;
 use crate::plan::{Evidence, PlanError};
+use crate::request::MeasuredEnergy;
 
 /// The weight `λ` of the energy term.
 pub const ENERGY_WEIGHT: f64 = 0.005;
 
 /// What is said of a plan with a budget.
-pub(super) const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
+const INERT: &str = "diffplan: the budget decides the total, and the energy term nothing: it is in \
      proportion to parameters, and the price that meets the budget makes up for it; without a budget energy decides";
+
+/// What is said of a plan with a budget that is not in proportion to measured energy.
+const BETWEEN: &str = "diffplan: the budget decides the total, and the energy term between units alone: it is in proportion \
+     to bytes, of which the dense form has other ones for each number than factors have; without a budget energy decides";
+
+/// What is said of a plan with a budget.
+pub(super) fn inert(evidence: &Evidence, currency: Currency) -> &'static str {
+    match (&evidence.energy, currency) {
+        (None, _) | (Some(_), Currency::Bytes) => INERT,
+        (Some(_), Currency::Parameters | Currency::Rank) => BETWEEN,
+    }
+}
+
+/// What is said of energy that was measured.
+pub(super) fn measured(energy: &MeasuredEnergy) -> String {
+    let interval = match energy.interval {
+        Some((low, high)) if low > 0.0 => format!(" (95 % interval {low:.3e} to {high:.3e})"),
+        Some((low, high)) => format!(
+            " (95 % interval {low:.3e} to {high:.3e}: it may be none, and more pairs would tell)"
+        ),
+        None => " (of one pair, without an interval)".to_owned(),
+    };
+    format!(
+        "diffplan: a token costs {:.3e} J for each byte that it touches{interval} and {:.3e} J beside, over {} pairs by {}; \
+         records sha256 {}",
+        energy.joules_per_byte,
+        energy.joules_of_no_bytes,
+        energy.pairs,
+        energy.sensor,
+        energy.digest
+    )
+}
 
 /// What is said of a plan without one.
 pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
@@ -58,35 +96,66 @@ pub(super) fn losses(
     }
 }
 
-/// `ĉ` of every unit, in joules per token and rank: decoding streams every number once, so the
-/// dense model's energy per token is shared out by numbers, and a rank has `in + out` of them.
-pub(super) fn joules_per_rank(units: &[Unit], evidence: &Evidence) -> Result<Vec<f64>, PlanError> {
+/// `ĉ R` of every unit at every rung, in joules per token. Decoding streams every number once: where energy was measured by bytes, those
+/// of the rung times the slope; else the dense model's energy per token is shared out by numbers, of which a rank has `in + out`.
+pub(super) fn joules(
+    units: &[Unit],
+    ladders: &[Ladder],
+    evidence: &Evidence,
+) -> Result<Vec<Vec<f64>>, PlanError> {
     let allocator = Allocator::DiffPlan;
-    let Some(tokens) = evidence.tokens_per_joule else {
-        return Err(PlanError::NoEvidence {
+    let wrong = |what: &str, expected: &str, found: String| PlanError::Evidence {
+        allocator,
+        what: what.into(),
+        expected: expected.into(),
+        found,
+    };
+    match (&evidence.energy, evidence.tokens_per_joule) {
+        (None, None) => Err(PlanError::NoEvidence {
             allocator,
             needs: "the tokens per joule of the dense model on the target, from which it estimates what a rank costs",
-            remedy: "measure power and throughput there and give `tokens_per_joule`",
-        });
-    };
-    if !(tokens.is_finite() && tokens > 0.0) {
-        return Err(PlanError::Evidence {
-            allocator,
-            what: "tokens per joule".into(),
-            expected: "a finite number above 0".into(),
-            found: tokens.to_string(),
-        });
+            remedy: "measure energy there and give `energy`, or `tokens_per_joule`",
+        }),
+        (Some(_), Some(_)) => Err(wrong(
+            "energy",
+            "either `energy` or `tokens_per_joule`",
+            "both".into(),
+        )),
+        (Some(energy), None) => {
+            let slope = energy.joules_per_byte;
+            if !(slope.is_finite() && slope > 0.0) {
+                let expected = "a finite number above 0";
+                return Err(wrong("joules per byte", expected, slope.to_string()));
+            }
+            let of = |ladder: &Ladder| {
+                ladder
+                    .rungs
+                    .iter()
+                    .map(|r| slope * r.bytes as f64)
+                    .collect()
+            };
+            Ok(ladders.iter().map(of).collect())
+        }
+        (None, Some(tokens)) => {
+            if !(tokens.is_finite() && tokens > 0.0) {
+                let expected = "a finite number above 0";
+                return Err(wrong("tokens per joule", expected, tokens.to_string()));
+            }
+            let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
+            let of = |(unit, ladder): (&Unit, &Ladder)| {
+                let rank = (unit.outs + unit.cols) as f64 / all / tokens;
+                ladder.rungs.iter().map(|r| rank * r.level).collect()
+            };
+            Ok(units.iter().zip(ladders).map(of).collect())
+        }
     }
-    let all: f64 = units.iter().map(|u| u.parameters() as f64).sum();
-    let joules = |u: &Unit| (u.outs + u.cols) as f64 / all / tokens;
-    Ok(units.iter().map(joules).collect())
 }
 
 /// The rung of every unit at which what is lost and the energy weigh least together; of equal ones the lower.
-pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[f64]) -> Vec<usize> {
+pub(super) fn least(ladders: &[Ladder], losses: &[Vec<f64>], joules: &[Vec<f64>]) -> Vec<usize> {
     let units = ladders.iter().zip(losses).zip(joules);
     let least = units.map(|((ladder, losses), joules)| {
-        let weight = |rung: usize| losses[rung] + ENERGY_WEIGHT * joules * ladder.rungs[rung].level;
+        let weight = |rung: usize| losses[rung] + ENERGY_WEIGHT * joules[rung];
         let rungs = 0..ladder.rungs.len();
         rungs
             .min_by(|&a, &b| weight(a).total_cmp(&weight(b)))
@@ -102,13 +171,15 @@ struct Level {
     /// Over the mean cost of all highest rungs.
     cost: f64,
     rank: f64,
+    /// `λ ĉ R`.
+    energy: f64,
 }
 
 /// The soft rank of every unit at the price where all of them cost the budget.
 pub(super) fn soft_levels(
     ladders: &[Ladder],
     losses: &[Vec<f64>],
-    joules: &[f64],
+    joules: &[Vec<f64>],
     budget: u64,
 ) -> Vec<f64> {
     let highest = |l: &Ladder| l.cost(l.rungs.len() - 1) as f64;
@@ -116,7 +187,8 @@ pub(super) fn soft_levels(
     let units: Vec<Vec<Level>> = ladders
         .iter()
         .zip(losses)
-        .map(|(ladder, losses)| {
+        .zip(joules)
+        .map(|((ladder, losses), joules)| {
             let last = ladder.rungs.len() - 1;
             let count = LEVELS.min(last + 1);
             let level = |n: usize| {
@@ -125,6 +197,7 @@ pub(super) fn soft_levels(
                     loss: losses[rung],
                     cost: ladder.cost(rung) as f64 / scale,
                     rank: ladder.rungs[rung].level,
+                    energy: ENERGY_WEIGHT * joules[rung],
                 }
             };
             (0..count).map(level).collect()
@@ -132,8 +205,8 @@ pub(super) fn soft_levels(
         .collect();
     let soft = |price: f64| -> (Vec<f64>, f64) {
         let mut cost = 0.0;
-        let ranks = units.iter().zip(joules).map(|(levels, joules)| {
-            let p = descend(levels, price, ENERGY_WEIGHT * joules);
+        let ranks = units.iter().map(|levels| {
+            let p = descend(levels, price);
             let mean = |of: fn(&Level) -> f64| -> f64 {
                 levels.iter().zip(&p).map(|(l, p)| p * of(l)).sum()
             };
@@ -160,10 +233,10 @@ pub(super) fn soft_levels(
 }
 
 /// The probabilities of a unit's levels after gradient descent from equal ones.
-fn descend(levels: &[Level], price: f64, energy: f64) -> Vec<f64> {
+fn descend(levels: &[Level], price: f64) -> Vec<f64> {
     let objective: Vec<f64> = levels
         .iter()
-        .map(|l| l.loss + price * l.cost + energy * l.rank)
+        .map(|l| l.loss + price * l.cost + l.energy)
         .collect();
     let mut logits = vec![0.0; levels.len()];
     for _ in 0..ITERATIONS {
@@ -190,8 +263,14 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn levels() -> Vec<Level> {
-        let level = |(loss, cost, rank)| Level { loss, cost, rank };
+    /// Levels of which a rank costs so much energy.
+    fn levels(energy: f64) -> Vec<Level> {
+        let level = |(loss, cost, rank)| Level {
+            loss,
+            cost,
+            rank,
+            energy: energy * rank,
+        };
         [(0.9, 0.1, 8.0), (0.3, 0.5, 40.0), (0.2, 1.0, 80.0)]
             .map(level)
             .to_vec()
@@ -200,7 +279,8 @@ mod tests {
     /// The gradient that [`descend`] goes along, against central differences of the objective.
     #[test]
     fn the_gradient_is_that_of_the_objective() {
-        let (levels, price, energy) = (levels(), 0.3, 0.002);
+        let (price, energy) = (0.3, 0.002);
+        let levels = levels(energy);
         let objective: Vec<f64> = levels
             .iter()
             .map(|l| l.loss + price * l.cost + energy * l.rank)
@@ -234,8 +314,8 @@ mod tests {
     #[test]
     fn energy_and_price_lower_the_soft_rank() {
         let rank = |price, energy| -> f64 {
-            let levels = levels();
-            let p = descend(&levels, price, energy);
+            let levels = levels(energy);
+            let p = descend(&levels, price);
             p.iter().zip(&levels).map(|(p, l)| p * l.rank).sum()
         };
         assert!(rank(0.0, 0.0) > rank(0.5, 0.0));
@@ -251,14 +331,19 @@ mod tests {
         let ladders = [Ladder::of(&costs), Ladder::of(&costs)];
         let falling = |base: f64| (1..=16).map(|n| base.powi(n)).collect::<Vec<f64>>();
         let losses = [falling(0.5), falling(0.9)];
+        let by_rank = |joules: f64| {
+            (1..=16)
+                .map(|n| joules * f64::from(n))
+                .collect::<Vec<f64>>()
+        };
         for budget in [60, 120, 200] {
-            let free = soft_levels(&ladders, &losses, &[0.0; 2], budget);
+            let free = soft_levels(&ladders, &losses, &[0.0, 0.0].map(by_rank), budget);
             let cost = 10.0 * free.iter().sum::<f64>();
             assert!(
                 (cost / budget as f64 - 1.0).abs() < 1e-3,
                 "{cost} for {budget}"
             );
-            let dear = soft_levels(&ladders, &losses, &[2.0; 2], budget);
+            let dear = soft_levels(&ladders, &losses, &[2.0, 2.0].map(by_rank), budget);
             for (free, dear) in free.iter().zip(&dear) {
                 assert!((free - dear).abs() < 1e-3, "{free} {dear}");
             }

@@ -144,13 +144,15 @@ pub(super) fn allocate(
         }
         Allocator::DiffPlan => {
             // What is said on the command line comes before what takes a measurement.
-            let energy = diffplan::joules_per_rank(units, evidence)?;
+            let energy = diffplan::joules(units, &ladders, evidence)?;
             let losses = diffplan::losses(units, &ladders, evidence)?;
             if request.budget == Budget::Energy {
                 notes.push(diffplan::DECIDED.to_owned());
+                notes.extend(evidence.energy.as_ref().map(diffplan::measured));
                 diffplan::least(&ladders, &losses, &energy)
             } else {
-                notes.push(diffplan::INERT.to_owned());
+                notes.push(diffplan::inert(evidence, totals.currency).to_owned());
+                notes.extend(evidence.energy.as_ref().map(diffplan::measured));
                 let targets = diffplan::soft_levels(&ladders, &losses, &energy, totals.budget);
                 fill::proportional(&ladders, &targets, totals.budget)
             }
