@@ -86,7 +86,7 @@
 //! 12. `layout`: the artifact's tensors in their order, and its manifest
 //! 13. `make`: one artifact from one plan, from where an earlier run was interrupted
 //! 14. `measure`: perplexity, KL divergence, agreement, with their intervals
-//! 15. `bench`: speed in pairs with a baseline, its statistics, and what it is to hold
+//! 15. `bench`: speed and energy in pairs with a baseline, their statistics, and what is to hold
 //! 16. `tune`: norms and rows by gradient descent on the source's logits, when every matrix is stored
 //! 17. `choose`: candidates, executed on text that was held out
 //! 18. `estimate`: bytes, memory and time before the work

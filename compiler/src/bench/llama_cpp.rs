@@ -17,7 +17,7 @@ use htc_loader::tokenizer::Tokenizer;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::runner::{Runner, Timing};
+use super::runner::{Mark, Runner, Timing};
 use super::task::Task;
 use super::{BenchError, LOOKS_APART, cancelled};
 use crate::event::Cancel;
@@ -375,10 +375,16 @@ impl Runner for LlamaCpp {
         Ok(())
     }
 
-    fn run(&mut self, task: Task, cancel: &Cancel) -> Result<Timing, BenchError> {
+    /// It loads the model and computes once before its clock starts.
+    fn is_metered(&self) -> bool {
+        false
+    }
+
+    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError> {
         let prompt = task.read(&self.tokenizer).len();
         let tokens = task.tokens();
         let prefill = self.measure((prompt, 0, 0), prompt, cancel)?;
+        mark()?;
         let decode = match tokens.saturating_sub(1) {
             0 => Duration::ZERO,
             passes => self.measure((0, tokens, prompt), passes, cancel)?,

@@ -4,15 +4,18 @@
 //! 2. [`runner`]: who is measured, a model in this process; [`llama_cpp`]: llama.cpp's `llama-bench` as a
 //!    program of its own.
 //! 3. [`run`]: warm-up, then pairs, the two one right behind the other, alternating which comes first.
-//! 4. [`statistics`]: what the pairs say; [`gates`]: what they are to hold.
-//! 5. [`record`]: all of it as JSON, and for people.
+//! 4. [`energy`]: joules and temperatures of every run, from a sensor; [`slope`]: joules for each byte, from records.
+//! 5. [`statistics`]: what the pairs say; [`gates`]: what they are to hold.
+//! 6. [`record`]: all of it as JSON, and for people.
 
+pub mod energy;
 pub mod gates;
 pub mod llama_cpp;
 pub mod machine;
 pub mod record;
 pub mod runner;
 mod show;
+pub mod slope;
 pub mod statistics;
 pub mod task;
 
@@ -20,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use htc_loader::ExecError;
 use htc_loader::generate::GenerateError;
+use htc_loader::live::GovernorError;
 use thiserror::Error;
 
 use crate::event::{Cancel, Cancelled};
@@ -88,12 +92,28 @@ pub struct Step {
 }
 
 /// Sensors of the device that is measured: a run is between [`start`](Sensors::start) and
-/// [`stop`](Sensors::stop).
+/// [`stop`](Sensors::stop), with a [`mark`](Sensors::mark) where its first token is written.
 pub trait Sensors {
-    /// A run begins.
-    fn start(&mut self);
-    /// It has ended: what was read since it began. What is not known is absent.
-    fn stop(&mut self) -> Reading;
+    /// Nothing is measured yet: what the device does without any work.
+    ///
+    /// # Errors
+    /// [`BenchError`] where the sensor does not answer, or somebody asks for an end.
+    fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError>;
+    /// A run of one of the two begins.
+    ///
+    /// # Errors
+    /// [`BenchError::Sensor`] where the sensor does not answer, as the others have.
+    fn start(&mut self, side: Side) -> Result<(), BenchError>;
+    /// The prompt is read and the first token chosen.
+    ///
+    /// # Errors
+    /// [`BenchError::Sensor`].
+    fn mark(&mut self) -> Result<(), BenchError>;
+    /// It has ended: what was read since it began; `None` where there is no sensor.
+    ///
+    /// # Errors
+    /// [`BenchError::Sensor`].
+    fn stop(&mut self) -> Result<Option<Reading>, BenchError>;
 }
 
 /// No sensor: nothing is known.
@@ -101,10 +121,20 @@ pub trait Sensors {
 pub struct NoSensors;
 
 impl Sensors for NoSensors {
-    fn start(&mut self) {}
+    fn idle(&mut self, _: &Cancel) -> Result<(), BenchError> {
+        Ok(())
+    }
 
-    fn stop(&mut self) -> Reading {
-        Reading::default()
+    fn start(&mut self, _: Side) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
+        Ok(None)
     }
 }
 
@@ -155,6 +185,9 @@ pub enum BenchError {
         /// The task, in words.
         task: String,
     },
+    /// The sensor does not answer any more.
+    #[error(transparent)]
+    Sensor(#[from] GovernorError),
     /// llama.cpp failed.
     #[error(transparent)]
     LlamaCpp(#[from] LlamaCppError),
@@ -194,6 +227,7 @@ pub fn run<'a>(
         done: 0,
         all: sides * (protocol.warm_up + protocol.pairs) * (groups + protocol.contexts.len()),
     };
+    bench.sensors.idle(bench.watch.1)?;
     let mut measured = Measured::default();
     let longest = cells.iter().max_by_key(|(_, tokens)| *tokens);
     if let Some(&(kind, tokens)) = longest {
@@ -286,12 +320,17 @@ impl Bench<'_> {
             _ => self.runners.0,
         };
         runner.prepare(task)?;
-        self.sensors.start();
-        let timing = runner.run(task, cancel);
-        let reading = self.sensors.stop();
+        let sensors = &mut *self.sensors;
+        sensors.start(side)?;
+        let timing = runner.run(task, &mut || sensors.mark(), cancel);
+        let reading = sensors.stop();
         self.done += 1;
         let timing = timing?;
         cancelled(cancel)?;
+        let reading = reading?.map(|reading| match runner.is_metered() {
+            true => reading,
+            false => reading.without_energy(),
+        });
         Run::new(timing, reading).ok_or_else(|| BenchError::NoTime {
             model: runner.name().to_owned(),
             task: task.to_string(),

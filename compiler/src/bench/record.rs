@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
+use super::Measured;
+use super::energy::SensorRecord;
 use super::gates::Judged;
 use super::machine::{Load, Machine};
 use super::runner::Timing;
 use super::statistics::{self, Comparison, Spread};
 use super::task::Kind;
-use super::{Measured, Side};
 use crate::measure::Evaluation;
 
 /// Raised with every change of the record that a reader could stumble over.
@@ -46,21 +47,94 @@ impl Phase {
     }
 }
 
-/// What sensors of the device said of one run; what nobody measured is absent.
+/// Tokens for each joule, of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerJoule {
+    /// Tokens written over all joules of the run, those of prefill included.
+    Run,
+    /// The same over the joules beyond what the device draws when it idles.
+    Net,
+    /// Those behind the first over the joules since the first.
+    Decode,
+}
+
+impl PerJoule {
+    /// All of them.
+    pub const ALL: [PerJoule; 3] = [PerJoule::Run, PerJoule::Net, PerJoule::Decode];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PerJoule::Run => "end to end",
+            PerJoule::Net => "beyond idling",
+            PerJoule::Decode => "decode",
+        }
+    }
+}
+
+/// What a sensor of the device said of one run. What it does not say is `None`, in JSON null, and never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reading {
     /// Energy that the device took, in joules.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
+    /// What of it is beyond what the device takes in the same time when it idles.
+    pub net_joules: Option<f64>,
+    /// What of it was taken since the first token was written.
+    pub decode_joules: Option<f64>,
     /// Mean power, in watts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    /// The highest temperature, in degrees Celsius.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Seconds of the run that no reading tells of: they count with the mean power of the others.
+    pub missed_seconds: Option<f64>,
+    /// Readings behind the first.
+    pub readings: Option<u64>,
+    /// Temperature when the run began, in degrees Celsius.
+    pub temperature_before_celsius: Option<f64>,
+    /// Temperature when it had ended.
+    pub temperature_after_celsius: Option<f64>,
+    /// The highest in between.
     pub temperature_celsius: Option<f64>,
-    /// The most memory of the device that was taken, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub vram_bytes: Option<u64>,
+}
+
+impl Reading {
+    /// The same where what was drawn was not drawn for the run alone.
+    pub fn without_energy(self) -> Reading {
+        Reading {
+            temperature_before_celsius: self.temperature_before_celsius,
+            temperature_after_celsius: self.temperature_after_celsius,
+            temperature_celsius: self.temperature_celsius,
+            ..Reading::default()
+        }
+    }
+}
+
+/// What a run cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RunEnergy {
+    /// Tokens written per joule, prefill included.
+    pub tokens_per_joule: Option<f64>,
+    /// The same per joule beyond idling; `None` where that is none.
+    pub net_tokens_per_joule: Option<f64>,
+    /// Tokens behind the first per joule since the first.
+    pub decode_tokens_per_joule: Option<f64>,
+    /// What the sensor said.
+    #[serde(flatten)]
+    pub reading: Reading,
+}
+
+impl RunEnergy {
+    /// Of a run that wrote so many tokens.
+    fn new(tokens: usize, reading: Reading) -> RunEnergy {
+        let per = |tokens: usize, joules: Option<f64>| {
+            let joules = joules.filter(|&joules| joules > 0.0 && tokens > 0)?;
+            Some(tokens as f64 / joules)
+        };
+        RunEnergy {
+            tokens_per_joule: per(tokens, reading.joules),
+            net_tokens_per_joule: per(tokens, reading.net_joules),
+            decode_tokens_per_joule: per(tokens.saturating_sub(1), reading.decode_joules),
+            reading,
+        }
+    }
 }
 
 /// One run of one of the two.
@@ -83,24 +157,20 @@ pub struct Run {
     /// Tokens written per second from the prompt on; absent where there was no decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_to_end: Option<f64>,
-    /// Tokens written per joule, prefill included.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens_per_joule: Option<f64>,
-    /// What sensors said.
+    /// What it cost; absent where there is no sensor.
     #[serde(flatten)]
-    pub reading: Reading,
+    pub energy: Option<RunEnergy>,
 }
 
 impl Run {
     /// From what a run took; `None` where it took no time.
-    pub fn new(timing: Timing, reading: Reading) -> Option<Run> {
+    pub fn new(timing: Timing, reading: Option<Reading>) -> Option<Run> {
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let several = timing.tokens > 1;
         if prefill <= 0.0 || (several && decode <= 0.0) {
             return None;
         }
         let tokens = timing.tokens as f64;
-        let joules = reading.joules.filter(|&joules| joules > 0.0);
         Some(Run {
             prompt_tokens: timing.prompt_tokens,
             tokens: timing.tokens,
@@ -109,8 +179,7 @@ impl Run {
             prefill: timing.prompt_tokens as f64 / prefill,
             decode: several.then(|| (tokens - 1.0) / decode),
             end_to_end: several.then(|| tokens / (prefill + decode)),
-            tokens_per_joule: joules.map(|joules| tokens / joules),
-            reading,
+            energy: reading.map(|reading| RunEnergy::new(timing.tokens, reading)),
         })
     }
 
@@ -121,6 +190,21 @@ impl Run {
             Phase::Decode => self.decode,
             Phase::EndToEnd => self.end_to_end,
         }
+    }
+
+    /// Tokens for each joule.
+    pub fn per_joule(&self, of: PerJoule) -> Option<f64> {
+        let energy = self.energy.as_ref()?;
+        match of {
+            PerJoule::Run => energy.tokens_per_joule,
+            PerJoule::Net => energy.net_tokens_per_joule,
+            PerJoule::Decode => energy.decode_tokens_per_joule,
+        }
+    }
+
+    /// Seconds of all of it.
+    pub fn seconds(&self) -> f64 {
+        self.prefill_seconds + self.decode_seconds.unwrap_or(0.0)
     }
 }
 
@@ -153,9 +237,9 @@ pub struct ContextPoint {
 /// What the pairs say of one quantity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quantity {
-    /// Speeds of the subject, tokens/s.
+    /// That of the subject: speeds in tokens/s, or tokens for each joule.
     pub subject: Spread,
-    /// Speeds of the baseline, tokens/s.
+    /// That of the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Spread>,
     /// How they compare.
@@ -164,26 +248,55 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// What pairs say of a phase; `None` where it was not measured.
-    pub fn of(pairs: &[Pair], phase: Phase, seed: u64) -> Option<Quantity> {
-        let of = |side: Side| -> Vec<f64> {
-            let runs = pairs.iter().filter_map(|pair| match side {
-                Side::Subject => Some(&pair.subject),
-                Side::Baseline => pair.baseline.as_ref(),
-            });
-            runs.filter_map(|run| run.speed(phase)).collect()
-        };
-        let (subject, baseline) = (of(Side::Subject), of(Side::Baseline));
-        let both: Vec<_> = subject
+    /// What pairs say of a value; `None` where it was not measured. Pairs of which one run lacks it compare nothing.
+    pub fn of(pairs: &[Pair], value: impl Fn(&Run) -> Option<f64>, seed: u64) -> Option<Quantity> {
+        let baseline = |pair: &Pair| value(pair.baseline.as_ref()?);
+        let subject: Vec<f64> = pairs.iter().filter_map(|p| value(&p.subject)).collect();
+        let others: Vec<f64> = pairs.iter().filter_map(baseline).collect();
+        let both = pairs
             .iter()
-            .copied()
-            .zip(baseline.iter().copied())
-            .collect();
+            .filter_map(|pair| Some((value(&pair.subject)?, baseline(pair)?)));
+        let both: Vec<(f64, f64)> = both.collect();
         Some(Quantity {
             subject: statistics::spread(&subject)?,
-            baseline: statistics::spread(&baseline),
+            baseline: statistics::spread(&others),
             comparison: statistics::compare(&both, seed),
         })
+    }
+}
+
+/// What the pairs say of energy; in JSON null where the sensor does not say it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PerJoules {
+    /// Tokens written per joule, prefill included.
+    pub tokens_per_joule: Option<Quantity>,
+    /// The same per joule beyond idling.
+    pub net_tokens_per_joule: Option<Quantity>,
+    /// Tokens behind the first per joule since the first.
+    pub decode_tokens_per_joule: Option<Quantity>,
+}
+
+impl PerJoules {
+    /// Of some pairs; `None` where there was no sensor.
+    fn of(pairs: &[Pair], seed: u64) -> Option<PerJoules> {
+        let mut runs = pairs.iter().map(|pair| &pair.subject);
+        runs.find(|run| run.energy.is_some())?;
+        let [run, net, decode] =
+            PerJoule::ALL.map(|of| Quantity::of(pairs, |run| run.per_joule(of), seed));
+        Some(PerJoules {
+            tokens_per_joule: run,
+            net_tokens_per_joule: net,
+            decode_tokens_per_joule: decode,
+        })
+    }
+
+    /// That of a kind.
+    pub fn get(&self, of: PerJoule) -> Option<&Quantity> {
+        match of {
+            PerJoule::Run => self.tokens_per_joule.as_ref(),
+            PerJoule::Net => self.net_tokens_per_joule.as_ref(),
+            PerJoule::Decode => self.decode_tokens_per_joule.as_ref(),
+        }
     }
 }
 
@@ -205,7 +318,7 @@ impl Phases {
     /// Of some pairs.
     pub fn of(pairs: &[Pair], seed: u64) -> Phases {
         let [prefill, decode, end_to_end] =
-            Phase::ALL.map(|phase| Quantity::of(pairs, phase, seed));
+            Phase::ALL.map(|phase| Quantity::of(pairs, |run| run.speed(phase), seed));
         Phases {
             prefill,
             decode,
@@ -233,6 +346,9 @@ pub struct Swept {
     /// What they say.
     #[serde(flatten)]
     pub phases: Phases,
+    /// What they say of energy; absent where there was no sensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<PerJoules>,
 }
 
 /// One of the two.
@@ -247,6 +363,9 @@ pub struct Measuree {
     /// The part of the weights' bytes that every token touched, where it was not all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<f64>,
+    /// Bytes of the weights that every token touches; absent where htc does not execute it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub touched_bytes: Option<u64>,
 }
 
 /// Perplexity of the subject beside the baseline's.
@@ -283,6 +402,9 @@ pub struct Conditions {
     pub seed: u64,
     /// Samples of the bootstrap.
     pub bootstrap_samples: usize,
+    /// What measured energy; absent where nothing did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensor: Option<SensorRecord>,
 }
 
 /// Everything that `htc bench` found.
@@ -307,6 +429,9 @@ pub struct Record {
     /// What they say.
     #[serde(flatten)]
     pub phases: Phases,
+    /// What they say of energy; absent where there was no sensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<PerJoules>,
     /// The sweep over lengths of context.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<Swept>,
@@ -334,6 +459,7 @@ impl Record {
         let context = measured.contexts.into_iter().map(|point| Swept {
             length: point.length,
             phases: Phases::of(&point.pairs, seed),
+            energy: PerJoules::of(&point.pairs, seed),
             pairs: point.pairs,
         });
         let mut record = Record {
@@ -341,6 +467,7 @@ impl Record {
             schema: SCHEMA,
             program: format!("htc {}", env!("CARGO_PKG_VERSION")),
             phases: Phases::of(&measured.pairs, seed),
+            energy: PerJoules::of(&measured.pairs, seed),
             conditions,
             subject,
             baseline,

@@ -1,7 +1,7 @@
 //! Who is measured: a model in this process.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use htc_loader::dial::Setting;
 use htc_loader::generate::{Generator, Limits};
@@ -28,6 +28,9 @@ pub struct Timing {
     pub decode: Duration,
 }
 
+/// What a run calls between prefill and decode.
+pub type Mark<'a> = &'a mut dyn FnMut() -> Result<(), BenchError>;
+
 /// Something that reads and writes.
 pub trait Runner {
     /// Its name, for messages.
@@ -42,11 +45,18 @@ pub trait Runner {
     /// [`BenchError`] where the task cannot be done.
     fn prepare(&mut self, task: Task) -> Result<(), BenchError>;
 
-    /// Does a task that was prepared, and says how long it took.
+    /// Whether what the device draws during a run is drawn for its task. It is not where a program is started and
+    /// a model loaded in the same time.
+    fn is_metered(&self) -> bool {
+        true
+    }
+
+    /// Does a task that was prepared, and says how long it took. Where its first token is chosen it calls `mark`, whose time is
+    /// not the task's.
     ///
     /// # Errors
-    /// [`BenchError`] where it fails or is to end.
-    fn run(&mut self, task: Task, cancel: &Cancel) -> Result<Timing, BenchError>;
+    /// [`BenchError`] where it or `mark` fails or is to end.
+    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError>;
 }
 
 /// A model in this process. It writes what `htc run --temp 0 --ignore-eos` would.
@@ -135,7 +145,7 @@ impl Runner for Own {
         Ok(())
     }
 
-    fn run(&mut self, task: Task, cancel: &Cancel) -> Result<Timing, BenchError> {
+    fn run(&mut self, task: Task, mark: Mark, cancel: &Cancel) -> Result<Timing, BenchError> {
         let failed = |error| BenchError::Generate {
             model: self.name.clone(),
             error,
@@ -145,15 +155,21 @@ impl Runner for Own {
         let (session, sampler) = (&mut self.session, &mut self.sampler);
         let generator = Generator::new(session, &self.tokenizer, sampler, &self.prompt, limits);
         let mut generator = generator.map_err(failed)?;
+        let mut marking = None;
         while generator.step().map_err(failed)?.is_some() {
             cancelled(cancel)?;
+            if marking.is_none() {
+                let since = Instant::now();
+                mark()?;
+                marking = Some(since.elapsed());
+            }
         }
         let (_, summary) = generator.finish();
         Ok(Timing {
             prompt_tokens: summary.prompt_tokens,
             tokens: summary.tokens,
             prefill: summary.prefill,
-            decode: summary.decode,
+            decode: summary.decode.saturating_sub(marking.unwrap_or_default()),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::gates::Outcome;
-use super::record::{Measuree, Phase, Quantity, Record};
+use super::record::{Measuree, PerJoule, PerJoules, Phase, Quantity, Record};
 use super::statistics::{Comparison, Spread};
 use crate::system::show::{bytes_for_people, interval};
 
@@ -50,9 +50,10 @@ impl fmt::Display for Record {
         )?;
         for phase in Phase::ALL {
             if let Some(quantity) = self.phases.get(phase) {
-                show_quantity(phase.name(), quantity, f)?;
+                show_quantity(phase.name(), (quantity, "tokens/s"), f)?;
             }
         }
+        show_energy(self.energy.as_ref(), f)?;
         for swept in &self.context {
             writeln!(f, "context of {} tokens", swept.length)?;
             for (name, quantity) in [
@@ -60,8 +61,16 @@ impl fmt::Display for Record {
                 ("decode behind it", &swept.phases.decode),
             ] {
                 if let Some(quantity) = quantity {
-                    show_quantity(name, quantity, f)?;
+                    show_quantity(name, (quantity, "tokens/s"), f)?;
                 }
+            }
+            show_energy(swept.energy.as_ref(), f)?;
+        }
+        if let Some(sensor) = &conditions.sensor {
+            write!(f, "sensor: {}", sensor.name)?;
+            match sensor.idle_watts {
+                Some(watts) => writeln!(f, ", idling at {watts:.1} W")?,
+                None => writeln!(f)?,
             }
         }
         if let Some(quality) = &self.quality
@@ -96,8 +105,20 @@ impl fmt::Display for Record {
     }
 }
 
-fn show_quantity(name: &str, quantity: &Quantity, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "  {name:<17} {} tokens/s", speeds(&quantity.subject))?;
+fn show_energy(energy: Option<&PerJoules>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let kinds = PerJoule::ALL.into_iter();
+    for (of, quantity) in kinds.filter_map(|of| Some((of, energy?.get(of)?))) {
+        show_quantity(of.name(), (quantity, "tokens/J"), f)?;
+    }
+    Ok(())
+}
+
+fn show_quantity(
+    name: &str,
+    (quantity, unit): (&Quantity, &str),
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "  {name:<17} {} {unit}", speeds(&quantity.subject))?;
     let Some((baseline, comparison)) = quantity.baseline.as_ref().zip(quantity.comparison.as_ref())
     else {
         return writeln!(f);
@@ -117,9 +138,11 @@ fn show_quantity(name: &str, quantity: &Quantity, f: &mut fmt::Formatter<'_>) ->
 }
 
 fn speeds(spread: &Spread) -> String {
+    // Of a large model a joule pays for less than a token.
+    let digits = if spread.mean < 1.0 { 4 } else { 2 };
     match spread.sd {
-        Some(sd) => format!("{:.2} ± {:.2}", spread.mean, sd),
-        None => format!("{:.2}", spread.mean),
+        Some(sd) => format!("{:.digits$} ± {sd:.digits$}", spread.mean),
+        None => format!("{:.digits$}", spread.mean),
     }
 }
 

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use super::gates::{self, GateError, Outcome};
 use super::record::{Conditions, Measuree, Phase, Record};
-use super::runner::Timing;
+use super::runner::{Mark, Timing};
 use super::*;
 
 /// Takes as long as it is told, and writes down who was asked for what.
@@ -43,7 +43,8 @@ impl Runner for Told<'_> {
         Ok(())
     }
 
-    fn run(&mut self, task: Task, _: &Cancel) -> Result<Timing, BenchError> {
+    fn run(&mut self, task: Task, mark: Mark, _: &Cancel) -> Result<Timing, BenchError> {
+        mark()?;
         self.log.borrow_mut().push((self.name, task));
         let time = self.milliseconds[self.runs % self.milliseconds.len()];
         self.runs += 1;
@@ -87,6 +88,7 @@ fn record(measured: Measured) -> Record {
         bytes: 7,
         engine: "none".into(),
         fraction: None,
+        touched_bytes: None,
     };
     let conditions = Conditions {
         date: "2026-01-01T00:00:00Z".into(),
@@ -99,6 +101,7 @@ fn record(measured: Measured) -> Record {
         cool_down_seconds: 0.0,
         seed: 0,
         bootstrap_samples: statistics::SAMPLES,
+        sensor: None,
     };
     let both = (measuree("a"), Some(measuree("b")));
     Record::new(conditions, both, measured, None, Vec::new())
@@ -186,44 +189,90 @@ fn a_full_context_has_no_decode() {
     assert!(full.prefill.is_some() && full.decode.is_none() && full.end_to_end.is_none());
 }
 
+/// Writes down what it is told; the subject's runs take 5.5 J, the baseline's 11, of which decode has the half. It knows
+/// neither power nor what the device does when it idles.
+struct Sensing(Vec<String>);
+
+impl Sensors for Sensing {
+    fn idle(&mut self, _: &Cancel) -> Result<(), BenchError> {
+        self.0.push("idle".into());
+        Ok(())
+    }
+    fn start(&mut self, side: Side) -> Result<(), BenchError> {
+        self.0.push(format!("{side:?}"));
+        Ok(())
+    }
+    fn mark(&mut self) -> Result<(), BenchError> {
+        self.0.push("mark".into());
+        Ok(())
+    }
+    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
+        let joules = match &self.0[self.0.len() - 2][..] {
+            "Subject" => 5.5,
+            _ => 11.0,
+        };
+        self.0.push("stop".into());
+        Ok(Some(Reading {
+            joules: Some(joules),
+            decode_joules: Some(0.5 * joules),
+            ..Reading::default()
+        }))
+    }
+}
+
 #[test]
 fn what_sensors_say_stands_beside_the_run_and_nothing_else_does() {
-    struct Meter(u32);
-    impl Sensors for Meter {
-        fn start(&mut self) {
-            self.0 += 1;
-        }
-        fn stop(&mut self) -> Reading {
-            assert_eq!(self.0 % 10, 1);
-            self.0 += 9;
-            Reading {
-                joules: Some(5.5),
-                ..Reading::default()
-            }
-        }
-    }
     let log = RefCell::default();
     let mut subject = Told::new("subject", &[100], &log);
+    let mut baseline = Told::new("baseline", &[100], &log);
     let cancel = Cancel::default();
-    let mut meter = Meter(0);
+    let mut sensors = Sensing(Vec::new());
     let measured = run(
         &mut subject,
-        None,
-        &protocol(1),
+        Some(&mut baseline),
+        &protocol(2),
         (&|_| {}, &cancel),
-        &mut meter,
+        &mut sensors,
     )
     .unwrap();
-    assert_eq!(meter.0, 20);
+    let of = |side| [side, "mark", "stop"];
+    let (s, b) = (of("Subject"), of("Baseline"));
+    let expected = [&["idle"][..], &s, &b, &s, &b, &b, &s].concat();
+    assert_eq!(sensors.0, expected);
     let run = serde_json::to_value(measured.pairs[0].subject).unwrap();
-    assert_eq!(
-        (run["joules"].as_f64(), run["tokens_per_joule"].as_f64()),
-        (Some(5.5), Some(2.0))
-    );
-    assert!(run.get("power_watts").is_none() && run.get("vram_bytes").is_none());
+    let found = ["joules", "tokens_per_joule", "decode_tokens_per_joule"].map(|k| run[k].as_f64());
+    assert_eq!(found, [Some(5.5), Some(2.0), Some(10.0 / 2.75)]);
+    // Null, and there.
+    for absent in [
+        "net_joules",
+        "net_tokens_per_joule",
+        "power_watts",
+        "temperature_celsius",
+    ] {
+        assert!(run.as_object().unwrap()[absent].is_null(), "{absent}");
+    }
+    let found = record(measured.clone());
+    let energy = found.energy.as_ref().unwrap();
+    let ratio = energy
+        .tokens_per_joule
+        .as_ref()
+        .unwrap()
+        .comparison
+        .unwrap();
+    assert_eq!(ratio.ratio, 2.0);
+    assert_eq!(energy.net_tokens_per_joule, None);
+    // A pair of which one run is not known compares nothing, and the others stay in their pairs.
+    let mut holed = measured;
+    holed.pairs[0].baseline.as_mut().unwrap().energy = Some(Default::default());
+    let energy = record(holed).energy.unwrap();
+    let quantity = energy.tokens_per_joule.unwrap();
+    assert_eq!(quantity.subject.count, 2);
+    assert_eq!(quantity.baseline.unwrap().count, 1);
+    assert_eq!(quantity.comparison.unwrap().interval, None);
     let without = measure(&protocol(1), &mut subject, None);
     let run = serde_json::to_value(without.pairs[0].subject).unwrap();
     assert!(run.get("joules").is_none() && run.get("tokens_per_joule").is_none());
+    assert_eq!(record(without).energy, None);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The page of a measurement of speed, which `htc bench -o` writes.
 
+mod energy;
+
 use super::PageError;
 use super::html::{self, Block, Figure, Legend, Page, Section, Tile};
 use super::number::{brief, bytes, number, percent, seconds};
@@ -7,7 +9,7 @@ use super::plot::{Axis, Colour, Drawing, Kind, Marker, PlotError, Point, Series,
 use super::table::{Cell, Table};
 use crate::bench::Side;
 use crate::bench::gates::Outcome;
-use crate::bench::record::{Pair, Phase, Quantity, Record};
+use crate::bench::record::{Pair, PerJoule, Phase, Quantity, Record, Run};
 use crate::bench::statistics::Comparison;
 use crate::measure::Interval;
 
@@ -20,6 +22,7 @@ pub fn page(record: &Record) -> Result<String, PageError> {
         ratios(record)?,
         speeds(record)?,
         contexts(record)?,
+        energy::section(record)?,
         gates(record),
         notes(record),
         conditions(record),
@@ -67,7 +70,21 @@ fn tiles(record: &Record) -> Vec<Tile> {
             about: format!("of the baseline's {}{}", phase.name(), within(comparison)),
         },
     };
-    found.map(tile).collect()
+    let mut tiles: Vec<Tile> = found.map(tile).collect();
+    let energy = record.energy.as_ref();
+    if let Some(found) = energy.and_then(|energy| energy.get(PerJoule::Run)) {
+        tiles.push(match &found.comparison {
+            None => Tile {
+                number: format!("{} tokens/J", brief(found.subject.mean)),
+                about: "with prefill".to_owned(),
+            },
+            Some(comparison) => Tile {
+                number: percent(comparison.ratio),
+                about: format!("of the baseline's tokens per joule{}", within(comparison)),
+            },
+        });
+    }
+    tiles
 }
 
 fn within(comparison: &Comparison) -> String {
@@ -89,10 +106,13 @@ fn empty(id: &'static str, title: &'static str, lead: &str) -> Section {
 const SUBJECT: (Colour, Marker) = (Colour::Thing(0), Marker::Circle);
 const BASELINE: (Colour, Marker) = (Colour::Thing(1), Marker::Square);
 
-fn of(pair: &Pair, side: Side, phase: Phase) -> Option<f64> {
+/// A quantity of one run.
+type Value<'a> = &'a dyn Fn(&Run) -> Option<f64>;
+
+fn of(pair: &Pair, side: Side, value: Value) -> Option<f64> {
     match side {
-        Side::Subject => pair.subject.speed(phase),
-        Side::Baseline => pair.baseline.as_ref()?.speed(phase),
+        Side::Subject => value(&pair.subject),
+        Side::Baseline => value(pair.baseline.as_ref()?),
     }
 }
 
@@ -156,42 +176,8 @@ fn ratios(record: &Record) -> Result<Section, PlotError> {
     );
     let plots = Phase::ALL.into_iter().filter_map(|phase| {
         let comparison = record.phases.get(phase)?.comparison?;
-        let pairs = (1..).zip(&record.pairs);
-        let pairs = pairs.filter_map(|(at, pair)| {
-            let ratio = of(pair, Side::Subject, phase)? / of(pair, Side::Baseline, phase)?;
-            let name = about(pair);
-            Some(Point {
-                name,
-                ..Point::new(f64::from(at), ratio)
-            })
-        });
-        let mean = Point {
-            interval: comparison.interval,
-            name: "all pairs".into(),
-            ..Point::new((record.pairs.len() + 1) as f64, comparison.ratio)
-        };
-        let across = Axis::new("pair; the last is the mean", Kind::Whole);
-        let mut xy = Xy::new(
-            phase.name(),
-            across,
-            Axis::new("subject / baseline", Kind::Linear),
-        );
-        xy.small = true;
-        xy.series = vec![
-            series(
-                "a pair",
-                (Colour::Muted, Marker::Ring),
-                false,
-                pairs.collect(),
-            ),
-            series(
-                "mean, 95 % interval",
-                (Colour::Thing(0), Marker::Diamond),
-                false,
-                vec![mean],
-            ),
-        ];
-        Some(xy)
+        let value = |run: &Run| run.speed(phase);
+        Some(ratio_plot(record, phase.name(), comparison, &value))
     });
     let caption = "Ratio of every pair, and the mean of all with its 95 % interval (percentile bootstrap over pairs).";
     section
@@ -200,11 +186,73 @@ fn ratios(record: &Record) -> Result<Section, PlotError> {
     if !section.blocks.is_empty() {
         let quantities =
             Phase::ALL.map(|phase| (phase.name().to_owned(), record.phases.get(phase)));
-        section
-            .blocks
-            .push(Block::Table(statistics("Statistics", &quantities)));
+        section.blocks.push(Block::Table(statistics(
+            "Statistics",
+            "tokens/s",
+            &quantities,
+        )));
     }
     Ok(section)
+}
+
+/// The ratio of a quantity in every pair, and the mean of all.
+fn ratio_plot(record: &Record, title: &str, comparison: Comparison, value: Value) -> Xy {
+    let pairs = (1..).zip(&record.pairs);
+    let pairs = pairs.filter_map(|(at, pair)| {
+        let ratio = of(pair, Side::Subject, value)? / of(pair, Side::Baseline, value)?;
+        let name = about(pair);
+        Some(Point {
+            name,
+            ..Point::new(f64::from(at), ratio)
+        })
+    });
+    let mean = Point {
+        interval: comparison.interval,
+        name: "all pairs".into(),
+        ..Point::new((record.pairs.len() + 1) as f64, comparison.ratio)
+    };
+    let across = Axis::new("pair; the last is the mean", Kind::Whole);
+    let mut xy = Xy::new(title, across, Axis::new("subject / baseline", Kind::Linear));
+    xy.small = true;
+    xy.series = vec![
+        series(
+            "a pair",
+            (Colour::Muted, Marker::Ring),
+            false,
+            pairs.collect(),
+        ),
+        series(
+            "mean, 95 % interval",
+            (Colour::Thing(0), Marker::Diamond),
+            false,
+            vec![mean],
+        ),
+    ];
+    xy
+}
+
+/// A quantity of every run of both.
+fn run_plot(record: &Record, title: &str, unit: &str, value: Value) -> Xy {
+    let points = |side| -> Vec<Point> {
+        let pairs = (1..).zip(&record.pairs);
+        let points = pairs.filter_map(|(at, pair)| {
+            let name = about(pair);
+            Some(Point {
+                name,
+                ..Point::new(f64::from(at), of(pair, side, value)?)
+            })
+        });
+        points.collect()
+    };
+    let up = Axis::new(unit, Kind::FromZero);
+    let mut xy = Xy::new(title, Axis::new("pair", Kind::Whole), up);
+    xy.small = true;
+    xy.series = vec![
+        series("subject", SUBJECT, false, points(Side::Subject)),
+        series("baseline", BASELINE, false, points(Side::Baseline)),
+    ];
+    xy.series.retain(|series| !series.points.is_empty());
+    xy
 }
 
 /// Speeds of both as dots.
@@ -216,26 +264,8 @@ fn speeds(record: &Record) -> Result<Section, PlotError> {
     );
     let plots = Phase::ALL.into_iter().filter_map(|phase| {
         record.phases.get(phase)?;
-        let points = |side| -> Vec<Point> {
-            let pairs = (1..).zip(&record.pairs);
-            let points = pairs.filter_map(|(at, pair)| {
-                let name = about(pair);
-                Some(Point {
-                    name,
-                    ..Point::new(f64::from(at), of(pair, side, phase)?)
-                })
-            });
-            points.collect()
-        };
-        let up = Axis::new("tokens/s", Kind::FromZero);
-        let mut xy = Xy::new(phase.name(), Axis::new("pair", Kind::Whole), up);
-        xy.small = true;
-        xy.series = vec![
-            series("subject", SUBJECT, false, points(Side::Subject)),
-            series("baseline", BASELINE, false, points(Side::Baseline)),
-        ];
-        xy.series.retain(|series| !series.points.is_empty());
-        Some(xy)
+        let value = |run: &Run| run.speed(phase);
+        Some(run_plot(record, phase.name(), "tokens/s", &value))
     });
     let caption = "Speed of every run, in the order of measuring.";
     section
@@ -244,9 +274,11 @@ fn speeds(record: &Record) -> Result<Section, PlotError> {
     if record.baseline.is_none() {
         let quantities =
             Phase::ALL.map(|phase| (phase.name().to_owned(), record.phases.get(phase)));
-        section
-            .blocks
-            .push(Block::Table(statistics("Statistics", &quantities)));
+        section.blocks.push(Block::Table(statistics(
+            "Statistics",
+            "tokens/s",
+            &quantities,
+        )));
     }
     Ok(section)
 }
@@ -305,6 +337,7 @@ fn contexts(record: &Record) -> Result<Section, PlotError> {
             .collect();
         section.blocks.push(Block::Table(statistics(
             "Statistics by length",
+            "tokens/s",
             &quantities,
         )));
     }
@@ -312,12 +345,13 @@ fn contexts(record: &Record) -> Result<Section, PlotError> {
 }
 
 /// What is said of quantities, a row for each that was measured.
-fn statistics(caption: &str, quantities: &[(String, Option<&Quantity>)]) -> Table {
+fn statistics(caption: &str, unit: &str, quantities: &[(String, Option<&Quantity>)]) -> Table {
+    let (subject, baseline) = (format!("subject, {unit}"), format!("baseline, {unit}"));
     let head = [
         "what",
-        "subject, tokens/s",
+        &subject,
         "sd",
-        "baseline, tokens/s",
+        &baseline,
         "sd",
         "ratio",
         "95 % interval",
@@ -428,6 +462,17 @@ fn conditions(record: &Record) -> Section {
     if let Some(load) = c.load {
         row("processor time of other programs", percent(load.others));
         row("processor time of the hypervisor", percent(load.stolen));
+    }
+    if let Some(sensor) = &c.sensor {
+        row("sensor", sensor.name.clone());
+        let between = seconds(sensor.seconds_between_readings);
+        row(
+            "time between its readings, beside those at the ends of a run",
+            between,
+        );
+        if let Some(watts) = sensor.idle_watts {
+            row("power of the idle device, W", number(watts));
+        }
     }
     row("threads", c.threads.to_string());
     row("KV cache", c.kv_type.to_owned());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use htc_loader::dial::Fraction;
+use htc_loader::live::SensorSpec;
 
 use super::{KvArgs, ThreadArgs, heading, parse_fraction};
 use crate::bench::PAIRS;
@@ -16,7 +17,8 @@ const EXAMPLES: &str = "Examples:
   htc bench model.htz --against model.gguf
   htc bench model.htz --fraction 0.6 --against model.htz --context 128,512,2048
   htc bench model.gguf --against llama.cpp:build/bin/llama-bench --threads 8 -o speed.html
-  htc bench model.htz --against model.gguf --gates gates.json --json > speed.json";
+  htc bench model.htz --against model.gguf --gates gates.json --json > speed.json
+  htc bench model.htz --fraction 0.6 --against model.htz --sensor nvml --json > energy.json";
 
 /// Entries of a list at most.
 const LIST: usize = 64;
@@ -62,6 +64,10 @@ pub struct BenchArgs {
     /// up to the model's context
     #[arg(long, value_name = "LIST|all", help_heading = heading::BENCH_HOW, allow_negative_numbers = true, value_parser = parse_contexts)]
     pub context: Option<Contexts>,
+    /// Measure joules and temperature of every run, too: nvml[:INDEX|UUID], hwmon (the processor),
+    /// trace:FILE (CSV), sim[:KEY=VALUE,...]; an error where there is no such sensor
+    #[arg(long, value_name = "SENSOR", help_heading = heading::BENCH_HOW)]
+    pub sensor: Option<SensorSpec>,
     /// Seed of the bootstrap
     #[arg(long, value_name = "S", help_heading = heading::BENCH_HOW, hide_short_help = true, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use htc_formats::map::MappedFile;
 use htc_loader::dial::Setting;
+use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Cpu, Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,6 +19,7 @@ use crate::app::chat::date;
 use crate::app::cli::{Against, BenchArgs, Contexts};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::bounded;
+use crate::bench::energy::Metered;
 use crate::bench::gates::{self, Gate, Outcome};
 use crate::bench::llama_cpp::LlamaCpp;
 use crate::bench::machine::{Load, Machine, QUIET, Ticks};
@@ -26,7 +28,8 @@ use crate::bench::runner::{Own, Runner, positions_of};
 use crate::bench::statistics::SAMPLES;
 use crate::bench::task::Task;
 use crate::bench::{
-    self, BEHIND_CONTEXT, BenchError, Measured, NoSensors, PAIRS, Protocol, Side, Step, positions,
+    self, BEHIND_CONTEXT, BenchError, Measured, NoSensors, PAIRS, Protocol, Sensors, Side, Step,
+    positions,
 };
 use crate::event::Cancelled;
 use crate::measure::{self, EvaluateError, Execution};
@@ -50,9 +53,11 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
     };
     let (compared, text) = (args.against().is_some(), args.text.is_some());
     gates::check(&gates, rank, compared, text, args.pairs as usize)?;
+    // Who asks for joules wants no benchmark without.
+    let mut sensor = args.sensor.as_ref().map(Metered::open).transpose()?;
     let mut bench = Bench::new(args)?;
     let (began, ticks) = (SystemTime::now(), Ticks::now());
-    let (measured, both) = bench.measure()?;
+    let (measured, both) = bench.measure(sensor.as_mut())?;
     let load = ticks.and_then(Ticks::since);
     bench.notes.extend(load.and_then(noise));
     let quality = bench.quality()?;
@@ -69,6 +74,7 @@ pub(super) fn execute(args: &BenchArgs) -> Result<(), Failure> {
         cool_down_seconds: bench.protocol.cool_down.as_secs_f64(),
         seed: args.seed,
         bootstrap_samples: SAMPLES,
+        sensor: sensor.as_ref().map(Metered::record),
     };
     let mut record = Record::new(conditions, both, measured, quality, bench.notes);
     let judged = gates.iter().map(|gate: &Gate| gate.judge(&record, rank));
@@ -112,7 +118,17 @@ fn check_output(args: &BenchArgs) -> Result<(), Failure> {
     let against = args.against().map(|against| match against {
         Against::Model(path) | Against::LlamaCpp(path) => path,
     });
-    let others = [&against, &args.against_model, &args.text, &args.gates];
+    let trace = args.sensor.as_ref().and_then(|sensor| match sensor {
+        SensorSpec::Trace { path, .. } => Some(path.clone()),
+        _ => None,
+    });
+    let others = [
+        &against,
+        &args.against_model,
+        &args.text,
+        &args.gates,
+        &trace,
+    ];
     let mut inputs: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
     inputs.push(&args.model);
     report::check(path, &inputs, args.force)
@@ -167,9 +183,13 @@ impl Loaded {
             bytes: self.model.file().size(),
             engine,
             fraction: None,
+            touched_bytes: None,
         }
     }
 }
+
+/// What was measured, and of what.
+type Both = (Measured, (Measuree, Option<Measuree>));
 
 /// What executes a model in this process.
 fn itself() -> String {
@@ -335,16 +355,18 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures; gives what both are as well.
-    fn measure(&mut self) -> Result<(Measured, (Measuree, Option<Measuree>)), Failure> {
+    fn measure(&mut self, mut sensor: Option<&mut Metered>) -> Result<Both, Failure> {
         let failed = |error, interrupt: &Interrupt| match error {
             BenchError::Cancelled(_) => Failure::Interrupted(interrupt.message()),
             error => Failure::Bench(error),
         };
         let mut own = self.own(&self.subject, self.setting)?;
         let mut of_subject = self.subject.measuree(itself());
+        let dial = self.subject.model.dial();
         if self.args.fraction.is_some() {
-            of_subject.fraction = Some(self.subject.model.dial().fraction(self.setting));
+            of_subject.fraction = Some(dial.fraction(self.setting));
         }
+        of_subject.touched_bytes = Some(dial.bytes(self.setting));
         let mut other = match &self.baseline {
             None => Other::None,
             Some((loaded, None)) => Other::Own(Box::new(self.own(loaded, Setting::FULL)?)),
@@ -361,18 +383,29 @@ impl<'a> Bench<'a> {
                     .into(),
             );
         }
+        if let (Some(sensor), Other::LlamaCpp(_)) = (&sensor, &other) {
+            self.notes.push(format!(
+                "llama-bench loads the model in every run, so that its joules are not those of the task: {} measures none of it",
+                sensor.name()
+            ));
+        }
         let progress = Progress::new();
         let tell = |step: Step| progress.show(step);
         let watch: (&dyn Fn(Step), _) = (&tell, self.interrupt.cancel());
-        let found = bench::run(
-            &mut own,
-            other.runner(),
-            &self.protocol,
-            watch,
-            &mut NoSensors,
-        );
+        let mut none = NoSensors;
+        let sensors: &mut dyn Sensors = match &mut sensor {
+            Some(sensor) => {
+                sensor.set_fractions(dial.fraction(self.setting), 1.0);
+                &mut **sensor
+            }
+            None => &mut none,
+        };
+        let found = bench::run(&mut own, other.runner(), &self.protocol, watch, sensors);
         progress.0.finish_and_clear();
         let found = found.map_err(|error| failed(error, &self.interrupt))?;
+        if let Some(sensor) = sensor {
+            self.notes.extend(sensor.notes(&found));
+        }
         let engine = match &other {
             Other::LlamaCpp(peer) => {
                 format!(
@@ -382,10 +415,13 @@ impl<'a> Bench<'a> {
             }
             _ => itself(),
         };
-        let of_baseline = self
-            .baseline
-            .as_ref()
-            .map(|(loaded, _)| loaded.measuree(engine));
+        let of_baseline = self.baseline.as_ref().map(|(loaded, program)| Measuree {
+            touched_bytes: match program {
+                None => Some(loaded.model.dial().bytes(Setting::FULL)),
+                Some(_) => None,
+            },
+            ..loaded.measuree(engine)
+        });
         Ok((found, (of_subject, of_baseline)))
     }
 

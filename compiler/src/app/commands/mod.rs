@@ -43,7 +43,9 @@ use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
 use crate::bench::BenchError;
+use crate::bench::energy::EnergyError;
 use crate::bench::gates::GateError;
+use crate::bench::slope::SlopeError;
 use crate::calibrate::CalibrateError;
 use crate::export::ExportError;
 use crate::geometry::probe::ProbeError;
@@ -224,6 +226,10 @@ pub enum Failure {
     Bench(#[from] BenchError),
     #[error(transparent)]
     Gate(#[from] GateError),
+    #[error(transparent)]
+    Energy(#[from] EnergyError),
+    #[error(transparent)]
+    Slope(#[from] SlopeError),
     #[error("{failed} of {all} gates failed, the first: {first}")]
     Gates {
         failed: usize,
@@ -317,6 +323,7 @@ impl Failure {
             | Failure::Damaged { .. }
             | Failure::Page(_)
             | Failure::Gate(GateError::Schema { .. })
+            | Failure::Slope(SlopeError::Schema { .. } | SlopeError::Differs { .. })
             | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
             | Failure::Compile(
                 CompileError::Source(_)

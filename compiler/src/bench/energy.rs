@@ -1,0 +1,325 @@
+//! What runs cost in joules, and how warm the device is.
+//!
+//! A [`Governor`] of the loader's `live` reads the sensor at the beginning and at the end of every run and where its first
+//! token is written, and in between as often as the sensor allows; it limits nothing. Joules are the difference of the
+//! device's energy counter where it has one, else the trapezoidal integral of its power. Pauses, warm-up and loading count for
+//! nothing; what the device draws while it idles is measured before the first run, with the models loaded, and joules
+//! beyond it stand beside those of all.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use htc_loader::live::sensor::POLL;
+use htc_loader::live::{
+    Clock, Energy, Follow, Governor, GovernorError, GovernorOptions, Law, LawOptions, Phase,
+    Reading as Sensed, Sensor, SensorError, SensorSpec, Source, open,
+};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::record::{Reading, Run};
+use super::{BenchError, Measured, Sensors, Side, pause};
+use crate::event::Cancel;
+
+/// How long the device is looked at while it idles: five readings of one that is asked every 500 ms.
+pub const IDLE: Duration = Duration::from_secs(2);
+
+/// Time between readings of what is no device, and may be asked at any time.
+const OFTEN: Duration = Duration::from_millis(50);
+
+/// Longest time between readings that a power is integrated over, in seconds of the system.
+const LONGEST_GAP: f64 = 5.0;
+
+/// Why there is no sensor to measure with. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum EnergyError {
+    /// It is not there.
+    #[error(transparent)]
+    Sensor(#[from] SensorError),
+    /// It cannot be followed.
+    #[error(transparent)]
+    Governor(#[from] GovernorError),
+    /// A law that limits nothing is no law.
+    #[error("the sensor cannot be read without a limit: {0}; this is an error in the program")]
+    Law(#[from] htc_loader::live::LawError),
+}
+
+/// What measured energy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SensorRecord {
+    /// Which sensor.
+    pub name: String,
+    /// What the device draws when it idles, in watts; `None` where no power is known.
+    pub idle_watts: Option<f64>,
+    /// Where joules are from; `None` where there are none.
+    pub source: Option<Source>,
+    /// Seconds between readings, beside those at the ends of a run.
+    pub seconds_between_readings: f64,
+}
+
+/// What was seen since a run began.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// Of the latest reading; `None` where it has none.
+    temperature: Option<f64>,
+    highest: Option<f64>,
+    /// Why the latest reading that failed did.
+    fault: Option<String>,
+}
+
+/// A sensor whose temperatures are kept.
+struct Watched {
+    sensor: Box<dyn Sensor>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Whoever panicked left whole numbers behind.
+fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sensor for Watched {
+    fn name(&self) -> String {
+        self.sensor.name()
+    }
+
+    fn read(&mut self) -> Result<Sensed, SensorError> {
+        let read = self.sensor.read();
+        let mut seen = locked(&self.seen);
+        match &read {
+            Ok(reading) => {
+                seen.temperature = reading.plausible_temperature();
+                seen.highest = match (seen.highest, seen.temperature) {
+                    (Some(highest), Some(now)) => Some(highest.max(now)),
+                    (highest, now) => highest.or(now),
+                };
+            }
+            Err(error) => {
+                seen.temperature = None;
+                seen.fault = Some(error.to_string());
+            }
+        }
+        read
+    }
+
+    fn clock(&self) -> Clock {
+        self.sensor.clock()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        self.sensor.lowest_interval()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.sensor.notes()
+    }
+}
+
+/// A sensor at work.
+pub struct Metered {
+    governor: Governor,
+    /// What a simulated plant is driven with.
+    plant: Arc<Follow>,
+    seen: Arc<Mutex<Seen>>,
+    name: String,
+    notes: Vec<String>,
+    interval: Duration,
+    idle: Duration,
+    /// The parts of their weights that subject and baseline touch.
+    fractions: [f64; 2],
+    /// Before the run.
+    before: (Option<Energy>, Option<f64>),
+    /// Where its first token was written.
+    marked: Option<Energy>,
+}
+
+impl Metered {
+    /// Begins to read the sensor that a specification names.
+    ///
+    /// # Errors
+    /// [`EnergyError`] where it is not there.
+    pub fn open(spec: &SensorSpec) -> Result<Metered, EnergyError> {
+        let plant = Follow::new();
+        plant.set_busy(false);
+        // Times are those of the sensor's clock, which may be faster.
+        let speed = match spec {
+            SensorSpec::Trace { speed, .. } => *speed,
+            SensorSpec::Sim(options) => options.speed,
+            SensorSpec::Nvml(_) | SensorSpec::Hwmon => 1.0,
+        };
+        Metered::with(open(spec, &plant)?, plant, speed, IDLE)
+    }
+
+    fn with(
+        sensor: Box<dyn Sensor>,
+        plant: Arc<Follow>,
+        speed: f64,
+        idle: Duration,
+    ) -> Result<Metered, EnergyError> {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let interval = sensor.lowest_interval().max(OFTEN);
+        let (name, notes) = (sensor.name(), sensor.notes().to_vec());
+        let options = GovernorOptions {
+            interval,
+            longest_gap: Duration::from_secs_f64(LONGEST_GAP * speed.max(1.0)),
+            ..GovernorOptions::default()
+        };
+        // A law whose least is all limits nothing.
+        let law = Law::new(LawOptions {
+            least: 1.0,
+            ..LawOptions::default()
+        })?;
+        let watched = Watched {
+            sensor,
+            seen: Arc::clone(&seen),
+        };
+        // The plant does not follow the governor, which limits nothing, but the run.
+        let governor = Governor::start(Box::new(watched), law, options, &Follow::new(), |_| {})?;
+        Ok(Metered {
+            governor,
+            plant,
+            seen,
+            name,
+            notes,
+            interval,
+            idle,
+            fractions: [1.0; 2],
+            before: (None, None),
+            marked: None,
+        })
+    }
+
+    /// Says which parts of their weights subject and baseline touch: a simulated plant draws accordingly.
+    pub fn set_fractions(&mut self, subject: f64, baseline: f64) {
+        self.fractions = [subject, baseline];
+    }
+
+    /// What it is, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What measured, when all runs have ended.
+    pub fn record(&self) -> SensorRecord {
+        let energy = self.governor.energy();
+        SensorRecord {
+            name: self.name.clone(),
+            idle_watts: energy.and_then(|energy| energy.idle_watts),
+            source: energy.map(|energy| energy.source),
+            seconds_between_readings: self.interval.as_secs_f64(),
+        }
+    }
+
+    /// What is to be known of the joules of these runs.
+    pub fn notes(&self, measured: &Measured) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let swept = measured.contexts.iter().flat_map(|point| &point.pairs);
+        let pairs = measured.pairs.iter().chain(swept);
+        let runs: Vec<&Run> = pairs
+            .flat_map(|pair| std::iter::once(&pair.subject).chain(&pair.baseline))
+            .collect();
+        let all = runs.len();
+        let lacking = |run: &&&Run| run.energy.is_some_and(|e| e.reading.joules.is_none());
+        let lacking = runs.iter().filter(lacking).count();
+        if lacking > 0 {
+            let fault = locked(&self.seen).fault.clone();
+            let why = fault.map_or_else(String::new, |fault| format!(" ({fault})"));
+            notes.push(format!(
+                "{lacking} of {all} runs have no joules: too little of their time had readings, or nothing was drawn for them alone{why}"
+            ));
+        }
+        let short = |run: &&&Run| run.seconds() < 2.0 * POLL.as_secs_f64();
+        let short = runs.iter().filter(short).count();
+        if short > 0 && lacking < all {
+            notes.push(format!(
+                "{short} of {all} runs took less than {} s: their joules are from the readings at their ends, and devices tell new values \
+                 some ten times in a second; ask for more tokens",
+                2.0 * POLL.as_secs_f64()
+            ));
+        }
+        notes
+    }
+}
+
+/// What work took between two moments; `None` where no power is known, or of less than half of the time.
+fn between(before: Option<Energy>, after: Option<Energy>) -> Option<Energy> {
+    let after = after?;
+    let of = |value: fn(&Energy) -> f64| value(&after) - before.as_ref().map_or(0.0, value);
+    let (seconds, missed) = (of(|e| e.seconds), of(|e| e.missed));
+    let found = Energy {
+        joules: of(|e| e.joules),
+        seconds,
+        missed,
+        idle_joules: after.idle_watts.map(|watts| watts * seconds),
+        samples: after.samples - before.map_or(0, |e| e.samples),
+        resets: after.resets - before.map_or(0, |e| e.resets),
+        ..after
+    };
+    (seconds > 0.0 && missed <= seconds).then_some(found)
+}
+
+/// Joules of all the time: seconds that were missed count with the mean power of the others. What a counter does not
+/// show is not known.
+fn whole(energy: Energy, joules: f64) -> Option<f64> {
+    let whole = joules * (energy.seconds + energy.missed) / energy.seconds;
+    whole.is_finite().then_some(whole)
+}
+
+impl Sensors for Metered {
+    fn idle(&mut self, cancel: &Cancel) -> Result<(), BenchError> {
+        self.plant.set_busy(false);
+        self.governor.enter(Phase::Idle)?;
+        pause(self.idle, cancel)?;
+        Ok(self.governor.enter(Phase::Other)?)
+    }
+
+    fn start(&mut self, side: Side) -> Result<(), BenchError> {
+        // The reading at the border is still of the time before, and so is what a plant was driven with.
+        self.governor.enter(Phase::Work)?;
+        self.plant.set(match side {
+            Side::Subject => self.fractions[0],
+            Side::Baseline => self.fractions[1],
+        });
+        self.plant.set_busy(true);
+        let mut seen = locked(&self.seen);
+        seen.highest = seen.temperature;
+        self.before = (self.governor.energy(), seen.temperature);
+        self.marked = None;
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<(), BenchError> {
+        self.governor.enter(Phase::Work)?;
+        self.marked = self.governor.energy();
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<Option<Reading>, BenchError> {
+        self.governor.enter(Phase::Other)?;
+        self.plant.set_busy(false);
+        let after = self.governor.energy();
+        let energy = between(self.before.0, after);
+        let joules = energy.and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
+        // Without a mark there is no decode.
+        let decode = self
+            .marked
+            .and_then(|marked| between(Some(marked), after))
+            .and_then(|e| whole(e, e.joules).filter(|&joules| joules > 0.0));
+        let measured = energy.filter(|_| joules.is_some());
+        let seen = locked(&self.seen);
+        Ok(Some(Reading {
+            joules,
+            net_joules: measured.and_then(|e| whole(e, e.net_joules()?)),
+            decode_joules: decode,
+            power_watts: measured.map(|e| e.joules / e.seconds),
+            missed_seconds: measured.map(|e| e.missed),
+            readings: measured.map(|e| e.samples),
+            temperature_before_celsius: self.before.1,
+            temperature_after_celsius: seen.temperature,
+            temperature_celsius: seen.highest,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

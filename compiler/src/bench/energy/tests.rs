@@ -1,0 +1,243 @@
+//! Joules of runs in closed forms, on clocks that are moved by hand.
+
+use std::collections::VecDeque;
+
+use htc_loader::live::sensor::sim::{SimOptions, Simulated};
+
+use super::super::record::Pair;
+use super::*;
+use crate::bench::runner::Timing;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What is kept of a run, with the time that it took.
+fn run(tokens: usize, took: Duration, reading: Reading) -> Run {
+    let timing = Timing {
+        prompt_tokens: 10,
+        tokens,
+        prefill: took / 2,
+        decode: took / 2,
+    };
+    Run::new(timing, Some(reading)).unwrap()
+}
+
+fn alone(runs: Vec<Run>) -> Measured {
+    let pair = |subject| Pair {
+        prompt: None,
+        tokens: 5,
+        subject_first: true,
+        subject,
+        baseline: None,
+    };
+    Measured {
+        pairs: runs.into_iter().map(pair).collect(),
+        contexts: Vec::new(),
+    }
+}
+
+/// A plant of 10 to 110 W, driven with what each of the two touches.
+#[test]
+fn a_run_is_paid_for_between_its_ends_and_idling_is_told_apart() {
+    let (clock, plant) = (Clock::manual(), Follow::new());
+    plant.set_busy(false);
+    let options: SimOptions = "idle=10,full=110".parse().unwrap();
+    let sensor = Simulated::new(options.plant(), Arc::clone(&plant), clock.clone());
+    let mut metered = Metered::with(Box::new(sensor), plant, 1.0, Duration::ZERO).unwrap();
+    metered.set_fractions(0.5, 1.0);
+    metered.governor.enter(Phase::Idle).unwrap();
+    clock.advance(seconds(10));
+    metered.governor.enter(Phase::Other).unwrap();
+    let mut of = |side, prefill, decode| {
+        // A pause costs nothing.
+        clock.advance(seconds(5));
+        metered.start(side).unwrap();
+        clock.advance(seconds(prefill));
+        metered.mark().unwrap();
+        clock.advance(seconds(decode));
+        metered.stop().unwrap().unwrap()
+    };
+    let close = |found: Option<f64>, expected: f64| {
+        let found = found.unwrap();
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    };
+    // 60 W for 2 and 4 s, 10 of them when it idles.
+    let subject = of(Side::Subject, 2, 4);
+    close(subject.joules, 360.0);
+    close(subject.decode_joules, 240.0);
+    close(subject.net_joules, 300.0);
+    close(subject.power_watts, 60.0);
+    close(subject.missed_seconds, 0.0);
+    let warmth = subject.temperature_before_celsius.unwrap();
+    assert!((warmth - 32.0).abs() < 1e-9, "{warmth}");
+    assert!(subject.temperature_after_celsius.unwrap() > warmth);
+    assert_eq!(
+        subject.temperature_celsius,
+        subject.temperature_after_celsius
+    );
+    // The next is paid for by itself, with a power of its own.
+    let baseline = of(Side::Baseline, 1, 2);
+    close(baseline.joules, 330.0);
+    close(baseline.decode_joules, 220.0);
+    close(baseline.net_joules, 300.0);
+    let paid = run(6, seconds(6), subject);
+    close(paid.energy.unwrap().tokens_per_joule, 6.0 / 360.0);
+    close(paid.energy.unwrap().net_tokens_per_joule, 6.0 / 300.0);
+    close(paid.energy.unwrap().decode_tokens_per_joule, 5.0 / 240.0);
+    let record = metered.record();
+    close(record.idle_watts, 10.0);
+    assert_eq!(record.source, Some(Source::Counter));
+    assert_eq!(metered.notes(&alone(vec![paid])), Vec::<String>::new());
+    let short = metered.notes(&alone(vec![
+        paid,
+        run(6, Duration::from_millis(900), baseline),
+    ]));
+    assert!(
+        short.len() == 1 && short[0].starts_with("1 of 2 runs took less than 1 s"),
+        "{short:?}"
+    );
+}
+
+/// Says what it is told to, or fails, at the time of its clock.
+struct Given {
+    clock: Clock,
+    says: Arc<Mutex<VecDeque<Option<Sensed>>>>,
+}
+
+impl Sensor for Given {
+    fn name(&self) -> String {
+        "given".into()
+    }
+    fn read(&mut self) -> Result<Sensed, SensorError> {
+        let says = self.says.lock().unwrap();
+        let reading = says.front().copied().flatten();
+        let reading = reading.map(|reading| Sensed {
+            at: self.clock.now(),
+            ..reading
+        });
+        reading.ok_or(SensorError::NoNvml {
+            reason: "it was told to".into(),
+        })
+    }
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+    fn lowest_interval(&self) -> Duration {
+        // Read where it is asked alone, so that nothing hangs on the time of the system.
+        seconds(3600)
+    }
+}
+
+fn given() -> (Metered, Clock, impl Fn(Option<Sensed>)) {
+    let (clock, says) = (
+        Clock::manual(),
+        Arc::new(Mutex::new(VecDeque::from([None]))),
+    );
+    let sensor = Given {
+        clock: clock.clone(),
+        says: Arc::clone(&says),
+    };
+    let metered = Metered::with(Box::new(sensor), Follow::new(), 1.0, Duration::ZERO).unwrap();
+    let say = move |reading| says.lock().unwrap()[0] = reading;
+    (metered, clock, say)
+}
+
+fn watts(power: f64) -> Option<Sensed> {
+    Some(Sensed {
+        power: Some(power),
+        ..Sensed::default()
+    })
+}
+
+/// Time without readings counts with the mean power of the rest, up to half of it.
+#[test]
+fn what_was_missed_is_said_and_too_much_of_it_is_no_figure() {
+    let (mut metered, clock, say) = given();
+    say(watts(100.0));
+    metered.start(Side::Subject).unwrap();
+    // Too far apart for a line.
+    clock.advance(seconds(10));
+    metered.mark().unwrap();
+    for _ in 0..3 {
+        clock.advance(seconds(4));
+        metered.governor.enter(Phase::Work).unwrap();
+    }
+    let reading = metered.stop().unwrap().unwrap();
+    assert_eq!(reading.joules, Some(2200.0));
+    assert_eq!(reading.decode_joules, Some(1200.0));
+    assert_eq!(
+        (reading.power_watts, reading.missed_seconds),
+        (Some(100.0), Some(10.0))
+    );
+    assert_eq!(
+        (reading.net_joules, reading.temperature_celsius),
+        (None, None)
+    );
+    let known = run(5, seconds(22), reading);
+    metered.start(Side::Subject).unwrap();
+    clock.advance(seconds(4));
+    metered.mark().unwrap();
+    say(None);
+    clock.advance(seconds(8));
+    let reading = metered.stop().unwrap().unwrap();
+    assert_eq!(reading, Reading::default());
+    let unknown = run(5, seconds(12), reading);
+    assert_eq!(unknown.energy, Some(Default::default()));
+    let notes = metered.notes(&alone(vec![known, unknown]));
+    assert!(
+        notes[0].starts_with("1 of 2 runs have no joules"),
+        "{notes:?}"
+    );
+    assert!(notes[0].contains("it was told to"), "{notes:?}");
+}
+
+/// A sensor of temperatures alone says those, and nothing is 0 that it does not say.
+#[test]
+fn a_temperature_is_no_energy() {
+    let (mut metered, clock, say) = given();
+    let warm = |celsius| {
+        Some(Sensed {
+            temperature: Some(celsius),
+            ..Sensed::default()
+        })
+    };
+    say(warm(50.0));
+    metered.idle(&Cancel::default()).unwrap();
+    metered.start(Side::Subject).unwrap();
+    say(warm(71.0));
+    clock.advance(seconds(3));
+    metered.mark().unwrap();
+    say(warm(64.0));
+    clock.advance(seconds(3));
+    let reading = metered.stop().unwrap().unwrap();
+    let expected = Reading {
+        temperature_before_celsius: Some(50.0),
+        temperature_after_celsius: Some(64.0),
+        temperature_celsius: Some(71.0),
+        ..Reading::default()
+    };
+    assert_eq!(reading, expected);
+    assert_eq!(
+        (metered.record().idle_watts, metered.record().source),
+        (None, None)
+    );
+    assert_eq!(reading.without_energy(), reading);
+    // A counter that has not moved says nothing.
+    say(Some(Sensed {
+        energy: Some(7.0),
+        ..Sensed::default()
+    }));
+    metered.start(Side::Subject).unwrap();
+    clock.advance(Duration::from_millis(3));
+    metered.mark().unwrap();
+    let reading = metered.stop().unwrap().unwrap();
+    assert_eq!((reading.joules, reading.decode_joules), (None, None));
+}
+
+#[test]
+fn a_sensor_that_is_not_there_is_an_error() {
+    let error = Metered::open(&"trace:no.csv".parse().unwrap());
+    let error = error.err().unwrap().to_string();
+    assert!(error.contains("no.csv"), "{error}");
+}

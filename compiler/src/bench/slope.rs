@@ -1,0 +1,394 @@
+//! Joules for each byte that a token touches, from records of `htc bench` with a sensor.
+//!
+//! A record of a model against itself with a part of its bytes (or of an artifact against its source) has pairs of runs of the
+//! same task, one right behind the other, of which each has `x`, the bytes of the weights that a token touches, and `y`, the
+//! joules of decode over its tokens. What a task costs beside (attention, sampling, an idle device, another temperature) is the same for both
+//! of a pair, so the slope is that of least squares with an intercept of its own for each pair, which is a regression through the origin on
+//! their differences:
+//!
+//! ```text
+//! b = Σ Δx Δy / Σ Δx²,    a = mean(y) - b mean(x)
+//! ```
+//!
+//! Its interval is a percentile bootstrap over pairs. Several records add sizes; all of them are of one machine, one program and one sensor.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use htc_formats::escape::escaped;
+use htc_formats::htz::{Digest, Hasher};
+use htc_formats::open;
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::record::SCHEMA;
+use super::statistics::SAMPLES;
+use crate::request::MeasuredEnergy;
+use crate::system::random::Rng;
+
+/// Bytes of a record at most: one of a thousand pairs has two million.
+const MAX_FILE: u64 = 1 << 24;
+
+/// Records at most.
+pub const MAX_FILES: usize = 16;
+
+/// Difference of the bytes of a pair, as a part of the larger, from which on it says something of a slope.
+const APART: f64 = 0.01;
+
+/// Characters of what a file says of itself that are kept.
+const MAX_NAME: usize = 120;
+
+/// Why there is no slope. The message of each is one line.
+#[derive(Debug, Error)]
+pub enum SlopeError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {error}; give the `json` of `htc bench`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// Out of proportion.
+    #[error("{}: a record of a benchmark has at most {MAX_FILE} bytes; measure fewer pairs", .0.display())]
+    TooLarge(PathBuf),
+    /// More files than anybody measures.
+    #[error("{0} records of energy, expected at most {MAX_FILES}; give fewer")]
+    TooMany(usize),
+    /// It is no record.
+    #[error(
+        "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {what}; measure again", path.display()
+    )]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Where it is none.
+        line: usize,
+        /// Where in the line.
+        column: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// It is a record of something else.
+    #[error("{}: expected {expected}, found {found}; {remedy}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What a slope needs.
+        expected: &'static str,
+        /// What is there.
+        found: String,
+        /// What would help.
+        remedy: &'static str,
+    },
+    /// Two records that do not belong together.
+    #[error("{}: its {what} is {found}, and that of {} is {expected}; give records of one machine, program and sensor", path.display(), first.display())]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// The first file.
+        first: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// In this one.
+        found: String,
+        /// In the first one.
+        expected: String,
+    },
+    /// A slope that no machine has.
+    #[error(
+        "{}: expected more joules for more bytes, found a slope of {slope:e} J per byte over {pairs} pairs; measure more pairs, \
+         longer outputs, or sizes that are further apart", path.display()
+    )]
+    NoSlope {
+        /// The first file.
+        path: PathBuf,
+        /// What was found.
+        slope: f64,
+        /// Of so many pairs.
+        pairs: usize,
+    },
+}
+
+/// What is read of a record.
+#[derive(Deserialize)]
+struct Record {
+    kind: String,
+    schema: u32,
+    threads: usize,
+    kv_type: String,
+    machine: Machine,
+    sensor: Option<Sensor>,
+    subject: Side,
+    baseline: Option<Side>,
+    pairs: Vec<Pair>,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    processor: Option<String>,
+    system: String,
+}
+
+#[derive(Deserialize)]
+struct Sensor {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    engine: String,
+    touched_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Pair {
+    subject: Run,
+    baseline: Option<Run>,
+}
+
+#[derive(Deserialize)]
+struct Run {
+    tokens: u64,
+    decode_joules: Option<f64>,
+}
+
+impl Run {
+    /// Joules of a token behind the first.
+    fn joules(&self) -> Option<f64> {
+        let joules = self.decode_joules.filter(|&j| j.is_finite() && j > 0.0)?;
+        (self.tokens > 1).then(|| joules / (self.tokens - 1) as f64)
+    }
+}
+
+/// A run: bytes that a token touches, and its joules.
+type At = (f64, f64);
+
+/// The line through the records of these files.
+///
+/// # Errors
+/// [`SlopeError`] where one of them is none, has no energy or no two sizes, or is of another machine, program or
+/// sensor; or where more bytes do not cost more.
+pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
+    if paths.len() > MAX_FILES {
+        return Err(SlopeError::TooMany(paths.len()));
+    }
+    let (mut pairs, mut hasher): (Vec<[At; 2]>, Hasher) = Default::default();
+    let mut first: Option<(&Path, Record)> = None;
+    for path in paths {
+        let bytes = bytes_of(path)?;
+        hasher.update(&Digest::of(&bytes).0);
+        let record = parse(path, &bytes)?;
+        pairs.extend(pairs_of(path, &record)?);
+        match &first {
+            None => first = Some((path, record)),
+            Some((other, expected)) => same(path, &record, other, expected)?,
+        }
+    }
+    let Some((path, record)) = first else {
+        return Ok(None);
+    };
+    let line = line(&pairs);
+    let (joules_of_no_bytes, joules_per_byte) = line;
+    if !(joules_per_byte.is_finite() && joules_per_byte > 0.0) {
+        return Err(SlopeError::NoSlope {
+            path: path.into(),
+            slope: joules_per_byte,
+            pairs: pairs.len(),
+        });
+    }
+    Ok(Some(MeasuredEnergy {
+        joules_per_byte,
+        interval: interval(&pairs),
+        joules_of_no_bytes,
+        pairs: pairs.len(),
+        sensor: record.sensor.map_or_else(String::new, |s| short(&s.name)),
+        digest: hasher.finish(),
+    }))
+}
+
+/// What a file says, for a message.
+fn short(text: &str) -> String {
+    let text: String = text.chars().take(MAX_NAME).collect();
+    escaped(&text).into_owned()
+}
+
+fn bytes_of(path: &Path) -> Result<Vec<u8>, SlopeError> {
+    let failed = |error| SlopeError::Read {
+        path: path.into(),
+        error,
+    };
+    let file = open::stream(path).map_err(|error| failed(error.into_io()))?;
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_FILE + 1).read_to_end(&mut bytes);
+    read.map_err(failed)?;
+    match bytes.len() as u64 > MAX_FILE {
+        true => Err(SlopeError::TooLarge(path.into())),
+        false => Ok(bytes),
+    }
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
+    let record: Record = serde_json::from_slice(bytes).map_err(|error| {
+        let said = error.to_string();
+        // The place stands before it.
+        let what = said.rsplit_once(" at line ").map_or(&said[..], |(w, _)| w);
+        SlopeError::Schema {
+            path: path.into(),
+            line: error.line(),
+            column: error.column(),
+            what: short(what),
+        }
+    })?;
+    let other = |expected, found, remedy| SlopeError::Other {
+        path: path.into(),
+        expected,
+        found,
+        remedy,
+    };
+    if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
+        let found = format!("`{}` of schema {}", short(&record.kind), record.schema);
+        let remedy = "measure again with this program's `htc bench`";
+        return Err(other("a benchmark of schema 1", found, remedy));
+    }
+    if record.sensor.is_none() {
+        let remedy = "measure a `fraction` of a model `against` itself with a `sensor`";
+        return Err(other(
+            "joules of every run",
+            "a record without a sensor".into(),
+            remedy,
+        ));
+    }
+    Ok(record)
+}
+
+/// The pairs of a record that have energy.
+fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
+    let other = |expected, found: String, remedy| SlopeError::Other {
+        path: path.into(),
+        expected,
+        found,
+        remedy,
+    };
+    let remedy =
+        "measure a `fraction` of a model `against` itself, or an artifact `against` its source";
+    let Some(baseline) = &record.baseline else {
+        let found = "one model alone".into();
+        return Err(other("pairs of two sizes", found, remedy));
+    };
+    if baseline.engine != record.subject.engine {
+        let found = format!(
+            "{} and {}",
+            short(&record.subject.engine),
+            short(&baseline.engine)
+        );
+        return Err(other("one program for both of a pair", found, remedy));
+    }
+    let bytes = record.subject.touched_bytes.zip(baseline.touched_bytes);
+    let Some((subject, baseline)) = bytes else {
+        let found = "a record that does not say them".into();
+        return Err(other("the bytes that a token touches", found, remedy));
+    };
+    let (x, z) = (subject as f64, baseline as f64);
+    if (x - z).abs() <= APART * x.max(z) {
+        let found = format!("{subject} and {baseline} bytes for each token");
+        return Err(other("sizes that are 1 % apart at least", found, remedy));
+    }
+    let pair = |pair: &Pair| {
+        let baseline = pair.baseline.as_ref()?;
+        Some([(x, pair.subject.joules()?), (z, baseline.joules()?)])
+    };
+    let pairs: Vec<_> = record.pairs.iter().filter_map(pair).collect();
+    match pairs.is_empty() {
+        true => Err(other(
+            "joules of decode in one pair at least",
+            format!("{} pairs without", record.pairs.len()),
+            "measure longer outputs, or with a sensor that tells power",
+        )),
+        false => Ok(pairs),
+    }
+}
+
+/// Makes sure that two records are of one machine, program and sensor.
+fn same(path: &Path, record: &Record, first: &Path, of: &Record) -> Result<(), SlopeError> {
+    let sensor = |r: &Record| {
+        r.sensor
+            .as_ref()
+            .map_or_else(String::new, |s| s.name.clone())
+    };
+    let processor = |r: &Record| r.machine.processor.clone().unwrap_or_default();
+    let all: [(&'static str, String, String); 6] = [
+        ("sensor", sensor(record), sensor(of)),
+        ("processor", processor(record), processor(of)),
+        (
+            "system",
+            record.machine.system.clone(),
+            of.machine.system.clone(),
+        ),
+        (
+            "program",
+            record.subject.engine.clone(),
+            of.subject.engine.clone(),
+        ),
+        (
+            "number of threads",
+            record.threads.to_string(),
+            of.threads.to_string(),
+        ),
+        ("KV cache", record.kv_type.clone(), of.kv_type.clone()),
+    ];
+    match all
+        .into_iter()
+        .find(|(_, found, expected)| found != expected)
+    {
+        None => Ok(()),
+        Some((what, found, expected)) => Err(SlopeError::Differs {
+            path: path.into(),
+            first: first.into(),
+            what,
+            found: short(&found),
+            expected: short(&expected),
+        }),
+    }
+}
+
+/// Intercept and slope.
+fn line(pairs: &[[At; 2]]) -> (f64, f64) {
+    let (mut products, mut squares, mut sum) = (0.0, 0.0, (0.0, 0.0));
+    for [one, other] in pairs {
+        let (x, y) = (one.0 - other.0, one.1 - other.1);
+        products += x * y;
+        squares += x * x;
+        sum.0 += one.0 + other.0;
+        sum.1 += one.1 + other.1;
+    }
+    let slope = products / squares;
+    let runs = 2.0 * pairs.len() as f64;
+    ((sum.1 - slope * sum.0) / runs, slope)
+}
+
+/// The 95 % interval of the slope, over pairs; `None` for one pair.
+fn interval(pairs: &[[At; 2]]) -> Option<(f64, f64)> {
+    if pairs.len() < 2 {
+        return None;
+    }
+    let terms: Vec<(f64, f64)> = pairs
+        .iter()
+        .map(|[one, other]| {
+            let (x, y) = (one.0 - other.0, one.1 - other.1);
+            (x * y, x * x)
+        })
+        .collect();
+    let mut random = Rng(0);
+    let mut sample = || {
+        let drawn = (0..terms.len()).map(|_| terms[random.below(terms.len())]);
+        let (products, squares) = drawn.fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        products / squares
+    };
+    let mut slopes: Vec<f64> = (0..SAMPLES).map(|_| sample()).collect();
+    slopes.sort_by(f64::total_cmp);
+    Some((slopes[SAMPLES / 40], slopes[SAMPLES - 1 - SAMPLES / 40]))
+}
+
+#[cfg(test)]
+mod tests;
