@@ -250,7 +250,7 @@ fn what_an_allocator_lacks_is_named() {
         ),
         (
             &["--allocator", "diffplan"],
-            &["diffplan", "--tokens-per-joule"],
+            &["diffplan", "--energy", "--tokens-per-joule"],
         ),
         (&["--allocator", "cachefit"], &["cachefit", "--gpu"]),
         (

@@ -12,7 +12,7 @@ const CALIBRATION: &str = "--calibration --calibration-tokens --context --cache 
     --trust-cache --lock-timeout";
 
 const PLANNING: &str = "--method --rank --ratio --parameters --bytes --mean-rank --allocator \
-    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --slots --factor-type";
+    --rank-floor --rank-cap --first-positions --gpu --tokens-per-joule --energy --slots --factor-type";
 
 #[test]
 fn help_is_for_standard_output_and_succeeds() {
@@ -49,7 +49,7 @@ fn every_command_explains_its_options() {
         (
             "bench",
             "--against --against-model --fraction --text --chunks --pairs --warm-up --cool-down --prompts --tokens --context \
-             --seed --gates --kv --threads --time-limit -o --output --force --json",
+             --sensor --seed --gates --kv --threads --time-limit -o --output --force --json",
         ),
         (
             "run",

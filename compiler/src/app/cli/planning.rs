@@ -1,5 +1,6 @@
 //! The options that decide what becomes of every slot, shared by `htc plan` and `htc compile`.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -11,7 +12,7 @@ use super::heading;
 use crate::plan::gpu;
 use crate::request::{
     Allocator, Budget, CodeKinds, DenseType, DenseTypes, Effort, FirstPositions, Floor, KvBasesArg,
-    LowRankArg, Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
+    LowRankArg, MeasuredEnergy, Method, OrderArg, RotationArg, Target, TreatmentRequest, Wishes,
 };
 
 /// How much may be kept, and how it is stored.
@@ -141,6 +142,15 @@ pub struct PlanningArgs {
     /// For diffplan: tokens that the uncompressed model writes per joule on the target
     #[arg(long, hide_short_help = true, value_name = "X", value_parser = parse_positive, allow_negative_numbers = true)]
     pub tokens_per_joule: Option<f64>,
+    /// For diffplan, in its place: what was measured on the target by htc bench MODEL --fraction F --against MODEL --sensor
+    /// SENSOR --json; joules for each byte that a token touches are read off it (several times: more sizes)
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "FILE",
+        conflicts_with = "tokens_per_joule"
+    )]
+    pub energy: Vec<PathBuf>,
     /// Whether the model is stored in another order, in which codes lose less and which computes the same
     /// [default: on for quantise, unless the source is in blocks]
     #[arg(long, hide_short_help = true, value_name = "on|off")]
@@ -165,7 +175,7 @@ pub struct PlanningArgs {
 
 impl PlanningArgs {
     /// What a plan from a file has decided: all of these and of [`SizeArgs`], as clap calls them.
-    pub(super) const IDS: [&str; 24] = [
+    pub(super) const IDS: [&str; 25] = [
         "method",
         "file_size",
         "bits",
@@ -180,6 +190,7 @@ impl PlanningArgs {
         "first_positions",
         "gpu",
         "tokens_per_joule",
+        "energy",
         "order",
         "kv_bases",
         "slots",
@@ -225,11 +236,12 @@ impl PlanningArgs {
         }
     }
 
-    /// What is said of the machine that the artifact is for.
-    pub fn target(&self) -> Target {
+    /// What is said of the machine that the artifact is for, and what was measured there.
+    pub fn target(&self, energy: Option<MeasuredEnergy>) -> Target {
         Target {
             cache: self.gpu.map(|cache| cache.0),
             tokens_per_joule: self.tokens_per_joule,
+            energy,
         }
     }
 
@@ -248,6 +260,7 @@ impl PlanningArgs {
                 "diffplan",
                 self.tokens_per_joule.is_some() && !diffplan,
             ),
+            ("--energy", "diffplan", !self.energy.is_empty() && !diffplan),
             (
                 "--first-positions",
                 "phase or curvature",
@@ -296,7 +309,7 @@ const fn about(allocator: Allocator) -> &'static str {
         Allocator::Waterfill => "rank where it adds most of the weights' energy; reads the weights",
         Allocator::Whitened => "rank where it adds most of the outputs' energy; needs calibration",
         Allocator::DiffPlan => {
-            "gradient descent with a price on energy; needs --tokens-per-joule, reads the weights"
+            "gradient descent with a price on energy; needs --tokens-per-joule or --energy, reads the weights"
         }
         Allocator::CacheFit => "the largest ranks that stay in a GPU's cache; needs --gpu",
     }

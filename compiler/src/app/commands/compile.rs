@@ -8,7 +8,7 @@ use std::path::Path;
 use htc_formats::source::ModelFile;
 use serde::Serialize;
 
-use super::plan::planning;
+use super::plan::{check_energy, planning};
 use super::progress::Progress;
 use super::{Failure, interrupted, print_json};
 use crate::app::cli::CompileArgs;
@@ -62,8 +62,10 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         threads: args.threads.count(),
         overwrite: args.force,
     };
+    check_energy(&args.output, &args.planning)?;
     if let Some(path) = args.report.as_deref().filter(|p| !is_standard_output(p)) {
         check_report_path(path, &options)?;
+        check_energy(path, &args.planning)?;
     }
     let interrupt = Interrupt::install();
     let progress = Progress::new(interrupt.clone());

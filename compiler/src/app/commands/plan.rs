@@ -13,6 +13,7 @@ use super::{Failure, ignore_closed_pipe, interrupted};
 use crate::app::cli::{PlanArgs, PlanningArgs};
 use crate::app::interrupt::Interrupt;
 use crate::app::terminal::Output;
+use crate::bench::slope;
 use crate::calibrate;
 use crate::event::{Event, Watch};
 use crate::layout;
@@ -43,6 +44,7 @@ pub(super) fn execute(args: &PlanArgs) -> Result<(), Failure> {
         .filter(|path| *path != Path::new("-"));
     if let Some(path) = output {
         check(path, &source, calibration.as_ref(), args.force)?;
+        check_energy(path, &args.planning)?;
     }
     let interrupt = Interrupt::install();
     let progress = Progress::new(interrupt.clone());
@@ -150,7 +152,7 @@ pub(super) fn planning(
         }),
         None => Ok(Planning::Make {
             request: wishes.request(calibrated),
-            target: args.target(),
+            target: args.target(slope::read(&args.energy)?),
         }),
     }
 }
@@ -173,6 +175,14 @@ pub(super) fn check(
         path: path.into(),
         source,
     })
+}
+
+/// A measurement is not replaced by what is made from it.
+pub(super) fn check_energy(path: &Path, args: &PlanningArgs) -> Result<(), Failure> {
+    match args.energy.iter().any(|read| disk::same_place(read, path)) {
+        true => Err(CompileError::SameFile(path.into()).into()),
+        false => Ok(()),
+    }
 }
 
 /// Writes a text to a file that is new, or complete in the place of the old one.
