@@ -29,6 +29,9 @@ use crate::system::random::Rng;
 /// Bytes of a record at most: one of a thousand pairs has two million.
 const MAX_FILE: u64 = 1 << 24;
 
+/// Pairs of a record at most: as many as are measured.
+const MAX_PAIRS: usize = 1000;
+
 /// Records at most.
 pub const MAX_FILES: usize = 16;
 
@@ -50,7 +53,7 @@ pub enum SlopeError {
         error: std::io::Error,
     },
     /// Out of proportion.
-    #[error("{}: a record of a benchmark has at most {MAX_FILE} bytes; measure fewer pairs", .0.display())]
+    #[error("{}: a record of a benchmark has at most {MAX_FILE} bytes and {MAX_PAIRS} pairs; measure fewer pairs", .0.display())]
     TooLarge(PathBuf),
     /// More files than anybody measures.
     #[error("{0} records of energy, expected at most {MAX_FILES}; give fewer")]
@@ -293,6 +296,9 @@ fn pairs_of(path: &Path, record: &Record) -> Result<Vec<[At; 2]>, SlopeError> {
     if (x - z).abs() <= APART * x.max(z) {
         let found = format!("{subject} and {baseline} bytes for each token");
         return Err(other("sizes that are 1 % apart at least", found, remedy));
+    }
+    if record.pairs.len() > MAX_PAIRS {
+        return Err(SlopeError::TooLarge(path.into()));
     }
     let pair = |pair: &Pair| {
         let baseline = pair.baseline.as_ref()?;

@@ -15,10 +15,9 @@ use crate::bench::task::Kind;
 
 const EXAMPLES: &str = "Examples:
   htc bench model.htz --against model.gguf
-  htc bench model.htz --fraction 0.6 --against model.htz --context 128,512,2048
+  htc bench model.htz --fraction 0.6 --against model.htz --sensor nvml --json > energy.json
   htc bench model.gguf --against llama.cpp:build/bin/llama-bench --threads 8 -o speed.html
-  htc bench model.htz --against model.gguf --gates gates.json --json > speed.json
-  htc bench model.htz --fraction 0.6 --against model.htz --sensor nvml --json > energy.json";
+  htc bench model.htz --against model.gguf --gates gates.json --json > speed.json";
 
 /// Entries of a list at most.
 const LIST: usize = 64;
@@ -66,7 +65,7 @@ pub struct BenchArgs {
     pub context: Option<Contexts>,
     /// Measure joules and temperature of every run, too: nvml[:INDEX|UUID], hwmon (the processor),
     /// trace:FILE (CSV), sim[:KEY=VALUE,...]; an error where there is no such sensor
-    #[arg(long, value_name = "SENSOR", help_heading = heading::BENCH_HOW)]
+    #[arg(long, value_name = "SENSOR", help_heading = heading::BENCH_HOW, hide_short_help = true)]
     pub sensor: Option<SensorSpec>,
     /// Seed of the bootstrap
     #[arg(long, value_name = "S", help_heading = heading::BENCH_HOW, hide_short_help = true, default_value_t = 0, allow_negative_numbers = true)]

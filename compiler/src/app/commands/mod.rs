@@ -323,6 +323,8 @@ impl Failure {
             | Failure::Damaged { .. }
             | Failure::Page(_)
             | Failure::Gate(GateError::Schema { .. })
+            | Failure::Sensor(_)
+            | Failure::Energy(_)
             | Failure::Slope(SlopeError::Schema { .. } | SlopeError::Differs { .. })
             | Failure::Export(ExportError::Htz(_) | ExportError::Reopened(_))
             | Failure::Compile(

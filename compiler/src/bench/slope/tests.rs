@@ -158,6 +158,9 @@ fn what_gives_no_slope_is_refused_by_what_is_missing() {
     large.set_len(MAX_FILE + 1).unwrap();
     let error = read(std::slice::from_ref(&path)).unwrap_err();
     assert!(matches!(error, SlopeError::TooLarge(_)), "{error}");
+    let pairs = record([1000, 500], &vec![[2.0, 1.0]; MAX_PAIRS + 1]);
+    let error = read_all(&[pairs]).unwrap_err();
+    assert!(matches!(error, SlopeError::TooLarge(_)), "{error}");
     let absent = read(&[folder.path().join("no.json")]).unwrap_err();
     assert!(matches!(absent, SlopeError::Read { .. }), "{absent}");
     let many = read(&vec![path; MAX_FILES + 1]).unwrap_err();

@@ -71,6 +71,9 @@ pub(super) fn measured(energy: &MeasuredEnergy) -> String {
 pub(super) const DECIDED: &str = "diffplan: without a budget the energy term decided the total, a joule per token \
      weighing as much as 0.005 of a matrix's energy lost";
 
+/// Joules for a byte that no machine takes: they take some 1e-10.
+const MOST: f64 = 1.0;
+
 /// Levels of rank under a softmax.
 const LEVELS: usize = 16;
 /// Steps of gradient descent.
@@ -123,8 +126,8 @@ pub(super) fn joules(
         )),
         (Some(energy), None) => {
             let slope = energy.joules_per_byte;
-            if !(slope.is_finite() && slope > 0.0) {
-                let expected = "a finite number above 0";
+            if !(slope > 0.0 && slope <= MOST) {
+                let expected = "a number above 0 and at most 1";
                 return Err(wrong("joules per byte", expected, slope.to_string()));
             }
             let of = |ladder: &Ladder| {

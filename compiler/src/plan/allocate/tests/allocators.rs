@@ -560,9 +560,16 @@ fn measured_energy_pays_for_bytes() {
         (
             Evidence {
                 energy: measured(f64::NAN),
-                ..by_bytes
+                ..by_bytes.clone()
             },
             "NaN",
+        ),
+        (
+            Evidence {
+                energy: measured(1e300),
+                ..by_bytes
+            },
+            "at most 1",
         ),
     ] {
         let error = make(&small(), asked.clone(), &wrong, |_, _| DType::F32).unwrap_err();
