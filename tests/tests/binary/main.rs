@@ -19,6 +19,7 @@ mod compile;
 mod default;
 mod draft;
 mod dry_run;
+mod energy;
 mod eval;
 mod exempt;
 mod export;

@@ -155,6 +155,11 @@ fn watts(power: f64) -> Option<Sensed> {
 fn what_was_missed_is_said_and_too_much_of_it_is_no_figure() {
     let (mut metered, clock, say) = given();
     say(watts(100.0));
+    // The warm-up, before which nothing of work is known, not even what was missed.
+    metered.start(Side::Subject).unwrap();
+    clock.advance(seconds(1));
+    metered.mark().unwrap();
+    metered.stop().unwrap();
     metered.start(Side::Subject).unwrap();
     // Too far apart for a line.
     clock.advance(seconds(10));

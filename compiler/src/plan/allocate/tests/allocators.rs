@@ -541,7 +541,7 @@ fn measured_energy_pays_for_bytes() {
     beside.energy.as_mut().unwrap().joules_of_no_bytes = 0.0;
     assert_eq!(made(&asked, &beside).units, other.units);
     // Under a budget of bytes it cancels; one of parameters does not know that the dense form has others.
-    let [cheap, dear] = [1e-9, 1e-3].map(|slope| Evidence {
+    let [cheap, dear] = [1e-9, 1e-6].map(|slope| Evidence {
         energy: measured(slope),
         ..by_bytes.clone()
     });
