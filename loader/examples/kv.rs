@@ -1,0 +1,603 @@
+//! What a KV cache of each kind takes, loses and costs beside float16, measured in pairs with it.
+//!
+//! `kv MODEL TEXT [NAME=VALUE]... KIND[,PART]...` prints a table and writes JSON. KIND is spelt as for `htc eval --kv`, and
+//! PART is the part of a prompt that is kept behind it (`htc run --kv-keep`); kinds with bases need an artifact of
+//! `htc compile --kv-bases`. Values, with what they are otherwise:
+//!
+//! * `context=512 windows=16`: tokens of a window of TEXT, and windows (0: no scores), evenly spread over it. A window begins with BOS;
+//!   its first half is a prompt, its second half is scored (perplexity, KL divergence from float16's distribution).
+//! * `pass=32 step=32`: positions of a pass of the first half, and of the second. What is read in one pass sees itself in
+//!   full, so that short passes measure what is stored. `htc run` reads prompts in passes of 512, behind which bases
+//!   of `oja` follow the most important positions alone.
+//! * `pairs=7 written=32`: how often the first half is read against the clock (time to first token) and, when all but
+//!   `written` tokens of the context are read, as many single steps; each time after or before float16. 0 for not at all.
+//! * `copies=4 keys=4 needle=0`: texts of `needle` tokens (0: the context) for each of five depths, of two tasks. *copy*: a passage of 32
+//!   tokens from elsewhere stands at the depth, its first 16 come again at the end, and the other 16 are scored. *pass key*: a sentence at
+//!   the depth says five digits that a question at the end asks for. `exact` is the part of draws whose every token is
+//!   the likeliest; `nats` the negative log-likelihood a token, beside that of float16 where another passage or
+//!   another number stood there (`unseen`), which is what a cache that forgot all would come to.
+//! * `threads=2 seed=1 json=FILE`.
+//!
+//! Standard errors are over windows, or draws, of differences to float16 in the same ones.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use htc_loader::kv::{KvKind, KvOptions, KvUsage};
+use htc_loader::tokenizer::{AddSpecial, Tokenizer};
+use htc_loader::{Cpu, Model, Pool, Session};
+use serde_json::{Value, json};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Where in a text something stands that is asked for at its end.
+const DEPTHS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
+
+/// Tokens of a passage that comes again, and those of them that ask for the others.
+const COPIED: usize = 32;
+const CUE: usize = 16;
+
+struct Arguments {
+    model: String,
+    text: String,
+    context: usize,
+    windows: usize,
+    pass: usize,
+    step: usize,
+    pairs: usize,
+    written: usize,
+    copies: usize,
+    keys: usize,
+    needle: usize,
+    threads: usize,
+    seed: usize,
+    json: Option<String>,
+    cases: Vec<Case>,
+}
+
+/// A kind of cache, and the part of a prompt that it keeps.
+struct Case {
+    name: String,
+    kind: KvKind,
+    part: Option<f64>,
+}
+
+impl Case {
+    fn parse(name: &str) -> Outcome<Self> {
+        let (kind, part) = match name.split_once(',') {
+            Some((kind, part)) => (kind, Some(part.parse()?)),
+            None => (name, None),
+        };
+        if part.is_some_and(|part: f64| !(part > 0.0 && part < 1.0)) {
+            return Err(format!("{name}: a part of a prompt is between 0 and 1").into());
+        }
+        Ok(Case {
+            name: name.to_owned(),
+            kind: kind.parse()?,
+            part,
+        })
+    }
+
+    /// A session whose prompts have `prompt` positions and are read `pass` at a time.
+    fn session(&self, bench: &Bench, prompt: usize, pass: Option<usize>) -> Outcome<Session> {
+        let mut options = KvOptions::new(self.kind);
+        options.step = pass;
+        options.keep = self
+            .part
+            .map(|part| (part * prompt as f64).round() as usize);
+        let cpu = Cpu::new(&bench.pool);
+        let model = Arc::clone(&bench.model);
+        Ok(Session::with_kv_of(model, cpu, bench.context, &options)?)
+    }
+}
+
+/// What everything is measured on.
+struct Bench {
+    model: Arc<Model>,
+    pool: Arc<Pool>,
+    tokenizer: Tokenizer,
+    bos: Vec<u32>,
+    tokens: Vec<u32>,
+    context: usize,
+}
+
+fn main() -> Outcome<()> {
+    let arguments = parse()?;
+    let pool = Arc::new(Pool::new(arguments.threads)?);
+    let model = Arc::new(Model::open(&arguments.model)?);
+    let tokenizer = model.tokenizer()?;
+    let text = std::fs::read_to_string(&arguments.text)?;
+    let bench = Bench {
+        bos: tokenizer.bos().into_iter().collect(),
+        tokens: tokenizer.encode(&text, AddSpecial::Nothing),
+        context: arguments.context,
+        model,
+        pool,
+        tokenizer,
+    };
+    if bench.tokens.len() / arguments.windows.max(1) < arguments.context {
+        return Err("the text has fewer tokens than the windows".into());
+    }
+    let scores = scored(&bench, &arguments)?;
+    let times = timed(&bench, &arguments)?;
+    let copies = found(&bench, &arguments, false)?;
+    let keys = found(&bench, &arguments, true)?;
+    let rows: Vec<Value> = (0..arguments.cases.len())
+        .map(|index| {
+            json!({
+                "kind": arguments.cases[index].name,
+                "score": scores[index],
+                "time": times[index],
+                "copy": copies[index],
+                "pass_key": keys[index],
+            })
+        })
+        .collect();
+    table(&rows);
+    let record = json!({
+        "model": arguments.model.rsplit('/').next(),
+        "text": arguments.text.rsplit('/').next(),
+        "context": arguments.context, "windows": arguments.windows,
+        "pass": arguments.pass, "step": arguments.step,
+        "copies": arguments.copies * DEPTHS.len(), "keys": arguments.keys * DEPTHS.len(), "threads": arguments.threads,
+        "kinds": rows,
+    });
+    match &arguments.json {
+        Some(path) => std::fs::write(path, format!("{record:#}\n"))?,
+        None => println!("{record}"),
+    }
+    Ok(())
+}
+
+fn parse() -> Outcome<Arguments> {
+    let all: Vec<String> = std::env::args().skip(1).collect();
+    let [model, text, rest @ ..] = &all[..] else {
+        return Err("kv MODEL TEXT [NAME=VALUE]... KIND[,PART]...".into());
+    };
+    let mut arguments = Arguments {
+        model: model.clone(),
+        text: text.clone(),
+        context: 512,
+        windows: 16,
+        pass: 32,
+        step: 32,
+        pairs: 7,
+        written: 32,
+        copies: 4,
+        keys: 4,
+        needle: 0,
+        threads: 2,
+        seed: 1,
+        json: None,
+        cases: vec![Case::parse("f16")?],
+    };
+    for argument in rest {
+        let Some((name, value)) = argument.split_once('=') else {
+            if argument != "f16" {
+                arguments.cases.push(Case::parse(argument)?);
+            }
+            continue;
+        };
+        let number = match name {
+            "context" => &mut arguments.context,
+            "windows" => &mut arguments.windows,
+            "pass" => &mut arguments.pass,
+            "step" => &mut arguments.step,
+            "pairs" => &mut arguments.pairs,
+            "written" => &mut arguments.written,
+            "copies" => &mut arguments.copies,
+            "keys" => &mut arguments.keys,
+            "needle" => &mut arguments.needle,
+            "threads" => &mut arguments.threads,
+            "seed" => &mut arguments.seed,
+            "json" => {
+                arguments.json = Some(value.to_owned());
+                continue;
+            }
+            _ => return Err(format!("nothing is called {name}").into()),
+        };
+        let wrong = |_| format!("{name} is `{value}`, expected a number");
+        *number = value.parse().map_err(wrong)?;
+    }
+    if arguments.needle == 0 || arguments.needle > arguments.context {
+        arguments.needle = arguments.context;
+    }
+    let half = arguments.context / 2;
+    let (step, pass) = (arguments.step, arguments.pass);
+    if arguments.windows == 1 || step == 0 || step > pass || half <= arguments.written {
+        return Err(
+            "no window or two and more, 0 < step <= pass, and written below half of them".into(),
+        );
+    }
+    Ok(arguments)
+}
+
+/// Means over windows, or draws, and their standard errors.
+#[derive(Clone, Default)]
+struct Series(Vec<f64>);
+
+impl Series {
+    fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
+    fn error(&self) -> f64 {
+        let (mean, count) = (self.mean(), self.0.len() as f64);
+        let squares: f64 = self.0.iter().map(|x| (x - mean).powi(2)).sum();
+        (squares / (count * (count - 1.0))).sqrt()
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len() - 1;
+        0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)])
+    }
+
+    /// The same less another of the same windows.
+    fn less(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
+    }
+}
+
+/// A distribution that others are compared with.
+struct Row {
+    probabilities: Vec<f64>,
+    /// Σ p ln p.
+    entropy: f64,
+    top: usize,
+}
+
+/// The logarithm of Σ exp, in float64.
+fn log_sum(logits: &[f32]) -> f64 {
+    let largest = f64::from(logits[top(logits)]);
+    let sum: f64 = logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
+    largest + sum.ln()
+}
+
+fn dot(a: &[f64], b: impl Iterator<Item = f64>) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The index of the largest, the first of equals.
+fn top(logits: &[f32]) -> usize {
+    (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
+}
+
+/// Perplexity and divergence of every kind, and the bytes that each takes when a window is read.
+fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
+    if arguments.windows == 0 {
+        return Ok(vec![Value::Null; arguments.cases.len()]);
+    }
+    let (context, half) = (arguments.context, arguments.context / 2);
+    let sessions = arguments.cases.iter();
+    let sessions = sessions.map(|case| case.session(bench, half, Some(arguments.pass)));
+    let mut sessions = sessions.collect::<Outcome<Vec<Session>>>()?;
+    let mut scores = vec![<[Series; 3]>::default(); sessions.len()];
+    let stride = bench.tokens.len() / arguments.windows;
+    for start in (0..arguments.windows).map(|window| window * stride) {
+        let text = &bench.tokens[start..][..context - bench.bos.len()];
+        let window = [&bench.bos[..], text].concat();
+        for session in &mut sessions {
+            session.reset();
+            session.read_prompt(&window[..half])?;
+        }
+        let mut sums = vec![[0.0; 3]; sessions.len()];
+        for first in (half..context - 1).step_by(arguments.step) {
+            let last = context.min(first + arguments.step + 1) - 1;
+            let targets = &window[first + 1..=last];
+            score_pass(&mut sessions, &window[first..last], targets, &mut sums)?;
+        }
+        for (score, sums) in scores.iter_mut().zip(&sums) {
+            for (series, sum) in score.iter_mut().zip(sums) {
+                series.0.push(sum / (context - 1 - half) as f64);
+            }
+        }
+    }
+    let usages: Vec<KvUsage> = sessions.iter().map(Session::kv_usage).collect();
+    let records = scores.iter().zip(&sessions).zip(&usages);
+    let records = records.map(|(([loss, divergence, agreement], session), usage)| {
+        let apart = loss.less(&scores[0][0]);
+        let counters = session.kv_counters();
+        json!({
+            "bytes_per_position": usage.bytes_per_position,
+            "of_f16": usage.bytes_per_position as f64 / usages[0].bytes_per_position as f64,
+            "bytes_at_end": usage.used, "at_end_of_f16": usage.used as f64 / usages[0].used as f64,
+            "allocated": usage.bytes, "evicted": usage.evicted,
+            "perplexity": loss.mean().exp(),
+            "loss_apart": apart.mean(), "loss_apart_error": apart.error(),
+            "kl": divergence.mean(), "kl_error": divergence.error(),
+            "agreement": agreement.mean(), "agreement_error": agreement.error(),
+            "updates": counters.updates, "residual": counters.residual_ratio(),
+        })
+    });
+    Ok(records.collect())
+}
+
+/// Reads some tokens with every session, the first of which is the one to compare with: sums of loss, divergence and
+/// agreement.
+fn score_pass(
+    sessions: &mut [Session],
+    tokens: &[u32],
+    targets: &[u32],
+    sums: &mut [[f64; 3]],
+) -> Outcome<()> {
+    let mut plain: Vec<Row> = Vec::new();
+    for (session, sums) in sessions.iter_mut().zip(sums) {
+        session.forward(tokens)?;
+        let vocabulary = session.model().hyper().vocabulary;
+        let logits = session.logits(0, tokens.len())?.chunks_exact(vocabulary);
+        for (row, (logits, &target)) in logits.zip(targets).enumerate() {
+            let log_sum = log_sum(logits);
+            let of_logs = logits.iter().map(|&x| f64::from(x) - log_sum);
+            if plain.len() <= row {
+                let probabilities: Vec<f64> = of_logs.clone().map(f64::exp).collect();
+                plain.push(Row {
+                    entropy: dot(&probabilities, of_logs.clone()),
+                    probabilities,
+                    top: top(logits),
+                });
+            }
+            let plain = &plain[row];
+            let divergence = plain.entropy - dot(&plain.probabilities, of_logs);
+            sums[0] += log_sum - f64::from(logits[target as usize]);
+            // What is below zero is the rounding of these sums.
+            sums[1] += divergence.max(0.0);
+            sums[2] += f64::from(u8::from(plain.top == top(logits)));
+        }
+    }
+    Ok(())
+}
+
+/// Seconds until a prompt of half of the context is read, and of a single step at its end.
+fn time(session: &mut Session, tokens: &[u32], written: usize) -> Outcome<[f64; 2]> {
+    let (prompt, rest) = tokens.split_at(tokens.len() / 2);
+    session.reset();
+    let started = Instant::now();
+    session.read_prompt(prompt)?;
+    session.last_logits()?;
+    let first = started.elapsed().as_secs_f64();
+    let (rest, single) = rest.split_at(rest.len() - written);
+    session.step(rest)?;
+    let started = Instant::now();
+    for token in single {
+        session.step(&[*token])?;
+    }
+    let step = started.elapsed().as_secs_f64() / written.max(1) as f64;
+    Ok([first, step])
+}
+
+/// Times of every kind in pairs with float16.
+fn timed(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
+    if arguments.pairs == 0 {
+        return Ok(vec![Value::Null; arguments.cases.len()]);
+    }
+    let (written, half) = (arguments.written, arguments.context / 2);
+    let tokens = [&bench.bos[..], &bench.tokens].concat();
+    let tokens = &tokens[..arguments.context];
+    let mut plain = arguments.cases[0].session(bench, half, None)?;
+    time(&mut plain, tokens, written)?;
+    let mut records = Vec::new();
+    for case in &arguments.cases {
+        let mut session = case.session(bench, half, None)?;
+        time(&mut session, tokens, written)?;
+        let mut seconds = [Series::default(), Series::default()];
+        let mut ratios = seconds.clone();
+        for pair in 0..arguments.pairs {
+            let mut both = [[0.0; 2]; 2];
+            for turn in 0..2 {
+                let which = (pair + turn) % 2;
+                let session = if which == 0 { &mut plain } else { &mut session };
+                both[which] = time(session, tokens, written)?;
+            }
+            for side in 0..2 {
+                seconds[side].0.push(both[1][side]);
+                ratios[side].0.push(both[1][side] / both[0][side]);
+            }
+        }
+        // Of the steps, speeds.
+        ratios[1]
+            .0
+            .iter_mut()
+            .for_each(|ratio| *ratio = 1.0 / *ratio);
+        records.push(json!({
+            "first_token_ms": 1e3 * seconds[0].median(), "first_token_ratio": ratios[0].median(),
+            "first_token_ratios": ratios[0].0,
+            "tokens_per_second": 1.0 / seconds[1].median(), "decode_ratio": ratios[1].median(),
+            "decode_ratios": ratios[1].0,
+        }));
+    }
+    Ok(records)
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * end as u128) >> 64) as usize
+    }
+}
+
+/// A text that asks for something it says, the same text with something else in its place, and the answer.
+struct Task {
+    prompt: Vec<u32>,
+    unseen: Vec<u32>,
+    answer: Vec<u32>,
+}
+
+impl Task {
+    fn copy(bench: &Bench, length: usize, depth: f64, random: &mut Random) -> Self {
+        let mut passage = || {
+            let start = random.below(bench.tokens.len() - COPIED);
+            bench.tokens[start..start + COPIED].to_vec()
+        };
+        let (said, other) = (passage(), passage());
+        let (asks, answer) = said.split_at(CUE);
+        let [prompt, unseen] = around(bench, [&said, &other], asks, length, depth, random);
+        Task {
+            prompt,
+            unseen,
+            answer: answer.to_vec(),
+        }
+    }
+
+    fn key(bench: &Bench, length: usize, depth: f64, random: &mut Random) -> Outcome<Self> {
+        let encode = |text: &str| bench.tokenizer.encode(text, AddSpecial::Nothing);
+        let mut key = || {
+            (0..5)
+                .map(|_| random.below(10).to_string())
+                .collect::<String>()
+        };
+        let (key, other) = (key(), key());
+        let says = |key: &str| {
+            encode(&format!(
+                "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
+            ))
+        };
+        let asks = encode("\nWhat is the pass key? The pass key is");
+        let whole = encode(&format!("\nWhat is the pass key? The pass key is {key}"));
+        let answer = whole.strip_prefix(&asks[..]);
+        let answer = answer.ok_or("a question is encoded otherwise before its answer")?;
+        let [prompt, unseen] = around(
+            bench,
+            [&says(&key), &says(&other)],
+            &asks,
+            length,
+            depth,
+            random,
+        );
+        Ok(Task {
+            prompt,
+            unseen,
+            answer: answer.to_vec(),
+        })
+    }
+}
+
+/// Text of about `length` tokens with what is said at a depth and what is asked for at the end, twice.
+fn around(
+    bench: &Bench,
+    said: [&[u32]; 2],
+    asks: &[u32],
+    length: usize,
+    depth: f64,
+    random: &mut Random,
+) -> [Vec<u32>; 2] {
+    let taken = bench.bos.len() + said[0].len().max(said[1].len()) + asks.len() + COPIED;
+    let filler = length.saturating_sub(taken);
+    let start = random.below(bench.tokens.len() - filler);
+    let (before, behind) =
+        bench.tokens[start..][..filler].split_at((depth * filler as f64) as usize);
+    said.map(|said| [&bench.bos[..], before, said, behind, asks].concat())
+}
+
+/// Loss of an answer, nats a token, and whether each token was the likeliest.
+fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
+    session.reset();
+    session.read_prompt(prompt)?;
+    let (mut loss, mut exact) = (0.0, true);
+    for (index, &token) in answer.iter().enumerate() {
+        if index > 0 {
+            session.step(&[answer[index - 1]])?;
+        }
+        let logits = session.last_logits()?;
+        loss += log_sum(logits) - f64::from(logits[token as usize]);
+        exact &= top(logits) == token as usize;
+    }
+    Ok((loss / answer.len() as f64, exact))
+}
+
+/// Means of draws at each depth.
+fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
+    std::array::from_fn(|at| {
+        let draws = series.0.iter().skip(at).step_by(DEPTHS.len());
+        Series(draws.copied().collect()).mean()
+    })
+}
+
+/// How much every kind finds again of what was said.
+fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Value>> {
+    let draws = if key {
+        arguments.keys
+    } else {
+        arguments.copies
+    };
+    if draws == 0 {
+        return Ok(vec![Value::Null; arguments.cases.len()]);
+    }
+    let mut random = Random(arguments.seed as u64);
+    let mut tasks = Vec::new();
+    for draw in 0..draws * DEPTHS.len() {
+        let (length, depth) = (arguments.needle, DEPTHS[draw % DEPTHS.len()]);
+        tasks.push(match key {
+            true => Task::key(bench, length, depth, &mut random)?,
+            false => Task::copy(bench, length, depth, &mut random),
+        });
+    }
+    let mut unseen = Series::default();
+    let mut losses: Vec<Series> = Vec::new();
+    let mut records = Vec::new();
+    for (index, case) in arguments.cases.iter().enumerate() {
+        let (mut loss, mut exact) = (Series::default(), Series::default());
+        for task in &tasks {
+            let mut session = case.session(bench, task.prompt.len(), None)?;
+            let (nats, hit) = answered(&mut session, &task.prompt, &task.answer)?;
+            loss.0.push(nats);
+            exact.0.push(f64::from(u8::from(hit)));
+            if index == 0 {
+                let (nats, _) = answered(&mut session, &task.unseen, &task.answer)?;
+                unseen.0.push(nats);
+            }
+        }
+        losses.push(loss.clone());
+        let apart = loss.less(&losses[0]);
+        records.push(json!({
+            "exact": exact.mean(), "nats": loss.mean(), "unseen": unseen.mean(),
+            "apart": apart.mean(), "apart_error": apart.error(),
+            "exact_by_depth": of_depths(&exact),
+            "nats_by_depth": of_depths(&loss),
+        }));
+    }
+    Ok(records)
+}
+
+/// Prints what was measured, a kind a row.
+fn table(rows: &[Value]) {
+    println!(
+        "| kind | bytes a position | of f16, at the end | perplexity | loss less f16's, nats | KL divergence, nats | same token \
+         | first token, time | decode, speed | pass key, exact | nats | copy, exact | nats |"
+    );
+    println!("| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |");
+    for row in rows {
+        let number = |path: &str, digits: usize| match row.pointer(path).and_then(Value::as_f64) {
+            Some(value) => format!("{value:.digits$}"),
+            None => "-".to_owned(),
+        };
+        println!(
+            "| {} | {} | {} | {} | {} ± {} | {} ± {} | {} | {} | {} | {} | {} | {} | {} |",
+            row["kind"].as_str().unwrap_or_default(),
+            number("/score/bytes_per_position", 0),
+            number("/score/at_end_of_f16", 3),
+            number("/score/perplexity", 3),
+            number("/score/loss_apart", 5),
+            number("/score/loss_apart_error", 5),
+            number("/score/kl", 5),
+            number("/score/kl_error", 5),
+            number("/score/agreement", 3),
+            number("/time/first_token_ratio", 3),
+            number("/time/decode_ratio", 3),
+            number("/pass_key/exact", 2),
+            number("/pass_key/nats", 3),
+            number("/copy/exact", 2),
+            number("/copy/nats", 3),
+        );
+    }
+}
