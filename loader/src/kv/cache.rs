@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use htc_formats::block::{self, BlockError};
 use htc_formats::dtype::DType;
 use htc_kernels::ShapeError;
 use htc_kernels::cpu::{Cpu, F16Error, KvNumbers, KvView, LowRankShape, LowRankView, SmallMatrix};
@@ -13,6 +12,7 @@ use super::bases::LayerBases;
 use super::kind::KvType;
 use super::layout::{Energies, Kept, KvLayout};
 use super::options::KvPlan;
+use super::rounding;
 use crate::error::ExecError;
 
 /// Positions there is room for at first; the room doubles when it is used up.
@@ -517,12 +517,7 @@ fn encode(
             let stored = bytes[first * row_bytes..].chunks_exact_mut(row_bytes.max(1));
             for (row, (vectors, stored)) in vectors.zip(stored).enumerate() {
                 let vector = &vectors[head * size..][..size];
-                if let Err(error) = block::encode(dtype, vector, stored) {
-                    let value = match error {
-                        BlockError::NoCode { value, .. } => value,
-                        // Whole blocks are refused for nothing else.
-                        _ => f32::NAN,
-                    };
+                if let Err(value) = rounding::encode(dtype, vector, stored) {
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.is_none_or(|(first, _)| row < first) {
                         *failed = Some((row, value));

@@ -25,6 +25,7 @@ mod kind;
 mod layout;
 pub mod oja;
 mod options;
+pub(crate) mod rounding;
 #[cfg(test)]
 mod tests;
 

@@ -8,7 +8,7 @@ use htc_kernels::ShapeError;
 use htc_kernels::reference;
 
 use crate::error::ExecError;
-use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
+use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases, rounding};
 
 /// Keys and values of each layer: those in full `[positions, kv_heads, head_size]`, and coordinates
 /// `[positions, kv_heads, rank]`.
@@ -238,12 +238,8 @@ fn rounded(kv_type: KvType, numbers: &[f64], to: &mut Vec<f64>) -> Result<(), f3
             let dtype = kv_type.dtype();
             let mut row: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
             let mut bytes = vec![0; dtype.row_bytes(row.len()).unwrap_or(0)];
-            let coded = block::encode(dtype, &row, &mut bytes);
-            let decoded = coded.and_then(|()| block::decode(dtype, &bytes, &mut row));
-            decoded.map_err(|error| match error {
-                block::BlockError::NoCode { value, .. } => value,
-                _ => f32::NAN,
-            })?;
+            rounding::encode(dtype, &row, &mut bytes)?;
+            block::decode(dtype, &bytes, &mut row).map_err(|_| f32::NAN)?;
             to.extend(row.into_iter().map(f64::from));
         }
     }

@@ -135,7 +135,7 @@ fn blocks_are_those_of_the_formats() {
         for (index, row) in rows.chunks_exact(64).enumerate() {
             let (position, head) = (index / 2, index % 2);
             let mut bytes = vec![0; dtype.row_bytes(64).unwrap()];
-            htc_formats::block::encode(dtype, row, &mut bytes).unwrap();
+            rounding::encode(dtype, row, &mut bytes).unwrap();
             let mut expected = vec![0.0; 64];
             htc_formats::block::decode(dtype, &bytes, &mut expected).unwrap();
             let at = (head * 294 + position) * 64;
