@@ -1,7 +1,7 @@
 //! Rounding of keys and values to blocks, as fast as every position of every text needs it.
 //!
 //! [`block::encode`] looks for the scale of a block by least squares. Weights, which are rounded once, are worth that; a
-//! cache is not: at about 50 ns a number it made a prompt of the reference model take half as long again as with float16.
+//! cache is not: a prompt of a small model took half as long again as with float16.
 //! Here a scale is the obvious one, as llama.cpp has it, or the best of a few. The types and their decoders are the same.
 
 use htc_formats::block;
