@@ -306,7 +306,7 @@ fn scored(bench: &Bench, arguments: &Arguments) -> Outcome<Vec<Value>> {
             "bytes_at_end": usage.used, "at_end_of_f16": usage.used as f64 / usages[0].used as f64,
             "allocated": usage.bytes, "evicted": usage.evicted,
             "perplexity": loss.mean().exp(),
-            "loss_apart": apart.mean(), "loss_apart_error": apart.error(),
+            "loss_apart": apart.mean(), "loss_apart_error": apart.error(), "loss_apart_of_windows": apart.0,
             "kl": divergence.mean(), "kl_error": divergence.error(),
             "agreement": agreement.mean(), "agreement_error": agreement.error(),
             "updates": counters.updates, "residual": counters.residual_ratio(),
