@@ -279,7 +279,7 @@ impl Compiler {
     /// What a token costs on the machine that the artifact is for, in the place of [`tokens_per_joule`](Self::tokens_per_joule), from
     /// records of a benchmark that [`slope::read`](crate::bench::slope::read) has read.
     pub fn energy(mut self, measured: MeasuredEnergy) -> Self {
-        self.target.energy = Some(measured);
+        self.target.energy = Some(Box::new(measured));
         self
     }
 

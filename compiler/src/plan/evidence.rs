@@ -94,7 +94,7 @@ impl Target {
         Evidence {
             cache: self.cache,
             tokens_per_joule: self.tokens_per_joule,
-            energy: self.energy.clone(),
+            energy: self.energy.as_deref().cloned(),
             ..Evidence::default()
         }
     }

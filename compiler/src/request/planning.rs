@@ -547,5 +547,5 @@ pub struct Target {
     /// Tokens that the dense model writes there per joule.
     pub tokens_per_joule: Option<f64>,
     /// Or what a token costs there by the bytes that it touches.
-    pub energy: Option<MeasuredEnergy>,
+    pub energy: Option<Box<MeasuredEnergy>>,
 }

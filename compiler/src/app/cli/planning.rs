@@ -241,7 +241,7 @@ impl PlanningArgs {
         Target {
             cache: self.gpu.map(|cache| cache.0),
             tokens_per_joule: self.tokens_per_joule,
-            energy,
+            energy: energy.map(Box::new),
         }
     }
 
