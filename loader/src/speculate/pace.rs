@@ -5,14 +5,22 @@ use std::time::Duration;
 /// Tokens that are drafted at most.
 pub const LONGEST_DRAFT: usize = 16;
 
-/// Tokens of the first draft, before anything is known.
+/// Tokens that are written without a draft in the beginning, to know what that takes.
+const ALONE: usize = 3;
+
+/// Tokens of the first drafts, before anything is known, and how many drafts these are.
 const FIRST: usize = 4;
+const TRIALS: usize = 3;
+
+/// Rounds with drafts between two tokens that are written without, so that it stays known what that takes: a line through passes over several
+/// rows does not say it.
+const BETWEEN: usize = 32;
 
 /// What a measurement weighs after the next one.
 const MEMORY: f64 = 0.9;
 
 /// By which drafting must be faster than writing without.
-const WORTH: f64 = 1.02;
+const WORTH: f64 = 1.05;
 
 /// Tokens that are written without a draft before one is tried again: at first, and at most.
 const REST: [usize; 2] = [32, 1024];
@@ -37,6 +45,10 @@ pub(super) struct Pace {
     looked_at: f64,
     /// Seconds of a drafted token: their sum and their number.
     draft: [f64; 2],
+    /// Seconds of a pass over one row: their sum and their number. Only the next of these makes one count for less.
+    alone: [f64; 2],
+    /// Rounds with drafts since the last of these.
+    drafting: usize,
     /// Seconds of a pass over `n` rows, as a line: weights, and sums of `n`, `n²`, seconds and `n` times seconds.
     passes: [f64; 5],
     /// Tokens still to be written without a draft.
@@ -53,6 +65,8 @@ impl Pace {
             accepted: 0.0,
             looked_at: 0.0,
             draft: [0.0; 2],
+            alone: [0.0; 2],
+            drafting: 0,
             passes: [0.0; 5],
             resting: 0,
             rest: REST[0],
@@ -74,10 +88,11 @@ impl Pace {
             return 0;
         }
         // First what a token takes without, then what a draft does.
-        match self.rounds {
-            0 => return 0,
-            1..4 => return FIRST.min(most),
-            _ => {}
+        if self.rounds < ALONE || self.drafting >= BETWEEN {
+            return 0;
+        }
+        if self.rounds < ALONE + TRIALS {
+            return FIRST.min(most);
         }
         let (length, gain) = self.best(most);
         if gain >= WORTH {
@@ -91,14 +106,15 @@ impl Pace {
             self.accepted *= 0.5;
             self.looked_at *= 0.5;
             // The first try after the rest.
-            self.rounds = 3;
+            self.rounds = ALONE + TRIALS - 1;
         }
         0
     }
 
     /// The length that writes most tokens in a second, and how much faster it is than none.
     fn best(&self, most: usize) -> (usize, f64) {
-        let alone = 1.0 / self.pass(1);
+        let [seconds, tokens] = self.alone;
+        let alone = tokens / seconds.max(1e-9);
         let speeds = (1..=most).map(|length| (length, self.speed(length) / alone));
         speeds.fold((0, 0.0), |best, next| match next.1 > best.1 {
             true => next,
@@ -140,6 +156,15 @@ impl Pace {
         for (sum, number) in self.passes.iter_mut().zip(measured) {
             *sum = *sum * MEMORY.sqrt() + number;
         }
+        match length {
+            0 => {
+                let [sum, number] = &mut self.alone;
+                *sum = *sum * MEMORY + seconds;
+                *number = *number * MEMORY + 1.0;
+                self.drafting = 0;
+            }
+            _ => self.drafting += 1,
+        }
         if length > 0 {
             let looked_at = (accepted + 1).min(length);
             self.accepted = self.accepted * MEMORY + accepted as f64;
@@ -172,7 +197,23 @@ mod tests {
     #[test]
     fn a_cheap_draft_that_is_always_right_is_as_long_as_it_may_be() {
         let found = lengths(0.1, |n| 1.0 + 0.05 * n as f64, usize::MAX);
-        assert!(found[20..].iter().all(|&n| n == LONGEST_DRAFT), "{found:?}");
+        // But for the tokens that tell what writing without takes.
+        let other = found[20..].iter().filter(|&&n| n != LONGEST_DRAFT);
+        assert!(other.clone().all(|&n| n == 0), "{found:?}");
+        assert!(other.count() <= 1 + found.len() / BETWEEN, "{found:?}");
+    }
+
+    /// Passes over several rows that take little more for each do not make one over a single row dear: what is always right and as dear
+    /// as the model itself does not pay.
+    #[test]
+    fn what_a_token_takes_without_a_draft_is_not_forgotten() {
+        let found = lengths(
+            0.6,
+            |n| if n == 1 { 1.0 } else { 2.2 + 0.1 * n as f64 },
+            usize::MAX,
+        );
+        let late = found[100..].iter().filter(|&&n| n > 0).count();
+        assert!(late <= 6, "{found:?}");
     }
 
     #[test]
