@@ -38,8 +38,10 @@ impl Live {
                  compile it with --planes 2, or to factors"
             );
         }
-        let mut options = LawOptions::default();
-        options.thermal = args.thermal.is_some();
+        let mut options = LawOptions {
+            thermal: args.thermal.is_some(),
+            ..LawOptions::default()
+        };
         if let Some(thresholds) = args.thermal {
             [options.low, options.high] = thresholds;
         }
