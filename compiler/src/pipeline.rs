@@ -22,6 +22,7 @@ mod order;
 mod planes;
 mod prepare;
 mod sized;
+mod source;
 
 use std::io;
 use std::path::Path;
@@ -49,10 +50,11 @@ pub use builder::Compiler;
 pub use error::CompileError;
 use planes::Elastic;
 #[cfg(feature = "cli")]
-pub(crate) use prepare::is_of_source;
-pub use prepare::{Planned, calibrate, open, plan};
+pub use prepare::{Planned, calibrate, plan};
 use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 pub use sized::MadeFrom;
+pub(crate) use source::is_of_source;
+pub use source::open;
 
 /// What is said where a comparison was asked for in vain.
 const NOTHING_COMPARED: &str = "nothing is compared: that takes a plan of the method quantise that is made, a type of \
@@ -144,7 +146,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
         };
         watch.tell(Event::Sealing);
         // What is of record must be what was read.
-        prepare::check_unchanged(&prepared.source, prepared.digest, &clock)?;
+        source::check_unchanged(&prepared.source, prepared.digest, &clock)?;
         // Give it its name.
         let key = with_source.map_or(chosen.built.key, |made| made.key);
         let name = work.artifact(key).complete();

@@ -415,7 +415,7 @@ impl Compiler {
     /// [`CompileError::Source`] where the model does not open.
     pub fn inputs(&self) -> Result<Vec<PathBuf>, CompileError> {
         let source = open(&self.input)?;
-        let mut inputs = super::prepare::files_of(&source);
+        let mut inputs = super::source::files_of(&source);
         inputs.extend(self.plan.clone());
         if !self.calibration.texts.is_empty() {
             inputs.extend(self.calibration.files().map(Path::to_owned));

@@ -2,17 +2,16 @@
 //! be wrong found out.
 
 use std::cell::OnceCell;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use htc_formats::htz::{Digest, HtzError, HtzWriter, Section};
-use htc_formats::source::{Container, ModelFile};
-use htc_formats::vocab::HuggingFaceFiles;
+use htc_formats::source::ModelFile;
 use htc_loader::Model;
 
 use super::CompileError;
 use super::order;
 use super::sized::{FileParts, MadeFrom, is_of_file, others, sought};
+use super::source::{digest_of, is_of_source, open};
 use crate::calibrate::{self, CalibrateError, Calibration};
 use crate::choose::ChoiceRequest;
 use crate::estimate::duration::Speed;
@@ -30,7 +29,7 @@ use crate::request::{
     TreatmentError, TreatmentRequest,
 };
 use crate::system::clock::{Stage, StageClock};
-use crate::system::disk::{self, same_place};
+use crate::system::disk;
 use crate::system::memory;
 
 /// A ratio at which slots of all kinds are factorised, with ranks as large as they become: what a
@@ -523,27 +522,6 @@ fn attempt(
     }
 }
 
-/// The digest of the source.
-fn digest_of(source: &ModelFile, clock: &StageClock, watch: Watch) -> Digest {
-    watch.tell(Event::Digest);
-    clock.during(Stage::Read, || source.digest())
-}
-
-/// Makes sure that the source is still what its digest says.
-///
-/// # Errors
-/// [`CompileError::SourceChanged`].
-pub(super) fn check_unchanged(
-    source: &ModelFile,
-    digest: Digest,
-    clock: &StageClock,
-) -> Result<(), CompileError> {
-    match clock.during(Stage::Read, || source.digest()) == digest {
-        true => Ok(()),
-        false => Err(CompileError::SourceChanged(source.path.clone())),
-    }
-}
-
 /// Lets the text of `options` flow through a source.
 ///
 /// # Errors
@@ -586,38 +564,4 @@ fn gradients(
         return Err(CompileError::SourceChanged(source.path.clone()));
     }
     Ok(found)
-}
-
-/// Opens a model that may be compiled.
-///
-/// # Errors
-/// [`CompileError::Source`], [`CompileError::AlreadyCompiled`].
-pub fn open(input: &Path) -> Result<ModelFile, CompileError> {
-    let source = ModelFile::open(input)?;
-    match source.container {
-        Container::Htz { .. } | Container::Sealed { .. } => {
-            Err(CompileError::AlreadyCompiled(input.to_owned()))
-        }
-        Container::Gguf { .. } | Container::Safetensors { .. } => Ok(source),
-    }
-}
-
-/// The files that a source consists of, and those in its folder that its vocabulary may be read from.
-pub(super) fn files_of(source: &ModelFile) -> Vec<PathBuf> {
-    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
-    let files = source.files.iter().map(|file| file.path().to_owned());
-    files
-        .chain(vocabulary.into_iter().filter(|path| path.exists()))
-        .collect()
-}
-
-/// Whether a path leads to the source, to one of the files it consists of, or to one in its folder
-/// that its vocabulary may be read from.
-pub(crate) fn is_of_source(source: &ModelFile, path: &Path) -> bool {
-    let vocabulary = HuggingFaceFiles::NAMES.map(|name| source.path.join(name));
-    let files = source.files.iter().map(|file| file.path());
-    files
-        .chain([source.path.as_path()])
-        .chain(vocabulary.iter().map(PathBuf::as_path))
-        .any(|file| same_place(file, path))
 }
