@@ -242,7 +242,7 @@ fn the_source_in_an_artifact_is_the_model() {
                 found.map(|logits| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>())
             };
             let path = scratch.path(&format!("{}.htz", source.len()));
-            let options = ["--with-source", "--method", "gp", "--rank", "4", "--force"];
+            let options = ["--with-source", "--method", "gp", "--rank", "4"];
             compile(&fixture, source, &path, &options);
             let sealed = Model::open(&path).unwrap().source().unwrap().unwrap();
             let expected = bits(Model::open(fixture.folder.join(source)).unwrap());

@@ -90,9 +90,11 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         Ended::Generate(error) => failed(error),
         Ended::Output(error) => Failure::Output(error),
     })?;
+    let followed = live.as_ref().is_some_and(Live::limits);
     let energy = live.and_then(Live::end);
     let run = Run {
         summary,
+        followed,
         energy,
         session: &session,
         speculator: speculator.as_ref(),
@@ -140,6 +142,8 @@ fn check_memory(
 /// A run that has ended.
 struct Run<'a> {
     summary: Summary,
+    /// Whether the device said how much of the model is in use.
+    followed: bool,
     energy: Option<Energy>,
     session: &'a Session,
     speculator: Option<&'a Speculator>,
@@ -158,7 +162,7 @@ impl Run<'_> {
         if in_part {
             say!("{}", in_use(model, self.session.setting()));
         }
-        if args.live.thermal.is_some() || args.live.power_cap.is_some() {
+        if self.followed {
             let [least, largest] = self.session.fractions();
             say!("followed: {least:.3} to {largest:.3} of the weights' bytes for every token");
         }

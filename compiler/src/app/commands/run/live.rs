@@ -17,6 +17,7 @@ const STEP: f64 = 0.99;
 /// What is followed while a text is written.
 pub(super) struct Live {
     governor: Governor,
+    limited: bool,
 }
 
 impl Live {
@@ -91,7 +92,12 @@ impl Live {
             say!("htc: warning: {error}; nothing is followed");
             return Ok(None);
         }
-        Ok(Some(Live { governor }))
+        Ok(Some(Live { governor, limited }))
+    }
+
+    /// Whether less than all of the model may be in use.
+    pub fn limits(&self) -> bool {
+        self.limited
     }
 
     /// The text is written: what that took, where it is known. A sensor that has died meanwhile takes nothing away
