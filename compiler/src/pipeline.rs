@@ -49,10 +49,10 @@ use crate::system::show::{bytes_for_people, name_of};
 pub use builder::Compiler;
 pub use error::CompileError;
 use planes::Elastic;
-#[cfg(feature = "cli")]
 pub use prepare::{Planned, calibrate, plan};
 use prepare::{Prepared, admit, plan_at, prepare, tokenizer};
 pub use sized::MadeFrom;
+#[cfg(feature = "cli")]
 pub(crate) use source::is_of_source;
 pub use source::open;
 
