@@ -103,7 +103,9 @@ fn json_says_what_was_drafted_and_kept() {
     );
     assert_eq!(number(&found, "/tokens"), 48.0);
     assert!(number(&found, "/tokens_per_second") > 0.0);
-    assert!(found["acceptance"].is_null());
+    assert!(found["acceptance"].is_null() && found["speed_up"].is_null());
+    let by_itself = json(run(&model).args(["--speculate", "1"]));
+    assert!(number(&by_itself, "/speed_up") > 0.0);
     assert_eq!(number(&found, "/fraction_min"), 1.0);
     // Keys and values of two layers with two heads of 16 numbers in float16.
     assert_eq!(number(&found, "/kv_bytes_per_token"), 256.0);

@@ -202,6 +202,7 @@ impl Run<'_> {
             tokens: self.summary.tokens,
             tokens_per_second: self.summary.decode_speed(),
             acceptance: done.acceptance(),
+            speed_up: done.speed_up(),
             drafted: done.drafted,
             accepted: done.accepted,
             fraction_min,
@@ -225,6 +226,8 @@ struct Record {
     tokens_per_second: Option<f64>,
     /// Part of the drafted tokens that was kept; `null` without a draft.
     acceptance: Option<f64>,
+    /// Over writing without a draft; `null` where no token was written without one.
+    speed_up: Option<f64>,
     drafted: u64,
     accepted: u64,
     /// Least and largest part of the weights' bytes that a token touched.
@@ -284,10 +287,16 @@ fn draft_in_words(done: &Speculated) -> String {
     };
     let alone = match done.alone {
         0 => String::new(),
-        alone => format!("; {alone} tokens without a draft, where it did not pay or had no room"),
+        alone => format!(
+            "; {alone} tokens without a draft, where it did not pay, had no room, or to know what that takes"
+        ),
+    };
+    let speed = match done.speed_up() {
+        Some(speed) => format!(", {speed:.2} times as fast as without"),
+        None => String::new(),
     };
     format!(
-        "draft: {acceptance}, {:.0} ms drafting beside {:.0} ms of the model{alone}",
+        "draft: {acceptance}, {:.0} ms drafting beside {:.0} ms of the model{speed}{alone}",
         1e3 * done.draft.as_secs_f64(),
         1e3 * done.verify.as_secs_f64(),
     )
