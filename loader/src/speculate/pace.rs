@@ -8,7 +8,7 @@ pub const LONGEST_DRAFT: usize = 16;
 /// Tokens that are written without a draft in the beginning, to know what that takes.
 const ALONE: usize = 3;
 
-/// Tokens of the first drafts, before anything is known, and how many drafts these are.
+/// Tokens of drafts that are tried, before anything is known or behind a rest, and how many there are in the beginning.
 const FIRST: usize = 4;
 const TRIALS: usize = 3;
 
@@ -24,6 +24,9 @@ const WORTH: f64 = 1.05;
 
 /// Tokens that are written without a draft before one is tried again: at first, and at most.
 const REST: [usize; 2] = [32, 1024];
+
+/// What is left over a rest of what was seen of acceptance: less than a trial says, enough for what is never right to be tried once.
+const KEPT: f64 = 0.25;
 
 /// How many tokens a draft has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +58,8 @@ pub(super) struct Pace {
     resting: usize,
     /// Tokens of the rest that comes next.
     rest: usize,
-    rounds: usize,
+    /// Drafts still to be tried, whatever was measured.
+    trials: usize,
 }
 
 impl Pace {
@@ -68,9 +72,9 @@ impl Pace {
             alone: [0.0; 2],
             drafting: 0,
             passes: [0.0; 5],
-            resting: 0,
+            resting: ALONE,
             rest: REST[0],
-            rounds: 0,
+            trials: TRIALS,
         }
     }
 
@@ -83,15 +87,16 @@ impl Pace {
                 DraftLength::Auto => 0,
             };
         };
+        // First what a token takes without, then what a draft does.
         if self.resting > 0 {
             self.resting -= 1;
             return 0;
         }
-        // First what a token takes without, then what a draft does.
-        if self.rounds < ALONE || self.drafting >= BETWEEN {
+        if most == 0 || self.drafting >= BETWEEN {
             return 0;
         }
-        if self.rounds < ALONE + TRIALS {
+        if self.trials > 0 {
+            self.trials -= 1;
             return FIRST.min(most);
         }
         let (length, gain) = self.best(most);
@@ -99,15 +104,13 @@ impl Pace {
             self.rest = REST[0];
             return length;
         }
-        if most > 0 {
-            self.resting = self.rest;
-            self.rest = (2 * self.rest).min(REST[1]);
-            // What was measured counts for less, so that another text can show otherwise.
-            self.accepted *= 0.5;
-            self.looked_at *= 0.5;
-            // The first try after the rest.
-            self.rounds = ALONE + TRIALS - 1;
-        }
+        self.resting = self.rest;
+        self.rest = (2 * self.rest).min(REST[1]);
+        // Behind the rest a draft is tried, and judged by that: the text may be another, and what was measured may have been the
+        // machine's doing.
+        (self.accepted, self.looked_at) = (self.accepted * KEPT, self.looked_at * KEPT);
+        self.draft = [0.0; 2];
+        self.trials = 1;
         0
     }
 
@@ -150,7 +153,6 @@ impl Pace {
 
     /// Takes what a round of `length` drafted tokens, of which so many were accepted, took.
     pub fn note(&mut self, length: usize, accepted: usize, draft: Duration, pass: Duration) {
-        self.rounds += 1;
         let (rows, seconds) = ((length + 1) as f64, pass.as_secs_f64());
         let measured = [1.0, rows, rows * rows, seconds, rows * seconds];
         for (sum, number) in self.passes.iter_mut().zip(measured) {
@@ -248,6 +250,44 @@ mod tests {
         let (found, gain) = pace.best(16);
         assert_eq!(Some(found), best);
         assert!((gain - speed(found)).abs() < 1e-6, "{gain}");
+    }
+
+    /// Rounds of a length chosen by itself, with what the next of them does: seconds of a drafted token, and how many of a
+    /// draft are kept. The lengths.
+    fn of(rounds: usize, does: impl Fn(usize) -> (f64, usize)) -> Vec<usize> {
+        let mut pace = Pace::new(DraftLength::Auto);
+        let round = |number| {
+            let (draft, kept) = does(number);
+            let length = pace.next(100);
+            let seconds = Duration::from_secs_f64;
+            let pass = seconds(1.0 + 0.05 * length as f64);
+            pace.note(
+                length,
+                kept.min(length),
+                seconds(draft * length as f64),
+                pass,
+            );
+            length
+        };
+        (0..rounds).map(round).collect()
+    }
+
+    #[test]
+    fn a_draft_that_begins_to_pay_is_found() {
+        let found = of(1000, |round| {
+            (0.5, if round < 100 { 0 } else { usize::MAX })
+        });
+        let late = found[600..].iter().filter(|&&n| n > 0).count();
+        assert!(late > 350, "{found:?}");
+    }
+
+    #[test]
+    fn a_first_measurement_that_was_noise_is_measured_again() {
+        let found = of(600, |round| {
+            (if round < 10 { 5.0 } else { 0.2 }, usize::MAX)
+        });
+        let late = found[200..].iter().filter(|&&n| n > 0).count();
+        assert!(late > 350, "{found:?}");
     }
 
     #[test]
