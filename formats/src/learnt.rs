@@ -31,6 +31,15 @@ pub enum Kind {
     Correction,
 }
 
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Bases => "bases",
+            Kind::Correction => "a correction",
+        })
+    }
+}
+
 /// A matrix that was learnt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {

@@ -16,9 +16,9 @@ mod dense;
 mod gradient;
 mod oja;
 mod options;
+mod queue;
 mod seen;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ use crate::tensor::Tensor;
 use gradient::LowRank;
 use oja::Basis;
 pub use options::AdaptOptions;
+use queue::Queue;
 pub(crate) use seen::Seen;
 
 /// Why a draft cannot learn.
@@ -135,7 +136,7 @@ pub struct Adaptation {
     options: AdaptOptions,
     width: usize,
     kind: Kind,
-    queue: VecDeque<Rejection>,
+    queue: Queue<Rejection>,
     /// Of all that is learnt, counted up by every update; and the version that the draft uses.
     version: u64,
     used: u64,
@@ -257,7 +258,7 @@ impl Adaptation {
             options,
             width,
             kind,
-            queue: VecDeque::new(),
+            queue: Queue::new(options.queue),
             version: 0,
             used: 0,
             learnt: Learnt::default(),
@@ -268,6 +269,7 @@ impl Adaptation {
     /// What was learnt so far.
     pub fn learnt(&self) -> Learnt {
         let mut learnt = self.learnt;
+        learnt.dropped = self.queue.dropped();
         match &self.kind {
             Kind::Oja(of) => {
                 let bases = &of.bases;
@@ -331,7 +333,7 @@ impl Adaptation {
         let width = self.width as u32;
         match &mut self.kind {
             Kind::Oja(of) => {
-                foreign("kind", Named(learnt::Kind::Bases), Named(from.kind))?;
+                foreign("kind", learnt::Kind::Bases, from.kind)?;
                 foreign("number of layers", of.layers.len(), from.parts.len())?;
                 for ((layer, basis), part) in of.layers.iter().zip(&of.bases).zip(&from.parts) {
                     let shape = format!("layer {layer} of {} by {width}", basis.rank());
@@ -343,11 +345,11 @@ impl Adaptation {
                 }
             }
             Kind::Gradient { correction, .. } => {
-                foreign("kind", Named(learnt::Kind::Correction), Named(from.kind))?;
+                foreign("kind", learnt::Kind::Correction, from.kind)?;
                 let rank = correction.rank() as u32;
                 let found: Vec<_> = from.parts.iter().map(|p| (p.rows, p.cols)).collect();
                 let expected = vec![(rank, width), (width, rank)];
-                foreign("shape", Named(expected), Named(found))?;
+                foreign("shape", shapes(&expected), shapes(&found))?;
                 if let [a, b] = &from.parts[..] {
                     (correction.a, correction.b) = (a.numbers.clone(), b.numbers.clone());
                 }
@@ -365,18 +367,13 @@ impl Adaptation {
         }
     }
 
-    /// Takes the drafted token of this index, which was not kept, and learns where enough of them wait.
-    pub(crate) fn learn<B: Backend>(
-        &mut self,
-        draft: &mut Session<B>,
-        mut seen: Seen,
-        rejected: usize,
-    ) -> Result<(), AdaptError> {
+    /// Takes the drafted token of this index, which was not kept; it waits until the draft is next asked.
+    pub(crate) fn learn(&mut self, mut seen: Seen, rejected: usize) {
         let begun = Instant::now();
         let rejection = match &self.kind {
             Kind::Oja(_) => Rejection::Inputs(seen.differences(rejected, self.width)),
             Kind::Gradient { softcap, .. } => match seen.head(rejected) {
-                None => return Ok(()),
+                None => return,
                 Some((input, logits, own)) => {
                     let (loss, mut derivatives) = gradient::divergence(&own, &logits);
                     for (token, derivative) in &mut derivatives {
@@ -390,22 +387,14 @@ impl Adaptation {
             },
         };
         self.learnt.rejections += 1;
-        if self.queue.len() == self.options.queue {
-            self.queue.pop_front();
-            self.learnt.dropped += 1;
-        }
-        self.queue.push_back(rejection);
-        if self.queue.len() >= self.options.gate {
-            self.update(draft)?;
-        }
+        self.queue.push(rejection);
         self.learnt.time += begun.elapsed();
-        Ok(())
     }
 
     /// Learns from all that wait.
     fn update<B: Backend>(&mut self, draft: &mut Session<B>) -> Result<(), AdaptError> {
         let AdaptOptions { rate, exponent, .. } = self.options;
-        for rejection in std::mem::take(&mut self.queue) {
+        for rejection in self.queue.take() {
             match (&mut self.kind, rejection) {
                 (Kind::Oja(of), Rejection::Inputs(inputs)) => {
                     let (sums, samples) = &mut self.residual;
@@ -437,15 +426,19 @@ impl Adaptation {
         Ok(())
     }
 
-    /// What the draft is to use, where it learnt since it was last asked for: projected anew.
+    /// Learns where enough of what was not kept waits; what the draft is to use, where it learnt since it was last asked
+    /// for: projected anew.
     pub(crate) fn refresh<B: Backend>(
         &mut self,
         draft: &mut Session<B>,
     ) -> Result<Option<Box<Adapted<B>>>, AdaptError> {
+        let begun = Instant::now();
+        if self.queue.len() >= self.options.gate {
+            self.update(draft)?;
+        }
         if self.used == self.version {
             return Ok(None);
         }
-        let begun = Instant::now();
         let adapted = match &self.kind {
             Kind::Oja(bases) => Adapted {
                 layers: bases.adapted(draft)?,
@@ -489,14 +482,10 @@ fn foreign<T: PartialEq + std::fmt::Display>(
     })
 }
 
-/// Said as the source spells it.
-#[derive(PartialEq)]
-struct Named<T>(T);
-
-impl<T: std::fmt::Debug> std::fmt::Display for Named<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.0)
-    }
+/// Rows and columns of matrices, for people.
+fn shapes(of: &[(u32, u32)]) -> String {
+    let of = of.iter().map(|(rows, cols)| format!("{rows} × {cols}"));
+    of.collect::<Vec<_>>().join(" and ")
 }
 
 impl Bases {

@@ -189,9 +189,15 @@ impl<B: Backend> Speculator<B> {
             return Err(SpeculateError::Vocabulary { expected, found });
         }
         let vocabularies = [draft.model().file(), model.file()].map(|file| &file.vocabulary);
-        if let [Ok(one), Ok(other)] = vocabularies
-            && let Some(what) = vocabularies_differ(one, other)
-        {
+        let differs = match vocabularies {
+            [Ok(one), Ok(other)] => vocabularies_differ(one, other),
+            // Both may be without one, where tokens are all there is.
+            [Err(one), Err(other)] => (one.to_string() != other.to_string())
+                .then(|| format!("it cannot be read: {one}; and there: {other}")),
+            [Err(error), Ok(_)] => Some(format!("that of the draft cannot be read: {error}")),
+            [Ok(_), Err(error)] => Some(format!("that of the model cannot be read: {error}")),
+        };
+        if let Some(what) = differs {
             return Err(SpeculateError::Tokenizer { what });
         }
         if draft.position() != 0 {
@@ -359,10 +365,10 @@ impl<B: Backend> Speculator<B> {
         out.extend(&self.drafted[..accepted]);
         out.push_back(next);
         self.note(length, accepted, draft, verify);
-        match seen {
-            Some(seen) => self.learn(session, seen, accepted),
-            None => Ok(()),
+        if let (Some(adaptation), Some(seen)) = (self.adaptation.as_deref_mut(), seen) {
+            adaptation.learn(seen, accepted);
         }
+        Ok(())
     }
 
     /// Tokens that the draft has room for.
@@ -443,39 +449,23 @@ impl<B: Backend> Speculator<B> {
         done.verify += verify;
     }
 
-    /// Learns from a drafted token that was not kept, between steps.
-    fn learn(
-        &mut self,
-        session: &mut Session<B>,
-        seen: Seen,
-        rejected: usize,
-    ) -> Result<(), GenerateError> {
-        let Some(adaptation) = self.adaptation.as_deref_mut() else {
-            return Ok(());
-        };
-        let learnt = match &mut self.drafter {
-            Drafter::Own { setting, .. } => {
-                let before = session.setting();
-                session.set(*setting);
-                let learnt = adaptation.learn(session, seen, rejected);
-                session.set(before);
-                learnt
-            }
-            Drafter::Other(draft) => adaptation.learn(draft, seen, rejected),
-        };
-        Ok(learnt.map_err(SpeculateError::from)?)
-    }
-
     /// Takes up what was learnt, before a draft of so many tokens.
     fn refresh(&mut self, session: &mut Session<B>, length: usize) -> Result<(), GenerateError> {
         let Some(adaptation) = self.adaptation.as_deref_mut().filter(|_| length > 0) else {
             return Ok(());
         };
-        let drafting = match &mut self.drafter {
-            Drafter::Own { .. } => &mut *session,
-            Drafter::Other(draft) => draft,
+        let new = match &mut self.drafter {
+            Drafter::Own { setting, .. } => {
+                // As much of the head as the draft reads.
+                let before = session.setting();
+                session.set(*setting);
+                let new = adaptation.refresh(session);
+                session.set(before);
+                new
+            }
+            Drafter::Other(draft) => adaptation.refresh(draft),
         };
-        let Some(new) = adaptation.refresh(drafting).map_err(SpeculateError::from)? else {
+        let Some(new) = new.map_err(SpeculateError::from)? else {
             return Ok(());
         };
         match &mut self.drafter {

@@ -1,0 +1,62 @@
+//! What waits to be learnt.
+
+use std::collections::VecDeque;
+
+/// A queue that drops its oldest where it is full, and counts that.
+#[derive(Debug)]
+pub struct Queue<T> {
+    waiting: VecDeque<T>,
+    most: usize,
+    dropped: u64,
+}
+
+impl<T> Queue<T> {
+    /// Room for `most`, at least one.
+    pub fn new(most: usize) -> Self {
+        Queue {
+            waiting: VecDeque::new(),
+            most: most.max(1),
+            dropped: 0,
+        }
+    }
+
+    /// Puts one behind the others.
+    pub fn push(&mut self, item: T) {
+        if self.waiting.len() == self.most {
+            self.waiting.pop_front();
+            self.dropped += 1;
+        }
+        self.waiting.push_back(item);
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes all that wait, the oldest first.
+    pub fn take(&mut self) -> VecDeque<T> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// How many were dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_dropped_and_counted() {
+        let mut queue = Queue::new(256);
+        (0..300).for_each(|number| queue.push(number));
+        assert_eq!((queue.len(), queue.dropped()), (256, 44));
+        let taken = queue.take();
+        assert_eq!((taken[0], taken[255]), (44, 299));
+        queue.push(300);
+        assert_eq!((queue.len(), queue.dropped()), (1, 44));
+    }
+}
