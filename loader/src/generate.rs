@@ -53,7 +53,8 @@ impl Limits {
 }
 
 /// Why writing stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stop {
     /// The number of tokens asked for was reached.
@@ -324,8 +325,9 @@ impl<'a, B: Backend> Generator<'a, B> {
         let full = self.ahead.is_empty() && self.session.position() >= self.session.limit();
         let limit = self.limits.tokens;
         match (self.unread, limit) {
-            (Some(_), _) if full => Some(Stop::Context),
+            // What was asked for is there, whether there would be room for more or not.
             (_, Some(limit)) if self.tokens >= limit => Some(Stop::Limit),
+            (Some(_), _) if full => Some(Stop::Context),
             _ => None,
         }
     }

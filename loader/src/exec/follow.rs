@@ -16,8 +16,8 @@ pub(super) struct Followed {
     least: f64,
     /// What was allowed last.
     allowed: f64,
-    /// Least and largest part of the bytes that were in use.
-    range: [f64; 2],
+    /// Least and largest part of the bytes that were in use; nothing was yet.
+    range: Option<[f64; 2]>,
 }
 
 impl<B: Backend> Session<B> {
@@ -27,15 +27,14 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`ExecError::FractionBelow`] for a `most` that the model cannot do with.
     pub fn follow_with(&mut self, follow: Arc<Follow>, most: Fraction) -> Result<(), ExecError> {
-        let setting = self.set_fraction(most)?;
+        self.set_fraction(most)?;
         let dial = self.model.dial();
-        let in_use = dial.fraction(setting);
         self.followed = Some(Followed {
             follow,
             most,
             least: dial.least(),
             allowed: 1.0,
-            range: [in_use; 2],
+            range: None,
         });
         Ok(())
     }
@@ -51,25 +50,23 @@ impl<B: Backend> Session<B> {
         };
         let allowed = followed.follow.fraction();
         // Compared as it is stored: nothing is computed from it.
-        if allowed.to_bits() == followed.allowed.to_bits() {
+        if allowed.to_bits() == followed.allowed.to_bits() && followed.range.is_some() {
             return Ok(());
         }
         let fraction = Fraction::new((followed.most.get() * allowed).max(followed.least))?;
         let dial = self.model.dial();
         self.setting = dial.at(fraction)?;
         let in_use = dial.fraction(self.setting);
-        let [least, largest] = followed.range;
-        followed.range = [least.min(in_use), largest.max(in_use)];
+        let [least, largest] = followed.range.unwrap_or([in_use; 2]);
+        followed.range = Some([least.min(in_use), largest.max(in_use)]);
         followed.allowed = allowed;
         Ok(())
     }
 
-    /// Least and largest part of the weights' bytes that were in use since the session follows something; what is in
-    /// use where it follows nothing.
+    /// Least and largest part of the weights' bytes that were in use whenever the session was told to
+    /// [follow](Session::follow); what is in use where it never was.
     pub fn fractions(&self) -> [f64; 2] {
-        match &self.followed {
-            Some(followed) => followed.range,
-            None => [self.model.dial().fraction(self.setting); 2],
-        }
+        let followed = self.followed.as_ref().and_then(|of| of.range);
+        followed.unwrap_or([self.model.dial().fraction(self.setting); 2])
     }
 }

@@ -85,6 +85,15 @@ fn every_kind_writes_and_says_what_it_takes() {
             _ => assert!(taken < f16, "{kind}: {taken}"),
         }
     }
+    // What waits in full, or is exempt, is in what all take.
+    let hybrid = run(&model, "48").args(["--kv", "static-hybrid:0.5", "--json"]);
+    let hybrid = hybrid.run().ok().json();
+    let positions = number(&hybrid, "/prompt_tokens") + number(&hybrid, "/tokens") - 1.0;
+    let taken = number(&hybrid, "/kv_bytes") / positions;
+    assert!(
+        number(&hybrid, "/kv_bytes_per_token") < taken && taken < f16,
+        "{taken}"
+    );
     let oja = run(&model, "48").args(["--kv", "oja:0.5"]).run().ok();
     assert!(oja.stderr.contains("bases updated "), "{}", oja.stderr);
     // The older name of the option.
@@ -136,11 +145,23 @@ fn a_full_context_ends_the_text_or_slides() {
     let stopped = run(&model, "400").run().ok();
     let stopped = stopped.stderr;
     assert!(stopped.contains("context"), "{stopped}");
+    let ended = run(&model, "400").arg("--json").run().ok().json();
+    assert_eq!(ended["stop"], "context");
+    // As many as there is room for: nothing is missing, and nothing begins anew.
+    let room = number(&ended, "/tokens").to_string();
+    let all = run(&model, &room).args(["--on-full", "slide", "--json"]);
+    let all = all.run().ok().json();
+    assert_eq!(all["text"], ended["text"]);
+    assert_eq!(
+        (&all["stop"], number(&all, "/slides")),
+        (&"limit".into(), 0.0)
+    );
     let slid = || run(&model, "400").args(["--on-full", "slide", "--json"]);
     let outcome = slid().run().ok();
     assert!(outcome.stderr.contains("began anew"), "{}", outcome.stderr);
     let found = outcome.json();
     assert_eq!(number(&found, "/tokens"), 400.0);
+    assert!(number(&found, "/slides") > 1.0);
     // A draft slides along, and changes nothing.
     let drafted = slid().args(["--speculate", "1", "--draft-length", "3"]);
     let drafted = drafted.run().ok().json();
