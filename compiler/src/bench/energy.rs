@@ -27,9 +27,6 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// Time between readings of what is no device, and may be asked at any time.
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// Longest time between readings that a power is integrated over, in seconds of the system.
-const LONGEST_GAP: f64 = 5.0;
-
 /// Why there is no sensor to measure with. The message of each is one line.
 #[derive(Debug, Error)]
 pub enum EnergyError {
@@ -141,13 +138,7 @@ impl Metered {
     pub fn open(spec: &SensorSpec) -> Result<Metered, EnergyError> {
         let plant = Follow::new();
         plant.set_busy(false);
-        // Times are those of the sensor's clock, which may be faster.
-        let speed = match spec {
-            SensorSpec::Trace { speed, .. } => *speed,
-            SensorSpec::Sim(options) => options.speed,
-            SensorSpec::Nvml(_) | SensorSpec::Hwmon => 1.0,
-        };
-        Metered::with(open(spec, &plant)?, plant, speed, IDLE)
+        Metered::with(open(spec, &plant)?, plant, spec.speed(), IDLE)
     }
 
     fn with(
@@ -161,12 +152,10 @@ impl Metered {
         let (name, notes) = (sensor.name(), sensor.notes().to_vec());
         let options = GovernorOptions {
             interval,
-            longest_gap: Duration::from_secs_f64(LONGEST_GAP * speed.max(1.0)),
-            ..GovernorOptions::default()
+            ..GovernorOptions::default().with_speed(speed)
         };
-        // A law whose least is all limits nothing.
         let law = Law::new(LawOptions {
-            least: 1.0,
+            thermal: false,
             ..LawOptions::default()
         })?;
         let watched = Watched {

@@ -58,6 +58,9 @@ pub enum SlopeError {
     /// More files than anybody measures.
     #[error("{0} records of energy, expected at most {MAX_FILES}; give fewer")]
     TooMany(usize),
+    /// The same runs again.
+    #[error("{}: the same record twice, whose pairs would count twice; give each once", .0.display())]
+    Twice(PathBuf),
     /// It is no record.
     #[error(
         "{}: expected the JSON of `htc bench`, found at line {line}, column {column}: {what}; measure again", path.display()
@@ -178,9 +181,15 @@ pub fn read(paths: &[PathBuf]) -> Result<Option<MeasuredEnergy>, SlopeError> {
     }
     let (mut pairs, mut hasher): (Vec<[At; 2]>, Hasher) = Default::default();
     let mut first: Option<(&Path, Record)> = None;
+    let mut digests = Vec::new();
     for path in paths {
         let bytes = bytes_of(path)?;
-        hasher.update(&Digest::of(&bytes).0);
+        let digest = Digest::of(&bytes);
+        if digests.contains(&digest) {
+            return Err(SlopeError::Twice(path.clone()));
+        }
+        hasher.update(&digest.0);
+        digests.push(digest);
         let record = parse(path, &bytes)?;
         pairs.extend(pairs_of(path, &record)?);
         match &first {
@@ -252,7 +261,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Record, SlopeError> {
     if (&record.kind[..], record.schema) != ("benchmark", SCHEMA) {
         let found = format!("`{}` of schema {}", short(&record.kind), record.schema);
         let remedy = "measure again with this program's `htc bench`";
-        return Err(other("a benchmark of schema 1", found, remedy));
+        return Err(other(
+            "a benchmark as this program writes it",
+            found,
+            remedy,
+        ));
     }
     if record.sensor.is_none() {
         let remedy = "measure a `fraction` of a model `against` itself with a `sensor`";

@@ -109,16 +109,14 @@ impl Event {
                 ))
             }
             What::Beyond { first: true } => {
-                let said = |value: Option<f64>, unit| match value {
-                    Some(value) => format!("{value:.1} {unit}"),
-                    None => format!("unknown {unit}"),
-                };
+                let said = [(self.temperature, "°C"), (self.power, "W")]
+                    .map(|(value, unit)| Some(format!("{:.1} {unit}", value?)));
+                let said: Vec<String> = said.into_iter().flatten().collect();
                 Some(format!(
-                    "the least fraction {} is in use and the device is still beyond its limits ({}, {}); allow a smaller \
-                     fraction, or cool it better",
+                    "the least fraction {:.3} is in use and the device is still beyond its limits ({}); cool it better, \
+                     or let it rest",
                     self.fraction,
-                    said(self.temperature, "°C"),
-                    said(self.power, "W")
+                    said.join(", ")
                 ))
             }
             _ => None,

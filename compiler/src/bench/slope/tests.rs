@@ -163,6 +163,9 @@ fn what_gives_no_slope_is_refused_by_what_is_missing() {
     assert!(matches!(error, SlopeError::TooLarge(_)), "{error}");
     let absent = read(&[folder.path().join("no.json")]).unwrap_err();
     assert!(matches!(absent, SlopeError::Read { .. }), "{absent}");
+    let twice = record([1000, 500], &[[2.0, 1.0]]);
+    let error = read_all(&[twice.clone(), twice]).unwrap_err();
+    assert!(matches!(error, SlopeError::Twice(_)), "{error}");
     let many = read(&vec![path; MAX_FILES + 1]).unwrap_err();
     assert!(matches!(many, SlopeError::TooMany(17)), "{many}");
 }
@@ -197,5 +200,6 @@ fn records_of_two_machines_are_no_line() {
             "{said}"
         );
     }
-    assert_eq!(read_all(&[good.clone(), good]).unwrap().unwrap().pairs, 2);
+    let again = record([1000, 500], &[[2.1, 1.0]]);
+    assert_eq!(read_all(&[good, again]).unwrap().unwrap().pairs, 2);
 }

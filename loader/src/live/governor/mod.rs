@@ -37,6 +37,17 @@ impl Default for GovernorOptions {
     }
 }
 
+impl GovernorOptions {
+    /// For a sensor whose clock goes so many times as fast as that of the system: readings that are one interval apart are
+    /// joined, however fast it is.
+    pub fn with_speed(self, speed: f64) -> Self {
+        GovernorOptions {
+            longest_gap: self.longest_gap.mul_f64(speed.max(1.0)),
+            ..self
+        }
+    }
+}
+
 /// Why a model is not followed.
 #[derive(Debug, Error)]
 #[non_exhaustive]

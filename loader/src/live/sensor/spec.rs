@@ -37,6 +37,17 @@ pub enum Gpu {
     Uuid(String),
 }
 
+impl SensorSpec {
+    /// Seconds of the sensor's clock in a second.
+    pub fn speed(&self) -> f64 {
+        match self {
+            SensorSpec::Trace { speed, .. } => *speed,
+            SensorSpec::Sim(options) => options.speed,
+            SensorSpec::Nvml(_) | SensorSpec::Hwmon => 1.0,
+        }
+    }
+}
+
 /// Why a text names no sensor.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("`{}` names no sensor: {reason}", escaped(asked))]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use htc_loader::Session;
 use htc_loader::dial::Fraction;
 use htc_loader::live::{
-    Energy, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase, SensorSpec, open,
+    Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase,
+    SensorSpec, open,
 };
 
 use super::super::Failure;
@@ -34,10 +35,16 @@ impl Live {
         let limited = args.thermal.is_some() || args.power_cap.is_some();
         let least = session.model().dial().least() / most.get();
         if limited && least > STEP {
-            say!(
-                "htc: warning: the model has nothing that could be left out, so that heat and power change nothing; \
-                 compile it with --planes 2, or to factors"
-            );
+            match session.model().dial().least() < STEP {
+                true => say!(
+                    "htc: warning: --fraction leaves out all that could be, so that heat and power change nothing; ask for more \
+                     with it"
+                ),
+                false => say!(
+                    "htc: warning: the model has nothing that could be left out, so that heat and power change nothing; \
+                     compile it with --planes 2, or to factors"
+                ),
+            }
         }
         let mut options = LawOptions {
             thermal: args.thermal.is_some(),
@@ -72,9 +79,15 @@ impl Live {
         let governor = Governor::start(
             sensor,
             law,
-            GovernorOptions::default(),
+            GovernorOptions::default().with_speed(spec.speed()),
             &follow,
             move |event| {
+                // Of all of the weights' bytes, as everywhere else.
+                let fraction = event.fraction * most.get();
+                let event = &Event {
+                    fraction,
+                    ..event.clone()
+                };
                 if let Some(warning) = event.warning() {
                     say!("htc: warning: {warning}");
                 }
