@@ -104,6 +104,10 @@ fn json_says_what_was_drafted_and_kept() {
     assert_eq!(number(&found, "/tokens"), 48.0);
     assert!(number(&found, "/tokens_per_second") > 0.0);
     assert!(found["acceptance"].is_null() && found["speed_up"].is_null());
+    assert_eq!(
+        (&found["stop"], number(&found, "/slides")),
+        (&"limit".into(), 0.0)
+    );
     let by_itself = json(run(&model).args(["--speculate", "1"]));
     assert!(number(&by_itself, "/speed_up") > 0.0);
     assert_eq!(number(&found, "/fraction_min"), 1.0);
@@ -151,4 +155,20 @@ fn what_cannot_draft_is_refused_in_one_line() {
     refused(run(&model).args(state), 2, "--adapt oja");
     let both = run(&artifact).arg("--verifier").arg(&model);
     refused(both.arg("--speculate").arg(&other), 2, "--verifier");
+}
+
+/// A place where nothing can be written is found before the text, not behind it; and what is of a draft alone is refused
+/// without one.
+#[test]
+fn what_is_learnt_has_a_place_before_it_is() {
+    let scratch = Scratch::new();
+    let model = tiny(&scratch, "model.gguf", DType::F32);
+    let other = tiny(&scratch, "other.gguf", DType::Q4_0);
+    let learning = run(&model).arg("--speculate").arg(&other);
+    let learning = learning.args(["--adapt", "gradient", "--json", "--adapt-state"]);
+    let outcome = learning.arg(scratch.path("no/where")).run();
+    assert!(outcome.stdout.is_empty());
+    outcome.refused(1, &["where"]);
+    let outcome = run(&model).args(["--draft-length", "4"]).run();
+    outcome.refused(2, &["--draft-length", "--speculate"]);
 }

@@ -46,8 +46,8 @@ pub struct KvKindArgs {
     /// KV cache: f16, f32, q8_0, q4_0, q8_0-rotated, q4_0-rotated; or in bases of the artifact
     ///
     /// static:R, static-hybrid:R (the first and last 32 positions in full) and oja:R (bases that follow the text) need an
-    /// artifact with bases (compile --kv-bases); R is the rank over the size of a head, or e.95 for the rank with 95 %
-    /// of the energy.
+    /// artifact with bases (compile --kv-bases) and take no draft; R is the rank over the size of a head, rounded to one
+    /// coordinate at least, or e.95 for the rank with 95 % of the energy.
     #[arg(long, alias = "kv-type", value_name = "KIND", default_value = "f16")]
     pub kv: KvKind,
 }

@@ -109,9 +109,9 @@ pub struct RunArgs {
     /// tokens are drawn.
     #[arg(long, value_name = "F|MODEL", help_heading = heading::RUN_DRAFT, allow_negative_numbers = true, value_parser = clap::builder::OsStringValueParser::new().try_map(parse_drafter))]
     pub speculate: Option<Drafter>,
-    /// Tokens of a draft, 1 to 16; auto: as many as pay by what was measured so far, or none
-    #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, default_value = "auto", allow_negative_numbers = true, value_parser = parse_draft_length)]
-    pub draft_length: DraftLength,
+    /// Tokens of a draft, 1 to 16; auto: as many as pay by what was measured so far, or none [default: auto]
+    #[arg(long, value_name = "N|auto", help_heading = heading::RUN_DRAFT, hide_short_help = true, allow_negative_numbers = true, value_parser = parse_draft_length)]
+    pub draft_length: Option<DraftLength>,
     /// Let MODEL, an artifact, draft for the model that it was made from, whose text this is then: a model, or `source`
     /// for the weights in the artifact (compile --with-source); --speculate F drafts with a part of the artifact
     #[arg(long, value_name = "MODEL|source", help_heading = heading::RUN_DRAFT, hide_short_help = true, value_parser = clap::builder::OsStringValueParser::new().map(Beside::from))]
@@ -133,7 +133,7 @@ pub struct RunArgs {
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub kv: KvKindArgs,
-    /// Keep so many positions of the prompt in the KV cache: those that its end looks at most, and its end
+    /// Keep so many positions of the prompt in the KV cache, 33 at least: those that its end looks at most, and its end
     #[arg(long, value_name = "N", help_heading = heading::WHERE, hide_short_help = true, allow_negative_numbers = true)]
     pub kv_keep: Option<usize>,
     /// What happens when the model's context is full: stop, or slide, which forgets all but the beginning and the last half and

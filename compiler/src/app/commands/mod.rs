@@ -127,7 +127,9 @@ pub enum Failure {
         "--verifier lets the artifact itself draft; --speculate takes a fraction of it there, not a model"
     )]
     TwoDrafts,
-    #[error("--adapt lets a draft learn, and there is none; give --speculate or --verifier")]
+    #[error(
+        "--adapt, --adapt-state and --draft-length are of a draft, and there is none; give --speculate or --verifier"
+    )]
     NoDraft,
     #[error("--adapt-state is of what a draft learns; give --adapt oja or gradient")]
     NothingLearnt,

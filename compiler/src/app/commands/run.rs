@@ -63,7 +63,12 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     };
     let mut speculator = match &models.draft {
         None => None,
-        Some(draft) => Some(draft.speculator(model, args.draft_length, &sampler, session)?),
+        Some(draft) => Some(draft.speculator(
+            model,
+            args.draft_length.unwrap_or_default(),
+            &sampler,
+            session,
+        )?),
     };
     if let Some(adaptation) = adaptation {
         speculator = speculator.map(|draft| draft.with_adaptation(adaptation));
@@ -100,12 +105,13 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         speculator: speculator.as_ref(),
     };
     run.tell(args, models.fraction.is_some());
-    if let (Some(adaptation), Some(state)) = (run.adaptation(), state.flatten()) {
-        state.save(adaptation)?;
+    // The text is worth more than what was learnt from it.
+    if args.json {
+        print_json(&run.record(text))?;
     }
-    match args.json {
-        true => print_json(&run.record(text)),
-        false => Ok(()),
+    match (run.adaptation(), state.flatten()) {
+        (Some(adaptation), Some(state)) => state.save(adaptation),
+        _ => Ok(()),
     }
 }
 
@@ -200,6 +206,8 @@ impl Run<'_> {
             text,
             prompt_tokens: self.summary.prompt_tokens,
             tokens: self.summary.tokens,
+            stop: self.summary.stop,
+            slides: self.summary.slides,
             tokens_per_second: self.summary.decode_speed(),
             acceptance: done.acceptance(),
             speed_up: done.speed_up(),
@@ -212,6 +220,7 @@ impl Run<'_> {
                 .energy
                 .and_then(|energy| energy.tokens_per_joule(self.summary.tokens as u64)),
             kv_bytes_per_token: self.session.kv_usage().bytes_per_position,
+            kv_bytes: self.session.kv_usage().used,
         }
     }
 }
@@ -222,6 +231,10 @@ struct Record {
     text: String,
     prompt_tokens: usize,
     tokens: usize,
+    /// Why writing stopped.
+    stop: Stop,
+    /// How often a full context began anew.
+    slides: usize,
     /// After the first; `null` where fewer than two were written.
     tokens_per_second: Option<f64>,
     /// Part of the drafted tokens that was kept; `null` without a draft.
@@ -236,8 +249,10 @@ struct Record {
     /// What the device drew while the text was written; `null` where no sensor says that.
     joules: Option<f64>,
     tokens_per_joule: Option<f64>,
-    /// Keys and values of a position in all layers.
+    /// Keys and values of one more position in all layers, once it is stored as its kind says.
     kv_bytes_per_token: usize,
+    /// Those of all positions as they are, what waits in full or is exempt among them.
+    kv_bytes: usize,
 }
 
 /// Why writing ended before its end.

@@ -14,6 +14,7 @@ use htc_loader::{Model, Pool, Session};
 
 use super::super::{Failure, open_model, setting_of, source_of};
 use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
+use crate::system::disk;
 
 /// The models of a run.
 pub(super) struct Models {
@@ -161,7 +162,7 @@ pub(super) fn adaptation(
 ) -> Result<Option<(Adaptation, Option<State>)>, Failure> {
     let Some(draft) = &models.draft else {
         return match args.adapt {
-            AdaptArg::Off if args.adapt_state.is_none() => Ok(None),
+            AdaptArg::Off if args.adapt_state.is_none() && args.draft_length.is_none() => Ok(None),
             _ => Err(Failure::NoDraft),
         };
     };
@@ -181,6 +182,11 @@ pub(super) fn adaptation(
     let Some(path) = &args.adapt_state else {
         return Ok(Some((adaptation, None)));
     };
+    // Before the text is written, and not behind it.
+    disk::check(path).map_err(|source| Failure::Write {
+        path: path.clone(),
+        source,
+    })?;
     let digests = [file, of_model].map(ModelFile::digest);
     if let Some(learnt) = Learnt::read(path)? {
         let restored = adaptation.restore(&learnt, digests[0], digests[1]);
