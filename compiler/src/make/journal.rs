@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 
 use htc_formats::folder::Folder;
-use htc_formats::htz::{Digest, Htz, HtzError};
+use htc_formats::htz::{Digest, Htz, HtzError, HtzWriter, Manifest, Section};
 use htc_formats::map::{MapError, MappedFile};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,24 @@ impl<'a> Artifact<'a> {
     /// The name of the file where it grows.
     pub fn partial(&self) -> OsString {
         self.name("partial")
+    }
+
+    /// Writes it anew, whatever there is of it: what is copied in a moment is not gone on with.
+    ///
+    /// # Errors
+    /// [`HtzError`].
+    pub fn anew(
+        &self,
+        journal: &mut Journal,
+        draft: Manifest,
+        tokenizer: &Section,
+    ) -> Result<HtzWriter, HtzError> {
+        journal.rewrite(&Left::<()>::default())?;
+        let (name, partial) = (self.complete(), self.partial());
+        let sections = vec![tokenizer.clone()];
+        let mut writer = HtzWriter::resume(self.work.folder(), &name, &partial, draft, sections)?;
+        writer.take_over(&[])?;
+        Ok(writer)
     }
 
     /// Opens it when it is complete.

@@ -7,7 +7,6 @@ use htc_formats::htz::{
 use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 
-use super::journal::Left;
 use super::work::Work;
 use super::{Built, Inputs, MakeError};
 use crate::event::{Event, Watch};
@@ -102,11 +101,7 @@ impl Inputs<'_> {
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            journal.rewrite(&Left::<Found>::default())?;
-            let (name, partial) = (artifact.complete(), artifact.partial());
-            let sections = vec![self.tokenizer.clone()];
-            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
-            writer.take_over(&[])?;
+            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
                 watch.check()?;

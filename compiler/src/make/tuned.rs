@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use htc_formats::block;
-use htc_formats::htz::{DialPoint, Digest, HtzWriter, QualityRecord, TensorEntry, TuningRecord};
+use htc_formats::htz::{DialPoint, Digest, QualityRecord, TensorEntry, TuningRecord};
 use htc_formats::model::Role;
 
-use super::journal::Left;
 use super::work::Work;
 use super::{Built, Inputs, MakeError, stored_spectra};
 use crate::event::Watch;
@@ -90,12 +89,7 @@ impl Inputs<'_> {
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            // Copied at once: nothing is gone on with.
-            journal.rewrite(&Left::<Found>::default())?;
-            let (name, partial) = (artifact.complete(), artifact.partial());
-            let sections = vec![self.tokenizer.clone()];
-            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
-            writer.take_over(&[])?;
+            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
             for entry in &untuned.manifest().tensors {
                 let bytes = untuned.tensor_bytes(entry);
                 let changed = match changes.get(&entry.role) {

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use htc_formats::htz::{Digest, HtzWriter, Manifest, SourceRecord};
 use htc_formats::model::Role;
 
-use super::journal::Left;
 use super::work::Work;
 use super::{Built, Inputs, MakeError};
 use crate::event::{Event, Watch};
@@ -58,11 +57,7 @@ impl Inputs<'_> {
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            journal.rewrite(&Left::<Found>::default())?;
-            let (name, partial) = (artifact.complete(), artifact.partial());
-            let sections = vec![self.tokenizer.clone()];
-            let mut writer = HtzWriter::resume(work.folder(), &name, &partial, draft, sections)?;
-            writer.take_over(&[])?;
+            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
             watch.tell(Event::Planned(own.len()));
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
@@ -76,10 +71,10 @@ impl Inputs<'_> {
             watch.tell(Event::Sealing);
             writer.finish(|_| {})?;
             if quality.is_some() {
-                HtzWriter::put_quality(work.folder(), &name, quality)?;
+                HtzWriter::put_quality(work.folder(), &artifact.complete(), quality)?;
             }
             if !dial.is_empty() {
-                HtzWriter::put_dial(work.folder(), &name, dial)?;
+                HtzWriter::put_dial(work.folder(), &artifact.complete(), dial)?;
             }
             journal.complete(Digest::of(artifact.open()?.head()))?;
         }
