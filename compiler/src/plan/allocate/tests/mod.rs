@@ -2,6 +2,7 @@
 
 mod allocators;
 mod budgets;
+mod energy;
 mod published;
 
 use crate::request::{CodeKinds, DenseTypes, TreatmentRequest};
@@ -34,6 +35,10 @@ fn hyper(
         rope_linear_scale: 1.0,
         forward: Forward::default(),
     }
+}
+
+fn small() -> HyperParameters {
+    hyper(6, (8, 8, 32), (256, 768))
 }
 
 /// The shapes of an 8B Llama.
