@@ -318,12 +318,15 @@ impl<B: Backend> Speculator<B> {
         let start = session.position();
         let room = session.limit().saturating_sub(start + 1);
         let most = most.saturating_sub(1).min(room).min(session.batch() - 1);
-        let length = self.pace.next(most.min(self.draft_room()));
+        let length = self.pace.next(most.min(self.draft_room()), self.behind());
         let mut seen = match length {
             0 => None,
             _ => self.adaptation.as_deref().map(Adaptation::look),
         };
         self.refresh(session, length)?;
+        if length > 0 {
+            self.catch_up()?;
+        }
         let begun = Instant::now();
         self.draft(session, unread, length, &mut seen)?;
         let draft = begun.elapsed();
@@ -367,6 +370,28 @@ impl<B: Backend> Speculator<B> {
         self.note(length, accepted, draft, verify);
         if let (Some(adaptation), Some(seen)) = (self.adaptation.as_deref_mut(), seen) {
             adaptation.learn(seen, accepted);
+        }
+        Ok(())
+    }
+
+    /// Tokens that were kept and another model that drafts has not read.
+    fn behind(&self) -> usize {
+        match &self.drafter {
+            Drafter::Own { .. } => 0,
+            Drafter::Other(draft) => self.read.len().saturating_sub(draft.position()),
+        }
+    }
+
+    /// Lets another model read what was written without it: that is no cost of a drafted token.
+    fn catch_up(&mut self) -> Result<(), ExecError> {
+        // One is behind wherever all of a draft was kept, and is read with the next.
+        if self.behind() > 1
+            && let Drafter::Other(draft) = &mut self.drafter
+        {
+            let batch = draft.batch();
+            for tokens in self.read[draft.position()..].chunks(batch) {
+                draft.forward(tokens)?;
+            }
         }
         Ok(())
     }

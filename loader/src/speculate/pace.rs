@@ -25,6 +25,10 @@ const WORTH: f64 = 1.05;
 /// Tokens that are written without a draft before one is tried again: at first, and at most.
 const REST: [usize; 2] = [32, 1024];
 
+/// Tokens that a draft is tried behind at most, if it has to read them first: that is a batch and still takes a good part of what writing
+/// them took, so that what may pay one day is not worth it again and again.
+const BEHIND: usize = 40;
+
 /// What is left over a rest of what was seen of acceptance: less than a trial says, enough for what is never right to be tried once.
 const KEPT: f64 = 0.25;
 
@@ -78,8 +82,8 @@ impl Pace {
         }
     }
 
-    /// Tokens that the next round drafts, at most `most`.
-    pub fn next(&mut self, most: usize) -> usize {
+    /// Tokens that the next round drafts, at most `most`, by a draft that has to read `behind` tokens first.
+    pub fn next(&mut self, most: usize, behind: usize) -> usize {
         let most = most.min(LONGEST_DRAFT);
         let DraftLength::Auto = self.length else {
             return match self.length {
@@ -92,7 +96,7 @@ impl Pace {
             self.resting -= 1;
             return 0;
         }
-        if most == 0 || self.drafting >= BETWEEN {
+        if most == 0 || behind > BEHIND || self.drafting >= BETWEEN {
             return 0;
         }
         if self.trials > 0 {
@@ -188,7 +192,7 @@ mod tests {
         let mut pace = Pace::new(DraftLength::Auto);
         let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
         let round = |_| {
-            let length = pace.next(100);
+            let length = pace.next(100, 0);
             let time = ms(draft * length as f64);
             pace.note(length, accepted.min(length), time, ms(passes(length + 1)));
             length
@@ -258,7 +262,7 @@ mod tests {
         let mut pace = Pace::new(DraftLength::Auto);
         let round = |number| {
             let (draft, kept) = does(number);
-            let length = pace.next(100);
+            let length = pace.next(100, 0);
             let seconds = Duration::from_secs_f64;
             let pass = seconds(1.0 + 0.05 * length as f64);
             pace.note(
@@ -281,6 +285,24 @@ mod tests {
         assert!(late > 350, "{found:?}");
     }
 
+    /// Another model is tried again while it has little to read, and left behind that.
+    #[test]
+    fn a_draft_that_would_have_much_to_read_is_left() {
+        let mut pace = Pace::new(DraftLength::Auto);
+        let (mut behind, mut tries) = (0, Vec::new());
+        for round in 0..2000 {
+            let length = pace.next(100, behind);
+            behind = if length > 0 { 0 } else { behind + 1 };
+            let pass = Duration::from_millis(100 + length as u64);
+            pace.note(length, 0, Duration::from_millis(50 * length as u64), pass);
+            if length > 0 {
+                tries.push(round);
+            }
+        }
+        let last = tries.last().copied().unwrap_or_default();
+        assert!((30..100).contains(&last), "{tries:?}");
+    }
+
     #[test]
     fn a_first_measurement_that_was_noise_is_measured_again() {
         let found = of(600, |round| {
@@ -294,9 +316,9 @@ mod tests {
     fn a_fixed_length_stays_where_there_is_room() {
         let mut pace = Pace::new(DraftLength::Fixed(5));
         for _ in 0..10 {
-            assert_eq!(pace.next(9), 5);
+            assert_eq!(pace.next(9, 0), 5);
             pace.note(5, 0, Duration::from_secs(1), Duration::from_secs(1));
         }
-        assert_eq!(pace.next(3), 3);
+        assert_eq!(pace.next(3, 0), 3);
     }
 }
