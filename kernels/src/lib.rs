@@ -3,6 +3,7 @@
 //! * [`Matrix`]: a view of a stored matrix in any [`DType`](htc_formats::DType);
 //! * [`Pool`]: a fixed number of threads that split one piece of work and join again;
 //! * [`cpu`]: the kernels a forward pass calls, chosen for the processor at run time;
+//! * [`cuda`]: kernels for NVIDIA GPUs, which a processor can emulate;
 //! * [`mod@reference`]: the same operations in plain Rust with double-precision sums, the oracle
 //!   of every other implementation.
 //!
@@ -11,6 +12,7 @@
 //! depends on the instruction set but never on the number of threads.
 
 pub mod cpu;
+pub mod cuda;
 mod error;
 mod matrix;
 mod pool;

@@ -1,0 +1,40 @@
+//! Compiles the kernels for GPUs with the C++ compiler, for a build that emulates one.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "emulated")]
+    emulated();
+}
+
+#[cfg(feature = "emulated")]
+fn emulated() {
+    for folder in ["src/emulate", "src/cuda/cu"] {
+        println!("cargo::rerun-if-changed={folder}");
+    }
+    println!("cargo::rerun-if-env-changed=HTC_EMULATE_SANITIZE");
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .file("src/emulate/unit.cpp")
+        .include("src/emulate")
+        .include("src/cuda/cu")
+        .std("c++17")
+        .define("HTC_EMULATED", None)
+        .opt_level(2)
+        .flag("-ffp-contract=off")
+        .flag("-fno-strict-aliasing")
+        .warnings_into_errors(true)
+        .flag("-Wno-unused-function")
+        .flag("-Wno-unused-const-variable");
+    // `address,undefined`: the program that is linked with it then needs the sanitizer's library first.
+    if let Some(sanitizers) = std::env::var_os("HTC_EMULATE_SANITIZE") {
+        let sanitizers = sanitizers.to_string_lossy();
+        if !sanitizers.is_empty() {
+            build
+                .flag(format!("-fsanitize={sanitizers}"))
+                .flag("-fno-sanitize-recover=undefined")
+                .flag("-g");
+        }
+    }
+    build.compile("htc_emulated");
+}

@@ -1,0 +1,83 @@
+// What kernels are written in: the part of CUDA C++ that the compiler for GPUs and, by `emulate.h`, one for processors
+// both have.
+//
+// A kernel takes one structure, which `arguments.rs` has under the same name with the same layout; pointers in it are the
+// device's. Shared memory is named by SHARED or DYNAMIC_SHARED. Half precision is moved as 16 bits and computed as float.
+#pragma once
+
+#ifdef HTC_EMULATED
+#include "emulate.h"
+#else
+
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+// A kernel by name, its structure `a`, and the threads of a block at most.
+#define KERNEL(name, Arguments, threads) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const Arguments a)
+
+// `count` numbers that the threads of a block share.
+#define SHARED(type, name, count) __shared__ type name[count]
+
+// As many as the launch asks for, as `type`.
+#define DYNAMIC_SHARED(type, name)                  \
+    extern __shared__ uint4 htc_dynamic_shared[];   \
+    type *name = reinterpret_cast<type *>(htc_dynamic_shared)
+
+#define DEVICE static __device__ __forceinline__
+#define CONSTANT static __constant__
+
+DEVICE float float_of_half(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+// To the nearest, ties to even; infinite beyond.
+DEVICE uint16_t half_of_float(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+#endif
+
+// Threads that exchange numbers without a barrier.
+#define WARP 32
+#define EVERY_LANE 0xffffffffu
+
+DEVICE float float_of_bf16(uint16_t bits) {
+    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+}
+
+// The sum of a number of each lane, in every lane, added up in the same order wherever it is called.
+DEVICE float sum_of_warp(float value) {
+    for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(EVERY_LANE, value, apart);
+    return value;
+}
+
+DEVICE float max_of_warp(float value) {
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        value = fmaxf(value, __shfl_xor_sync(EVERY_LANE, value, apart));
+    return value;
+}
+
+// The sum of a number of each thread of a block of whole warps, in every thread. `room` has a number for each warp, and may
+// be used again once the block has met.
+DEVICE float sum_of_block(float value, float *room) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    value = sum_of_warp(value);
+    if (lane == 0) room[warp] = value;
+    __syncthreads();
+    float sum = 0;
+    for (int i = 0; i < warps; i++) sum += room[i];
+    return sum;
+}
+
+DEVICE uint32_t ceil_div(uint32_t a, uint32_t b) { return (a + b - 1) / b; }

@@ -1,0 +1,148 @@
+// Norms, sums, activations, rotations: what works on each number of a row, or on a row.
+#include "dialect.cuh"
+
+struct RmsNorm {
+    const float *x;
+    const float *weight;
+    float *out;
+    uint32_t width;
+    float epsilon;
+};
+
+// A block for each row of `x [rows, width]`; `out` may be `x`.
+KERNEL(rms_norm, RmsNorm, 256) {
+    SHARED(float, room, 256 / WARP);
+    const float *x = a.x + static_cast<size_t>(blockIdx.x) * a.width;
+    float *out = a.out + static_cast<size_t>(blockIdx.x) * a.width;
+    float squares = 0;
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) squares += x[i] * x[i];
+    const float mean = sum_of_block(squares, room) / static_cast<float>(a.width);
+    const float factor = 1.0f / sqrtf(mean + a.epsilon);
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) out[i] = x[i] * factor * a.weight[i];
+}
+
+struct Add {
+    float *x;
+    const float *y;
+    uint64_t numbers;
+    // Numbers of `y`, which is added to each row of `x` of so many.
+    uint32_t width;
+    uint32_t unused;
+};
+
+KERNEL(add, Add, 256) {
+    const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < a.numbers) a.x[i] += a.y[i];
+}
+
+KERNEL(add_rows, Add, 256) {
+    const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < a.numbers) a.x[i] += a.y[i % a.width];
+}
+
+struct Activate {
+    float *gate;
+    const float *up;
+    uint64_t numbers;
+};
+
+KERNEL(silu_mul, Activate, 256) {
+    const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= a.numbers) return;
+    const float x = a.gate[i];
+    a.gate[i] = x / (1.0f + expf(-x)) * a.up[i];
+}
+
+// The form of GELU with a hyperbolic tangent.
+KERNEL(gelu_mul, Activate, 256) {
+    const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= a.numbers) return;
+    const float x = a.gate[i];
+    const float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    a.gate[i] = 0.5f * x * (1.0f + tanhf(inner)) * a.up[i];
+}
+
+struct Softcap {
+    float *x;
+    uint64_t numbers;
+    float cap;
+    uint32_t unused;
+};
+
+KERNEL(softcap, Softcap, 256) {
+    const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < a.numbers) a.x[i] = a.cap * tanhf(a.x[i] / a.cap);
+}
+
+struct Rotate {
+    const double *frequencies;
+    // [n, pairs] each.
+    float *cosines;
+    float *sines;
+    uint64_t start;
+    uint32_t pairs;
+    uint32_t n;
+    float factor;
+    uint32_t unused;
+};
+
+// Angles in double precision: at position 100,000 a float is off by 0.004 radians.
+KERNEL(rotate_to, Rotate, 64) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.pairs * a.n) return;
+    const double angle = static_cast<double>(a.start + i / a.pairs) * a.frequencies[i % a.pairs];
+    a.cosines[i] = static_cast<float>(cos(angle)) * a.factor;
+    a.sines[i] = static_cast<float>(sin(angle)) * a.factor;
+}
+
+struct Rope {
+    float *x;
+    const float *cosines;
+    const float *sines;
+    uint32_t heads;
+    uint32_t size;
+    uint32_t pairs;
+    // Whether a pair is two neighbours, not a number of each half.
+    uint32_t neighbours;
+};
+
+// A block for each row; `x [rows, heads, size]`.
+KERNEL(rope, Rope, 256) {
+    float *x = a.x + static_cast<size_t>(blockIdx.x) * a.heads * a.size;
+    const float *cosines = a.cosines + static_cast<size_t>(blockIdx.x) * a.pairs;
+    const float *sines = a.sines + static_cast<size_t>(blockIdx.x) * a.pairs;
+    for (uint32_t i = threadIdx.x; i < a.heads * a.pairs; i += blockDim.x) {
+        const uint32_t pair = i % a.pairs;
+        float *head = x + i / a.pairs * a.size;
+        float *first = head + (a.neighbours ? 2 * pair : pair);
+        float *second = a.neighbours ? first + 1 : first + a.pairs;
+        const float c = cosines[pair], s = sines[pair], p = *first, q = *second;
+        *first = p * c - q * s;
+        *second = p * s + q * c;
+    }
+}
+
+struct Hadamard {
+    float *x;
+    // Numbers of a block, a power of two, and its normalisation.
+    uint32_t size;
+    float factor;
+};
+
+// A block of threads for each block of numbers, with room for them in shared memory.
+KERNEL(hadamard, Hadamard, 128) {
+    DYNAMIC_SHARED(float, room);
+    float *x = a.x + static_cast<size_t>(blockIdx.x) * a.size;
+    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) room[i] = x[i];
+    __syncthreads();
+    for (uint32_t apart = 1; apart < a.size; apart *= 2) {
+        for (uint32_t i = threadIdx.x; i < a.size / 2; i += blockDim.x) {
+            const uint32_t at = i / apart * 2 * apart + i % apart;
+            const float p = room[at], q = room[at + apart];
+            room[at] = p + q;
+            room[at + apart] = p - q;
+        }
+        __syncthreads();
+    }
+    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) x[i] = room[i] * a.factor;
+}

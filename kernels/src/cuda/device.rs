@@ -1,0 +1,233 @@
+//! What has memory of its own and launches kernels on it.
+
+use std::marker::PhantomData;
+
+/// Why a device did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// There is no device of this kind here.
+    #[error("no CUDA device: {0}")]
+    Unavailable(Unavailable),
+    /// No room for an allocation.
+    #[error(
+        "the device has no room for {needed} bytes more: {free} of {total} are free; use a smaller model, context or fraction"
+    )]
+    OutOfMemory {
+        /// Bytes that were asked for.
+        needed: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes of the device.
+        total: usize,
+    },
+    /// A launch that failed, or one before it did.
+    #[error("kernel {kernel}: {message}")]
+    Kernel {
+        /// The kernel that was launched when the failure was noticed.
+        kernel: &'static str,
+        /// What the device says.
+        message: String,
+    },
+    /// Sources that do not compile, or code that does not load.
+    #[error("kernels for {architecture}: {message}")]
+    Code {
+        /// The architecture, as `sm_90`.
+        architecture: String,
+        /// What the compiler or the driver says.
+        message: String,
+    },
+    /// Numbers beyond an allocation.
+    #[error("{what}: {needed} bytes from byte {start} on of an allocation of {found}")]
+    Range {
+        /// What was asked for.
+        what: &'static str,
+        /// The first byte.
+        start: usize,
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes there are.
+        found: usize,
+    },
+    /// Something else that the driver says.
+    #[error("{doing}: {message}")]
+    Driver {
+        /// What was tried.
+        doing: &'static str,
+        /// What the driver says.
+        message: String,
+    },
+}
+
+/// Why there is no device.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// No library of the driver.
+    #[error("the driver's library (libcuda) is not installed")]
+    NoLibrary,
+    /// The library is there, but does not come up.
+    #[error("the driver does not start: {message}")]
+    NoDriver {
+        /// What it says.
+        message: String,
+    },
+    /// A driver, but not a device, or not so many.
+    #[error("device {asked} asked for, the driver knows {found}")]
+    NoDevice {
+        /// Index of the device asked for.
+        asked: usize,
+        /// Devices there are.
+        found: usize,
+    },
+    /// A device without what kernels need.
+    #[error("{name} is of compute capability {found}, kernels need {least}")]
+    TooOld {
+        /// Its name.
+        name: String,
+        /// Its compute capability, as `6.1`.
+        found: String,
+        /// The least that serves.
+        least: &'static str,
+    },
+}
+
+/// An allocation on a device, given back when it is dropped, behind everything that was launched before.
+pub trait Memory: Send + Sync {
+    /// Where it begins, for kernels alone.
+    fn address(&self) -> u64;
+
+    /// Its length.
+    fn bytes(&self) -> usize;
+
+    /// `bytes` of it from byte `start` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] where there are fewer.
+    fn span(&self, what: &'static str, start: usize, bytes: usize) -> Result<Span, DeviceError> {
+        let fits = start
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.bytes());
+        if !fits {
+            return Err(DeviceError::Range {
+                what,
+                start,
+                needed: bytes,
+                found: self.bytes(),
+            });
+        }
+        Ok(Span {
+            address: self.address() + start as u64,
+        })
+    }
+}
+
+/// A part of an allocation, as kernels are given it: a pointer of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Span {
+    address: u64,
+}
+
+impl Span {
+    /// None: a kernel that gets it does without.
+    pub const NONE: Span = Span { address: 0 };
+}
+
+/// What a kernel takes: one structure, of the layout that its source declares under the same name.
+///
+/// # Safety
+/// `repr(C)`, without padding that is not a field, made of integers, floats and [`Span`]s.
+pub unsafe trait Arguments: Copy + 'static {}
+
+/// A kernel by name, with the threads of its blocks.
+#[derive(Debug)]
+pub struct Kernel<A> {
+    /// Its name in the sources.
+    pub name: &'static str,
+    /// Threads of a block, whole warps.
+    pub threads: u32,
+    arguments: PhantomData<fn(A)>,
+}
+
+impl<A: Arguments> Kernel<A> {
+    /// The kernel of this name.
+    pub const fn new(name: &'static str, threads: u32) -> Self {
+        Kernel {
+            name,
+            threads,
+            arguments: PhantomData,
+        }
+    }
+}
+
+/// Memory and launches, in one order: whatever is asked for sees the results of all that was asked for before.
+///
+/// Cloning shares the device.
+pub trait Device: Clone + Send + Sync + 'static {
+    /// An allocation.
+    type Memory: Memory;
+
+    /// What it is called, as in `NVIDIA H100, sm_90`.
+    fn name(&self) -> String;
+
+    /// Multiprocessors: blocks that run side by side, at the least.
+    fn multiprocessors(&self) -> usize;
+
+    /// So many bytes, of unspecified value, at an address that is a multiple of 256; one for none.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn allocate(&self, bytes: usize) -> Result<Self::Memory, DeviceError>;
+
+    /// Bytes that are free, and all there are.
+    ///
+    /// # Errors
+    /// [`DeviceError`] of the driver.
+    fn room(&self) -> Result<[usize; 2], DeviceError>;
+
+    /// Copies bytes of the host to byte `at` and those behind it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or of the driver.
+    fn upload(&self, from: &[u8], to: &Self::Memory, at: usize) -> Result<(), DeviceError>;
+
+    /// Copies byte `at` and those behind it to the host, once all before is done.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or of anything before.
+    fn download(&self, from: &Self::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies bytes from one allocation to another.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or of the driver.
+    fn copy(
+        &self,
+        from: (&Self::Memory, usize),
+        to: (&Self::Memory, usize),
+        bytes: usize,
+    ) -> Result<(), DeviceError>;
+
+    /// Launches a kernel on `grid` blocks with `shared` bytes of dynamic shared memory. A grid without blocks does nothing.
+    ///
+    /// # Errors
+    /// [`DeviceError::Kernel`], of this launch or of one before.
+    ///
+    /// # Safety
+    /// Whatever the kernel touches with these arguments and this grid lies in allocations that are alive, and what it
+    /// writes is read by nobody else meanwhile.
+    unsafe fn launch<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        grid: [u32; 3],
+        shared: usize,
+        arguments: &A,
+    ) -> Result<(), DeviceError>;
+
+    /// Waits until everything is done.
+    ///
+    /// # Errors
+    /// Of anything before.
+    fn wait(&self) -> Result<(), DeviceError>;
+}

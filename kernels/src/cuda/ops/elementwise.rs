@@ -1,0 +1,344 @@
+//! Norms, sums, activations and rotations.
+
+use htc_formats::model::RopePairs;
+
+use super::{F32, bytes, count, each, floats};
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+
+/// Rows of numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsShape {
+    /// Rows.
+    pub rows: usize,
+    /// Numbers of a row.
+    pub width: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RmsNorm {
+    x: Span,
+    weight: Span,
+    out: Span,
+    width: u32,
+    epsilon: f32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for RmsNorm {}
+
+/// `out = x / sqrt(mean(x²) + epsilon) * weight` for each row; `out` may be `x`.
+///
+/// # Errors
+/// [`DeviceError::Range`] where an allocation is too short, or of the launch.
+pub fn rms_norm<D: Device>(
+    device: &D,
+    shape: RowsShape,
+    x: &D::Memory,
+    weight: &D::Memory,
+    epsilon: f32,
+    out: &D::Memory,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<RmsNorm> = Kernel::new("rms_norm", 256);
+    let RowsShape { rows, width } = shape;
+    let arguments = RmsNorm {
+        x: floats(x, "x", &[rows, width])?,
+        weight: floats(weight, "the weight of a norm", &[width])?,
+        out: floats(out, "out", &[rows, width])?,
+        width: count("a row", width)?,
+        epsilon,
+    };
+    let grid = [count("rows", rows)?, 1, 1];
+    // SAFETY: a block reads and writes a row of each, which the spans say are there.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Add {
+    x: Span,
+    y: Span,
+    numbers: u64,
+    width: u32,
+    unused: u32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Add {}
+
+/// `x += y`, number by number.
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn add<D: Device>(
+    device: &D,
+    numbers: usize,
+    x: &D::Memory,
+    y: &D::Memory,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Add> = Kernel::new("add", 256);
+    let arguments = Add {
+        x: floats(x, "x", &[numbers])?,
+        y: floats(y, "y", &[numbers])?,
+        numbers: numbers as u64,
+        width: 0,
+        unused: 0,
+    };
+    // SAFETY: a thread touches one of `numbers` numbers of each, which the spans say are there.
+    unsafe { each(device, &KERNEL, numbers, &arguments) }
+}
+
+/// `x += y` for each row.
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn add_rows<D: Device>(
+    device: &D,
+    shape: RowsShape,
+    x: &D::Memory,
+    y: &D::Memory,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Add> = Kernel::new("add_rows", 256);
+    let RowsShape { rows, width } = shape;
+    let arguments = Add {
+        x: floats(x, "x", &[rows, width])?,
+        y: floats(y, "y", &[width])?,
+        numbers: (rows * width) as u64,
+        width: count("a row", width)?,
+        unused: 0,
+    };
+    // SAFETY: a thread touches one of `rows * width` numbers of `x` and one of a row of `y`, which the spans say are there.
+    unsafe { each(device, &KERNEL, rows * width, &arguments) }
+}
+
+/// What a gate is passed through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// GELU in its form with a hyperbolic tangent.
+    GeluTanh,
+}
+
+/// As `elementwise.cu` declares it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Activate {
+    gate: Span,
+    up: Span,
+    numbers: u64,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Activate {}
+
+/// `gate = f(gate) * up`, number by number.
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn activate<D: Device>(
+    device: &D,
+    function: Gate,
+    numbers: usize,
+    gate: &D::Memory,
+    up: &D::Memory,
+) -> Result<(), DeviceError> {
+    const SILU: Kernel<Activate> = Kernel::new("silu_mul", 256);
+    const GELU: Kernel<Activate> = Kernel::new("gelu_mul", 256);
+    let arguments = Activate {
+        gate: floats(gate, "gate", &[numbers])?,
+        up: floats(up, "up", &[numbers])?,
+        numbers: numbers as u64,
+    };
+    let kernel = match function {
+        Gate::Silu => &SILU,
+        Gate::GeluTanh => &GELU,
+    };
+    // SAFETY: a thread touches one of `numbers` numbers of each, which the spans say are there.
+    unsafe { each(device, kernel, numbers, &arguments) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Softcap {
+    x: Span,
+    numbers: u64,
+    cap: f32,
+    unused: u32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Softcap {}
+
+/// `x = cap * tanh(x / cap)`, number by number.
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn softcap<D: Device>(
+    device: &D,
+    numbers: usize,
+    x: &D::Memory,
+    cap: f32,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Softcap> = Kernel::new("softcap", 256);
+    let arguments = Softcap {
+        x: floats(x, "x", &[numbers])?,
+        numbers: numbers as u64,
+        cap,
+        unused: 0,
+    };
+    // SAFETY: a thread touches one of `numbers` numbers, which the span says are there.
+    unsafe { each(device, &KERNEL, numbers, &arguments) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Rotate {
+    frequencies: Span,
+    cosines: Span,
+    sines: Span,
+    start: u64,
+    pairs: u32,
+    n: u32,
+    factor: f32,
+    unused: u32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Rotate {}
+
+/// Cosines and sines `[n, pairs]`, both times `factor`, of the positions `start .. start + n` times each of
+/// `frequencies` (float64, radians a position).
+///
+/// # Errors
+/// As [`rms_norm`].
+pub fn rotate_to<D: Device>(
+    device: &D,
+    positions: std::ops::Range<usize>,
+    (frequencies, pairs): (&D::Memory, usize),
+    factor: f32,
+    [cosines, sines]: [&D::Memory; 2],
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Rotate> = Kernel::new("rotate_to", 64);
+    let n = positions.len();
+    let arguments = Rotate {
+        frequencies: bytes(frequencies, "frequencies", 0, &[pairs], 8)?,
+        cosines: floats(cosines, "cosines", &[n, pairs])?,
+        sines: floats(sines, "sines", &[n, pairs])?,
+        start: positions.start as u64,
+        pairs: count("pairs", pairs)?,
+        n: count("positions", n)?,
+        factor,
+        unused: 0,
+    };
+    // SAFETY: a thread writes one of `n * pairs` numbers of each, which the spans say are there, as are the frequencies.
+    unsafe { each(device, &KERNEL, n * pairs, &arguments) }
+}
+
+/// Heads, and the pairs of numbers in each that turn.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeShape {
+    /// Positions.
+    pub rows: usize,
+    /// Heads of a row.
+    pub heads: usize,
+    /// Numbers of a head.
+    pub size: usize,
+    /// Pairs of a head.
+    pub pairs: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Rope {
+    x: Span,
+    cosines: Span,
+    sines: Span,
+    heads: u32,
+    size: u32,
+    pairs: u32,
+    neighbours: u32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Rope {}
+
+/// The rotary embedding of `x [rows, heads, size]` by `cosines` and `sines [rows, pairs]`.
+///
+/// # Errors
+/// As [`rms_norm`]; also where a head is too short for its pairs.
+pub fn rope<D: Device>(
+    device: &D,
+    which: RopePairs,
+    shape: RopeShape,
+    x: &D::Memory,
+    [cosines, sines]: [&D::Memory; 2],
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Rope> = Kernel::new("rope", 256);
+    let RopeShape {
+        rows,
+        heads,
+        size,
+        pairs,
+    } = shape;
+    if 2 * pairs > size {
+        return Err(DeviceError::Range {
+            what: "pairs of a head",
+            start: 0,
+            needed: 2 * pairs * F32,
+            found: size * F32,
+        });
+    }
+    let arguments = Rope {
+        x: floats(x, "x", &[rows, heads, size])?,
+        cosines: floats(cosines, "cosines", &[rows, pairs])?,
+        sines: floats(sines, "sines", &[rows, pairs])?,
+        heads: count("heads", heads)?,
+        size: count("a head", size)?,
+        pairs: count("pairs", pairs)?,
+        neighbours: u32::from(which == RopePairs::Adjacent),
+    };
+    let grid = [count("rows", rows)?, 1, 1];
+    // SAFETY: a block touches a row of each, which the spans say are there, and no pair reaches beyond a head.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Hadamard {
+    x: Span,
+    size: u32,
+    factor: f32,
+}
+
+// SAFETY: as `elementwise.cu` declares it, without padding.
+unsafe impl Arguments for Hadamard {}
+
+/// The normalised Walsh–Hadamard transform of every `size` numbers of `x`, a power of two, in place.
+///
+/// # Errors
+/// As [`rms_norm`]; also for a size that is no power of two or does not divide the numbers.
+pub fn hadamard<D: Device>(
+    device: &D,
+    numbers: usize,
+    size: usize,
+    x: &D::Memory,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Hadamard> = Kernel::new("hadamard", 128);
+    if !size.is_power_of_two() || !numbers.is_multiple_of(size) {
+        return Err(DeviceError::Range {
+            what: "a block of the Hadamard transform (a power of two that divides the numbers)",
+            start: 0,
+            needed: size * F32,
+            found: numbers * F32,
+        });
+    }
+    let arguments = Hadamard {
+        x: floats(x, "x", &[numbers])?,
+        size: count("a block of the Hadamard transform", size)?,
+        factor: (1.0 / (size as f64).sqrt()) as f32,
+    };
+    let grid = [count("blocks", numbers / size)?, 1, 1];
+    // SAFETY: a block touches `size` numbers, which the span says are there, and as many in its shared memory.
+    unsafe { device.launch(&KERNEL, grid, size * F32, &arguments) }
+}

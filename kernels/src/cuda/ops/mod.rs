@@ -1,0 +1,66 @@
+//! Operations on memory of a device: sizes checked, grids chosen.
+//!
+//! Numbers are `f32` unless it says otherwise, one after the other from the beginning of an allocation, which may be
+//! longer.
+
+mod elementwise;
+
+pub use elementwise::{
+    Activate, Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope,
+    rotate_to, softcap,
+};
+
+use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+
+/// Bytes of a number.
+const F32: usize = size_of::<f32>();
+
+/// The span of `numbers` numbers at the beginning of an allocation.
+fn floats(
+    memory: &impl Memory,
+    what: &'static str,
+    numbers: &[usize],
+) -> Result<Span, DeviceError> {
+    bytes(memory, what, 0, numbers, F32)
+}
+
+/// The span of a product of counts, each of `unit` bytes, from byte `start` on.
+fn bytes(
+    memory: &impl Memory,
+    what: &'static str,
+    start: usize,
+    counts: &[usize],
+    unit: usize,
+) -> Result<Span, DeviceError> {
+    let total = counts.iter().try_fold(unit, |n, &c| n.checked_mul(c));
+    memory.span(what, start, total.unwrap_or(usize::MAX))
+}
+
+/// A count as kernels take it.
+fn count(what: &'static str, n: usize) -> Result<u32, DeviceError> {
+    // Twice of it is an index still.
+    u32::try_from(n)
+        .ok()
+        .filter(|&n| n <= 1 << 30)
+        .ok_or(DeviceError::Range {
+            what,
+            start: 0,
+            needed: n,
+            found: 1 << 30,
+        })
+}
+
+/// Launches a kernel with a thread for each of `numbers` numbers.
+///
+/// # Safety
+/// As [`Device::launch`].
+unsafe fn each<D: Device, A: Arguments>(
+    device: &D,
+    kernel: &Kernel<A>,
+    numbers: usize,
+    arguments: &A,
+) -> Result<(), DeviceError> {
+    let blocks = count(kernel.name, numbers.div_ceil(kernel.threads as usize))?;
+    // SAFETY: the caller's.
+    unsafe { device.launch(kernel, [blocks, 1, 1], 0, arguments) }
+}

@@ -1,0 +1,151 @@
+//! The emulation itself: what it reports, and that its order is drawn.
+
+use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+use super::{Emulated, ops};
+
+fn put(device: &Emulated, numbers: &[f32]) -> super::EmulatedMemory {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let memory = device.allocate(bytes.len()).unwrap();
+    device.upload(&bytes, &memory, 0).unwrap();
+    memory
+}
+
+fn get(device: &Emulated, memory: &super::EmulatedMemory, numbers: usize) -> Vec<f32> {
+    let mut bytes = vec![0; 4 * numbers];
+    device.download(memory, 0, &mut bytes).unwrap();
+    let numbers = bytes.chunks_exact(4);
+    numbers
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn a_norm_is_the_same_in_any_order_of_threads() {
+    let x: Vec<f32> = (0..2 * 300).map(|i| (i as f32 * 0.37).sin()).collect();
+    let weight: Vec<f32> = (0..300).map(|i| 1.0 + i as f32 / 300.0).collect();
+    let mut found = Vec::new();
+    for seed in 0..8 {
+        let device = Emulated::new(seed);
+        let [x, weight] = [&x, &weight].map(|numbers| put(&device, numbers));
+        let out = device.allocate(4 * 600).unwrap();
+        let shape = ops::RowsShape {
+            rows: 2,
+            width: 300,
+        };
+        ops::rms_norm(&device, shape, &x, &weight, 1e-5, &out).unwrap();
+        found.push(get(&device, &out, 600));
+    }
+    assert!(found.iter().all(|out| out == &found[0]));
+    let mut expected = vec![0.0; 600];
+    crate::reference::rms_norm(&x, &weight, 1e-5, &mut expected).unwrap();
+    for (found, expected) in found[0].iter().zip(expected) {
+        assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1.0));
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Trial {
+    to: Span,
+    what: u32,
+    unused: u32,
+}
+
+// SAFETY: as `trial.cpp` declares it, without padding.
+unsafe impl Arguments for Trial {}
+
+const TRIAL: Kernel<Trial> = Kernel::new("trial", 64);
+
+fn trial(device: &Emulated, what: u32) -> Result<Vec<f32>, DeviceError> {
+    let to = device.allocate(4 * 64).unwrap();
+    let arguments = Trial {
+        to: to.span("to", 0, 4 * 64)?,
+        what,
+        unused: 0,
+    };
+    // SAFETY: the kernel writes 64 numbers.
+    unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments)? };
+    Ok(get(device, &to, 64))
+}
+
+#[test]
+fn what_a_gpu_leaves_undefined_is_reported() {
+    let device = Emulated::new(3);
+    for (what, expected) in [
+        (
+            1,
+            "is not reached by all: 32 threads wait, 32 of 64 have ended",
+        ),
+        (2, "barriers at lines"),
+        (3, "waits for lane 31, which has ended"),
+        (4, "the mask does not name its own lane"),
+        (5, "meets __shfl_sync"),
+        (6, "gives trial no shared memory"),
+        (7, "reads lane 20, which its mask does not name"),
+    ] {
+        let error = trial(&device, what).unwrap_err().to_string();
+        assert!(error.contains(expected), "{what}: {error}");
+        assert!(error.starts_with("kernel trial: "), "{error}");
+    }
+    // What was found leaves no trace.
+    let sum = (0..32).sum::<i32>() as f32;
+    assert_eq!(trial(&device, 0).unwrap(), vec![sum; 64]);
+    // Shared memory that was not written is not a number.
+    assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn what_threads_race_for_depends_on_the_order() {
+    let winner = |seed| trial(&Emulated::new(seed), 9).unwrap()[0];
+    let winners: Vec<f32> = (0..16).map(winner).collect();
+    assert!(winners.iter().any(|&w| w != winners[0]), "{winners:?}");
+    assert_eq!(winners, (0..16).map(winner).collect::<Vec<f32>>());
+}
+
+#[test]
+fn launches_that_a_kernel_was_not_made_for_are_refused() {
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Short(u32);
+    // SAFETY: one integer.
+    unsafe impl Arguments for Short {}
+    let device = Emulated::new(0);
+    let launch = |name: &'static str, threads, grid| {
+        // SAFETY: each is refused before it is launched.
+        let found = unsafe { device.launch(&Kernel::new(name, threads), grid, 0, &Short(0)) };
+        found.unwrap_err().to_string()
+    };
+    let error = launch("trial", 64, [1, 1, 1]);
+    assert!(
+        error.contains("takes 16 bytes of arguments, is given 4"),
+        "{error}"
+    );
+    assert!(launch("nothing", 64, [1, 1, 1]).contains("no kernel of this name"));
+    let to = device.allocate(256).unwrap();
+    let arguments = Trial {
+        to: to.span("to", 0, 256).unwrap(),
+        what: 0,
+        unused: 0,
+    };
+    for (threads, grid) in [(128, [1, 1, 1]), (64, [1, 65536, 1])] {
+        let kernel = Kernel::new("trial", threads);
+        // SAFETY: each is refused before it is launched.
+        assert!(unsafe { device.launch(&kernel, grid, 0, &arguments) }.is_err());
+    }
+    assert!(to.span("to", 8, 249).is_err() && to.span("to", usize::MAX, 2).is_err());
+}
+
+#[test]
+#[should_panic(expected = "wrote behind the end of an allocation of 252 bytes")]
+fn a_write_behind_an_allocation_is_noticed() {
+    let device = Emulated::new(0);
+    let to = device.allocate(252).unwrap();
+    let arguments = Trial {
+        to: to.span("to", 0, 252).unwrap(),
+        what: 0,
+        unused: 0,
+    };
+    // SAFETY: the kernel writes 256 bytes, of which four are the margin that is looked at.
+    unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments).unwrap() };
+    drop(to);
+}

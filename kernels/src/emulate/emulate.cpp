@@ -1,0 +1,462 @@
+// Kernels on a processor, so that their indices, barriers, launch shapes and arguments are executed where no GPU is.
+//
+// A block is run as fibres, one for each thread, which give up the processor where they wait for others: at a barrier of the
+// block or where lanes of a warp exchange numbers. Which of those that can go on does so is drawn by a seed, as is the order of
+// blocks. Reported are barriers that not all threads reach or that are not the same one, lanes that wait for some that never come,
+// launches that the kernel was not made for, and writes behind the end of an allocation. Shared memory is new for each block and
+// filled with a pattern that is not a number. Under AddressSanitizer everything is its own allocation, down to shared arrays.
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "../cuda/cu/dialect.cuh"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+#if defined(__x86_64__)
+// Keeps what a call must keep on the stack, the stack in `*from`, and goes on with `to`.
+asm(R"(
+.text
+.type htc_emulate_switch, @function
+htc_emulate_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size htc_emulate_switch, .-htc_emulate_switch
+)");
+constexpr size_t KEPT = 6;
+constexpr size_t RETURN = 6;
+constexpr size_t FRAME = 8;
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.type htc_emulate_switch, %function
+htc_emulate_switch:
+    sub sp, sp, #160
+    stp x19, x20, [sp]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x19, x20, [sp]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    add sp, sp, #160
+    ret
+.size htc_emulate_switch, .-htc_emulate_switch
+)");
+constexpr size_t RETURN = 11;
+constexpr size_t FRAME = 20;
+#else
+#error "fibres are written for x86-64 and AArch64"
+#endif
+
+extern "C" void htc_emulate_switch(void **from, void *to);
+
+namespace emulate {
+
+const Kernel *kernels = nullptr;
+Place place;
+
+namespace {
+
+constexpr size_t STACK = SANITIZED ? 256 << 10 : 64 << 10;
+constexpr unsigned MOST_THREADS = 1024;
+constexpr size_t MOST_SHARED = 227 << 10;
+constexpr size_t MARGIN = 256;
+constexpr unsigned char UNWRITTEN = 0xff;
+constexpr unsigned char GUARD = 0xa5;
+
+enum class State { Ready, Barrier, Exchange, Done };
+
+struct Fibre {
+    State state = State::Ready;
+    bool begun = false;
+    void *stack = nullptr;
+    void *at = nullptr;
+    void *fake = nullptr;
+    // What it waits for.
+    int line = 0;
+    emulate::Exchange kind{};
+    uint32_t mask = 0;
+    int lane = 0;
+    uint64_t value = 0;
+    Place place{};
+};
+
+struct Shared {
+    int key;
+    void *memory;
+    size_t bytes;
+};
+
+struct Block {
+    const Kernel *kernel = nullptr;
+    const void *arguments = nullptr;
+    std::vector<Fibre> fibres;
+    std::vector<unsigned> ready;
+    unsigned running = 0;
+    unsigned done = 0;
+    unsigned at_barrier = 0;
+    std::vector<Shared> shared;
+    void *dynamic = nullptr;
+    size_t dynamic_bytes = 0;
+    size_t shared_bytes = 0;
+    char error[512] = {};
+    uint64_t random = 0;
+    void *scheduler = nullptr;
+    void *fake = nullptr;
+    const void *scheduler_stack = nullptr;
+    size_t scheduler_bytes = 0;
+};
+
+Block block;
+std::vector<void *> stacks;
+
+// A step of PCG, for an order that a seed repeats.
+uint32_t draw(uint32_t below) {
+    block.random = block.random * 6364136223846793005ull + 1442695040888963407ull;
+    const uint32_t x = static_cast<uint32_t>((block.random >> 18 ^ block.random) >> 27);
+    const uint32_t by = block.random >> 59;
+    return static_cast<uint64_t>(x >> by | x << (-by & 31)) * below >> 32;
+}
+
+template <class... T> void fail(const char *format, T... values) {
+    if (block.error[0] == 0) snprintf(block.error, sizeof block.error, format, values...);
+}
+
+// Back from a fibre to whatever runs them.
+void give_up() {
+    Fibre &fibre = block.fibres[block.running];
+#if SANITIZED
+    __sanitizer_start_switch_fiber(fibre.state == State::Done ? nullptr : &fibre.fake, block.scheduler_stack,
+                                   block.scheduler_bytes);
+#endif
+    htc_emulate_switch(&fibre.at, block.scheduler);
+#if SANITIZED
+    __sanitizer_finish_switch_fiber(block.fibres[block.running].fake, &block.scheduler_stack, &block.scheduler_bytes);
+#endif
+}
+
+void first() {
+#if SANITIZED
+    __sanitizer_finish_switch_fiber(nullptr, &block.scheduler_stack, &block.scheduler_bytes);
+#endif
+    block.kernel->run(block.arguments);
+    block.fibres[block.running].state = State::Done;
+    block.done += 1;
+    give_up();
+    abort();
+}
+
+void go_on(unsigned index) {
+    Fibre &fibre = block.fibres[index];
+    block.running = index;
+    place = fibre.place;
+    if (!fibre.begun) {
+        fibre.begun = true;
+        if (stacks.empty()) {
+            fibre.stack = malloc(STACK);
+            if (fibre.stack == nullptr) return fail("no memory for the stack of a thread");
+        } else {
+            fibre.stack = stacks.back();
+            stacks.pop_back();
+        }
+        // As if it had been left where it begins: an address to return to, and zeros for what was kept.
+        uintptr_t top = reinterpret_cast<uintptr_t>(fibre.stack) + STACK;
+        top &= ~static_cast<uintptr_t>(63);
+        void **frame = reinterpret_cast<void **>(top) - FRAME;
+        memset(frame, 0, FRAME * sizeof(void *));
+        frame[RETURN] = reinterpret_cast<void *>(first);
+        fibre.at = frame;
+    }
+#if SANITIZED
+    __sanitizer_start_switch_fiber(&block.fake, fibre.stack, STACK);
+#endif
+    htc_emulate_switch(&block.scheduler, fibre.at);
+#if SANITIZED
+    __sanitizer_finish_switch_fiber(block.fake, nullptr, nullptr);
+#endif
+    if (fibre.state == State::Done) {
+        stacks.push_back(fibre.stack);
+        fibre.stack = nullptr;
+    }
+}
+
+void wake(unsigned index) {
+    block.fibres[index].state = State::Ready;
+    block.ready.push_back(index);
+}
+
+const char *name_of(emulate::Exchange kind) {
+    switch (kind) {
+    case Exchange::Sync: return "__syncwarp";
+    case Exchange::Shuffle: return "__shfl_sync";
+    case Exchange::ShuffleXor: return "__shfl_xor_sync";
+    case Exchange::ShuffleDown: return "__shfl_down_sync";
+    case Exchange::ShuffleUp: return "__shfl_up_sync";
+    case Exchange::Ballot: return "__ballot_sync";
+    }
+    return "?";
+}
+
+// Lets the lanes of a mask go on once all of them are there; says why they never will be.
+void meet_lanes(unsigned index) {
+    const Fibre &last = block.fibres[index];
+    const unsigned first = index / WARP * WARP;
+    const unsigned lanes = block.fibres.size() - first;
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (!(last.mask >> lane & 1)) continue;
+        if (lane >= lanes)
+            return fail("%s at line %d names lane %u, which the block of %zu threads has not", name_of(last.kind),
+                        last.line, lane, block.fibres.size());
+        const Fibre &other = block.fibres[first + lane];
+        if (other.state == State::Done)
+            return fail("%s at line %d waits for lane %u, which has ended", name_of(last.kind), last.line, lane);
+        if (other.state != State::Exchange) return;
+        if (other.line != last.line || other.kind != last.kind || other.mask != last.mask)
+            return fail("%s at line %d meets %s at line %d, or with another mask", name_of(last.kind), last.line,
+                        name_of(other.kind), other.line);
+    }
+    uint64_t values[WARP] = {};
+    uint32_t ballot = 0;
+    for (unsigned lane = 0; lane < WARP; lane++) {
+        if (!(last.mask >> lane & 1)) continue;
+        values[lane] = block.fibres[first + lane].value;
+        ballot |= values[lane] != 0 ? 1u << lane : 0;
+    }
+    for (int lane = 0; lane < WARP; lane++) {
+        if (!(last.mask >> lane & 1)) continue;
+        Fibre &fibre = block.fibres[first + lane];
+        int from = lane;
+        switch (fibre.kind) {
+        case Exchange::Shuffle: from = fibre.lane & (WARP - 1); break;
+        case Exchange::ShuffleXor: from = lane ^ fibre.lane; break;
+        case Exchange::ShuffleDown: from = lane + fibre.lane; break;
+        case Exchange::ShuffleUp: from = lane - fibre.lane; break;
+        default: break;
+        }
+        // A lane beyond the warp gives a thread its own number back.
+        if (from < 0 || from >= WARP) from = lane;
+        if (!(last.mask >> from & 1))
+            return fail("%s at line %d reads lane %d, which its mask does not name", name_of(last.kind), last.line, from);
+        fibre.value = fibre.kind == Exchange::Ballot ? ballot : values[from];
+        wake(first + lane);
+    }
+}
+
+// Where nothing stands behind it: not a byte more, for AddressSanitizer to see one that is read.
+void *allocate(size_t bytes) {
+    void *memory = nullptr;
+    if (posix_memalign(&memory, MARGIN, SANITIZED ? bytes : bytes + MARGIN) != 0) return nullptr;
+    memset(memory, UNWRITTEN, bytes);
+    return memory;
+}
+
+// What cannot go on where an error was found.
+[[noreturn]] void stop() {
+    give_up();
+    abort();
+}
+
+void run_block(uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
+    const unsigned count = threads.x;
+    block.fibres.assign(count, Fibre{});
+    block.ready.clear();
+    block.done = block.at_barrier = 0;
+    block.shared_bytes = dynamic;
+    block.dynamic_bytes = dynamic;
+    block.dynamic = dynamic > 0 ? allocate(dynamic) : nullptr;
+    for (unsigned i = 0; i < count; i++) {
+        block.fibres[i].place = {{i, 0, 0}, index, threads, blocks};
+        block.ready.push_back(i);
+    }
+    while (block.error[0] == 0 && !block.ready.empty()) {
+        const uint32_t at = draw(block.ready.size());
+        const unsigned next = block.ready[at];
+        block.ready[at] = block.ready.back();
+        block.ready.pop_back();
+        go_on(next);
+    }
+    if (block.error[0] == 0 && block.done < count) {
+        for (const Fibre &fibre : block.fibres) {
+            if (fibre.state == State::Barrier)
+                fail("a barrier at line %d is not reached by all: %u threads wait, %u of %u have ended", fibre.line,
+                     block.at_barrier, block.done, count);
+            if (fibre.state == State::Exchange)
+                fail("%s at line %d waits for lanes that do not come", name_of(fibre.kind), fibre.line);
+        }
+    }
+    for (Fibre &fibre : block.fibres)
+        if (fibre.stack != nullptr) stacks.push_back(fibre.stack);
+    for (const Shared &shared : block.shared) free(shared.memory);
+    block.shared.clear();
+    free(block.dynamic);
+    block.dynamic = nullptr;
+}
+
+}  // namespace
+
+uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane) {
+    const unsigned index = block.running;
+    Fibre &fibre = block.fibres[index];
+    if (!(mask >> index % WARP & 1)) fail("%s at line %d: the mask does not name its own lane", name_of(kind), line);
+    fibre.state = State::Exchange;
+    fibre.kind = kind;
+    fibre.line = line;
+    fibre.mask = mask;
+    fibre.value = value;
+    fibre.lane = lane;
+    meet_lanes(index);
+    give_up();
+    return block.fibres[block.running].value;
+}
+
+void barrier(int line) {
+    const unsigned index = block.running;
+    block.fibres[index].state = State::Barrier;
+    block.fibres[index].line = line;
+    block.at_barrier += 1;
+    if (block.at_barrier == block.fibres.size()) {
+        block.at_barrier = 0;
+        for (unsigned i = 0; i < block.fibres.size(); i++) {
+            if (block.fibres[i].line != line)
+                fail("barriers at lines %d and %d meet", line, block.fibres[i].line);
+            wake(i);
+        }
+    }
+    give_up();
+}
+
+void *shared(int key, size_t bytes) {
+    for (const Shared &shared : block.shared)
+        if (shared.key == key) return shared.memory;
+    block.shared_bytes += bytes;
+    if (block.shared_bytes > MOST_SHARED)
+        fail("%zu bytes of shared memory, no device has more than %zu", block.shared_bytes, MOST_SHARED);
+    void *memory = allocate(bytes);
+    if (memory == nullptr) fail("no memory for %zu bytes of shared memory", bytes);
+    if (block.error[0] != 0) stop();
+    block.shared.push_back({key, memory, bytes});
+    return memory;
+}
+
+void *dynamic_shared() {
+    if (block.dynamic == nullptr) {
+        fail("the launch gives %s no shared memory", block.kernel->name);
+        stop();
+    }
+    return block.dynamic;
+}
+
+}  // namespace emulate
+
+using namespace emulate;
+
+extern "C" {
+
+const void *htc_emulate_find(const char *name) {
+    for (const Kernel *kernel = kernels; kernel != nullptr; kernel = kernel->next)
+        if (strcmp(kernel->name, name) == 0) return kernel;
+    return nullptr;
+}
+
+// The name of kernel `index`, null behind the last.
+const char *htc_emulate_name(size_t index) {
+    const Kernel *kernel = kernels;
+    while (kernel != nullptr && index-- > 0) kernel = kernel->next;
+    return kernel == nullptr ? nullptr : kernel->name;
+}
+
+// 0, or 1 with what went wrong in `error`. One launch at a time.
+int htc_emulate_launch(const void *found, const unsigned *grid, unsigned threads, size_t shared_bytes,
+                       const void *arguments, size_t argument_bytes, uint64_t seed, char *error, size_t room) {
+    const Kernel *kernel = static_cast<const Kernel *>(found);
+    block.error[0] = 0;
+    block.kernel = kernel;
+    block.arguments = arguments;
+    block.random = seed;
+    const uint64_t blocks = static_cast<uint64_t>(grid[0]) * grid[1] * grid[2];
+    if (argument_bytes != kernel->argument_bytes)
+        fail("%s takes %zu bytes of arguments, is given %zu", kernel->name, kernel->argument_bytes, argument_bytes);
+    if (threads == 0 || threads > MOST_THREADS || threads > static_cast<unsigned>(kernel->most_threads))
+        fail("%s has blocks of at most %d threads, is given %u", kernel->name, kernel->most_threads, threads);
+    if (blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || grid[0] > 0x7fffffff)
+        fail("%s: a grid of %u x %u x %u", kernel->name, grid[0], grid[1], grid[2]);
+    if (shared_bytes > MOST_SHARED)
+        fail("%zu bytes of shared memory, no device has more than %zu", shared_bytes, MOST_SHARED);
+    // Blocks in steps that have no divisor in common with their number reach each of them once.
+    uint64_t step = 1, at = 0;
+    if (block.error[0] == 0 && blocks > 1) {
+        const auto divisor = [](uint64_t a, uint64_t b) {
+            while (b != 0) {
+                const uint64_t rest = a % b;
+                a = b;
+                b = rest;
+            }
+            return a;
+        };
+        at = draw(static_cast<uint32_t>(blocks));
+        do step = 1 + draw(static_cast<uint32_t>(blocks - 1));
+        while (divisor(step, blocks) != 1);
+    }
+    for (uint64_t i = 0; i < blocks && block.error[0] == 0; i++) {
+        const unsigned x = at % grid[0], y = at / grid[0] % grid[1], z = at / grid[0] / grid[1];
+        run_block({x, y, z}, {threads, 1, 1}, {grid[0], grid[1], grid[2]}, shared_bytes);
+        at = (at + step) % blocks;
+    }
+    if (block.error[0] != 0) snprintf(error, room, "%s", block.error);
+    return block.error[0] != 0;
+}
+
+// Memory of the device, unwritten and at an address like that of a device; null where there is none.
+void *htc_emulate_allocate(size_t bytes) {
+    unsigned char *memory = static_cast<unsigned char *>(allocate(bytes));
+    if (memory != nullptr && !SANITIZED) memset(memory + bytes, GUARD, MARGIN);
+    return memory;
+}
+
+// Whether nothing was written behind its end.
+int htc_emulate_whole(const void *memory, size_t bytes) {
+    const unsigned char *end = static_cast<const unsigned char *>(memory) + bytes;
+    for (size_t i = 0; !SANITIZED && i < MARGIN; i++)
+        if (end[i] != GUARD) return 0;
+    return 1;
+}
+
+void htc_emulate_free(void *memory) { free(memory); }
+
+}  // extern "C"

@@ -1,0 +1,159 @@
+// The part of CUDA C++ that kernels use, for a processor: see emulate.cpp.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+struct uint3 { unsigned x, y, z; };
+struct uint2 { unsigned x, y; };
+struct int2 { int x, y; };
+struct float2 { float x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) float4 { float x, y, z, w; };
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline int2 make_int2(int x, int y) { return {x, y}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace emulate {
+
+struct Kernel {
+    const char *name;
+    size_t argument_bytes;
+    int most_threads;
+    void (*run)(const void *arguments);
+    const Kernel *next;
+};
+extern const Kernel *kernels;
+
+struct Registration {
+    Kernel kernel;
+    Registration(const char *name, size_t bytes, int threads, void (*run)(const void *))
+        : kernel{name, bytes, threads, run, kernels} {
+        kernels = &kernel;
+    }
+};
+
+// Where the thread that runs is.
+struct Place {
+    uint3 thread, block, threads, blocks;
+};
+extern Place place;
+
+// What lanes of a warp do together; `line` tells two calls apart.
+enum class Exchange { Sync, Shuffle, ShuffleXor, ShuffleDown, ShuffleUp, Ballot };
+uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
+void barrier(int line);
+// Memory of the block, the same for each of its threads that names the same `key`.
+void *shared(int key, size_t bytes);
+void *dynamic_shared();
+
+template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, int lane) {
+    static_assert(sizeof(T) <= 8, "lanes exchange 32 or 64 bits");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(T));
+    bits = exchange(kind, line, mask, bits, lane);
+    memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+
+}  // namespace emulate
+
+#define threadIdx (emulate::place.thread)
+#define blockIdx (emulate::place.block)
+#define blockDim (emulate::place.threads)
+#define gridDim (emulate::place.blocks)
+
+#define KERNEL(name, Arguments, threads)                                                       \
+    static void name(const Arguments &a);                                                      \
+    static emulate::Registration registration_of_##name(                                       \
+        #name, sizeof(Arguments), threads,                                                     \
+        [](const void *a) { name(*static_cast<const Arguments *>(a)); });                      \
+    static void name(const Arguments &a)
+#define SHARED(type, name, count) \
+    type *const name = static_cast<type *>(emulate::shared(__COUNTER__, sizeof(type) * (count)))
+#define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulate::dynamic_shared())
+#define DEVICE static inline
+#define CONSTANT static const
+#define __restrict__
+#define __forceinline__ inline
+
+#define __syncthreads() emulate::barrier(__LINE__)
+#define __syncwarp(mask) (void)emulate::exchange(emulate::Exchange::Sync, __LINE__, mask, 0, 0)
+#define __shfl_sync(mask, value, lane) \
+    emulate::shuffle(emulate::Exchange::Shuffle, __LINE__, mask, value, lane)
+#define __shfl_xor_sync(mask, value, lane) \
+    emulate::shuffle(emulate::Exchange::ShuffleXor, __LINE__, mask, value, lane)
+#define __shfl_down_sync(mask, value, lane) \
+    emulate::shuffle(emulate::Exchange::ShuffleDown, __LINE__, mask, value, lane)
+#define __shfl_up_sync(mask, value, lane) \
+    emulate::shuffle(emulate::Exchange::ShuffleUp, __LINE__, mask, value, lane)
+#define __ballot_sync(mask, value) \
+    static_cast<uint32_t>(emulate::exchange(emulate::Exchange::Ballot, __LINE__, mask, (value) ? 1 : 0, 0))
+#define __any_sync(mask, value) (__ballot_sync(mask, value) != 0)
+#define __all_sync(mask, value) (__ballot_sync(mask, value) == (mask))
+
+static inline void __threadfence() {}
+template <class T> static inline T __ldg(const T *from) { return *from; }
+
+template <class T> static inline T atomicAdd(T *to, T value) {
+    const T before = *to;
+    *to = before + value;
+    return before;
+}
+template <class T> static inline T atomicMax(T *to, T value) {
+    const T before = *to;
+    if (value > before) *to = value;
+    return before;
+}
+
+static inline uint32_t __float_as_uint(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+static inline float __uint_as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
+
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
+    return c;
+}
+// Four bytes of eight, by the low three bits of each nibble; with the fourth the sign of that byte.
+static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) {
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t nibble = which >> 4 * i & 15;
+        uint32_t byte = static_cast<uint32_t>(bytes >> 8 * (nibble & 7)) & 255;
+        if (nibble & 8) byte = byte & 128 ? 255 : 0;
+        result |= byte << 8 * i;
+    }
+    return result;
+}
+static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (by & 31));
+}
+
+static inline float float_of_half(uint16_t bits) {
+    _Float16 half;
+    memcpy(&half, &bits, 2);
+    return static_cast<float>(half);
+}
+static inline uint16_t half_of_float(float value) {
+    const _Float16 half = static_cast<_Float16>(value);
+    uint16_t bits;
+    memcpy(&bits, &half, 2);
+    return bits;
+}

@@ -1,0 +1,59 @@
+// A kernel that does what none may, for the tests of the emulation.
+
+struct Trial {
+    float *to;
+    uint32_t what;
+    uint32_t unused;
+};
+
+KERNEL(trial, Trial, 64) {
+    const uint32_t thread = threadIdx.x, lane = thread % WARP;
+    float found = sum_of_warp(static_cast<float>(lane));
+    switch (a.what) {
+    case 1:
+        if (thread >= 32) return;
+        __syncthreads();
+        break;
+    case 2:
+        if (thread >= 32) {
+            __syncthreads();
+        } else {
+            __syncthreads();
+        }
+        break;
+    case 3:
+        if (lane == 31) return;
+        found = sum_of_warp(found);
+        break;
+    case 4: found = __shfl_sync(~(1u << lane), found, 0); break;
+    case 5:
+        if (lane % 2 == 0) {
+            found = __shfl_sync(EVERY_LANE, found, 0);
+        } else {
+            found = __shfl_sync(EVERY_LANE, found, 1);
+        }
+        break;
+    case 6: {
+        DYNAMIC_SHARED(float, room);
+        found = room[0];
+        break;
+    }
+    case 7:
+        if (lane < 16) found = __shfl_sync(0xffffu, found, 20);
+        break;
+    case 8: {
+        SHARED(float, room, 64);
+        found = room[thread];
+        break;
+    }
+    case 9: {
+        SHARED(float, room, 1);
+        room[0] = static_cast<float>(thread);
+        __syncthreads();
+        found = room[0];
+        break;
+    }
+    default: break;
+    }
+    a.to[thread] = found;
+}

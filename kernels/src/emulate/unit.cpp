@@ -1,0 +1,5 @@
+// Everything that is compiled for the emulation, as one unit, so that a linker leaves no kernel out.
+#include "emulate.cpp"
+#include "trial.cpp"
+
+#include "../cuda/cu/elementwise.cu"
