@@ -1,5 +1,7 @@
 //! The emulation itself: what it reports, and that its order is drawn.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 use super::{Emulated, ops};
 
