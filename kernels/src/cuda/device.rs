@@ -93,7 +93,7 @@ pub enum Unavailable {
 }
 
 /// An allocation on a device, given back when it is dropped, behind everything that was launched before.
-pub trait Memory: Send + Sync {
+pub trait Memory: std::fmt::Debug + Send + Sync {
     /// Where it begins, for kernels alone.
     fn address(&self) -> u64;
 
@@ -164,7 +164,7 @@ impl<A: Arguments> Kernel<A> {
 /// Memory and launches, in one order: whatever is asked for sees the results of all that was asked for before.
 ///
 /// Cloning shares the device.
-pub trait Device: Clone + Send + Sync + 'static {
+pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// An allocation.
     type Memory: Memory;
 

@@ -3,3 +3,5 @@
 #include "trial.cpp"
 
 #include "../cuda/cu/elementwise.cu"
+#include "../cuda/cu/attention.cu"
+#include "../cuda/cu/kv.cu"

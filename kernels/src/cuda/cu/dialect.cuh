@@ -33,6 +33,10 @@ typedef unsigned long long uint64_t;
 #define DEVICE static __device__ __forceinline__
 #define CONSTANT static __constant__
 
+#ifndef INFINITY
+#define INFINITY __uint_as_float(0x7f800000u)
+#endif
+
 DEVICE float float_of_half(uint16_t bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -120,10 +120,9 @@ pub enum Gate {
     GeluTanh,
 }
 
-/// As `elementwise.cu` declares it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Activate {
+struct Activate {
     gate: Span,
     up: Span,
     numbers: u64,

@@ -3,12 +3,16 @@
 //! Numbers are `f32` unless it says otherwise, one after the other from the beginning of an allocation, which may be
 //! longer.
 
+mod attention;
 mod elementwise;
+mod kv;
 
+pub use attention::{AttentionRoom, Held, HeldLow, Queries, attention, importance};
 pub use elementwise::{
-    Activate, Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope,
-    rotate_to, softcap,
+    Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
+    softcap,
 };
+pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 

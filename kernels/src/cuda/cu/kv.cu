@@ -1,0 +1,242 @@
+// Writing, moving and compressing keys and values.
+#include "kv.cuh"
+
+// What the first number was that has no place, of those that a launch writes: its row above its bits. All ones where there
+// is none.
+DEVICE void fault(uint64_t *faults, uint32_t row, float value) {
+    atomicMin(reinterpret_cast<unsigned long long *>(faults),
+              static_cast<unsigned long long>(row) << 32 | __float_as_uint(value));
+}
+
+DEVICE bool is_finite(float value) { return fabsf(value) <= 3.402823466e38f; }
+
+DEVICE bool half_is_finite(uint16_t bits) { return (bits & 0x7c00u) != 0x7c00u; }
+
+struct Append {
+    // [n, kv_heads, size]
+    const float *x;
+    KvRows rows;
+    uint64_t *fault;
+    uint32_t n;
+    uint32_t kv_heads;
+    uint32_t size;
+    // The row that the first becomes.
+    uint32_t first;
+};
+
+DEVICE size_t appended_row(const Append &a, uint32_t t, uint32_t head) {
+    return static_cast<size_t>(head) * a.rows.capacity + a.first + t;
+}
+
+// A thread for each number, of types without blocks.
+KERNEL(kv_append, Append, 256) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n * a.kv_heads * a.size) return;
+    const uint32_t d = i % a.size, head = i / a.size % a.kv_heads, t = i / a.size / a.kv_heads;
+    const size_t at = appended_row(a, t, head) * a.size + d;
+    const float value = a.x[i];
+    if (a.rows.type == KV_F16) {
+        const uint16_t bits = half_of_float(value);
+        if (!half_is_finite(bits)) return fault(a.fault, t, value);
+        reinterpret_cast<uint16_t *>(a.rows.codes)[at] = bits;
+    } else {
+        if (!is_finite(value)) return fault(a.fault, t, value);
+        reinterpret_cast<float *>(a.rows.codes)[at] = value;
+    }
+}
+
+// The nearest level from `low` to `high`, ties to even, by adding what leaves whole numbers in a float's last bits.
+DEVICE int nearest_level(float value, float inverse, float low, float high) {
+    const float whole = fminf(fmaxf(value * inverse, low), high) + 12582912.0f;
+    return static_cast<int>(__float_as_uint(whole)) - static_cast<int>(__float_as_uint(12582912.0f));
+}
+
+DEVICE float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
+
+// A thread for each block of numbers. The arithmetic is that of the processor, in its order.
+KERNEL(kv_append_blocks, Append, 64) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t blocks = a.size / KV_BLOCK;
+    if (i >= a.n * a.kv_heads * blocks) return;
+    const uint32_t block = i % blocks, head = i / blocks % a.kv_heads, t = i / blocks / a.kv_heads;
+    const float *x = a.x + static_cast<size_t>(i) * KV_BLOCK;
+    const size_t at = appended_row(a, t, head) * blocks + block;
+    float extreme = 0;
+    for (uint32_t d = 0; d < KV_BLOCK; d++) {
+        // Magnitudes are in the order of their bits, infinity and NaN above all others.
+        const float value = x[d];
+        if ((__float_as_uint(value) & 0x7fffffffu) > (__float_as_uint(extreme) & 0x7fffffffu)) extreme = value;
+    }
+    if (a.rows.type == KV_Q8_0) {
+        const uint16_t bits = half_of_float(fabsf(extreme) / 127.0f);
+        if (!half_is_finite(bits)) return fault(a.fault, t, extreme);
+        const float inverse = inverse_of(float_of_half(bits));
+        for (uint32_t d = 0; d < KV_BLOCK; d++)
+            a.rows.codes[at * KV_BLOCK + d] = static_cast<uint8_t>(nearest_level(x[d], inverse, -127.0f, 127.0f));
+        a.rows.scales[at] = bits;
+        return;
+    }
+    const float of_extreme[4] = {-8.5f, -7.9f, -7.3f, -6.8f};
+    float least = INFINITY;
+    uint16_t best = 0;
+    for (int which = 0; which < 4; which++) {
+        const uint16_t bits = half_of_float(extreme / of_extreme[which]);
+        if (which == 0 && !half_is_finite(bits)) return fault(a.fault, t, extreme);
+        const float scale = float_of_half(bits), inverse = inverse_of(scale);
+        float lanes[8] = {};
+        for (uint32_t d = 0; d < KV_BLOCK; d++) {
+            const float level = static_cast<float>(nearest_level(x[d], inverse, -8.0f, 7.0f));
+            const float off = x[d] - scale * level;
+            lanes[d % 8] += off * off;
+        }
+        float squares = 0;
+        for (int lane = 0; lane < 8; lane++) squares += lanes[lane];
+        if (squares < least || which == 0) {
+            least = squares;
+            best = bits;
+        }
+    }
+    const float inverse = inverse_of(float_of_half(best));
+    for (uint32_t d = 0; d < KV_BLOCK / 2; d++) {
+        const int low = nearest_level(x[d], inverse, -8.0f, 7.0f) + 8;
+        const int high = nearest_level(x[d + KV_BLOCK / 2], inverse, -8.0f, 7.0f) + 8;
+        a.rows.codes[at * (KV_BLOCK / 2) + d] = static_cast<uint8_t>(low | high << 4);
+    }
+    a.rows.scales[at] = best;
+}
+
+struct Gather {
+    const uint8_t *from;
+    uint8_t *to;
+    // Rows `[kv_heads, count]` of `from` that become the first of `to`; none where they stay the first.
+    const uint32_t *rows;
+    uint32_t kv_heads;
+    uint32_t count;
+    uint32_t from_capacity;
+    uint32_t to_capacity;
+    // Of a row, an even number.
+    uint32_t bytes;
+    uint32_t unused;
+};
+
+// A block for each head and row.
+KERNEL(kv_gather, Gather, 64) {
+    const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
+    const uint32_t source = a.rows == nullptr ? row : a.rows[blockIdx.x];
+    const uint16_t *from =
+        reinterpret_cast<const uint16_t *>(a.from + (static_cast<size_t>(head) * a.from_capacity + source) * a.bytes);
+    uint16_t *to = reinterpret_cast<uint16_t *>(a.to + (static_cast<size_t>(head) * a.to_capacity + row) * a.bytes);
+    for (uint32_t i = threadIdx.x; i < a.bytes / 2; i += blockDim.x) to[i] = from[i];
+}
+
+struct Widen {
+    KvRows rows;
+    // [kv_heads, count, size], or with room for `to_capacity` rows of each head.
+    float *to;
+    uint32_t kv_heads;
+    uint32_t size;
+    uint32_t first;
+    uint32_t count;
+    uint32_t to_first;
+    uint32_t to_capacity;
+};
+
+template <uint32_t TYPE> DEVICE void widen(const Widen &a) {
+    const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
+    const size_t from = static_cast<size_t>(head) * a.rows.capacity + a.first + row;
+    float *to = a.to + (static_cast<size_t>(head) * a.to_capacity + a.to_first + row) * a.size;
+    for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) to[d] = kv_number<TYPE>(a.rows, from, a.size, d);
+}
+
+// A block for each head and row: rows in full as floats.
+KERNEL(kv_widen, Widen, 64) {
+    switch (a.rows.type) {
+    case KV_F32: widen<KV_F32>(a); break;
+    case KV_F16: widen<KV_F16>(a); break;
+    case KV_Q8_0: widen<KV_Q8_0>(a); break;
+    default: widen<KV_Q4_0>(a); break;
+    }
+}
+
+struct Expand {
+    const uint16_t *coordinates;
+    const float *basis;
+    float *to;
+    uint32_t kv_heads;
+    uint32_t size;
+    uint32_t rank;
+    uint32_t capacity;
+    uint32_t count;
+    uint32_t to_first;
+    uint32_t to_capacity;
+    uint32_t unused;
+};
+
+// A block for each head and row: what coordinates stand for, as floats.
+KERNEL(kv_expand, Expand, 64) {
+    const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
+    const uint16_t *from = a.coordinates + (static_cast<size_t>(head) * a.capacity + row) * a.rank;
+    const float *basis = a.basis + static_cast<size_t>(head) * a.rank * a.size;
+    float *to = a.to + (static_cast<size_t>(head) * a.to_capacity + a.to_first + row) * a.size;
+    for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) {
+        float sum = 0;
+        for (uint32_t i = 0; i < a.rank; i++) sum += float_of_half(from[i]) * basis[static_cast<size_t>(i) * a.size + d];
+        to[d] = sum;
+    }
+}
+
+struct Map {
+    // Rows in half precision [kv_heads, from_capacity, from_size].
+    const uint16_t *from;
+    // [kv_heads, to_size, from_size]
+    const float *matrix;
+    // [kv_heads, to_capacity, to_size]
+    uint16_t *to;
+    uint64_t *fault;
+    // [kv_heads, count, 2]: squares of a row before and behind; none where nobody asks.
+    float *squares;
+    uint32_t kv_heads;
+    uint32_t count;
+    uint32_t from_capacity;
+    uint32_t from_size;
+    uint32_t from_first;
+    uint32_t to_capacity;
+    uint32_t to_size;
+    uint32_t to_first;
+};
+
+// A block for each head and row: its product with the head's matrix, rounded to half precision.
+KERNEL(kv_map, Map, 64) {
+    SHARED(float, room, 64 / WARP);
+    DYNAMIC_SHARED(float, x);
+    const uint32_t head = blockIdx.x / a.count, row = blockIdx.x % a.count;
+    const uint16_t *from =
+        a.from + (static_cast<size_t>(head) * a.from_capacity + a.from_first + row) * a.from_size;
+    uint16_t *to = a.to + (static_cast<size_t>(head) * a.to_capacity + a.to_first + row) * a.to_size;
+    const float *matrix = a.matrix + static_cast<size_t>(head) * a.to_size * a.from_size;
+    float before = 0, behind = 0;
+    for (uint32_t d = threadIdx.x; d < a.from_size; d += blockDim.x) {
+        x[d] = float_of_half(from[d]);
+        before += x[d] * x[d];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < a.to_size; i += blockDim.x) {
+        float sum = 0;
+        for (uint32_t d = 0; d < a.from_size; d++) sum += matrix[static_cast<size_t>(i) * a.from_size + d] * x[d];
+        behind += sum * sum;
+        const uint16_t bits = half_of_float(sum);
+        if (half_is_finite(bits)) {
+            to[i] = bits;
+        } else {
+            fault(a.fault, row, sum);
+        }
+    }
+    if (a.squares == nullptr) return;
+    before = sum_of_block(before, room);
+    __syncthreads();
+    behind = sum_of_block(behind, room);
+    if (threadIdx.x == 0) {
+        a.squares[2 * static_cast<size_t>(blockIdx.x)] = before;
+        a.squares[2 * static_cast<size_t>(blockIdx.x) + 1] = behind;
+    }
+}

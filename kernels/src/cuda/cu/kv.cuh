@@ -1,0 +1,93 @@
+// Rows of keys or values `[kv_heads, capacity, size]` in one of the types that a cache has.
+#pragma once
+#include "dialect.cuh"
+
+enum KvType : uint32_t { KV_F32 = 0, KV_F16 = 1, KV_Q8_0 = 2, KV_Q4_0 = 3 };
+
+// Numbers that share a scale in the types with blocks.
+#define KV_BLOCK 32u
+
+struct KvRows {
+    // Numbers; or codes, of four bits the first sixteen of a block in the low halves of its sixteen bytes.
+    uint8_t *codes;
+    // A scale in half precision for each block, of the types that have blocks.
+    uint16_t *scales;
+    uint32_t type;
+    uint32_t capacity;
+};
+
+// Number `d` of a row, which is counted through all heads.
+template <uint32_t TYPE> DEVICE float kv_number(const KvRows &rows, size_t row, uint32_t size, uint32_t d) {
+    const size_t at = row * size + d;
+    if (TYPE == KV_F32) return reinterpret_cast<const float *>(rows.codes)[at];
+    if (TYPE == KV_F16) return float_of_half(reinterpret_cast<const uint16_t *>(rows.codes)[at]);
+    const float scale = float_of_half(rows.scales[at / KV_BLOCK]);
+    if (TYPE == KV_Q8_0) return scale * static_cast<float>(reinterpret_cast<const int8_t *>(rows.codes)[at]);
+    const uint8_t both = rows.codes[at / KV_BLOCK * (KV_BLOCK / 2) + at % (KV_BLOCK / 2)];
+    const int code = at % KV_BLOCK < KV_BLOCK / 2 ? both & 15 : both >> 4;
+    return scale * static_cast<float>(code - 8);
+}
+
+// Eight numbers in half precision with as many floats.
+DEVICE float dot_of_halves(uint4 halves, const float *x) {
+    const uint32_t words[4] = {halves.x, halves.y, halves.z, halves.w};
+    float sum = 0;
+    for (int i = 0; i < 4; i++) {
+        sum += float_of_half(static_cast<uint16_t>(words[i] & 0xffffu)) * x[2 * i];
+        sum += float_of_half(static_cast<uint16_t>(words[i] >> 16)) * x[2 * i + 1];
+    }
+    return sum;
+}
+
+// The product of `size` numbers in half precision with as many floats, by sixteen bytes where rows lie so.
+DEVICE float dot_of_half_row(const uint16_t *row, const float *x, uint32_t size) {
+    float sum = 0;
+    if (size % 8 == 0) {
+        const uint4 *words = reinterpret_cast<const uint4 *>(row);
+        for (uint32_t i = 0; i < size / 8; i++) sum += dot_of_halves(words[i], x + 8 * i);
+        return sum;
+    }
+    for (uint32_t d = 0; d < size; d++) sum += float_of_half(row[d]) * x[d];
+    return sum;
+}
+
+// The product of a row with `x [size]`.
+template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uint32_t size, const float *x) {
+    if (TYPE == KV_F16)
+        return dot_of_half_row(reinterpret_cast<const uint16_t *>(rows.codes) + row * size, x, size);
+    float sum = 0;
+    if (TYPE == KV_F32) {
+        const float *numbers = reinterpret_cast<const float *>(rows.codes) + row * size;
+        for (uint32_t d = 0; d < size; d++) sum += numbers[d] * x[d];
+        return sum;
+    }
+    for (uint32_t block = 0; block < size / KV_BLOCK; block++) {
+        float of_block = 0;
+        const size_t at = row * (size / KV_BLOCK) + block;
+        if (TYPE == KV_Q8_0) {
+            const uint4 *words = reinterpret_cast<const uint4 *>(rows.codes + at * KV_BLOCK);
+            for (uint32_t i = 0; i < KV_BLOCK / 16; i++) {
+                const uint4 word = words[i];
+                const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
+                for (uint32_t j = 0; j < 16; j++) {
+                    const int8_t code = static_cast<int8_t>(parts[j / 4] >> 8 * (j % 4));
+                    of_block += static_cast<float>(code) * x[block * KV_BLOCK + 16 * i + j];
+                }
+            }
+        } else {
+            const uint4 word = *reinterpret_cast<const uint4 *>(rows.codes + at * (KV_BLOCK / 2));
+            const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
+            for (uint32_t j = 0; j < KV_BLOCK / 2; j++) {
+                const uint32_t both = parts[j / 4] >> 8 * (j % 4) & 255;
+                of_block += static_cast<float>(static_cast<int>(both & 15) - 8) * x[block * KV_BLOCK + j];
+                of_block +=
+                    static_cast<float>(static_cast<int>(both >> 4) - 8) * x[block * KV_BLOCK + KV_BLOCK / 2 + j];
+            }
+        }
+        sum += float_of_half(rows.scales[at]) * of_block;
+    }
+    return sum;
+}
+
+// The score of a query with a key, before anything is left out.
+DEVICE float capped(float score, float cap) { return cap > 0 ? cap * tanhf(score / cap) : score; }

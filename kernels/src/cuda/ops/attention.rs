@@ -1,0 +1,358 @@
+//! Attention over rows in full and in low rank.
+
+use super::kv::{Coordinates, KvHeads, KvRows, RowsArgument};
+use super::{F32, bytes, count, floats};
+use crate::cpu::Attention;
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+
+/// Threads of a block, as `attention.cu` has them: positions that are scored at a time.
+const THREADS: u32 = 128;
+
+/// Query heads of a block at most.
+const TOGETHER: usize = 8;
+
+/// Positions of a split, where the context is split.
+const SPLIT: usize = 256;
+
+/// What a layer holds.
+#[derive(Debug)]
+pub struct Held<'a, D: Device> {
+    /// Keys and values in full.
+    pub full: [&'a KvRows<D>; 2],
+    /// Those in low rank.
+    pub low: Option<HeldLow<'a, D>>,
+    /// Positions before the batch.
+    pub start: usize,
+}
+
+/// What a layer holds in low rank.
+#[derive(Debug)]
+pub struct HeldLow<'a, D: Device> {
+    /// Coordinates of keys and of values.
+    pub sides: [&'a Coordinates<D>; 2],
+    /// Rows in full before them.
+    pub front: usize,
+    /// How many there are.
+    pub compressed: usize,
+}
+
+/// Room that is kept from call to call.
+#[derive(Debug)]
+pub struct AttentionRoom<D: Device> {
+    partial: Option<D::Memory>,
+}
+
+impl<D: Device> Default for AttentionRoom<D> {
+    fn default() -> Self {
+        AttentionRoom { partial: None }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Attend {
+    q: Span,
+    partial: Span,
+    keys: RowsArgument,
+    values: RowsArgument,
+    low: [Span; 2],
+    bases: [Span; 2],
+    heads: u32,
+    kv_heads: u32,
+    size: u32,
+    ranks: [u32; 2],
+    low_capacity: u32,
+    front: u32,
+    compressed: u32,
+    start: u32,
+    window: u32,
+    splits: u32,
+    split: u32,
+    together: u32,
+    scale: f32,
+    softcap: f32,
+    unused: u32,
+}
+
+// SAFETY: as `attention.cu` declares it, without padding.
+unsafe impl Arguments for Attend {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Join {
+    partial: Span,
+    basis: Span,
+    out: Span,
+    heads: u32,
+    kv_heads: u32,
+    size: u32,
+    rank: u32,
+    splits: u32,
+    unused: u32,
+}
+
+// SAFETY: as `attention.cu` declares it, without padding.
+unsafe impl Arguments for Join {}
+
+/// Rows of queries, and whether each has the bits that it has alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries {
+    /// Rows: positions of the batch.
+    pub rows: usize,
+    /// Heads of a row.
+    pub heads: usize,
+    /// Whether the context is split in the same places for any number of rows.
+    pub apart: bool,
+}
+
+/// Causal attention of `q [rows, heads, size]`, whose keys and values are the last that `held` has in full; `out` has the
+/// shape of `q`. Query head `h` reads kv head `h / (heads / kv heads)`.
+///
+/// A context is split among blocks, each of which leaves its largest score, its sum of weights and its weighted sums; a second
+/// launch joins them, as in flash decoding (Dao et al. 2023). Coordinates have weighted sums of their own, which
+/// are expanded there (OjaKV, section 3.2).
+///
+/// # Errors
+/// Of the device; [`DeviceError::Range`] where shapes do not fit.
+pub fn attention<D: Device>(
+    device: &D,
+    queries: Queries,
+    q: &D::Memory,
+    held: &Held<'_, D>,
+    attention: &Attention,
+    room: &mut AttentionRoom<D>,
+    out: &D::Memory,
+) -> Result<(), DeviceError> {
+    const SPLITS: Kernel<Attend> = Kernel::new("attend_split", THREADS);
+    const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
+    let Queries { rows, heads, .. } = queries;
+    let KvHeads {
+        heads: kv_heads,
+        size,
+    } = held.full[0].shape();
+    let group = check(held, queries, attention)?;
+    let low = low_arguments(held)?;
+    let wide = size + low.ranks[1];
+    let end = held.start + rows;
+    // A long prompt has blocks enough.
+    let split = if rows == 1 || queries.apart || rows * kv_heads < device.multiprocessors() {
+        SPLIT
+    } else {
+        end
+    };
+    let splits = end.div_ceil(split);
+    let numbers = [rows, heads, splits, 2 + wide];
+    let needed = numbers.iter().product::<usize>() * F32;
+    let partial = match room.partial.take() {
+        Some(memory) if bytes(&memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
+        _ => device.allocate(needed)?,
+    };
+    let partial = room.partial.insert(partial);
+    let shared = |together: usize| {
+        let of_head = 2 * size + low.ranks[0] + low.ranks[1] + THREADS as usize + 3;
+        together * of_head * F32
+    };
+    // Of 48 KiB, which every device gives a block.
+    let fits = |&together: &usize| group % together == 0 && shared(together) <= 48 << 10;
+    let together = (1..=TOGETHER.min(group)).rev().find(fits).unwrap_or(1);
+    let arguments = Attend {
+        q: floats(q, "queries", &[rows, heads, size])?,
+        partial: floats(partial, "partial sums", &numbers)?,
+        keys: held.full[0].argument()?,
+        values: held.full[1].argument()?,
+        low: low.coordinates,
+        bases: low.bases,
+        heads: count("heads", heads)?,
+        kv_heads: count("heads", kv_heads)?,
+        size: count("a head", size)?,
+        ranks: [
+            count("the rank", low.ranks[0])?,
+            count("the rank", low.ranks[1])?,
+        ],
+        low_capacity: count("rows", low.capacity)?,
+        front: count("rows", low.front)?,
+        compressed: count("rows", low.compressed)?,
+        start: count("positions", held.start)?,
+        window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+        splits: count("splits", splits)?,
+        split: count("positions", split)?,
+        together: count("heads", together)?,
+        scale: attention.scale,
+        softcap: attention.softcap.unwrap_or(0.0),
+        unused: 0,
+    };
+    let blocks = rows * kv_heads * (group / together);
+    let grid = [
+        count("blocks of attention", blocks)?,
+        count("splits", splits)?,
+        1,
+    ];
+    // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` says are in full or in low rank, and
+    // writes the record of each of its heads; the spans say all are there. Its shared memory is laid out as counted.
+    unsafe { device.launch(&SPLITS, grid, shared(together), &arguments)? };
+    let joined = Join {
+        partial: arguments.partial,
+        basis: low.bases[1],
+        out: floats(out, "out", &[rows, heads, size])?,
+        heads: arguments.heads,
+        kv_heads: arguments.kv_heads,
+        size: arguments.size,
+        rank: arguments.ranks[1],
+        splits: arguments.splits,
+        unused: 0,
+    };
+    let grid = [count("heads of all rows", rows * heads)?, 1, 1];
+    // SAFETY: a block reads the records of a head and writes its numbers of `out`, and has a rank of numbers in its shared memory.
+    unsafe { device.launch(&JOIN, grid, low.ranks[1].max(1) * F32, &joined) }
+}
+
+struct LowArguments {
+    coordinates: [Span; 2],
+    bases: [Span; 2],
+    ranks: [usize; 2],
+    capacity: usize,
+    front: usize,
+    compressed: usize,
+}
+
+fn low_arguments<D: Device>(held: &Held<'_, D>) -> Result<LowArguments, DeviceError> {
+    let size = held.full[0].shape().size;
+    let mut arguments = LowArguments {
+        coordinates: [Span::NONE; 2],
+        bases: [Span::NONE; 2],
+        ranks: [0; 2],
+        capacity: 0,
+        front: held.start,
+        compressed: 0,
+    };
+    let Some(low) = &held.low else {
+        return Ok(arguments);
+    };
+    for (side, of_side) in low.sides.into_iter().enumerate() {
+        let KvHeads { heads, size: rank } = of_side.rows.shape();
+        arguments.coordinates[side] = of_side.rows.argument()?.codes();
+        arguments.bases[side] = floats(&of_side.basis, "bases", &[heads, rank, size])?;
+        arguments.ranks[side] = rank;
+    }
+    arguments.capacity = low.sides[0].rows.capacity();
+    (arguments.front, arguments.compressed) = (low.front, low.compressed);
+    Ok(arguments)
+}
+
+/// Query heads of a kv head, where everything fits.
+fn check<D: Device>(
+    held: &Held<'_, D>,
+    queries: Queries,
+    attention: &Attention,
+) -> Result<usize, DeviceError> {
+    let shape = held.full[0].shape();
+    let (front, compressed) = held.low.as_ref().map_or((0, 0), |low| (low.front, low.compressed));
+    let full = (held.start + queries.rows).saturating_sub(compressed);
+    let range = |what, needed, found| {
+        Err(DeviceError::Range {
+            what,
+            start: 0,
+            needed,
+            found,
+        })
+    };
+    let [keys, values] = held.full;
+    let capacity = keys.capacity().min(values.capacity());
+    if full > capacity || front > full {
+        return range("positions in full", full.max(front), capacity);
+    }
+    if let Some(low) = &held.low {
+        let [keys, values] = low.sides.map(|side| side.rows.capacity());
+        if compressed > keys || keys != values {
+            return range("positions in low rank", compressed, keys.min(values));
+        }
+        if low.sides.iter().any(|side| side.size != shape.size) {
+            return range("numbers of a head", shape.size, low.sides[0].size);
+        }
+    }
+    if shape.heads == 0 || !queries.heads.is_multiple_of(shape.heads) || queries.heads == 0 {
+        return range(
+            "query heads (a multiple of kv heads)",
+            shape.heads,
+            queries.heads,
+        );
+    }
+    if attention.window == Some(0) {
+        return range("window (positions, at least)", 1, 0);
+    }
+    Ok(queries.heads / shape.heads)
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Importance {
+    q: Span,
+    scale_of: Span,
+    out: Span,
+    keys: RowsArgument,
+    heads: u32,
+    kv_heads: u32,
+    size: u32,
+    queries: u32,
+    end: u32,
+    window: u32,
+    scale: f32,
+    softcap: f32,
+}
+
+// SAFETY: as `attention.cu` declares it, without padding.
+unsafe impl Arguments for Importance {}
+
+/// The weights that the last `window` rows of `q [rows, heads, size]` give each of the `end` positions whose keys are
+/// `keys`: sums over these rows and the heads that read a kv head, `[kv heads, end]`.
+///
+/// # Errors
+/// As [`attention`].
+pub fn importance<D: Device>(
+    device: &D,
+    queries: Queries,
+    window: usize,
+    q: &D::Memory,
+    (keys, end): (&KvRows<D>, usize),
+    attention: &Attention,
+) -> Result<Vec<f32>, DeviceError> {
+    const OF_QUERIES: Kernel<Importance> = Kernel::new("importance_of_queries", THREADS);
+    const OF_POSITIONS: Kernel<Importance> = Kernel::new("importance_of_positions", THREADS);
+    let KvHeads {
+        heads: kv_heads,
+        size,
+    } = keys.shape();
+    let held = Held {
+        full: [keys, keys],
+        low: None,
+        start: end.saturating_sub(queries.rows),
+    };
+    check(&held, queries, attention)?;
+    let heads = queries.heads;
+    let first = queries.rows.saturating_sub(window) * heads * size * F32;
+    let scales = device.allocate(2 * F32 * window * heads)?;
+    let out = device.allocate(F32 * kv_heads * end)?;
+    let arguments = Importance {
+        q: bytes(q, "queries", first, &[window, heads, size], F32)?,
+        scale_of: floats(&scales, "scales of weights", &[window, heads, 2])?,
+        out: floats(&out, "importance", &[kv_heads, end])?,
+        keys: keys.argument()?,
+        heads: count("heads", heads)?,
+        kv_heads: count("heads", kv_heads)?,
+        size: count("a head", size)?,
+        queries: count("queries", window)?,
+        end: count("positions", end)?,
+        window: count("positions", attention.window.unwrap_or(0).min(1 << 30))?,
+        scale: attention.scale,
+        softcap: attention.softcap.unwrap_or(0.0),
+    };
+    let grid = [count("heads of queries", window * heads)?, 1, 1];
+    // SAFETY: a block reads a query and the keys of the positions that it sees and writes two numbers; the spans say all are there.
+    unsafe { device.launch(&OF_QUERIES, grid, 0, &arguments)? };
+    // SAFETY: a thread reads all queries and the key of a position and writes one number; the spans say all are there.
+    unsafe { super::each(device, &OF_POSITIONS, kv_heads * end, &arguments)? };
+    let mut bytes = vec![0; F32 * kv_heads * end];
+    device.download(&out, 0, &mut bytes)?;
+    let numbers = bytes.as_chunks::<4>().0.iter();
+    Ok(numbers.map(|&bytes| f32::from_le_bytes(bytes)).collect())
+}

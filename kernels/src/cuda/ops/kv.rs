@@ -1,0 +1,583 @@
+//! Keys and values: rows of heads, in full or as coordinates.
+
+use super::{F32, bytes, count, floats};
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+
+/// Numbers that share a scale in the types that have blocks.
+const BLOCK: usize = 32;
+
+/// How numbers of keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvNumbers {
+    /// As they are.
+    F32,
+    /// In half precision.
+    F16,
+    /// Signed bytes with a scale for 32.
+    Q8_0,
+    /// Four bits with a scale for 32.
+    Q4_0,
+}
+
+impl KvNumbers {
+    /// As `kv.cuh` numbers them.
+    fn code(self) -> u32 {
+        match self {
+            KvNumbers::F32 => 0,
+            KvNumbers::F16 => 1,
+            KvNumbers::Q8_0 => 2,
+            KvNumbers::Q4_0 => 3,
+        }
+    }
+
+    /// Bytes of the codes of `size` numbers, whole blocks, and of their scales.
+    fn row_bytes(self, size: usize) -> [usize; 2] {
+        match self {
+            KvNumbers::F32 => [4 * size, 0],
+            KvNumbers::F16 => [2 * size, 0],
+            KvNumbers::Q8_0 => [size, 2 * (size / BLOCK)],
+            KvNumbers::Q4_0 => [size / 2, 2 * (size / BLOCK)],
+        }
+    }
+
+    fn has_blocks(self) -> bool {
+        matches!(self, KvNumbers::Q8_0 | KvNumbers::Q4_0)
+    }
+}
+
+/// Heads that keys and values have, and the numbers of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvHeads {
+    /// Heads.
+    pub heads: usize,
+    /// Numbers of a head; whole blocks, where the type has some.
+    pub size: usize,
+}
+
+/// Room for rows `[heads, capacity, size]` of one type.
+#[derive(Debug)]
+pub struct KvRows<D: Device> {
+    numbers: KvNumbers,
+    shape: KvHeads,
+    capacity: usize,
+    codes: D::Memory,
+    scales: D::Memory,
+}
+
+/// As `kv.cuh` declares it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct RowsArgument {
+    codes: Span,
+    scales: Span,
+    numbers: u32,
+    capacity: u32,
+}
+
+impl RowsArgument {
+    pub(super) fn codes(self) -> Span {
+        self.codes
+    }
+}
+
+impl<D: Device> KvRows<D> {
+    /// Room of unspecified content.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub fn new(
+        device: &D,
+        numbers: KvNumbers,
+        shape: KvHeads,
+        capacity: usize,
+    ) -> Result<Self, DeviceError> {
+        let [codes, scales] = numbers
+            .row_bytes(shape.size)
+            .map(|row| device.allocate(shape.heads * capacity * row));
+        Ok(KvRows {
+            numbers,
+            shape,
+            capacity,
+            codes: codes?,
+            scales: scales?,
+        })
+    }
+
+    /// Rows of each head that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Heads, and their numbers.
+    pub fn shape(&self) -> KvHeads {
+        self.shape
+    }
+
+    /// Bytes of them.
+    pub fn bytes(&self) -> usize {
+        let row: usize = self.numbers.row_bytes(self.shape.size).iter().sum();
+        self.shape.heads * self.capacity * row
+    }
+
+    pub(super) fn argument(&self) -> Result<RowsArgument, DeviceError> {
+        let [codes, scales] = self.numbers.row_bytes(self.shape.size);
+        let rows = [self.shape.heads, self.capacity];
+        Ok(RowsArgument {
+            codes: bytes(&self.codes, "rows", 0, &rows, codes)?,
+            scales: bytes(&self.scales, "scales of rows", 0, &rows, scales)?,
+            numbers: self.numbers.code(),
+            capacity: count("rows of a head", self.capacity)?,
+        })
+    }
+
+    /// The same rows with room for `capacity` of each head: its first `used`, or those that `rows [heads, used]` name.
+    ///
+    /// # Errors
+    /// Of the device; also where a row is named that there is no room for.
+    pub fn moved(
+        &self,
+        device: &D,
+        rows: Option<&[u32]>,
+        used: usize,
+        capacity: usize,
+    ) -> Result<Self, DeviceError> {
+        let to = KvRows::new(device, self.numbers, self.shape, capacity)?;
+        let widths = self.numbers.row_bytes(self.shape.size);
+        let sides = [(&self.codes, &to.codes), (&self.scales, &to.scales)];
+        for ((from, to), width) in sides.into_iter().zip(widths) {
+            let shape = GatherShape {
+                heads: self.shape.heads,
+                used,
+                from: self.capacity,
+                to: capacity,
+                row_bytes: width,
+            };
+            gather(device, shape, rows, from, to)?;
+        }
+        Ok(to)
+    }
+
+    /// Leaves out `gap` rows behind the first `front` of each head, of `used`: through room of their own, so that the order of
+    /// threads does not matter.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn close_gap(
+        &mut self,
+        device: &D,
+        front: usize,
+        gap: usize,
+        used: usize,
+    ) -> Result<(), DeviceError> {
+        let rows = (0..front).chain(front + gap..used).map(|row| row as u32);
+        let rows: Vec<u32> = rows.collect();
+        let of_heads = rows.repeat(self.shape.heads);
+        let kept = rows.len();
+        *self = self.moved(device, Some(&of_heads), kept, self.capacity)?;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GatherShape {
+    heads: usize,
+    used: usize,
+    from: usize,
+    to: usize,
+    row_bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Gather {
+    from: Span,
+    to: Span,
+    rows: Span,
+    heads: u32,
+    used: u32,
+    from_capacity: u32,
+    to_capacity: u32,
+    row_bytes: u32,
+    unused: u32,
+}
+
+// SAFETY: as `kv.cu` declares it, without padding.
+unsafe impl Arguments for Gather {}
+
+fn gather<D: Device>(
+    device: &D,
+    shape: GatherShape,
+    rows: Option<&[u32]>,
+    from: &D::Memory,
+    to: &D::Memory,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Gather> = Kernel::new("kv_gather", 64);
+    let GatherShape {
+        heads,
+        used,
+        row_bytes,
+        ..
+    } = shape;
+    if used == 0 || row_bytes == 0 {
+        return Ok(());
+    }
+    let range = |what, needed, found| DeviceError::Range {
+        what,
+        start: 0,
+        needed,
+        found,
+    };
+    let last = match rows {
+        None => used - 1,
+        Some(rows) if rows.len() == heads * used => {
+            rows.iter().copied().max().unwrap_or(0) as usize
+        }
+        Some(rows) => return Err(range("rows that are moved", heads * used, rows.len())),
+    };
+    if last >= shape.from || used > shape.to {
+        let (needed, found) = match last >= shape.from {
+            true => (last + 1, shape.from),
+            false => (used, shape.to),
+        };
+        return Err(range("rows of a head", needed, found));
+    }
+    let named = rows.map(|rows| put_u32(device, rows)).transpose()?;
+    let arguments = Gather {
+        from: bytes(from, "rows", 0, &[heads, shape.from], row_bytes)?,
+        to: bytes(to, "rows", 0, &[heads, shape.to], row_bytes)?,
+        rows: match &named {
+            Some(memory) => bytes(memory, "rows that are moved", 0, &[heads, used], 4)?,
+            None => Span::NONE,
+        },
+        heads: count("heads", heads)?,
+        used: count("rows", used)?,
+        from_capacity: count("rows", shape.from)?,
+        to_capacity: count("rows", shape.to)?,
+        row_bytes: count("bytes of a row", row_bytes)?,
+        unused: 0,
+    };
+    let grid = [count("rows of all heads", heads * used)?, 1, 1];
+    // SAFETY: a block reads a row below `from` and writes one below `to` of its head, which the spans say are there.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+fn put_u32<D: Device>(device: &D, numbers: &[u32]) -> Result<D::Memory, DeviceError> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let memory = device.allocate(bytes.len())?;
+    device.upload(&bytes, &memory, 0)?;
+    Ok(memory)
+}
+
+/// Where kernels leave the first number that had no place, one for each launch that may have one.
+#[derive(Debug)]
+pub struct Faults<D: Device> {
+    memory: D::Memory,
+    slots: usize,
+}
+
+/// A number that had no place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fault {
+    /// The slot.
+    pub slot: usize,
+    /// Its row, counted from the first that the launch wrote.
+    pub row: usize,
+    /// The number.
+    pub value: f32,
+}
+
+impl<D: Device> Faults<D> {
+    /// So many slots, all empty.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
+        let memory = device.allocate(8 * slots)?;
+        let faults = Faults { memory, slots };
+        faults.clear(device)?;
+        Ok(faults)
+    }
+
+    fn clear(&self, device: &D) -> Result<(), DeviceError> {
+        device.upload(&vec![u8::MAX; 8 * self.slots], &self.memory, 0)
+    }
+
+    /// The fault of the first slot that has one, after everything before is done; all slots are empty then.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn take(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
+        let mut bytes = vec![0; 8 * self.slots];
+        device.download(&self.memory, 0, &mut bytes)?;
+        let numbers = bytes.as_chunks::<8>().0.iter();
+        let mut numbers = numbers.map(|&bytes| u64::from_le_bytes(bytes)).enumerate();
+        let Some((slot, found)) = numbers.find(|&(_, number)| number != u64::MAX) else {
+            return Ok(None);
+        };
+        self.clear(device)?;
+        Ok(Some(Fault {
+            slot,
+            row: (found >> 32) as usize,
+            value: f32::from_bits(found as u32),
+        }))
+    }
+
+    fn slot(&self, slot: usize) -> Result<Span, DeviceError> {
+        self.memory.span("faults", 8 * slot, 8)
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Append {
+    x: Span,
+    rows: RowsArgument,
+    fault: Span,
+    n: u32,
+    heads: u32,
+    size: u32,
+    first: u32,
+}
+
+// SAFETY: as `kv.cu` declares it, without padding.
+unsafe impl Arguments for Append {}
+
+/// Writes `x [n, heads, size]` to the rows from `first` on; a number that has no place is a fault of `slot`.
+///
+/// # Errors
+/// Of the device; [`DeviceError::Range`] where there is no room.
+pub fn append<D: Device>(
+    device: &D,
+    rows: &KvRows<D>,
+    (first, n): (usize, usize),
+    x: &D::Memory,
+    (faults, slot): (&Faults<D>, usize),
+) -> Result<(), DeviceError> {
+    const NUMBERS: Kernel<Append> = Kernel::new("kv_append", 256);
+    const BLOCKS: Kernel<Append> = Kernel::new("kv_append_blocks", 64);
+    let KvHeads { heads, size } = rows.shape;
+    check_rows(rows, first, n)?;
+    let arguments = Append {
+        x: floats(x, "keys or values", &[n, heads, size])?,
+        rows: rows.argument()?,
+        fault: faults.slot(slot)?,
+        n: count("rows", n)?,
+        heads: count("heads", heads)?,
+        size: count("a head", size)?,
+        first: count("rows", first)?,
+    };
+    let (kernel, numbers) = match rows.numbers.has_blocks() {
+        true => (&BLOCKS, n * heads * (size / BLOCK)),
+        false => (&NUMBERS, n * heads * size),
+    };
+    // SAFETY: a thread reads a number or block of `x` and writes it to a row below the capacity; the spans say both are there.
+    unsafe { super::each(device, kernel, numbers, &arguments) }
+}
+
+fn check_rows<D: Device>(rows: &KvRows<D>, first: usize, n: usize) -> Result<(), DeviceError> {
+    match first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
+        true => Ok(()),
+        false => Err(DeviceError::Range {
+            what: "rows of a head",
+            start: first,
+            needed: n,
+            found: rows.capacity,
+        }),
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Widen {
+    rows: RowsArgument,
+    to: Span,
+    heads: u32,
+    size: u32,
+    first: u32,
+    count: u32,
+    to_first: u32,
+    to_capacity: u32,
+}
+
+// SAFETY: as `kv.cu` declares it, without padding.
+unsafe impl Arguments for Widen {}
+
+/// Writes `count` rows of each head from `first` on as `f32` to `to [heads, to_capacity, size]`, from its row `to_first` on.
+///
+/// # Errors
+/// Of the device; [`DeviceError::Range`] where a row is not there.
+pub fn widen<D: Device>(
+    device: &D,
+    rows: &KvRows<D>,
+    [first, n]: [usize; 2],
+    to: &D::Memory,
+    [to_first, to_capacity]: [usize; 2],
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Widen> = Kernel::new("kv_widen", 64);
+    let KvHeads { heads, size } = rows.shape;
+    check_rows(rows, first, n)?;
+    check_target(to_first, n, to_capacity)?;
+    let arguments = Widen {
+        rows: rows.argument()?,
+        to: floats(to, "rows", &[heads, to_capacity, size])?,
+        heads: count("heads", heads)?,
+        size: count("a head", size)?,
+        first: count("rows", first)?,
+        count: count("rows", n)?,
+        to_first: count("rows", to_first)?,
+        to_capacity: count("rows", to_capacity)?,
+    };
+    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    // SAFETY: a block reads a row below the capacity and writes one below `to_capacity`; the spans say both are there.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+fn check_target(first: usize, n: usize, capacity: usize) -> Result<(), DeviceError> {
+    match first + n <= capacity {
+        true => Ok(()),
+        false => Err(DeviceError::Range {
+            what: "rows to write",
+            start: first,
+            needed: n,
+            found: capacity,
+        }),
+    }
+}
+
+/// Coordinates `[heads, capacity, rank]` in half precision, and the bases `[heads, rank, size]` that they are in.
+#[derive(Debug)]
+pub struct Coordinates<D: Device> {
+    /// The coordinates: heads of `rank` numbers.
+    pub rows: KvRows<D>,
+    /// The bases.
+    pub basis: D::Memory,
+    /// Numbers of a head.
+    pub size: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Expand {
+    coordinates: Span,
+    basis: Span,
+    to: Span,
+    heads: u32,
+    size: u32,
+    rank: u32,
+    capacity: u32,
+    count: u32,
+    to_first: u32,
+    to_capacity: u32,
+    unused: u32,
+}
+
+// SAFETY: as `kv.cu` declares it, without padding.
+unsafe impl Arguments for Expand {}
+
+/// As [`widen`], of the first `n` rows of coordinates: what they stand for.
+///
+/// # Errors
+/// As [`widen`].
+pub fn expand<D: Device>(
+    device: &D,
+    low: &Coordinates<D>,
+    n: usize,
+    to: &D::Memory,
+    [to_first, to_capacity]: [usize; 2],
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Expand> = Kernel::new("kv_expand", 64);
+    let (KvHeads { heads, size: rank }, size) = (low.rows.shape, low.size);
+    check_rows(&low.rows, 0, n)?;
+    check_target(to_first, n, to_capacity)?;
+    let arguments = Expand {
+        coordinates: low.rows.argument()?.codes,
+        basis: floats(&low.basis, "bases", &[heads, rank, size])?,
+        to: floats(to, "rows", &[heads, to_capacity, size])?,
+        heads: count("heads", heads)?,
+        size: count("a head", size)?,
+        rank: count("the rank", rank)?,
+        capacity: count("rows", low.rows.capacity)?,
+        count: count("rows", n)?,
+        to_first: count("rows", to_first)?,
+        to_capacity: count("rows", to_capacity)?,
+        unused: 0,
+    };
+    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    // SAFETY: a block reads a row of coordinates and the basis of its head and writes a row below `to_capacity`; the
+    // spans say all are there.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Map {
+    from: Span,
+    matrix: Span,
+    to: Span,
+    fault: Span,
+    squares: Span,
+    heads: u32,
+    count: u32,
+    from_capacity: u32,
+    from_size: u32,
+    from_first: u32,
+    to_capacity: u32,
+    to_size: u32,
+    to_first: u32,
+}
+
+// SAFETY: as `kv.cu` declares it, without padding.
+unsafe impl Arguments for Map {}
+
+/// Multiplies `n` rows of each head, from `from.1` on, with its matrix of `matrix [heads, to size, from size]` and
+/// writes them from row `to.1` on, both in half precision; the squares of each row before and behind, head by head. A number
+/// that has no place is a fault of `slot`.
+///
+/// # Errors
+/// As [`append`]; also for rows of another type.
+pub fn map<D: Device>(
+    device: &D,
+    n: usize,
+    (from, from_first): (&KvRows<D>, usize),
+    matrix: &D::Memory,
+    (to, to_first): (&KvRows<D>, usize),
+    (faults, slot): (&Faults<D>, usize),
+) -> Result<Vec<[f32; 2]>, DeviceError> {
+    const KERNEL: Kernel<Map> = Kernel::new("kv_map", 64);
+    check_rows(from, from_first, n)?;
+    check_rows(to, to_first, n)?;
+    let heads = from.shape.heads;
+    let alike = from.numbers == KvNumbers::F16 && to.numbers == KvNumbers::F16;
+    if !alike || to.shape.heads != heads {
+        return Err(DeviceError::Range {
+            what: "heads of rows in half precision",
+            start: 0,
+            needed: heads,
+            found: if alike { to.shape.heads } else { 0 },
+        });
+    }
+    let squares = device.allocate(2 * F32 * heads * n)?;
+    let arguments = Map {
+        from: from.argument()?.codes,
+        matrix: floats(matrix, "matrices", &[heads, to.shape.size, from.shape.size])?,
+        to: to.argument()?.codes,
+        fault: faults.slot(slot)?,
+        squares: floats(&squares, "squares", &[heads, n, 2])?,
+        heads: count("heads", heads)?,
+        count: count("rows", n)?,
+        from_capacity: count("rows", from.capacity)?,
+        from_size: count("a head", from.shape.size)?,
+        from_first: count("rows", from_first)?,
+        to_capacity: count("rows", to.capacity)?,
+        to_size: count("a head", to.shape.size)?,
+        to_first: count("rows", to_first)?,
+    };
+    let grid = [count("rows of all heads", heads * n)?, 1, 1];
+    // SAFETY: a block reads a row below the capacity of `from` and its head's matrix, and writes a row of `to` and two squares;
+    // the spans say all are there. Its shared memory holds a row.
+    unsafe { device.launch(&KERNEL, grid, from.shape.size * F32, &arguments)? };
+    let mut bytes = vec![0; 2 * F32 * heads * n];
+    device.download(&squares, 0, &mut bytes)?;
+    let pairs = bytes.as_chunks::<4>().0.as_chunks::<2>().0.iter();
+    Ok(pairs.map(|pair| pair.map(f32::from_le_bytes)).collect())
+}
