@@ -1,5 +1,6 @@
 //! Kinds of KV cache against closed forms, against float64, and against each other.
 
+mod features;
 mod foreseen;
 mod kinds;
 mod sessions;

@@ -1,0 +1,139 @@
+//! Attention on coordinates, against attention on the keys and values that they stand for.
+
+use htc_kernels::cpu::{Cpu as Kernels, KvView, Scratch};
+use htc_kernels::reference;
+
+use super::sessions::{Bench, options};
+use super::*;
+use crate::Pool;
+
+const KINDS: [&str; 4] = [
+    "static:0.5",
+    "static-hybrid:0.5",
+    "oja:0.5",
+    "static:0.28125",
+];
+
+/// Positions of a prompt that one pass reads, and of a pass behind it.
+const PROMPT: usize = 400;
+const BEHIND: usize = 40;
+
+/// Both ways compute `Σ p U_v ṽ` and `qᵀ U_k k̃` from the same coordinates in float16, one as `U_v Σ p ṽ` and `(U_kᵀ q)ᵀ k̃`, the other
+/// row by row; neither rounds to less than float32 in between. What differs is the order of sums.
+const ATTENTION: f64 = 2e-6;
+
+/// Of logits, over the largest: of a single step, which reads nothing but what both hold to the bit, and of a pass, whose
+/// own keys and values are rounded to float16 behind those sums and may fall to the other side.
+const STEP: f64 = 2e-6;
+const PASS: f64 = 1e-4;
+
+/// The queries of every layer, of the last batch.
+struct Queries(Vec<Vec<f32>>);
+
+impl Tap for Queries {
+    fn wants(&self, point: Point) -> bool {
+        point == Point::Queries
+    }
+
+    fn see(&mut self, layer: usize, _: Point, x: &[f32]) {
+        self.0[layer] = x.to_vec();
+    }
+}
+
+/// A session that has read a prompt in one pass, behind which positions were compressed.
+fn compressed(bench: &Bench, kind: &str, reconstruct: bool) -> Session {
+    let mut options = options(kind);
+    options.reconstruct = reconstruct;
+    let mut session = bench.session(&options, 2);
+    assert_eq!(session.next_pass(PROMPT), PROMPT);
+    session.read_prompt(&bench.tokens[..PROMPT]).unwrap();
+    assert!(session.kv().compressed() > 0, "{kind}");
+    session
+}
+
+/// What a layer holds, as numbers: the same bits of the same coordinates, bases and rows in full.
+fn held(session: &Session, layer: usize) -> [Vec<f32>; 2] {
+    let kernels = Kernels::with_threads(1).unwrap();
+    let kv = session.kv();
+    let positions = kv.layout().held(layer);
+    kernels
+        .reconstruct(&kv.view(layer).unwrap(), positions)
+        .unwrap()
+}
+
+/// The largest difference, over the largest number that is expected.
+fn apart(found: &[f32], expected: &[f32]) -> f64 {
+    let largest =
+        |numbers: &mut dyn Iterator<Item = f32>| numbers.fold(0.0_f32, |a, b| a.max(b.abs()));
+    let differences = &mut found.iter().zip(expected).map(|(a, b)| a - b);
+    f64::from(largest(differences)) / f64::from(largest(&mut expected.iter().copied()))
+}
+
+/// Of the same coordinates of a text, whatever the instructions: both ways are as far from float64.
+#[test]
+fn attention_on_coordinates_is_that_on_what_they_stand_for() {
+    let bench = Bench::new();
+    let pool = Arc::new(Pool::new(2).unwrap());
+    let mut scratch = Scratch::new();
+    for kind in KINDS {
+        let mut session = compressed(&bench, kind, false);
+        let layers = session.model().hyper().layers;
+        let mut queries = Queries(vec![Vec::new(); layers]);
+        let next = &bench.tokens[PROMPT..][..1];
+        session.forward_with(next, &mut queries).unwrap();
+        for (layer, q) in queries.0.iter().enumerate() {
+            let kv = session.kv().view(layer).unwrap();
+            let positions = session.kv().layout().held(layer);
+            let attention = session.model().attention(layer).unwrap();
+            let mut expected = vec![0.0; q.len()];
+            reference::attention(q, 1, positions - 1, &kv, attention, &mut expected).unwrap();
+            for cpu in Kernels::each(&pool) {
+                let [keys, values] = cpu.reconstruct(&kv, positions).unwrap();
+                let (heads, size) = (kv.kv_heads(), kv.head_size());
+                let whole = KvView::new(&keys[..], &values, heads, size, positions).unwrap();
+                let found = [&kv, &whole].map(|kv| {
+                    let mut out = vec![0.0; q.len()];
+                    let scratch = &mut scratch;
+                    cpu.attention_decode(q, kv, positions, attention, scratch, &mut out)
+                        .unwrap();
+                    out
+                });
+                for (found, way) in found.iter().zip(["coordinates", "reconstructed"]) {
+                    let apart = apart(found, &expected);
+                    let what = format!("{kind}, layer {layer}, {way}, {}", cpu.instruction_set());
+                    assert!(apart < ATTENTION, "{what}: {apart:.2e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_same_either_way() {
+    let bench = Bench::new();
+    let vocabulary = bench.model.hyper().vocabulary;
+    for kind in KINDS {
+        let mut both = [false, true].map(|reconstruct| compressed(&bench, kind, reconstruct));
+        // One pass in front of which nothing was compressed: not a bit of what they hold tells them apart.
+        for layer in 0..bench.model.hyper().layers {
+            let [late, first] = both.each_ref().map(|session| held(session, layer));
+            assert_eq!(late, first, "{kind}, layer {layer}");
+        }
+        // A single step, which reads a matrix of queries row by row, and a pass of many.
+        for (count, bound) in [(1, STEP), (BEHIND, PASS)] {
+            let [late, first] = both.each_mut().map(|session| {
+                session.truncate(PROMPT).unwrap();
+                session.forward(&bench.tokens[PROMPT..][..count]).unwrap();
+                session.logits(0, count).unwrap().to_vec()
+            });
+            let rows = late
+                .chunks_exact(vocabulary)
+                .zip(first.chunks_exact(vocabulary));
+            for (row, (late, first)) in rows.enumerate() {
+                let apart = apart(late, first);
+                assert!(apart < bound, "{kind}, row {row} of {count}: {apart:.2e}");
+            }
+            assert!(late != first, "{kind}: nothing was computed another way");
+        }
+    }
+}
