@@ -9,6 +9,10 @@
 //! * [`Adaptation::gradient`]: what the draft's head reads gets a low-rank correction, by gradient descent on the
 //!   divergence of the draft from the model at these tokens. It serves any draft.
 //!
+//! One version stands for all bases, where the design speaks of one for each layer. It is the same thing: whatever waits has
+//! a difference for every layer that has a basis, so that an update is one of all of them. A layer whose difference is nothing, as the
+//! first where the draft has the model's own embedding, keeps its basis and is projected anew with the others.
+//!
 //! Neither touches the model, so that what is written stays its own. A draft whose sequence goes on keeps the keys
 //! and values that it computed before.
 
