@@ -1,0 +1,172 @@
+//! What a cache finds again of what a text has said.
+
+use htc_loader::Session;
+use htc_loader::tokenizer::AddSpecial;
+use serde_json::{Value, json};
+
+use super::{Arguments, Bench, Outcome, Series, log_sum, top};
+
+/// Where in a text something stands that is asked for at its end.
+pub const DEPTHS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
+
+/// Tokens of a passage that comes again, and those of them that ask for the others.
+const COPIED: usize = 32;
+const CUE: usize = 16;
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * end as u128) >> 64) as usize
+    }
+}
+
+/// A text that asks for something it says, the same text with something else in its place, and the answer.
+struct Task {
+    prompt: Vec<u32>,
+    unseen: Vec<u32>,
+    answer: Vec<u32>,
+}
+
+impl Task {
+    fn copy(bench: &Bench, length: usize, depth: f64, random: &mut Random) -> Self {
+        let mut passage = || {
+            let start = random.below(bench.tokens.len() - COPIED);
+            bench.tokens[start..start + COPIED].to_vec()
+        };
+        let (said, other) = (passage(), passage());
+        let (asks, answer) = said.split_at(CUE);
+        let [prompt, unseen] = around(bench, [&said, &other], asks, length, depth, random);
+        Task {
+            prompt,
+            unseen,
+            answer: answer.to_vec(),
+        }
+    }
+
+    fn key(bench: &Bench, length: usize, depth: f64, random: &mut Random) -> Outcome<Self> {
+        let encode = |text: &str| bench.tokenizer.encode(text, AddSpecial::Nothing);
+        let mut key = || {
+            (0..5)
+                .map(|_| random.below(10).to_string())
+                .collect::<String>()
+        };
+        let (key, other) = (key(), key());
+        let says = |key: &str| {
+            encode(&format!(
+                "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
+            ))
+        };
+        let asks = encode("\nWhat is the pass key? The pass key is");
+        let whole = encode(&format!("\nWhat is the pass key? The pass key is {key}"));
+        let answer = whole.strip_prefix(&asks[..]);
+        let answer = answer.ok_or("a question is encoded otherwise before its answer")?;
+        let [prompt, unseen] = around(
+            bench,
+            [&says(&key), &says(&other)],
+            &asks,
+            length,
+            depth,
+            random,
+        );
+        Ok(Task {
+            prompt,
+            unseen,
+            answer: answer.to_vec(),
+        })
+    }
+}
+
+/// Text of about `length` tokens with what is said at a depth and what is asked for at the end, twice.
+fn around(
+    bench: &Bench,
+    said: [&[u32]; 2],
+    asks: &[u32],
+    length: usize,
+    depth: f64,
+    random: &mut Random,
+) -> [Vec<u32>; 2] {
+    let taken = bench.bos.len() + said[0].len().max(said[1].len()) + asks.len() + COPIED;
+    let filler = length.saturating_sub(taken);
+    let start = random.below(bench.tokens.len() - filler);
+    let (before, behind) =
+        bench.tokens[start..][..filler].split_at((depth * filler as f64) as usize);
+    said.map(|said| [&bench.bos[..], before, said, behind, asks].concat())
+}
+
+/// Loss of an answer, nats a token, and whether each token was the likeliest.
+fn answered(session: &mut Session, prompt: &[u32], answer: &[u32]) -> Outcome<(f64, bool)> {
+    session.reset();
+    session.read_prompt(prompt)?;
+    let (mut loss, mut exact) = (0.0, true);
+    for (index, &token) in answer.iter().enumerate() {
+        if index > 0 {
+            session.step(&[answer[index - 1]])?;
+        }
+        let logits = session.last_logits()?;
+        loss += log_sum(logits) - f64::from(logits[token as usize]);
+        exact &= top(logits) == token as usize;
+    }
+    Ok((loss / answer.len() as f64, exact))
+}
+
+/// Means of draws at each depth.
+fn of_depths(series: &Series) -> [f64; DEPTHS.len()] {
+    std::array::from_fn(|at| {
+        let draws = series.0.iter().skip(at).step_by(DEPTHS.len());
+        Series(draws.copied().collect()).mean()
+    })
+}
+
+/// How much every kind finds again of what was said.
+pub fn found(bench: &Bench, arguments: &Arguments, key: bool) -> Outcome<Vec<Value>> {
+    let draws = if key {
+        arguments.keys
+    } else {
+        arguments.copies
+    };
+    if draws == 0 {
+        return Ok(vec![Value::Null; arguments.cases.len()]);
+    }
+    let mut random = Random(arguments.seed as u64);
+    let mut tasks = Vec::new();
+    for draw in 0..draws * DEPTHS.len() {
+        let (length, depth) = (arguments.needle, DEPTHS[draw % DEPTHS.len()]);
+        tasks.push(match key {
+            true => Task::key(bench, length, depth, &mut random)?,
+            false => Task::copy(bench, length, depth, &mut random),
+        });
+    }
+    let mut unseen = Series::default();
+    let mut losses: Vec<Series> = Vec::new();
+    let mut records = Vec::new();
+    for (index, case) in arguments.cases.iter().enumerate() {
+        let (mut loss, mut exact) = (Series::default(), Series::default());
+        for task in &tasks {
+            let mut session = case.session(bench, task.prompt.len(), None)?;
+            let (nats, hit) = answered(&mut session, &task.prompt, &task.answer)?;
+            loss.0.push(nats);
+            exact.0.push(f64::from(u8::from(hit)));
+            if index == 0 {
+                let (nats, _) = answered(&mut session, &task.unseen, &task.answer)?;
+                unseen.0.push(nats);
+            }
+        }
+        losses.push(loss.clone());
+        let apart = loss.less(&losses[0]);
+        records.push(json!({
+            "exact": exact.mean(), "nats": loss.mean(), "unseen": unseen.mean(),
+            "apart": apart.mean(), "apart_error": apart.error(),
+            "exact_by_depth": of_depths(&exact),
+            "nats_by_depth": of_depths(&loss),
+        }));
+    }
+    Ok(records)
+}
