@@ -93,6 +93,21 @@
 //! * [`Session::block`] executes one block on a residual stream, and a [`exec::Tap`] sees what
 //!   happens inside; [`Session::forward_from`] executes from a block to the end.
 //!
+//! ```no_run
+//! # use htc_loader::dial::Fraction;
+//! # use htc_loader::{Cpu, Model, Session};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let tokens = [1, 2, 3];
+//! // Of `htc compile --planes 2`.
+//! let mut session = Session::new(Model::open("elastic.htz")?, Cpu::with_threads(2)?, 512)?;
+//! session.step(&tokens)?;
+//! let setting = session.set_fraction(Fraction::new(0.7)?)?;
+//! let logits = session.step(&[4])?;
+//! println!("{} logits", logits.len());
+//! println!("of {} bytes", session.model().dial().bytes(setting));
+//! # Ok(()) }
+//! ```
+//!
 //! # With a draft
 //!
 //! A cheaper model drafts tokens that the model reads in one pass: another one of the same vocabulary, or the model itself with
@@ -135,6 +150,26 @@
 //! let correction = Adaptation::gradient(small.file(), AdaptOptions::gradient())?;
 //! let draft = Session::new(small, Cpu::with_threads(2)?, 512)?;
 //! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(correction);
+//! # drop(draft);
+//! # Ok(()) }
+//! ```
+//!
+//! A draft in shared bases (`htc compile --method grc`) can let these follow the text instead, by Oja's rule; the model's own weights
+//! are projected anew:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use htc_loader::adapt::{AdaptOptions, Adaptation};
+//! # use htc_loader::dial::Setting;
+//! # use htc_loader::speculate::{DraftLength, Speculator};
+//! # use htc_loader::{Cpu, Model, Pool, Session, sampling::Sampler};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let sampler = Sampler::greedy();
+//! let pool = Arc::new(Pool::new(2)?);
+//! let (model, small) = (Model::open("model.gguf")?, Model::open("grc.htz")?);
+//! let bases = Adaptation::oja(small.file(), Setting::FULL, model.file(), AdaptOptions::oja(), &pool)?;
+//! let draft = Session::new(small, Cpu::new(&pool), 512)?;
+//! let draft = Speculator::other(draft, &model, DraftLength::Auto, &sampler)?.with_adaptation(bases);
 //! # drop(draft);
 //! # Ok(()) }
 //! ```
@@ -193,6 +228,18 @@
 //! let mut session = Session::with_kv_of(model, Cpu::with_threads(2)?, 512, &options)?;
 //! session.read_prompt(&tokenizer.encode("Once upon a time", AddSpecial::Prompt))?;
 //! println!("{} bytes a position", session.kv_usage().bytes_per_position);
+//! # Ok(()) }
+//! ```
+//!
+//! A kind is spelt as on the command line, too; those in low rank need an artifact of `htc compile --kv-bases`:
+//!
+//! ```no_run
+//! # use htc_loader::kv::{KvKind, KvOptions};
+//! # use htc_loader::{Cpu, Model, Session};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = KvOptions::new("oja:0.6".parse::<KvKind>()?);
+//! let session = Session::with_kv_of(Model::open("model.htz")?, Cpu::with_threads(2)?, 512, &options)?;
+//! # drop(session);
 //! # Ok(()) }
 //! ```
 //!
