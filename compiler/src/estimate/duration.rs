@@ -61,6 +61,12 @@ impl Speed {
         })
     }
 
+    /// So many multiplications in products and so many cubes a second.
+    #[cfg(test)]
+    pub(super) const fn of(products: f64, cubes: f64) -> Speed {
+        Speed(Work { products, cubes })
+    }
+
     /// Seconds for so many multiplications in matrix products on one thread.
     pub fn products(self, count: f64) -> f64 {
         count / self.0.products
@@ -213,10 +219,7 @@ mod tests {
 
     #[test]
     fn threads_share_units_but_not_one_unit() {
-        let speed = Speed(Work {
-            products: 1e9,
-            cubes: 1e8,
-        });
+        let speed = Speed::of(1e9, 1e8);
         let seconds = |units: &[UnitPlan], threads, calibrated| {
             let units = units.iter().map(|unit| (unit, calibrated));
             speed.seconds(units, threads)

@@ -2,8 +2,7 @@
 //!
 //! Each stage is counted in multiplications, and those by what a short trial of the same code does in a second on
 //! this machine ([`Speed`]). What a stage has beside its products is in constants, which are ratios of times that were
-//! measured on an AMD EPYC (AVX2) with one thread, by `the_constants_are_those_of_this_code` and by the stages of
-//! compilations of the demo model.
+//! measured on an AMD EPYC (AVX2) with one thread, by `examples/coding.rs` and by the stages of compilations of the demo model.
 
 use htc_formats::bands::Kind;
 use htc_formats::block::BlockFit;
@@ -168,8 +167,9 @@ fn feedback(is_banded: bool) -> f64 {
     }
 }
 
-/// Multiplications for each number of a matrix that is coded with feedback.
-fn coding(cols: usize) -> f64 {
+/// Multiplications that coding a number takes with feedback, in a matrix of so many columns and in a type of GGUF: the mean
+/// over all types.
+pub fn coding(cols: usize) -> f64 {
     SEARCH + FEEDBACK * cols as f64
 }
 
@@ -328,63 +328,79 @@ pub(crate) fn before(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::path::Path;
+
+    use htc_formats::DType;
 
     use super::*;
-    use crate::codes;
-    use crate::math::random::Rng;
-    use crate::math::{Feedback, SecondMoment, Weight};
+    use crate::request::Effort;
 
-    /// Coding a strip takes as long as it is said to, within a factor of 4 on any processor. Of many turns the
-    /// shortest of each count: others may want the processor, too.
-    #[test]
-    fn the_constants_are_those_of_this_code() {
-        const TURNS: usize = 12;
-        let mut rng = Rng(5);
-        for cols in [256, 1024] {
-            let rows = codes::STRIP;
-            let values: Vec<f32> = (0..rows * cols).map(|_| rng.normal() as f32).collect();
-            let weight = Weight {
-                rows,
-                cols,
-                values: &values,
-            };
-            let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
-            let lower: Vec<f64> = (0..cols * cols)
-                .map(|at| entry(at / cols, at % cols))
-                .collect();
-            let moment = SecondMoment {
-                order: cols,
-                values: &lower,
-            };
-            let feedback = Feedback::new(moment, codes::DAMPING).unwrap();
-            let mut stored = vec![0.0; values.len()];
-            let mut shortest = vec![f64::INFINITY; BlockFit::TYPES.len()];
-            let mut multiplication = f64::INFINITY;
-            for _ in 0..TURNS {
-                multiplication = multiplication.min(Speed::measure().products(1.0));
-                for (&dtype, shortest) in BlockFit::TYPES.iter().zip(&mut shortest) {
-                    let mut bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
-                    let begun = Instant::now();
-                    let mut coder = codes::BlockCoder::new(dtype, &feedback, None, 2);
-                    coder.code(weight, &mut bytes, &mut stored).unwrap();
-                    *shortest = shortest.min(begun.elapsed().as_secs_f64());
-                }
-            }
-            let each = |seconds: f64| seconds / (rows * cols) as f64 / multiplication;
-            for (dtype, &seconds) in BlockFit::TYPES.iter().zip(&shortest) {
-                println!(
-                    "{dtype}, {cols} columns: {:.0} multiplications",
-                    each(seconds)
-                );
-            }
-            let mean = each(shortest.iter().sum::<f64>()) / BlockFit::TYPES.len() as f64;
-            let said = coding(cols);
-            println!("{cols} columns: {mean:.0} found, {said:.0} said");
-            assert!(
-                mean < 4.0 * said && said < 4.0 * mean,
-                "{cols}: {mean} {said}"
-            );
+    /// A million multiplications a second.
+    const SPEED: Speed = Speed::of(1e6, 1e3);
+
+    fn unit(slot: Slot, form: Form) -> UnitPlan {
+        UnitPlan {
+            members: vec![Member {
+                matrix: MatrixId::Slot { layer: 0, slot },
+                rows: 8,
+                cols: 256,
+                source_type: DType::F32,
+            }],
+            form,
+            notes: Vec::new(),
         }
+    }
+
+    fn dense(weight: DType) -> Form {
+        Form::Dense { weight }
+    }
+
+    /// But for the rounding of sums.
+    fn close(found: f64, expected: f64) -> bool {
+        (found / expected - 1.0).abs() < 1e-12
+    }
+
+    #[test]
+    fn what_coding_takes_is_a_sum_of_its_parts() {
+        assert!(close(coding(256), 5421.6) && close(coding(1024), 8186.4));
+        // Of K nothing but its numbers, their error and the rows above: 8 rows that make up for each other.
+        let numbers = 8.0 * 256.0 * (4500.0 + (3.6 + 2.0) * 256.0);
+        let rows = 8.0 * 8.0 * (8.0 + 0.5 * 256.0);
+        let of = |slot, form| coded(&unit(slot, form));
+        let of_k = of(Slot::K, dense(DType::Q4K)).unwrap();
+        assert!(close(of_k, numbers + rows), "{of_k}");
+        // Q is the first that reads its inputs, and pays for their factor.
+        let factor = 256.0_f64.powi(3);
+        let of_q = of(Slot::Q, dense(DType::Q8_0)).unwrap();
+        assert!(close(of_q, of_k + factor), "{of_q}");
+        // What is not coded takes nothing of this.
+        for form in [dense(DType::F16), Form::Kept] {
+            assert_eq!(of(Slot::Q, form), None);
+        }
+    }
+
+    #[test]
+    fn seconds_follow_speed_threads_and_work() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let demo = root.join("../assets/demo/reference-7m-f16.gguf");
+        let source = ModelFile::open(demo).unwrap();
+        let (normal, fast) = (Effort::Normal.work(), Effort::Fast.work());
+        let curves = |effort, codes, rotates, speed, threads| {
+            curves(&source, (effort, codes, rotates), speed, threads)
+        };
+        let gguf = curves(normal, CodeKinds::Gguf, false, SPEED, 1);
+        assert_eq!(curves(normal, CodeKinds::Gguf, false, SPEED, 2), gguf / 2.0);
+        let twice = curves(normal, CodeKinds::Gguf, false, Speed::of(2e6, 1e3), 1);
+        assert_eq!(twice, gguf / 2.0);
+        assert!(curves(fast, CodeKinds::Gguf, false, SPEED, 1) < gguf);
+        let trellis = curves(normal, CodeKinds::Trellis, false, SPEED, 1);
+        assert!(curves(normal, CodeKinds::All, false, SPEED, 1) > trellis);
+        let levels = |rotates| curves(normal, CodeKinds::Levels, rotates, SPEED, 1);
+        assert!(levels(true) > levels(false));
+        // Every step takes as long as every other, beside what is measured.
+        let tuning = |steps| tuning(&source, steps, SPEED, 1);
+        assert_eq!(tuning(0), 0.0);
+        let [first, second] = [40, 60].map(|steps| tuning(steps) - tuning(steps - 20));
+        assert!(first > 0.0 && close(first, second), "{first} {second}");
     }
 }

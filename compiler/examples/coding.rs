@@ -1,0 +1,77 @@
+//! How long coding takes, against what estimates say of it.
+//!
+//! `coding [TURNS]` codes a strip of 256 and of 1024 columns in every type of GGUF that searches for its scales, and prints the
+//! multiplications in matrix products that a number takes as long as: the shortest of 12 turns each, since others may want
+//! the processor, too. Behind the types stand their mean and what an estimate says of it, which should be within a factor of 4 on
+//! any processor.
+
+use std::error::Error;
+use std::time::Instant;
+
+use htc::codes::{BlockCoder, DAMPING, STRIP};
+use htc::estimate::coding;
+use htc::estimate::duration::Speed;
+use htc::math::random::Rng;
+use htc::math::{Feedback, SecondMoment, Weight};
+use htc_formats::block::BlockFit;
+
+/// As often as codes are gone over at a normal effort.
+const SWEEPS: usize = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let turns = std::env::args().nth(1).map(|turns| turns.parse());
+    let turns: usize = turns.transpose()?.unwrap_or(12);
+    let mut rng = Rng(5);
+    println!("columns  type     multiplications");
+    for cols in [256, 1024] {
+        let values: Vec<f32> = (0..STRIP * cols).map(|_| rng.normal() as f32).collect();
+        let seconds = shortest(&values, cols, turns)?;
+        let multiplication = (0..turns.max(1)).map(|_| Speed::measure().products(1.0));
+        let multiplication = multiplication.fold(f64::INFINITY, f64::min);
+        let each = |seconds: f64| seconds / values.len() as f64 / multiplication;
+        for (dtype, &seconds) in BlockFit::TYPES.iter().zip(&seconds) {
+            println!("{cols:7}  {:7}  {:.0}", dtype.to_string(), each(seconds));
+        }
+        let mean = each(seconds.iter().sum::<f64>()) / seconds.len() as f64;
+        let said = coding(cols);
+        println!(
+            "{cols:7}  mean     {mean:.0}, {said:.0} said: {:.2}",
+            mean / said
+        );
+    }
+    Ok(())
+}
+
+/// The shortest time that coding a strip takes in each type.
+fn shortest(values: &[f32], cols: usize, turns: usize) -> Result<Vec<f64>, Box<dyn Error>> {
+    let weight = Weight {
+        rows: STRIP,
+        cols,
+        values,
+    };
+    let entry = |i: usize, j: usize| 0.9f64.powi(i.abs_diff(j) as i32);
+    let moment: Vec<f64> = (0..cols * cols)
+        .map(|at| entry(at / cols, at % cols))
+        .collect();
+    let moment = SecondMoment {
+        order: cols,
+        values: &moment,
+    };
+    let feedback = Feedback::new(moment, DAMPING)?;
+    let mut stored = vec![0.0; values.len()];
+    let mut shortest = vec![f64::INFINITY; BlockFit::TYPES.len()];
+    for _ in 0..turns {
+        for (&dtype, shortest) in BlockFit::TYPES.iter().zip(&mut shortest) {
+            let row = dtype.row_bytes(cols).ok_or("a row of no whole blocks")?;
+            let mut bytes = vec![0; STRIP * row];
+            let begun = Instant::now();
+            BlockCoder::new(dtype, &feedback, None, SWEEPS).code(
+                weight,
+                &mut bytes,
+                &mut stored,
+            )?;
+            *shortest = shortest.min(begun.elapsed().as_secs_f64());
+        }
+    }
+    Ok(shortest)
+}
