@@ -284,24 +284,36 @@ impl TinyModel {
 
     /// The file with other tensors than its own.
     pub fn bytes_of(&self, tensors: &[Tensor]) -> Vec<u8> {
-        let data: Vec<Vec<u8>> = tensors.iter().map(Tensor::bytes).collect();
-        let mut writer = Writer::new();
-        for (key, value) in self.all_metadata() {
-            writer.metadata(key, value);
-        }
-        for (tensor, data) in tensors.iter().zip(&data) {
-            writer.tensor(&tensor.name, ggml_type(tensor.dtype), &tensor.dims(), data);
-        }
-        writer.to_bytes().unwrap()
+        file(self.all_metadata(), tensors)
+    }
+
+    /// The same in several files, by their names, as `llama-gguf-split` writes them: the first has the metadata, and
+    /// tensors are dealt out in turn.
+    pub fn parts(&self, name: &str, count: usize) -> Vec<(String, Vec<u8>)> {
+        let all = self.tensors();
+        let part = |number: usize| {
+            let own = [
+                ("split.no", Value::U16(number as u16)),
+                ("split.count", Value::U16(count as u16)),
+                ("split.tensors.count", Value::I32(all.len() as i32)),
+            ];
+            let own = own.map(|(key, value)| (key.to_owned(), value));
+            let mut metadata = match number {
+                0 => self.all_metadata(),
+                _ => Vec::new(),
+            };
+            metadata.extend(own);
+            let tensors = all.iter().skip(number).step_by(count);
+            let tensors: Vec<Tensor> = tensors.cloned().collect();
+            let name = format!("{name}-{:05}-of-{count:05}.gguf", number + 1);
+            (name, file(metadata, &tensors))
+        };
+        (0..count).map(part).collect()
     }
 
     /// A file that holds the metadata, the vocabulary among them, and no tensor.
     pub fn vocabulary_only(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
-        for (key, value) in self.all_metadata() {
-            writer.metadata(key, value);
-        }
-        writer.to_bytes().unwrap()
+        file(self.all_metadata(), &[])
     }
 
     fn all_metadata(&self) -> Vec<(String, Value)> {
@@ -349,6 +361,19 @@ impl TinyModel {
         }
         entries
     }
+}
+
+/// A file of these entries and tensors.
+fn file(metadata: Vec<(String, Value)>, tensors: &[Tensor]) -> Vec<u8> {
+    let data: Vec<Vec<u8>> = tensors.iter().map(Tensor::bytes).collect();
+    let mut writer = Writer::new();
+    for (key, value) in metadata {
+        writer.metadata(key, value);
+    }
+    for (tensor, data) in tensors.iter().zip(&data) {
+        writer.tensor(&tensor.name, ggml_type(tensor.dtype), &tensor.dims(), data);
+    }
+    writer.to_bytes().unwrap()
 }
 
 /// The slots in the order of execution, as GGUF names them.

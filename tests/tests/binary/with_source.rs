@@ -160,6 +160,50 @@ fn a_source_of_several_files_lies_in_one() {
     assert_eq!(found.run().ok().stdout, expected);
 }
 
+/// A GGUF in several files, whichever of them is named.
+#[test]
+fn a_source_in_parts_lies_in_one_file() {
+    let scratch = Scratch::new();
+    let tiny = tiny(DType::Q8_0);
+    let whole = scratch.file("model.gguf", tiny.bytes());
+    let parts = tiny.parts("split", 3);
+    let parts: Vec<_> = parts
+        .into_iter()
+        .map(|(name, bytes)| scratch.file(&name, bytes))
+        .collect();
+    let files = &ModelFile::open(&parts[0]).unwrap().files;
+    assert_eq!(files.len(), 3);
+    let expected = bits(Model::open(&whole).unwrap());
+    let (single, of_single) = compile(&scratch, &whole, "single.htz", &WITH);
+    let mut artifacts = vec![Artifact::open(&single)];
+    for (name, part) in [("first.htz", &parts[0]), ("last.htz", &parts[2])] {
+        let (artifact, report) = compile(&scratch, part, name, &WITH);
+        assert_eq!(report["with_source"], of_single["with_source"], "{name}");
+        assert_eq!(bits(source_of(&artifact)), expected, "{name}");
+        artifacts.push(Artifact::open(&artifact));
+    }
+    // Every tensor and every section of the source is the one of the model in a single file.
+    let stored = |artifact: &Artifact| {
+        let sections = artifact.manifest.sections.iter();
+        let of_source = sections.filter(|s| s.name.starts_with("source."));
+        let of_source: Vec<_> = of_source.map(|s| (s.name.clone(), s.sha256)).collect();
+        assert!(of_source.len() > 10, "{}", of_source.len());
+        of_source
+    };
+    let [one, first, last] = &artifacts[..] else {
+        panic!("three were compiled");
+    };
+    assert_eq!(stored(first), stored(one));
+    assert_eq!(stored(last), stored(one));
+    // The parts may go: the artifact has all that checks a draft.
+    let text = run(&whole).run().ok().stdout;
+    for part in &parts {
+        fs::remove_file(part).unwrap();
+    }
+    let found = run(&scratch.path("last.htz")).args(["--speculate", "1", "--verifier", "source"]);
+    assert_eq!(found.run().ok().stdout, text);
+}
+
 #[test]
 fn an_artifact_writes_the_text_of_its_source() {
     let scratch = Scratch::new();
