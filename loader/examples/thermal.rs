@@ -7,9 +7,13 @@
 //! * *paced* writes RATE tokens a second whatever the fraction, and draws less at a smaller one;
 //! * *free* writes RATE/r tokens a second, as where bytes of weights limit, and draws the same at any.
 //!
+//! Behind the course of each run stand the tokens that were written at each fraction, in hundredths: what `htc eval --fraction` says of these is
+//! the run's quality.
+//!
 //! What a device does by itself when it is too warm is not simulated: the figures at fraction 1 are those of a device that
 //! never slows down.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
@@ -40,6 +44,8 @@ struct Done {
     warmest: f64,
     mean: f64,
     beyond: bool,
+    /// Tokens by hundredths of the fraction, rounded down as a dial does.
+    tokens: BTreeMap<u32, f64>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -86,6 +92,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 said(reading.power)
             );
         })?;
+        println!("tokens at fractions of");
+        for (hundredths, tokens) in &following.tokens {
+            println!("{:7.2} {tokens:8.1}", f64::from(*hundredths) / 100.0);
+        }
         table.push((name, "fixed", run.run(false, paced, |_, _, _| {})?));
         table.push((name, "following", following));
     }
@@ -133,6 +143,7 @@ impl Run {
             warmest: plant.temperature(),
             mean: 0.0,
             beyond: false,
+            tokens: BTreeMap::new(),
         };
         for poll in 0..MOST_POLLS {
             let power = Some(plant.power(Some(fraction)));
@@ -168,7 +179,11 @@ impl Run {
             } else {
                 Duration::from_secs_f64(left / rate)
             };
-            left = if left > whole { left - whole } else { 0.0 };
+            let written = left.min(whole);
+            // Also where a fraction is a hair below its hundredth.
+            let hundredths = (100.0 * fraction + 1e-6).floor() as u32;
+            *done.tokens.entry(hundredths).or_default() += written;
+            left -= written;
             joules += plant.step(Some(fraction), step);
             at += step;
             done.mean += fraction * step.as_secs_f64();
