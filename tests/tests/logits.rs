@@ -13,10 +13,14 @@ use std::sync::Arc;
 
 use htc_formats::source::ModelFile;
 use htc_loader::backend::Reference;
+use htc_loader::generate::{Generator, Limits};
 use htc_loader::kv::KvType;
 use htc_loader::linear::RankFraction;
-use htc_loader::{Backend, Cpu, Model, Session};
+use htc_loader::sampling::Sampler;
+use htc_loader::tokenizer::AddSpecial;
+use htc_loader::{Backend, Cpu, Model, Pool, Session};
 use htc_tests::logits::{at_positions as logits, largest_difference};
+use htc_tests::material::demo;
 use htc_tests::{Scratch, TinyModel, htc};
 
 fn compiled(scratch: &Scratch, model: &Path, name: &str, options: &[&str]) -> Arc<Model> {
@@ -200,4 +204,29 @@ fn at_fraction<B: Backend>(file: &ModelFile, mut backend: B, fraction: f32) -> V
     let mut session = session.unwrap();
     session.set_rank_fraction(RankFraction::new(fraction).unwrap());
     session.step(&TOKENS).unwrap().to_vec()
+}
+
+/// What the demo model writes behind a prompt, as it did when nothing of the model could be drafted, followed or stored in
+/// another way. On every instruction set: what is likeliest is so by more than their sums differ.
+#[test]
+fn the_demo_writes_what_it_always_wrote() {
+    const WRITTEN: [u32; 64] = [
+        4024, 284, 593, 298, 326, 261, 658, 543, 584, 261, 658, 1208, 4026, 13, 13, 4030, 4032,
+        4033, 4018, 356, 1070, 282, 609, 343, 478, 298, 449, 4024, 319, 4032, 4033, 4018, 356,
+        1070, 282, 305, 261, 658, 1208, 665, 13, 13, 4030, 4032, 4033, 4018, 356, 1070, 282, 305,
+        261, 658, 1208, 478, 449, 263, 1208, 4026, 319, 4032, 4033, 4018, 356, 1070,
+    ];
+    let model = Arc::new(Model::open(demo("reference-7m-f16.gguf")).unwrap());
+    let tokenizer = model.tokenizer().unwrap();
+    let prompt = tokenizer.encode("Once upon a time", AddSpecial::Prompt);
+    let pool = Arc::new(Pool::new(2).unwrap());
+    for cpu in Cpu::each(&pool) {
+        let set = cpu.instruction_set();
+        let mut session = Session::new(Arc::clone(&model), cpu, 256).unwrap();
+        let (mut greedy, mut limits) = (Sampler::greedy(), Limits::tokens(64));
+        limits.ignore_end = true;
+        let written = Generator::new(&mut session, &tokenizer, &mut greedy, &prompt, limits);
+        let written = written.unwrap().map(|written| written.unwrap().token);
+        assert_eq!(written.collect::<Vec<u32>>(), WRITTEN, "{set}");
+    }
 }

@@ -67,7 +67,8 @@ macro_rules! suite {
                 });
                 suite!(@tests $backend: speculation::{
                     what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
-                    what_is_drawn_is_distributed_as_without_a_draft, drafts_that_do_not_fit_are_refused
+                    what_is_drawn_is_distributed_as_without_a_draft, drafts_that_do_not_fit_are_refused,
+                    what_is_not_asked_for_changes_no_bit
                 });
             }
         )*

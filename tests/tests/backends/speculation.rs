@@ -1,6 +1,7 @@
 //! What a draft promises, on any backend: the model's own text.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::Arc;
 
 use htc_formats::DType;
@@ -9,11 +10,12 @@ use htc_loader::adapt::{AdaptOptions, Adaptation};
 use htc_loader::dial::Setting;
 use htc_loader::generate::{GenerateError, Generator, Limits, Stop};
 use htc_loader::kv::KvType;
+use htc_loader::linear::RankFraction;
 use htc_loader::sampling::{Distribution, Sampler, SamplingOptions};
 use htc_loader::speculate::{DraftLength, SpeculateError, Speculator};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Backend, Model, Session};
-use htc_tests::{Scratch, TinyModel};
+use htc_loader::{Backend, Model, Pool, Session};
+use htc_tests::{Scratch, TinyModel, htc};
 
 use super::Named;
 
@@ -140,6 +142,123 @@ pub fn what_is_drafted_changes_no_token<B: Backend>(backends: fn() -> Vec<Named<
             }
         }
     }
+}
+
+/// A model and itself in shared bases.
+fn in_shared_bases() -> [ModelFile; 2] {
+    let scratch = Scratch::new();
+    let (model, shared) = (scratch.path("model.gguf"), scratch.path("grc.htz"));
+    let weights = TinyModel {
+        ffn: 192,
+        ..TinyModel::default()
+    };
+    fs::write(&model, weights.bytes()).unwrap();
+    let compile = htc!["compile", &model, "-o", &shared, "--method", "grc"];
+    compile.args(["--rank", "8"]).run().ok();
+    [&model, &shared].map(|path| ModelFile::open(path).unwrap())
+}
+
+/// What a session reads and writes by single steps.
+struct Text {
+    prompt: Vec<u32>,
+    /// Two that are written behind it.
+    tokens: [u32; 2],
+    /// Bits of the logits behind the prompt and behind both.
+    logits: [Vec<u32>; 2],
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Texts that begin with these tokens, one behind the other; all but the last token of each is read.
+fn by_single_steps<B: Backend>(plain: &mut Session<B>, begin: [&[u32]; 3]) -> [Text; 3] {
+    let mut greedy = Sampler::greedy();
+    let mut unread = None;
+    begin.map(|tokens| {
+        let prompt: Vec<u32> = unread.into_iter().chain(tokens.iter().copied()).collect();
+        let behind = plain.step(&prompt).unwrap();
+        let (first, token) = (bits(behind), greedy.sample(behind).unwrap());
+        let last = greedy.sample(plain.step(&[token]).unwrap()).unwrap();
+        let second = bits(plain.step(&[last]).unwrap());
+        plain.truncate(plain.position() - 1).unwrap();
+        unread = Some(last);
+        Text {
+            prompt,
+            tokens: [token, last],
+            logits: [first, second],
+        }
+    })
+}
+
+/// A draft that is there and is never asked, with and without something that learns: what the session computes has the bits of one that
+/// knows of none of it.
+pub fn what_is_not_asked_for_changes_no_bit<B: Backend>(backends: fn() -> Vec<Named<B>>) {
+    let [model, shared] = in_shared_bases();
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let greedy = Sampler::greedy();
+    let names: Vec<String> = backends().into_iter().map(|(name, _)| name).collect();
+    for (index, name) in names.iter().enumerate() {
+        let of = || session(&shared, backends().swap_remove(index).1);
+        let mut plain = of();
+        let expected = by_single_steps(&mut plain, [&[1, 40, 77, 130], &[9, 260], &[298, 5, 55]]);
+        let half = Setting {
+            rank: RankFraction::new(0.5).unwrap(),
+            ..Setting::FULL
+        };
+        let own = || Speculator::own(half, DraftLength::Fixed(4), &greedy).unwrap();
+        let other = || Speculator::other(of(), plain.model(), DraftLength::Auto, &greedy).unwrap();
+        let correction = || Adaptation::gradient(&shared, AdaptOptions::gradient()).unwrap();
+        let bases = AdaptOptions::oja();
+        let bases = Adaptation::oja(&shared, Setting::FULL, &model, bases, &pool).unwrap();
+        for (what, speculator) in [
+            ("nothing", None),
+            ("a part of it", Some(own())),
+            ("one that learns", Some(own().with_adaptation(correction()))),
+            ("another", Some(other().with_adaptation(correction()))),
+            ("bases", Some(other().with_adaptation(bases))),
+        ] {
+            has_the_bits(of(), speculator, &expected, &format!("{name}, {what}"));
+        }
+    }
+}
+
+fn has_the_bits<B: Backend>(
+    mut session: Session<B>,
+    mut speculator: Option<Speculator<B>>,
+    expected: &[Text],
+    what: &str,
+) {
+    let tokenizer = session.model().tokenizer().unwrap();
+    let (mut greedy, mut position) = (Sampler::greedy(), 0);
+    for text in expected {
+        let (prompt, greedy, limits) = (&text.prompt, &mut greedy, limits(2));
+        // The second of two tokens leaves nothing to draft.
+        let generator = match &mut speculator {
+            None => Generator::new(&mut session, &tokenizer, greedy, prompt, limits),
+            Some(draft) => {
+                Generator::with_draft(&mut session, draft, &tokenizer, greedy, prompt, limits)
+            }
+        };
+        assert_eq!(written(generator.unwrap()).0, text.tokens, "{what}");
+        let mut logits = |position: usize, read: &[u32]| {
+            session.truncate(position).unwrap();
+            bits(session.step(read).unwrap())
+        };
+        let end = position + prompt.len() + 1;
+        assert!(logits(end, &text.tokens[1..]) == text.logits[1], "{what}");
+        assert!(logits(position, prompt) == text.logits[0], "{what}");
+        // As the draft knows it.
+        logits(end - 1, &text.tokens[..1]);
+        position = end;
+    }
+    let Some(speculator) = speculator else {
+        return;
+    };
+    let done = speculator.done();
+    assert_eq!((done.drafted, done.alone), (0, expected.len() as u64));
+    let learnt = speculator.adaptation().map(|of| of.learnt().updates);
+    assert_eq!(learnt.unwrap_or(0), 0, "{what}");
 }
 
 /// Two texts, one behind the other, of a session that stops within what was written ahead, and one that fills its
