@@ -80,6 +80,8 @@ template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, in
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulate::dynamic_shared())
 #define DEVICE static inline
 #define CONSTANT static const
+#define UNROLL
+#define UNROLL_BY(times)
 #define __restrict__
 #define __forceinline__ inline
 
@@ -133,6 +135,8 @@ static inline float __uint_as_float(uint32_t bits) {
 }
 static inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline float __fadd_rn(float x, float y) { return x + y; }
 static inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 
 static inline int __dp4a(int a, int b, int c) {

@@ -36,6 +36,10 @@ typedef unsigned long long uint64_t;
 #ifndef INFINITY
 #define INFINITY __uint_as_float(0x7f800000u)
 #endif
+// A loop behind it is unrolled, wholly or so many times.
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL PRAGMA(unroll)
+#define UNROLL_BY(times) PRAGMA(unroll times)
 
 DEVICE float float_of_half(uint16_t bits) {
     float value;
