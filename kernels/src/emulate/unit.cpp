@@ -5,3 +5,6 @@
 #include "../cuda/cu/elementwise.cu"
 #include "../cuda/cu/attention.cu"
 #include "../cuda/cu/kv.cu"
+#include "../cuda/cu/vectors.cu"
+#include "../cuda/cu/products.cu"
+#include "../cuda/cu/bands.cu"

@@ -6,6 +6,11 @@
 mod attention;
 mod elementwise;
 mod kv;
+mod embed;
+mod matrix;
+#[cfg(all(test, feature = "emulated"))]
+mod matrix_tests;
+mod products;
 
 pub use attention::{AttentionRoom, Held, HeldLow, Queries, attention, importance};
 pub use elementwise::{
@@ -13,6 +18,9 @@ pub use elementwise::{
     softcap,
 };
 pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
+pub use embed::embed;
+pub use matrix::{DeviceMatrix, Source};
+pub use products::{Factor, Slot, Workspace, product, project};
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 

@@ -1,0 +1,267 @@
+// Products of matrices in bands with vectors, and rows of such matrices as numbers.
+//
+// Laid out for a GPU a matrix is tiles of 32 rows, a row for each lane; those of a strip of 256 rows follow one another. A tile
+// has its bands one behind the other. The codes of a row in a band are `bits` words, a bit stream of 32 codes; lanes read
+// neighbouring words, so a band is `bits` times 32 words. Behind those of a band of levels there is a byte for each row, its scale
+// there. The state of a trellis goes on in the row below, and from the last row of a strip in its first.
+//
+// The bands of a tile are shared out among the warps of a block, whichever the grid is, and the warps' sums added up in their
+// order. Every sum is written as `fmaf`, so that no compiler rounds the same sum otherwise for another number of vectors.
+#include "dialect.cuh"
+
+namespace bands {
+
+// A matrix whose rows have the same codes.
+struct Tiles {
+    const uint32_t *words;
+    // For each band the first of its words in a tile, and its code: bits, 16 more for a trellis, and from bit 8 on where its
+    // table begins.
+    const uint2 *codes;
+    // The integers of codes, of those that there are.
+    const int8_t *tables;
+    // Half precision, of rows; none where there is no such band.
+    const uint16_t *of_levels;
+    const uint16_t *of_trellises;
+    // Half precision [bands, 32], of columns.
+    const uint16_t *columns;
+    // Which row of the result a row is; none where it is the same.
+    const uint32_t *places;
+    uint32_t rows;
+    uint32_t bands;
+    uint32_t tile_words;
+    uint32_t table_bytes;
+};
+
+struct Product {
+    Tiles w;
+    // Vectors as `quantise` writes them, [n, bands, 32] and [n, bands].
+    const int8_t *codes;
+    const float *steps;
+    // [n, y_width].
+    float *y;
+    uint32_t n;
+    // Rows of the result that are wanted; those from `live` on are zero.
+    uint32_t rows;
+    uint32_t live;
+    uint32_t y_width;
+};
+
+constexpr uint32_t STRIP = 256, GROUP = 16, TRELLIS = 16;
+constexpr uint32_t STATES = 4096;
+constexpr float LEVEL_UNIT = 1.0f / 8192.0f;
+constexpr float ROTATION_UNIT = 0.1767767f;   // 1 / sqrt(32), as all have it
+constexpr int WARPS = 8;
+
+// Where the words of a row and of the two rows below it begin.
+struct Place {
+    size_t own, next, after;
+};
+
+DEVICE size_t words_of_row(const Tiles &w, uint32_t row) {
+    return static_cast<size_t>(row / WARP) * w.tile_words + row % WARP;
+}
+
+DEVICE Place place_of(const Tiles &w, uint32_t row) {
+    const uint32_t strip = row / STRIP * STRIP, padded = ceil_div(w.rows, GROUP) * GROUP - strip;
+    const uint32_t rows = padded < STRIP ? padded : STRIP;
+    // Lanes behind the last group read what is there; nobody keeps it.
+    return {words_of_row(w, row), words_of_row(w, strip + (row - strip + 1) % rows),
+            words_of_row(w, strip + (row - strip + 2) % rows)};
+}
+
+// The `width` bits of quad `quad` of a row of `BITS` words.
+template <int BITS> DEVICE uint32_t field(const uint32_t *words, int quad) {
+    const int bit = 4 * BITS * quad, word = bit / 32, by = bit % 32;
+    const uint32_t bits = by + 4 * BITS > 32 ? __funnelshift_r(words[word], words[(word + 1) % BITS], by) : words[word] >> by;
+    return 4 * BITS == 32 ? bits : bits & ((1u << (4 * BITS % 32)) - 1);
+}
+
+template <int BITS> DEVICE void load(const uint32_t *from, uint32_t words[BITS]) {
+    UNROLL
+    for (int i = 0; i < BITS; i++) words[i] = from[i * WARP];
+}
+
+// The integers of a row's quads, four bytes each.
+template <int BITS> DEVICE void levels(const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+    uint32_t words[BITS];
+    load<BITS>(band + at.own, words);
+    UNROLL
+    for (int quad = 0; quad < 8; quad++) {
+        const uint32_t codes = field<BITS>(words, quad);
+        if (BITS == 8) {
+            quads[quad] = static_cast<int>(codes);
+            continue;
+        }
+        uint32_t packed = 0;
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const uint32_t code = codes >> BITS * i & ((1u << BITS) - 1);
+            packed |= static_cast<uint32_t>(static_cast<uint8_t>(table[code])) << 8 * i;
+        }
+        quads[quad] = static_cast<int>(packed);
+    }
+}
+
+template <int BITS> DEVICE void trellis(const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+    // Twelve bits from the last of four codes on reach into the second row below where rows have eight.
+    constexpr bool TWO_BELOW = 3 * BITS + 12 > 8 * BITS;
+    uint32_t own[BITS], next[BITS], after[BITS] = {};
+    load<BITS>(band + at.own, own);
+    load<BITS>(band + at.next, next);
+    if (TWO_BELOW) load<BITS>(band + at.after, after);
+    UNROLL
+    for (int quad = 0; quad < 8; quad++) {
+        uint32_t window = field<BITS>(own, quad) | field<BITS>(next, quad) << 4 * BITS;
+        if (TWO_BELOW) window |= field<BITS>(after, quad) << (8 * BITS & 31);
+        uint32_t packed = 0;
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const uint32_t state = window >> BITS * i & (STATES - 1);
+            packed |= static_cast<uint32_t>(static_cast<uint8_t>(table[state])) << 8 * i;
+        }
+        quads[quad] = static_cast<int>(packed);
+    }
+}
+
+// The integers of a row in a band. All lanes of a warp have the same band.
+DEVICE void unpack(uint32_t code, const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
+    switch (code & 31) {
+    case 2: return levels<2>(band, at, table, quads);
+    case 3: return levels<3>(band, at, table, quads);
+    case 4: return levels<4>(band, at, table, quads);
+    case 5: return levels<5>(band, at, table, quads);
+    case 6: return levels<6>(band, at, table, quads);
+    case 7: return levels<7>(band, at, table, quads);
+    case 8: return levels<8>(band, at, table, quads);
+    case TRELLIS + 2: return trellis<2>(band, at, table, quads);
+    case TRELLIS + 3: return trellis<3>(band, at, table, quads);
+    case TRELLIS + 4: return trellis<4>(band, at, table, quads);
+    default: return trellis<5>(band, at, table, quads);
+    }
+}
+
+// The scale of a row in a band of levels.
+DEVICE float scale_of(uint32_t code, const uint32_t *band, size_t tile, uint32_t row) {
+    const uint8_t *scales = reinterpret_cast<const uint8_t *>(band + tile + (code & 15) * WARP);
+    return static_cast<float>(scales[row % WARP]);
+}
+
+template <int COUNT> DEVICE void multiply(const Product &a) {
+    DYNAMIC_SHARED(int8_t, tables);
+    SHARED(float, room, 2 * COUNT * WARPS * WARP);
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t first = blockIdx.y * COUNT, tiles = ceil_div(a.w.rows, WARP);
+    for (uint32_t i = threadIdx.x; i < a.w.table_bytes / 16; i += blockDim.x)
+        reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(a.w.tables)[i];
+    __syncthreads();
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const uint32_t row = tile * WARP + lane;
+        const Place at = place_of(a.w, row);
+        // Of levels and of trellises.
+        float sums[2][COUNT] = {};
+        for (uint32_t b = warp; b < a.w.bands; b += WARPS) {
+            const uint2 of = a.w.codes[b];
+            const uint32_t *band = a.w.words + of.x;
+            int quads[8];
+            unpack(of.y, band, at, tables + (of.y >> 8), quads);
+            const bool is_trellis = of.y & TRELLIS;
+            const float factor = is_trellis ? 1.0f : scale_of(of.y, band, at.own - lane, row);
+            UNROLL
+            for (int j = 0; j < COUNT; j++) {
+                const uint32_t t = first + j < a.n ? first + j : a.n - 1;
+                const size_t block = static_cast<size_t>(t) * a.w.bands + b;
+                const int4 low = reinterpret_cast<const int4 *>(a.codes)[2 * block];
+                const int4 high = reinterpret_cast<const int4 *>(a.codes)[2 * block + 1];
+                int sum = __dp4a(quads[0], low.x, 0);
+                sum = __dp4a(quads[1], low.y, sum);
+                sum = __dp4a(quads[2], low.z, sum);
+                sum = __dp4a(quads[3], low.w, sum);
+                sum = __dp4a(quads[4], high.x, sum);
+                sum = __dp4a(quads[5], high.y, sum);
+                sum = __dp4a(quads[6], high.z, sum);
+                sum = __dp4a(quads[7], high.w, sum);
+                const float product = static_cast<float>(sum), step = a.steps[block] * factor;
+                if (is_trellis) {
+                    sums[1][j] = fmaf(product, step, sums[1][j]);
+                } else {
+                    sums[0][j] = fmaf(product, step, sums[0][j]);
+                }
+            }
+        }
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            room[(warp * COUNT + j) * 2 * WARP + lane] = sums[0][j];
+            room[(warp * COUNT + j) * 2 * WARP + WARP + lane] = sums[1][j];
+        }
+        __syncthreads();
+        // A warp for each vector.
+        const uint32_t to = row < a.w.rows ? (a.w.places == nullptr ? row : a.w.places[row]) : a.rows;
+        if (warp < COUNT && first + warp < a.n && to < a.rows) {
+            float levels = 0, trellises = 0;
+            for (int i = 0; i < WARPS; i++) {
+                levels += room[(i * COUNT + warp) * 2 * WARP + lane];
+                trellises += room[(i * COUNT + warp) * 2 * WARP + WARP + lane];
+            }
+            const float of_levels = a.w.of_levels == nullptr ? 0.0f : float_of_half(a.w.of_levels[row]) * LEVEL_UNIT;
+            const float of_trellises = a.w.of_trellises == nullptr ? 0.0f : float_of_half(a.w.of_trellises[row]);
+            const float sum = __fadd_rn(__fmul_rn(levels, of_levels), __fmul_rn(trellises, of_trellises));
+            a.y[static_cast<size_t>(first + warp) * a.y_width + to] = to < a.live ? sum : 0.0f;
+        }
+        __syncthreads();
+    }
+}
+
+KERNEL(bands_1, Product, 256) { multiply<1>(a); }
+KERNEL(bands_2, Product, 256) { multiply<2>(a); }
+KERNEL(bands_4, Product, 256) { multiply<4>(a); }
+KERNEL(bands_8, Product, 256) { multiply<8>(a); }
+
+struct Embed {
+    Tiles w;
+    // [rows, width].
+    float *out;
+    // Columns of the matrix, without padding.
+    uint32_t width;
+    float factor;
+    // Whether whole bands are rotated back.
+    uint32_t rotated;
+    uint32_t count;
+    // Rows of the matrix, and where they go.
+    uint32_t rows[128];
+    uint32_t to[128];
+};
+
+// A warp for each band, a lane for each column.
+KERNEL(bands_embed, Embed, 128) {
+    const uint32_t lane = threadIdx.x % WARP, column = blockIdx.x * blockDim.x + threadIdx.x, b = column / 32;
+    const uint32_t row = a.rows[blockIdx.y];
+    float x = 0;
+    if (b < a.w.bands) {
+        const uint2 of = a.w.codes[b];
+        const uint32_t *band = a.w.words + of.x;
+        const Place at = place_of(a.w, row);
+        int quads[8];
+        unpack(of.y, band, at, a.w.tables + (of.y >> 8), quads);
+        int mine = 0;
+        UNROLL
+        for (int quad = 0; quad < 8; quad++) mine = static_cast<int>(lane / 4) == quad ? quads[quad] : mine;
+        const float integer = static_cast<float>(static_cast<int8_t>(mine >> lane % 4 * 8));
+        const float scale = of.y & TRELLIS
+                                ? float_of_half(a.w.of_trellises[row]) * float_of_half(a.w.columns[column])
+                                : float_of_half(a.w.of_levels[row]) *
+                                      (scale_of(of.y, band, at.own - row % WARP, row) * LEVEL_UNIT);
+        x = scale * integer;
+    }
+    if (a.rotated) {
+        float turned = x;
+        for (uint32_t apart = 16; apart > 0; apart /= 2) {
+            const float other = __shfl_xor_sync(EVERY_LANE, turned, apart);
+            turned = lane & apart ? other - turned : turned + other;
+        }
+        // A last band that is padded is not.
+        if (b * 32 + 32 <= a.width) x = turned * ROTATION_UNIT;
+    }
+    if (column < a.width) a.out[static_cast<size_t>(a.to[blockIdx.y]) * a.width + column] = x * a.factor;
+}
+
+}  // namespace bands

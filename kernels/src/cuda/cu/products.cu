@@ -1,0 +1,414 @@
+// Products of matrices in blocks with vectors, and rows of such matrices as numbers.
+//
+// Matrices are laid out for a GPU when they are uploaded: what lanes read sixteen bytes at a time, the codes of weights, lies
+// apart from scales, and each of these planes has its rows one behind the other, so that the first columns of each are a matrix,
+// too. A unit is what a lane takes of a row at a time: sixteen bytes of codes.
+//
+// One warp or several of a block add up a row. Which numbers a lane adds, and in which order, depends on the matrix alone:
+// neither on how many vectors there are nor on how many blocks. Every sum is written as `fmaf`, so that no compiler rounds
+// the same sum otherwise for another number of vectors.
+#include "dialect.cuh"
+
+namespace products {
+
+struct Planes {
+    const uint8_t *codes;
+    // Further bits of codes.
+    const uint8_t *high;
+    const uint8_t *scales;
+    // Scales of scales, or minima.
+    const uint8_t *supers;
+    // Numbers of a row as it is stored.
+    uint32_t stride;
+    uint32_t unused;
+};
+
+struct Product {
+    Planes w;
+    // Of vectors: numbers [n, width], for weights that are floats.
+    const float *x;
+    // Or integers, as `quantise` writes them.
+    const int8_t *codes;
+    const float *steps;
+    const uint32_t *sums;
+    // [n, y_width].
+    float *y;
+    uint32_t n;
+    // Numbers of a vector, and of a row as far as it is in use.
+    uint32_t width;
+    // Rows to compute; those from `live` on are zero.
+    uint32_t rows;
+    uint32_t live;
+    uint32_t y_width;
+    // Warps for a row: 1, 2 or 4.
+    uint32_t split;
+};
+
+constexpr int WARPS = 4;
+
+template <class T> DEVICE T read(const void *from, size_t index) { return static_cast<const T *>(from)[index]; }
+
+// Block `block`, of `length` numbers, of a row.
+DEVICE size_t block_of(const Planes &w, uint32_t row, uint32_t block, uint32_t length) {
+    return static_cast<size_t>(row) * (w.stride / length) + block;
+}
+
+// A vector of several that there is: a place behind the last is given the last, whose product is not kept.
+DEVICE uint32_t vector_of(const Product &a, uint32_t first, int j) {
+    const uint32_t t = first + j;
+    return t < a.n ? t : a.n - 1;
+}
+
+DEVICE int dot(const int w[4], int4 x, int sum) {
+    sum = __dp4a(w[0], x.x, sum);
+    sum = __dp4a(w[1], x.y, sum);
+    sum = __dp4a(w[2], x.z, sum);
+    return __dp4a(w[3], x.w, sum);
+}
+
+DEVICE int first_sum(uint32_t sums) { return static_cast<int16_t>(sums & 0xffffu); }
+DEVICE int second_sum(uint32_t sums) { return static_cast<int>(sums) >> 16; }
+
+// The codes of 32 numbers, four bits each, and more where there is a further plane: those of the first sixteen and of the others.
+struct Codes {
+    int first[4], second[4];
+};
+
+DEVICE Codes nibbles(const Planes &w, size_t block) {
+    const uint4 q = read<uint4>(w.codes, block);
+    const uint32_t words[4] = {q.x, q.y, q.z, q.w};
+    Codes codes;
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        codes.first[i] = static_cast<int>(words[i] & 0x0f0f0f0fu);
+        codes.second[i] = static_cast<int>(words[i] >> 4 & 0x0f0f0f0fu);
+    }
+    return codes;
+}
+
+DEVICE int nibble(const Planes &w, size_t block, uint32_t i) {
+    const uint8_t pair = w.codes[block * 16 + i % 16];
+    return i < 16 ? pair & 15 : pair >> 4;
+}
+
+// 32 bytes of codes and one scale.
+struct Q8_0 {
+    static constexpr uint32_t UNIT = 16;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const int4 q = read<int4>(a.w.codes, block_of(a.w, row, unit, 16));
+        const int codes[4] = {q.x, q.y, q.z, q.w};
+        const float scale = float_of_half(read<uint16_t>(a.w.scales, block_of(a.w, row, unit / 2, 32)));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
+            const int sum = dot(codes, read<int4>(a.codes, vector * 2 + unit), 0);
+            sums[j] = fmaf(scale * a.steps[vector + unit / 2], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const float scale = float_of_half(read<uint16_t>(w.scales, block_of(w, row, i / 32, 32)));
+        return static_cast<float>(read<int8_t>(w.codes, block_of(w, row, i, 1))) * scale;
+    }
+};
+
+// Sixteen bytes of four-bit codes, 8 above their values, and one scale.
+struct Q4_0 {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(a.w, row, unit, 32);
+        const Codes codes = nibbles(a.w, block);
+        const float scale = float_of_half(read<uint16_t>(a.w.scales, block));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+            int sum = dot(codes.first, read<int4>(a.codes, 2 * at), 0);
+            sum = dot(codes.second, read<int4>(a.codes, 2 * at + 1), sum);
+            sum -= 8 * (first_sum(a.sums[at]) + second_sum(a.sums[at]));
+            sums[j] = fmaf(scale * a.steps[at], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const float scale = float_of_half(read<uint16_t>(w.scales, block));
+        return scale * static_cast<float>(nibble(w, block, i % 32) - 8);
+    }
+};
+
+// The scale and the minimum of 32 of 256 numbers of q4_k and q5_k, from the sixteen bytes that a block begins with: both scales
+// of these in half precision, and eight of each in six bits.
+struct ScaleMinimum {
+    float scale, minimum;
+};
+
+DEVICE ScaleMinimum scale_and_minimum(const Planes &w, uint32_t row, uint32_t sub) {
+    const uint4 header = read<uint4>(w.scales, block_of(w, row, sub / 8, 256));
+    const uint32_t which = sub % 8, by = which % 4 * 8;
+    const uint32_t a = header.y >> by, b = header.z >> by, c = header.w >> by;
+    const uint32_t scale = which < 4 ? a & 63 : (c & 15) | (a >> 2 & 0x30);
+    const uint32_t minimum = which < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 0x30);
+    return {float_of_half(header.x & 0xffffu) * static_cast<float>(scale),
+            float_of_half(header.x >> 16) * static_cast<float>(minimum)};
+}
+
+template <int COUNT>
+DEVICE void add_with_minimum(const Product &a, const Codes &codes, const ScaleMinimum &of, uint32_t unit, uint32_t first,
+                             float *sums) {
+    UNROLL
+    for (int j = 0; j < COUNT; j++) {
+        const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+        int sum = dot(codes.first, read<int4>(a.codes, 2 * at), 0);
+        sum = dot(codes.second, read<int4>(a.codes, 2 * at + 1), sum);
+        const int total = first_sum(a.sums[at]) + second_sum(a.sums[at]);
+        const float offset = of.minimum * static_cast<float>(total);
+        sums[j] = fmaf(a.steps[at], fmaf(of.scale, static_cast<float>(sum), -offset), sums[j]);
+    }
+}
+
+struct Q4K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const Codes codes = nibbles(a.w, block_of(a.w, row, unit, 32));
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(a.w, row, unit), unit, first, sums);
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const ScaleMinimum of = scale_and_minimum(w, row, i / 32);
+        const int code = nibble(w, block_of(w, row, i / 32, 32), i % 32);
+        return __fadd_rn(__fmul_rn(of.scale, static_cast<float>(code)), -of.minimum);
+    }
+};
+
+// As q4_k; the fifth bits of 32 codes are a word: of number 4 j + k of the first sixteen bit 8 k + j, of the others bit
+// 8 k + 4 + j.
+struct Q5K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(a.w, row, unit, 32);
+        Codes codes = nibbles(a.w, block);
+        const uint32_t fifth = read<uint32_t>(a.w.high, block);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            codes.first[i] |= static_cast<int>(fifth >> i << 4 & 0x10101010u);
+            codes.second[i] |= static_cast<int>(fifth >> i & 0x10101010u);
+        }
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(a.w, row, unit), unit, first, sums);
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const ScaleMinimum of = scale_and_minimum(w, row, i / 32);
+        const uint32_t fifth = read<uint32_t>(w.high, block) >> (i % 4 * 8 + i % 16 / 4 + i % 32 / 16 * 4);
+        const int code = nibble(w, block, i % 32) | static_cast<int>((fifth & 1) << 4);
+        return __fadd_rn(__fmul_rn(of.scale, static_cast<float>(code)), -of.minimum);
+    }
+};
+
+// The high two bits of 32 codes are two words, one for each sixteen: of number 4 j + k bits 8 k + 2 j and the next. Codes are
+// 32 above their values. Every sixteen numbers have a scale of eight bits.
+struct Q6K {
+    static constexpr uint32_t UNIT = 32;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(a.w, row, unit, 32);
+        Codes codes = nibbles(a.w, block);
+        const uint2 high = read<uint2>(a.w.high, block);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            codes.first[i] |= static_cast<int>((high.x >> 2 * i & 0x03030303u) << 4);
+            codes.second[i] |= static_cast<int>((high.y >> 2 * i & 0x03030303u) << 4);
+        }
+        const uint16_t scales = read<uint16_t>(a.w.scales, block);
+        const int of_first = static_cast<int8_t>(scales & 255), of_second = static_cast<int8_t>(scales >> 8);
+        const float super = float_of_half(read<uint16_t>(a.w.supers, block_of(a.w, row, unit / 8, 256)));
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
+            const uint32_t totals = a.sums[at];
+            const int low = dot(codes.first, read<int4>(a.codes, 2 * at), 0) - 32 * first_sum(totals);
+            const int top = dot(codes.second, read<int4>(a.codes, 2 * at + 1), 0) - 32 * second_sum(totals);
+            // Below 2^24, and so a float: 32 numbers of 127 by 32 by 128.
+            const int sum = low * of_first + top * of_second;
+            sums[j] = fmaf(super * a.steps[at], static_cast<float>(sum), sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 32, 32);
+        const uint32_t high = read<uint32_t>(w.high, 2 * block + i % 32 / 16) >> (i % 4 * 8 + i % 16 / 4 * 2);
+        const int code = nibble(w, block, i % 32) | static_cast<int>((high & 3) << 4);
+        const float super = float_of_half(read<uint16_t>(w.supers, block_of(w, row, i / 256, 256)));
+        const float scale = super * static_cast<float>(read<int8_t>(w.scales, block_of(w, row, i / 16, 16)));
+        return scale * static_cast<float>(code - 32);
+    }
+};
+
+// What other formats are held as: codes of eight bits, and for every sixteen a scale and, where there is that plane, a minimum.
+struct Wide {
+    static constexpr uint32_t UNIT = 16;
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(a.w, row, unit, 16);
+        const int4 q = read<int4>(a.w.codes, block);
+        const int codes[4] = {q.x, q.y, q.z, q.w};
+        const float scale = read<float>(a.w.scales, block);
+        const bool offset = a.w.supers != nullptr;
+        const float minimum = offset ? read<float>(a.w.supers, block) : 0.0f;
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
+            const int sum = dot(codes, read<int4>(a.codes, vector * 2 + unit), 0);
+            const float step = a.steps[vector + unit / 2];
+            float product = scale * static_cast<float>(sum);
+            if (offset) {
+                const uint32_t totals = a.sums[vector + unit / 2];
+                const int total = unit % 2 ? second_sum(totals) : first_sum(totals);
+                product = fmaf(minimum, static_cast<float>(total), product);
+            }
+            sums[j] = fmaf(step, product, sums[j]);
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        const size_t block = block_of(w, row, i / 16, 16);
+        const float code = static_cast<float>(read<int8_t>(w.codes, block_of(w, row, i, 1)));
+        const float product = __fmul_rn(read<float>(w.scales, block), code);
+        return w.supers == nullptr ? product : __fadd_rn(product, read<float>(w.supers, block));
+    }
+};
+
+struct AsFloat {
+    typedef uint32_t Bits;
+    DEVICE float of(uint32_t bits) { return __uint_as_float(bits); }
+};
+
+struct AsHalf {
+    typedef uint16_t Bits;
+    DEVICE float of(uint16_t bits) { return float_of_half(bits); }
+};
+
+struct AsBf16 {
+    typedef uint16_t Bits;
+    DEVICE float of(uint16_t bits) { return float_of_bf16(bits); }
+};
+
+// Numbers as they are, with zeros up to sixteen bytes behind the last of a row.
+template <class As> struct Floats {
+    typedef typename As::Bits Bits;
+    static constexpr uint32_t UNIT = 16 / sizeof(Bits);
+
+    template <int COUNT>
+    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const uint4 q = read<uint4>(a.w.codes, block_of(a.w, row, unit, UNIT));
+        const uint32_t words[4] = {q.x, q.y, q.z, q.w};
+        float w[UNIT];
+        UNROLL
+        for (uint32_t i = 0; i < UNIT; i++)
+            w[i] = As::of(static_cast<Bits>(words[i * sizeof(Bits) / 4] >> i * sizeof(Bits) * 8 % 32));
+        const uint32_t column = unit * UNIT;
+        // Whether vectors begin at sixteen bytes, each of them.
+        const bool aligned = a.width % UNIT == 0;
+        UNROLL
+        for (int j = 0; j < COUNT; j++) {
+            const float *x = a.x + static_cast<size_t>(vector_of(a, first, j)) * a.width + column;
+            if (aligned) {
+                UNROLL
+                for (uint32_t i = 0; i < UNIT; i += 4) {
+                    const float4 four = read<float4>(x, i / 4);
+                    sums[j] = fmaf(w[i], four.x, sums[j]);
+                    sums[j] = fmaf(w[i + 1], four.y, sums[j]);
+                    sums[j] = fmaf(w[i + 2], four.z, sums[j]);
+                    sums[j] = fmaf(w[i + 3], four.w, sums[j]);
+                }
+            } else {
+                UNROLL
+                for (uint32_t i = 0; i < UNIT; i++)
+                    if (column + i < a.width) sums[j] = fmaf(w[i], x[i], sums[j]);
+            }
+        }
+    }
+
+    DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
+        return As::of(read<Bits>(w.codes, block_of(w, row, i, 1)));
+    }
+};
+
+// The rows of a block with some vectors; the grid goes over rows and over groups of vectors.
+template <class Format, int COUNT> DEVICE void multiply(const Product &a) {
+    SHARED(float, room, WARPS * COUNT);
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t of_block = WARPS / a.split;
+    const uint32_t row = blockIdx.x * of_block + warp / a.split;
+    const uint32_t first = blockIdx.y * COUNT;
+    float sums[COUNT] = {};
+    if (row < a.live) {
+        const uint32_t units = ceil_div(a.width, Format::UNIT);
+        UNROLL_BY(COUNT < 4 ? 4 : 1)
+        for (uint32_t unit = warp % a.split * WARP + lane; unit < units; unit += a.split * WARP)
+            Format::template add<COUNT>(a, row, unit, first, sums);
+    }
+    UNROLL
+    for (int j = 0; j < COUNT; j++) {
+        const float sum = sum_of_warp(sums[j]);
+        if (lane == 0) room[warp * COUNT + j] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x >= of_block * COUNT) return;
+    const uint32_t mine = threadIdx.x / COUNT, j = threadIdx.x % COUNT;
+    const uint32_t to = blockIdx.x * of_block + mine;
+    if (to >= a.rows || first + j >= a.n) return;
+    float sum = 0;
+    for (uint32_t part = 0; part < a.split; part++) sum += room[(mine * a.split + part) * COUNT + j];
+    a.y[static_cast<size_t>(first + j) * a.y_width + to] = sum;
+}
+
+struct Embed {
+    Planes w;
+    // [rows, width].
+    float *out;
+    uint32_t width;
+    float factor;
+    // Rows of the matrix, and where they go.
+    uint32_t count;
+    uint32_t unused;
+    uint32_t rows[128];
+    uint32_t to[128];
+};
+
+template <class Format> DEVICE void embed(const Embed &a) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.width) return;
+    const uint32_t which = blockIdx.y;
+    a.out[static_cast<size_t>(a.to[which]) * a.width + i] = Format::number(a.w, a.rows[which], i) * a.factor;
+}
+
+#define KERNELS(name, Format)                                        \
+    KERNEL(name##_1, Product, 128) { multiply<Format, 1>(a); }       \
+    KERNEL(name##_2, Product, 128) { multiply<Format, 2>(a); }       \
+    KERNEL(name##_4, Product, 128) { multiply<Format, 4>(a); }       \
+    KERNEL(name##_8, Product, 128) { multiply<Format, 8>(a); }       \
+    KERNEL(name##_embed, Embed, 128) { embed<Format>(a); }
+
+KERNELS(f32, Floats<AsFloat>)
+KERNELS(f16, Floats<AsHalf>)
+KERNELS(bf16, Floats<AsBf16>)
+KERNELS(q8_0, Q8_0)
+KERNELS(q4_0, Q4_0)
+KERNELS(q4_k, Q4K)
+KERNELS(q5_k, Q5K)
+KERNELS(q6_k, Q6K)
+KERNELS(wide, Wide)
+#undef KERNELS
+
+}  // namespace products

@@ -1,0 +1,153 @@
+//! Rows of matrices as numbers.
+
+use super::matrix::{BandsPart, DeviceMatrix, Held, Planes, Tiles};
+use super::{F32, bytes, count};
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+
+/// Rows of a launch, which are among its arguments.
+const ROWS: usize = 128;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Embed {
+    w: Planes,
+    out: Span,
+    width: u32,
+    factor: f32,
+    count: u32,
+    unused: u32,
+    rows: [u32; ROWS],
+    to: [u32; ROWS],
+}
+
+// SAFETY: as `products.cu` declares it, without padding.
+unsafe impl Arguments for Embed {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct BandsEmbed {
+    w: Tiles,
+    out: Span,
+    width: u32,
+    factor: f32,
+    rotated: u32,
+    count: u32,
+    rows: [u32; ROWS],
+    to: [u32; ROWS],
+}
+
+// SAFETY: as `bands.cu` declares its `Embed`, without padding.
+unsafe impl Arguments for BandsEmbed {}
+
+/// The rows of a matrix that `tokens` name, times `scale`: `out [tokens.len(), cols]`.
+///
+/// # Errors
+/// [`DeviceError::Range`] where there is no such row or `out` is too short, or of the device.
+pub fn embed<D: Device>(
+    device: &D,
+    matrix: &DeviceMatrix<D>,
+    tokens: &[u32],
+    scale: Option<f32>,
+    out: &D::Memory,
+) -> Result<(), DeviceError> {
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    if let Some(&beyond) = tokens.iter().find(|&&token| token as usize >= rows) {
+        return Err(DeviceError::Range {
+            what: "a row of the embedding",
+            start: beyond as usize,
+            needed: 1,
+            found: rows,
+        });
+    }
+    let out = bytes(out, "out", 0, &[tokens.len(), cols], F32)?;
+    let to = Target {
+        out,
+        width: count("columns", cols)?,
+        factor: scale.unwrap_or(1.0),
+    };
+    count("tokens", tokens.len())?;
+    match matrix.held() {
+        Held::Blocks(blocks) => {
+            let [.., name] = blocks.format.kernels();
+            for (rows, places, count) in launches(tokens.iter().copied().zip(0..)) {
+                let arguments = Embed {
+                    w: blocks.planes()?,
+                    out: to.out,
+                    width: to.width,
+                    factor: to.factor,
+                    count,
+                    unused: 0,
+                    rows,
+                    to: places,
+                };
+                let kernel = Kernel::<Embed>::new(name, 128);
+                let grid = [to.width.div_ceil(kernel.threads), count, 1];
+                // SAFETY: a thread reads a number of a row that there is, and writes one of `out`, which the span has room for.
+                unsafe { device.launch(&kernel, grid, 0, &arguments)? };
+            }
+            Ok(())
+        }
+        Held::Bands(bands) => {
+            for (class, part) in bands.parts.iter().enumerate() {
+                let of_class = tokens.iter().zip(0..).filter_map(|(&token, to)| {
+                    match bands.places.get(token as usize) {
+                        None => Some((token, to)),
+                        Some(place) => {
+                            (usize::from(place.class) == class).then_some((place.row, to))
+                        }
+                    }
+                });
+                embed_bands(device, part, of_class, to)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Where rows go.
+#[derive(Clone, Copy)]
+struct Target {
+    out: Span,
+    width: u32,
+    factor: f32,
+}
+
+/// Rows and their places by launches, and how many a launch has.
+fn launches(
+    mut rows: impl Iterator<Item = (u32, u32)>,
+) -> impl Iterator<Item = ([u32; ROWS], [u32; ROWS], u32)> {
+    std::iter::from_fn(move || {
+        let (mut from, mut to, mut count) = ([0; ROWS], [0; ROWS], 0);
+        for ((row, place), index) in rows.by_ref().take(ROWS).zip(0..) {
+            (from[index], to[index]) = (row, place);
+            count += 1;
+        }
+        (count > 0).then_some((from, to, count))
+    })
+}
+
+fn embed_bands<D: Device>(
+    device: &D,
+    part: &BandsPart<D>,
+    rows: impl Iterator<Item = (u32, u32)>,
+    to: Target,
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<BandsEmbed> = Kernel::new("bands_embed", 128);
+    for (rows, places, count) in launches(rows) {
+        let arguments = BandsEmbed {
+            w: part.tiles()?,
+            out: to.out,
+            width: to.width,
+            factor: to.factor,
+            rotated: part.rotated.into(),
+            count,
+            rows,
+            to: places,
+        };
+        let grid = [to.width.div_ceil(KERNEL.threads), count, 1];
+        // SAFETY: a warp reads a band of a row that there is, and writes the columns of it that the matrix has, for which the
+        // span has room.
+        unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Matrices as they lie on a device.
+
+mod bands;
+mod format;
+mod wide;
+
+use htc_formats::bands::Banded;
+
+pub(super) use bands::{BandsPart, Place, Tiles};
+pub(super) use format::{Format, Planes};
+
+use crate::Matrix;
+use crate::cuda::device::{Device, DeviceError, Memory, Span};
+
+/// A matrix of the host.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// In blocks.
+    Blocks(Matrix<'a>),
+    /// In bands; a map of classes was [checked](Banded::check).
+    Bands(Banded<'a>),
+}
+
+impl Source<'_> {
+    fn shape(&self) -> [usize; 2] {
+        match self {
+            Source::Blocks(matrix) => [matrix.rows(), matrix.cols()],
+            Source::Bands(bands) => [bands.rows(), bands.cols()],
+        }
+    }
+}
+
+/// A matrix on a device, in the order in which kernels read it.
+pub struct DeviceMatrix<D: Device> {
+    rows: usize,
+    cols: usize,
+    bytes: usize,
+    held: Held<D>,
+}
+
+/// How it is held.
+pub(super) enum Held<D: Device> {
+    Blocks(Blocks<D>),
+    Bands(Bands<D>),
+}
+
+/// Blocks, in planes.
+pub(super) struct Blocks<D: Device> {
+    pub format: Format,
+    memory: D::Memory,
+    /// Where each plane begins, and its bytes.
+    places: [(usize, usize); Format::PLANES],
+    /// Numbers of a row as it is stored.
+    stride: usize,
+}
+
+/// Bands, each class of rows as a matrix of its own.
+pub(super) struct Bands<D: Device> {
+    pub parts: Vec<BandsPart<D>>,
+    /// The class of each row and which of its rows it is; empty where there are no classes.
+    pub places: Vec<Place>,
+}
+
+impl<D: Device> DeviceMatrix<D> {
+    /// Brings a matrix to the device, laid out anew some rows at a time.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or of the device.
+    pub fn new(device: &D, source: Source<'_>) -> Result<Self, DeviceError> {
+        let [rows, cols] = source.shape();
+        let held = match source {
+            Source::Blocks(matrix) => Held::Blocks(Blocks::new(device, matrix)?),
+            Source::Bands(Banded::Whole(whole)) => Held::Bands(Bands {
+                parts: vec![BandsPart::new(device, whole, None)?],
+                places: Vec::new(),
+            }),
+            Source::Bands(Banded::Classes(classes)) => {
+                let places = bands::places(&classes)?;
+                let mut parts = Vec::new();
+                for (index, class) in classes.classes().enumerate() {
+                    let rows = bands::rows_of_class(&places, index, class.rows());
+                    parts.push(BandsPart::new(device, class, Some(&rows))?);
+                }
+                Held::Bands(Bands { parts, places })
+            }
+        };
+        Ok(DeviceMatrix {
+            rows,
+            cols,
+            bytes: Self::bytes_of(source),
+            held,
+        })
+    }
+
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes of it on the device.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it is held as: the name of its own format, or of another that holds the same numbers.
+    pub fn held_as(&self) -> &'static str {
+        match &self.held {
+            Held::Blocks(blocks) => blocks.format.name(),
+            Held::Bands(_) => "bands",
+        }
+    }
+
+    /// Bytes that a matrix will have on a device.
+    pub fn bytes_of(source: Source<'_>) -> usize {
+        match source {
+            Source::Blocks(matrix) => {
+                let format = Format::of(matrix.dtype());
+                format.places(matrix.rows(), matrix.cols()).1
+            }
+            Source::Bands(Banded::Whole(whole)) => bands::bytes_of(whole, false),
+            Source::Bands(Banded::Classes(classes)) => classes
+                .classes()
+                .map(|class| bands::bytes_of(class, true))
+                .sum(),
+        }
+    }
+
+    pub(super) fn held(&self) -> &Held<D> {
+        &self.held
+    }
+}
+
+/// Bytes of the host that are laid out before they are uploaded.
+const STAGED: usize = 4 << 20;
+
+/// A multiple of what allocations are aligned to, for parts of one.
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(256)
+}
+
+impl<D: Device> Blocks<D> {
+    fn new(device: &D, matrix: Matrix<'_>) -> Result<Self, DeviceError> {
+        let format = Format::of(matrix.dtype());
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let (places, bytes) = format.places(rows, cols);
+        let memory = device.allocate(bytes)?;
+        let stride = format.stride(cols);
+        let of_row = format.row_bytes(stride);
+        let at_a_time = (STAGED / of_row.iter().sum::<usize>().max(1)).max(1);
+        let mut staged: [Vec<u8>; Format::PLANES] = Default::default();
+        for first in (0..rows).step_by(at_a_time) {
+            let count = at_a_time.min(rows - first);
+            for (staged, bytes) in staged.iter_mut().zip(of_row) {
+                staged.clear();
+                staged.resize(bytes * count, 0);
+            }
+            for row in 0..count {
+                let mut parts = staged.each_mut().map(|staged| staged.as_mut_slice());
+                for (part, bytes) in parts.iter_mut().zip(of_row) {
+                    *part = &mut std::mem::take(part)[row * bytes..][..bytes];
+                }
+                format.lay_out(&matrix, first + row, parts)?;
+            }
+            for ((staged, (start, _)), bytes) in staged.iter().zip(places).zip(of_row) {
+                if !staged.is_empty() {
+                    device.upload(staged, &memory, start + first * bytes)?;
+                }
+            }
+        }
+        Ok(Blocks {
+            format,
+            memory,
+            places,
+            stride,
+        })
+    }
+
+    /// As kernels are given them.
+    pub(super) fn planes(&self) -> Result<Planes, DeviceError> {
+        let mut spans = [Span::NONE; Format::PLANES];
+        for (span, (start, bytes)) in spans.iter_mut().zip(self.places) {
+            if bytes > 0 {
+                *span = self.memory.span("a plane of a matrix", start, bytes)?;
+            }
+        }
+        Ok(Planes {
+            spans,
+            stride: super::count("columns of a matrix", self.stride)?,
+            unused: 0,
+        })
+    }
+}

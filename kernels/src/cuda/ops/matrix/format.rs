@@ -1,0 +1,268 @@
+//! What matrices in blocks are held as, and how their rows are laid out.
+
+use htc_formats::DType;
+use htc_formats::block::decode;
+
+use super::{aligned, wide};
+use crate::Matrix;
+use crate::cuda::device::{DeviceError, Span};
+
+/// A format that there are kernels for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Format {
+    F32,
+    F16,
+    BF16,
+    Q8_0,
+    Q4_0,
+    Q4K,
+    Q5K,
+    Q6K,
+    /// Codes of eight bits, a scale for every sixteen.
+    Wide,
+    /// The same, and a minimum.
+    WideMinimum,
+}
+
+/// The planes of a matrix, as `products.cu` declares them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(in super::super) struct Planes {
+    pub spans: [Span; Format::PLANES],
+    pub stride: u32,
+    pub unused: u32,
+}
+
+/// The name of a format's kernels: for 1, 2, 4 and 8 vectors, and for rows as numbers.
+macro_rules! names {
+    ($name:literal) => {
+        [
+            concat!($name, "_1"),
+            concat!($name, "_2"),
+            concat!($name, "_4"),
+            concat!($name, "_8"),
+            concat!($name, "_embed"),
+        ]
+    };
+}
+
+impl Format {
+    /// Codes, further bits of codes, scales, and scales of scales or minima.
+    pub const PLANES: usize = 4;
+
+    /// What matrices of a type are held as.
+    pub fn of(dtype: DType) -> Format {
+        match dtype {
+            DType::F16 => Format::F16,
+            DType::BF16 => Format::BF16,
+            DType::Q8_0 => Format::Q8_0,
+            DType::Q4_0 => Format::Q4_0,
+            DType::Q4K => Format::Q4K,
+            DType::Q5K => Format::Q5K,
+            DType::Q6K => Format::Q6K,
+            DType::Q4_1 | DType::Q5_1 | DType::Q2K => Format::WideMinimum,
+            // Integers of 16 bits and more, and numbers of 64, are decoded to f32 everywhere.
+            dtype if dtype.block_len() == 1 => Format::F32,
+            _ => Format::Wide,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::F16 => "f16",
+            Format::BF16 => "bf16",
+            Format::Q8_0 => "q8_0",
+            Format::Q4_0 => "q4_0",
+            Format::Q4K => "q4_k",
+            Format::Q5K => "q5_k",
+            Format::Q6K => "q6_k",
+            Format::Wide => "codes of 8 bits with a scale for every 16",
+            Format::WideMinimum => "codes of 8 bits with a scale and a minimum for every 16",
+        }
+    }
+
+    /// The names of its kernels.
+    pub fn kernels(self) -> [&'static str; 5] {
+        match self {
+            Format::F32 => names!("f32"),
+            Format::F16 => names!("f16"),
+            Format::BF16 => names!("bf16"),
+            Format::Q8_0 => names!("q8_0"),
+            Format::Q4_0 => names!("q4_0"),
+            Format::Q4K => names!("q4_k"),
+            Format::Q5K => names!("q5_k"),
+            Format::Q6K => names!("q6_k"),
+            Format::Wide | Format::WideMinimum => names!("wide"),
+        }
+    }
+
+    /// Whether its products read vectors as they are, not as integers.
+    pub fn reads_floats(self) -> bool {
+        matches!(self, Format::F32 | Format::F16 | Format::BF16)
+    }
+
+    /// Numbers that a lane takes of a row at a time, sixteen bytes of codes.
+    pub fn unit(self) -> usize {
+        match self {
+            Format::F32 => 4,
+            Format::F16 | Format::BF16 => 8,
+            Format::Q8_0 | Format::Wide | Format::WideMinimum => 16,
+            Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K => 32,
+        }
+    }
+
+    /// Numbers of whole blocks, of which a prefix of the columns has to consist.
+    pub fn block(self) -> usize {
+        match self {
+            Format::F32 | Format::F16 | Format::BF16 => 1,
+            Format::Q4K | Format::Q5K | Format::Q6K => 256,
+            _ => 32,
+        }
+    }
+
+    /// Numbers of a row as it is stored.
+    pub fn stride(self, cols: usize) -> usize {
+        cols.next_multiple_of(self.unit())
+    }
+
+    /// Bytes of a row of `stride` numbers in each plane.
+    pub fn row_bytes(self, stride: usize) -> [usize; Format::PLANES] {
+        match self {
+            Format::F32 => [4 * stride, 0, 0, 0],
+            Format::F16 | Format::BF16 => [2 * stride, 0, 0, 0],
+            Format::Q8_0 => [stride, 0, stride / 16, 0],
+            Format::Q4_0 => [stride / 2, 0, stride / 16, 0],
+            Format::Q4K => [stride / 2, 0, stride / 16, 0],
+            Format::Q5K => [stride / 2, stride / 8, stride / 16, 0],
+            Format::Q6K => [stride / 2, stride / 4, stride / 16, stride / 128],
+            Format::Wide => [stride, 0, stride / 4, 0],
+            Format::WideMinimum => [stride, 0, stride / 4, stride / 4],
+        }
+    }
+
+    /// Where the planes of a matrix begin in its allocation and how long they are, and the bytes of all.
+    pub fn places(self, rows: usize, cols: usize) -> ([(usize, usize); Format::PLANES], usize) {
+        let mut end = 0;
+        let places = self.row_bytes(self.stride(cols)).map(|bytes| {
+            let start = end;
+            end += aligned(rows * bytes);
+            (start, rows * bytes)
+        });
+        (places, end)
+    }
+
+    /// Writes a row of a matrix of one of its types to its parts of the planes, which are zeros.
+    pub fn lay_out(
+        self,
+        matrix: &Matrix<'_>,
+        row: usize,
+        planes: [&mut [u8]; Format::PLANES],
+    ) -> Result<(), DeviceError> {
+        let bytes = matrix.row(row);
+        let [codes, high, scales, supers] = planes;
+        match self {
+            Format::F32 => floats(matrix.dtype(), bytes, codes),
+            Format::F16 | Format::BF16 => {
+                codes[..bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            Format::Q8_0 | Format::Q4_0 => {
+                let length = matrix.dtype().block_bytes();
+                let codes = codes.chunks_exact_mut(length - 2);
+                let scales = scales.as_chunks_mut::<2>().0;
+                for ((block, codes), scale) in bytes.chunks_exact(length).zip(codes).zip(scales) {
+                    scale.copy_from_slice(&block[..2]);
+                    codes.copy_from_slice(&block[2..]);
+                }
+                Ok(())
+            }
+            Format::Q4K => {
+                each(bytes, codes, scales, |block: &[u8; 144], codes, header| {
+                    header.copy_from_slice(&block[..16]);
+                    pack_nibbles(codes, |i| {
+                        block[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4)
+                    });
+                });
+                Ok(())
+            }
+            Format::Q5K => {
+                each(bytes, codes, scales, |block: &[u8; 176], codes, header| {
+                    header.copy_from_slice(&block[..16]);
+                    pack_nibbles(codes, |i| {
+                        block[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4)
+                    });
+                });
+                let blocks = bytes.as_chunks::<176>().0.iter();
+                for (block, high) in blocks.zip(high.as_chunks_mut::<32>().0) {
+                    for i in 0..256 {
+                        let fifth = block[16 + i % 32] >> (i / 32) & 1;
+                        // Bit 8 k + j, or 4 more, of the word of its 32.
+                        high[i / 32 * 4 + i % 4] |= fifth << (i % 16 / 4 + i % 32 / 16 * 4);
+                    }
+                }
+                Ok(())
+            }
+            Format::Q6K => {
+                each(bytes, codes, scales, |block: &[u8; 210], codes, scales| {
+                    scales.copy_from_slice(&block[192..208]);
+                    pack_nibbles(codes, |i| {
+                        block[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4)
+                    });
+                });
+                let blocks = bytes.as_chunks::<210>().0.iter();
+                let (high, supers) = (high.as_chunks_mut::<64>().0, supers.as_chunks_mut::<2>().0);
+                for ((block, high), super_) in blocks.zip(high).zip(supers) {
+                    super_.copy_from_slice(&block[208..]);
+                    for i in 0..256 {
+                        let bits = block[128 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+                        high[i / 16 * 4 + i % 4] |= bits << (i % 16 / 4 * 2);
+                    }
+                }
+                Ok(())
+            }
+            Format::Wide | Format::WideMinimum => {
+                wide::lay_out(matrix.dtype(), bytes, codes, scales, supers)
+            }
+        }
+    }
+}
+
+/// For every block of 256 its sixteen bytes of scales and 128 bytes of codes.
+fn each<const BYTES: usize>(
+    bytes: &[u8],
+    codes: &mut [u8],
+    scales: &mut [u8],
+    lay_out: impl Fn(&[u8; BYTES], &mut [u8; 128], &mut [u8; 16]),
+) {
+    let blocks = bytes.as_chunks::<BYTES>().0.iter();
+    let codes = codes.as_chunks_mut::<128>().0;
+    let scales = scales.as_chunks_mut::<16>().0;
+    for ((block, codes), scales) in blocks.zip(codes).zip(scales) {
+        lay_out(block, codes, scales);
+    }
+}
+
+/// The low four bits of 256 codes: of every 32 the first sixteen in low halves, the others in high ones.
+fn pack_nibbles(codes: &mut [u8; 128], code: impl Fn(usize) -> u8) {
+    for (at, byte) in codes.iter_mut().enumerate() {
+        let i = at / 16 * 32 + at % 16;
+        *byte = code(i) & 15 | (code(i + 16) & 15) << 4;
+    }
+}
+
+fn floats(dtype: DType, bytes: &[u8], out: &mut [u8]) -> Result<(), DeviceError> {
+    let mut values = vec![0.0; bytes.len() / dtype.block_bytes().max(1)];
+    decode(dtype, bytes, &mut values).map_err(undecodable)?;
+    for (out, value) in out.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+        *out = value.to_le_bytes();
+    }
+    Ok(())
+}
+
+pub(super) fn undecodable(error: impl std::fmt::Display) -> DeviceError {
+    DeviceError::Driver {
+        doing: "laying out a matrix for the device",
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,126 @@
+//! Formats without kernels of their own, as codes of eight bits with a scale for every sixteen numbers, and a minimum where
+//! they have one.
+//!
+//! Numbers of a block are `scale · code`, or `scale · code + minimum`, with codes of eight bits at most. Where there is no
+//! minimum, scale and code have so few bits (a half times six bits, by seven) that numbers are exact, and a scale
+//! that all of them are exact multiples of is found from the numbers alone. With a minimum they are rounded, so that scales are
+//! read from the block.
+
+use half::f16;
+use htc_formats::DType;
+use htc_formats::block::decode;
+
+use super::format::undecodable;
+use crate::cuda::device::DeviceError;
+
+/// Numbers of a group.
+const GROUP: usize = 16;
+
+/// The codes of a group, their scale and minimum.
+struct Group {
+    codes: [i8; GROUP],
+    scale: f32,
+    minimum: f32,
+}
+
+/// Writes a row of blocks.
+pub(super) fn lay_out(
+    dtype: DType,
+    bytes: &[u8],
+    codes: &mut [u8],
+    scales: &mut [u8],
+    minima: &mut [u8],
+) -> Result<(), DeviceError> {
+    let length = dtype.block_len();
+    let mut values = vec![0.0; length];
+    let mut at = 0;
+    for block in bytes.chunks_exact(dtype.block_bytes().max(1)) {
+        decode(dtype, block, &mut values).map_err(undecodable)?;
+        for (index, values) in values.as_chunks::<GROUP>().0.iter().enumerate() {
+            let group = match dtype {
+                DType::Q4_1 | DType::Q5_1 | DType::Q2K => with_minimum(dtype, block, index),
+                DType::Q8K => of_q8_k(block, index),
+                _ => multiples(values).ok_or_else(|| {
+                    undecodable(format!("numbers of {dtype} are no multiples of a scale"))
+                })?,
+            };
+            let to = &mut codes[at * GROUP..][..GROUP];
+            to.copy_from_slice(&group.codes.map(i8::cast_unsigned));
+            scales[4 * at..][..4].copy_from_slice(&group.scale.to_le_bytes());
+            if !minima.is_empty() {
+                minima[4 * at..][..4].copy_from_slice(&group.minimum.to_le_bytes());
+            }
+            at += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Numbers as multiples of the largest scale that they are exact multiples of, with codes of eight bits.
+/// Numbers that are not finite make the scale NaN, as products with them are not finite.
+fn multiples(values: &[f32; GROUP]) -> Option<Group> {
+    let mut group = Group {
+        codes: [0; GROUP],
+        scale: 0.0,
+        minimum: 0.0,
+    };
+    if !values.iter().all(|v| v.is_finite()) {
+        group.scale = f32::NAN;
+        return Some(group);
+    }
+    let larger = |m: f32, v: &f32| if v.abs() > m.abs() { *v } else { m };
+    let largest = values.iter().fold(0.0, larger);
+    if largest == 0.0 {
+        return Some(group);
+    }
+    for most in 1..=128_u8 {
+        // The largest is given a negative code, of which there is one more.
+        let scale = -largest / f32::from(most);
+        let exact = values.iter().zip(&mut group.codes).all(|(&value, code)| {
+            let nearest = (value / scale).round();
+            *code = nearest as i8;
+            f32::from(*code) * scale == value
+        });
+        if exact {
+            group.scale = scale;
+            return Some(group);
+        }
+    }
+    None
+}
+
+fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Sixteen numbers of a block of q4_1, q5_1 or q2_k.
+fn with_minimum(dtype: DType, block: &[u8], index: usize) -> Group {
+    let first = index * GROUP;
+    let group = |scale: f32, minimum: f32, code: &dyn Fn(usize) -> u8| Group {
+        codes: std::array::from_fn(|i| code(first + i).cast_signed()),
+        scale,
+        minimum,
+    };
+    // Of 32 codes the first sixteen are in low halves, the others in high ones.
+    let nibble = |at: usize, i: usize| block[at + i % 16] >> (i / 16 * 4) & 15;
+    match dtype {
+        DType::Q2K => group(
+            half(block, 80) * f32::from(block[index] & 15),
+            -(half(block, 82) * f32::from(block[index] >> 4)),
+            &|i| block[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3,
+        ),
+        DType::Q5_1 => group(half(block, 0), half(block, 2), &|i| {
+            nibble(8, i) | (block[4 + i / 8] >> (i % 8) & 1) << 4
+        }),
+        _ => group(half(block, 0), half(block, 2), &|i| nibble(4, i)),
+    }
+}
+
+/// Sixteen numbers of a block of q8_k, whose scale has all bits of a float.
+fn of_q8_k(block: &[u8], index: usize) -> Group {
+    Group {
+        codes: std::array::from_fn(|i| block[4 + index * GROUP + i].cast_signed()),
+        scale: f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
+        minimum: 0.0,
+    }
+}

@@ -1,0 +1,93 @@
+//! Matrices on an emulated device, against the reference.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod bands_tests;
+mod blocks_tests;
+mod project_tests;
+
+use super::*;
+use crate::cuda::{Emulated, EmulatedMemory};
+
+/// Error of a product of float numbers relative to `Σ |w x|`.
+const PRODUCT: f64 = 1e-6;
+
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// Between -1 and 1.
+    fn number(&mut self) -> f32 {
+        self.bits() as f32 / (1_u32 << 30) as f32 - 1.0
+    }
+
+    fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| (self.bits() >> 8) as u8).collect()
+    }
+}
+
+fn put(device: &Emulated, numbers: &[f32]) -> EmulatedMemory {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let memory = device.allocate(bytes.len()).unwrap();
+    device.upload(&bytes, &memory, 0).unwrap();
+    memory
+}
+
+fn get(device: &Emulated, memory: &EmulatedMemory, numbers: usize) -> Vec<f32> {
+    let mut bytes = vec![0; 4 * numbers];
+    device.download(memory, 0, &mut bytes).unwrap();
+    let numbers = bytes.as_chunks::<4>().0;
+    numbers.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Room for numbers that a test sees where nothing wrote them.
+fn room(device: &Emulated, numbers: usize) -> EmulatedMemory {
+    put(device, &vec![-77.0; numbers])
+}
+
+/// The products with all rows of `x`.
+fn products(
+    device: &Emulated,
+    matrix: &DeviceMatrix<Emulated>,
+    x: &[f32],
+    workspace: &mut Workspace<Emulated>,
+) -> Vec<f32> {
+    let n = x.len().checked_div(matrix.cols()).unwrap_or(1);
+    let y = room(device, n * matrix.rows());
+    let x = put(device, x);
+    product(device, 0..n, matrix, &x, &y, workspace).unwrap();
+    get(device, &y, n * matrix.rows())
+}
+
+/// That every row of a batch has the bits that it has alone.
+fn rows_are_the_same_in_any_batch(
+    device: &Emulated,
+    matrix: &DeviceMatrix<Emulated>,
+    x: &[f32],
+    what: &str,
+) {
+    let mut workspace = Workspace::default();
+    let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+    let alone: Vec<Vec<u32>> = x
+        .chunks_exact(matrix.cols())
+        .map(|x| bits(&products(device, matrix, x, &mut workspace)))
+        .collect();
+    for n in [2, 3, 8, alone.len()] {
+        let x = &x[..n * matrix.cols()];
+        let found = bits(&products(device, matrix, x, &mut workspace));
+        for (t, found) in found.chunks_exact(matrix.rows()).enumerate() {
+            assert!(found == alone[t], "{what}: row {t} of {n}");
+        }
+    }
+}

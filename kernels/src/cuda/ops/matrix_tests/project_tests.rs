@@ -1,0 +1,242 @@
+//! Projections: dense slots and factorised ones, at leading ranks.
+
+use htc_formats::DType;
+use htc_formats::bands::{Banded, Bands, Codes, Packer};
+use htc_formats::block::encode;
+
+use super::*;
+use crate::Matrix;
+use crate::cpu::Input;
+
+fn matrix(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![0; dtype.matrix_bytes(rows, cols).unwrap()];
+    encode(dtype, &random.numbers(rows * cols), &mut bytes).unwrap();
+    bytes
+}
+
+fn held(
+    device: &Emulated,
+    random: &mut Random,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+) -> (Vec<u8>, DeviceMatrix<Emulated>) {
+    let bytes = matrix(random, dtype, rows, cols);
+    let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+    let held = DeviceMatrix::new(device, Source::Blocks(w)).unwrap();
+    (bytes, held)
+}
+
+/// A slot behind a factor is a product with the leading columns, and they are a matrix of their own.
+#[test]
+fn projections_are_products_one_by_one_at_any_rank() {
+    let mut random = Random(21);
+    let device = Emulated::new(21);
+    let mut workspace = Workspace::default();
+    let width = 512;
+    for dtype in [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q8_0,
+        DType::Q4_0,
+        DType::Q5_0,
+        DType::Q4_1,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+        DType::Q2K,
+    ] {
+        let block = dtype.block_len();
+        let full = 96_usize.next_multiple_of(block).max(2 * block);
+        let (a_bytes, a) = held(&device, &mut random, dtype, full, width);
+        let (b_bytes, b) = held(&device, &mut random, dtype, 9, full);
+        let (_, dense) = held(&device, &mut random, DType::Q8_0, 6, width);
+        for (rank, n) in [(full, 1), (full / 2 + 1, 3), (1, 2), (full / 2, 9), (0, 1)] {
+            let rows = rank.next_multiple_of(block);
+            let x = random.numbers(n * width);
+            let x_there = put(&device, &x);
+            let [y, of_dense] = [9, 6].map(|rows| room(&device, n * rows));
+            let factors = [Factor {
+                matrix: &a,
+                rows,
+                rank,
+            }];
+            let slots = [
+                Slot {
+                    matrix: &b,
+                    rows: 9,
+                    cols: rows,
+                    input: Input::Inner(0),
+                    y: &y,
+                },
+                Slot {
+                    matrix: &dense,
+                    rows: 6,
+                    cols: width,
+                    input: Input::Vector,
+                    y: &of_dense,
+                },
+            ];
+            project(&device, n, &x_there, &factors, &slots, &mut workspace).unwrap();
+            let found = get(&device, &y, n * 9);
+            let expected = products(&device, &dense, &x, &mut workspace);
+            assert_eq!(get(&device, &of_dense, n * 6), expected);
+            let first = Matrix::new(dtype, full, width, &a_bytes).unwrap();
+            let first = first.first_rows(rows).unwrap();
+            let second = Matrix::new(dtype, 9, full, &b_bytes).unwrap();
+            let second = second.first_cols(rows).unwrap();
+            let mut inner = match rows {
+                0 => Vec::new(),
+                _ => {
+                    let first = DeviceMatrix::new(&device, Source::Blocks(first)).unwrap();
+                    products(&device, &first, &x, &mut workspace)
+                }
+            };
+            for row in inner.chunks_exact_mut(rows.max(1)) {
+                row[rank..].fill(0.0);
+            }
+            let second = DeviceMatrix::new(&device, Source::Blocks(second)).unwrap();
+            let y = room(&device, n * 9);
+            let inner = put(&device, &inner);
+            product(&device, 0..n, &second, &inner, &y, &mut workspace).unwrap();
+            let expected = get(&device, &y, n * 9);
+            for (found, expected) in found.iter().zip(&expected) {
+                let error = (found - expected).abs();
+                assert!(
+                    error <= 1e-4 * expected.abs().max(1.0),
+                    "{dtype} at {rank} of {full}: {found} for {expected}"
+                );
+            }
+        }
+    }
+}
+
+/// Several factors, several slots behind one, and a matrix in bands beside them.
+#[test]
+fn slots_of_several_factors_keep_apart() {
+    let mut random = Random(22);
+    let device = Emulated::new(22);
+    let mut workspace = Workspace::default();
+    let (width, n) = (256, 3);
+    let x = random.numbers(n * width);
+    let (_, a) = held(&device, &mut random, DType::Q8_0, 64, width);
+    let (_, c) = held(&device, &mut random, DType::F16, 40, width);
+    let (_, k) = held(&device, &mut random, DType::Q8_0, 5, 64);
+    let (_, v) = held(&device, &mut random, DType::F16, 7, 64);
+    let (_, o) = held(&device, &mut random, DType::F32, 3, 40);
+    let codes: Codes = "2:t3x4,l4x4".parse().unwrap();
+    let bytes = Packer::new(&codes, 11).finish();
+    let banded = Banded::Whole(Bands::new(&codes, 11, &bytes).unwrap());
+    let banded = DeviceMatrix::new(&device, Source::Bands(banded)).unwrap();
+    let factor = |matrix: &'static str| match matrix {
+        "a" => Factor {
+            matrix: &a,
+            rows: 64,
+            rank: 50,
+        },
+        _ => Factor {
+            matrix: &c,
+            rows: 40,
+            rank: 33,
+        },
+    };
+    let there = put(&device, &x);
+    let run = |factors: &[Factor<'_, Emulated>],
+               slots: &[(&DeviceMatrix<Emulated>, Input)],
+               workspace: &mut Workspace<Emulated>| {
+        let ys: Vec<_> = slots
+            .iter()
+            .map(|(matrix, _)| room(&device, n * matrix.rows()))
+            .collect();
+        let slots: Vec<_> = slots
+            .iter()
+            .zip(&ys)
+            .map(|(&(matrix, input), y)| Slot {
+                matrix,
+                rows: matrix.rows(),
+                cols: matrix.cols(),
+                input,
+                y,
+            })
+            .collect();
+        project(&device, n, &there, factors, &slots, workspace).unwrap();
+        ys.iter()
+            .zip(&slots)
+            .map(|(y, slot)| get(&device, y, n * slot.rows))
+            .collect::<Vec<_>>()
+    };
+    let both = [factor("a"), factor("c")];
+    let slots = [
+        (&k, Input::Inner(0)),
+        (&o, Input::Inner(1)),
+        (&banded, Input::Vector),
+        (&v, Input::Inner(0)),
+    ];
+    let found = run(&both, &slots, &mut workspace);
+    let each = [
+        run(&both[..1], &slots[..1], &mut workspace),
+        run(&both[1..], &[(&o, Input::Inner(0))], &mut workspace),
+        run(&[], &slots[2..3], &mut workspace),
+        run(&both[..1], &slots[3..], &mut workspace),
+    ];
+    for (found, alone) in found.iter().zip(&each) {
+        assert_eq!(found, &alone[0]);
+    }
+}
+
+#[test]
+fn logits_are_products_of_some_rows() {
+    let mut random = Random(23);
+    let device = Emulated::new(23);
+    let mut workspace = Workspace::default();
+    for (dtype, width) in [(DType::F32, 21), (DType::F16, 40), (DType::Q8_0, 64)] {
+        let (_, w) = held(&device, &mut random, dtype, 10, width);
+        let x = random.numbers(4 * width);
+        let there = put(&device, &x);
+        let all = products(&device, &w, &x, &mut workspace);
+        for rows in [0..1, 1..4, 3..4, 2..2] {
+            let y = room(&device, rows.len() * 10);
+            product(&device, rows.clone(), &w, &there, &y, &mut workspace).unwrap();
+            let found = get(&device, &y, rows.len() * 10);
+            assert_eq!(found, all[rows.start * 10..rows.end * 10]);
+        }
+        let y = room(&device, 10);
+        assert!(product(&device, 4..5, &w, &there, &y, &mut workspace).is_err());
+        assert!(product(&device, 0..2, &w, &there, &y, &mut workspace).is_err());
+    }
+}
+
+#[test]
+fn projections_that_do_not_fit_are_refused() {
+    let mut random = Random(24);
+    let device = Emulated::new(24);
+    let mut workspace = Workspace::default();
+    let (_, a) = held(&device, &mut random, DType::Q8_0, 64, 128);
+    let (_, b) = held(&device, &mut random, DType::Q8_0, 4, 64);
+    let (x, y) = (room(&device, 128), room(&device, 4));
+    let mut run = |n, rows, rank, cols, index, of_slot| {
+        let factors = [Factor {
+            matrix: &a,
+            rows,
+            rank,
+        }];
+        let slots = [Slot {
+            matrix: &b,
+            rows: of_slot,
+            cols,
+            input: Input::Inner(index),
+            y: &y,
+        }];
+        project(&device, n, &x, &factors, &slots, &mut workspace)
+    };
+    assert_eq!(run(1, 64, 64, 64, 0, 4), Ok(()));
+    assert_eq!(run(0, 64, 64, 64, 0, 4), Ok(()));
+    assert!(run(2, 64, 64, 64, 0, 4).is_err());
+    assert!(run(1, 96, 64, 96, 0, 4).is_err());
+    assert!(run(1, 32, 64, 32, 0, 4).is_err());
+    assert!(run(1, 64, 64, 32, 0, 4).is_err());
+    assert!(run(1, 33, 33, 33, 0, 4).is_err());
+    assert!(run(1, 64, 64, 64, 1, 4).is_err());
+    assert!(run(1, 64, 64, 64, 0, 5).is_err());
+}
