@@ -32,18 +32,26 @@ struct Tiles {
     uint32_t table_bytes;
 };
 
-struct Product {
+// A matrix, the vectors that it is multiplied with, and where the products go.
+struct Slot {
     Tiles w;
-    // Vectors as `quantise` writes them, [n, bands, 32] and [n, bands].
+    // As `quantise` writes them, [n, bands, 32] and [n, bands].
     const int8_t *codes;
     const float *steps;
     // [n, y_width].
     float *y;
-    uint32_t n;
     // Rows of the result that are wanted; those from `live` on are zero.
     uint32_t rows;
     uint32_t live;
     uint32_t y_width;
+    // Blocks of threads that take its tiles by turns.
+    uint32_t blocks;
+};
+
+struct Product {
+    uint32_t n;
+    uint32_t count;
+    Slot slots[4];
 };
 
 constexpr uint32_t STRIP = 256, GROUP = 16, TRELLIS = 16;
@@ -150,18 +158,23 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     DYNAMIC_SHARED(int8_t, tables);
     SHARED(float, room, 2 * COUNT * WARPS * WARP);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const uint32_t first = blockIdx.y * COUNT, tiles = ceil_div(a.w.rows, WARP);
-    for (uint32_t i = threadIdx.x; i < a.w.table_bytes / 16; i += blockDim.x)
-        reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(a.w.tables)[i];
+    const uint32_t first = blockIdx.y * COUNT;
+    uint32_t which = 0, index = blockIdx.x;
+    while (which + 1 < a.count && index >= a.slots[which].blocks) index -= a.slots[which++].blocks;
+    const Slot &slot = a.slots[which];
+    const Tiles &w = slot.w;
+    const uint32_t tiles = ceil_div(w.rows, WARP);
+    for (uint32_t i = threadIdx.x; i < w.table_bytes / 16; i += blockDim.x)
+        reinterpret_cast<uint4 *>(tables)[i] = reinterpret_cast<const uint4 *>(w.tables)[i];
     __syncthreads();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    for (uint32_t tile = index; tile < tiles; tile += slot.blocks) {
         const uint32_t row = tile * WARP + lane;
-        const Place at = place_of(a.w, row);
+        const Place at = place_of(w, row);
         // Of levels and of trellises.
         float sums[2][COUNT] = {};
-        for (uint32_t b = warp; b < a.w.bands; b += WARPS) {
-            const uint2 of = a.w.codes[b];
-            const uint32_t *band = a.w.words + of.x;
+        for (uint32_t b = warp; b < w.bands; b += WARPS) {
+            const uint2 of = w.codes[b];
+            const uint32_t *band = w.words + of.x;
             int quads[8];
             unpack(of.y, band, at, tables + (of.y >> 8), quads);
             const bool is_trellis = of.y & TRELLIS;
@@ -169,9 +182,9 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
             UNROLL
             for (int j = 0; j < COUNT; j++) {
                 const uint32_t t = first + j < a.n ? first + j : a.n - 1;
-                const size_t block = static_cast<size_t>(t) * a.w.bands + b;
-                const int4 low = reinterpret_cast<const int4 *>(a.codes)[2 * block];
-                const int4 high = reinterpret_cast<const int4 *>(a.codes)[2 * block + 1];
+                const size_t block = static_cast<size_t>(t) * w.bands + b;
+                const int4 low = reinterpret_cast<const int4 *>(slot.codes)[2 * block];
+                const int4 high = reinterpret_cast<const int4 *>(slot.codes)[2 * block + 1];
                 int sum = __dp4a(quads[0], low.x, 0);
                 sum = __dp4a(quads[1], low.y, sum);
                 sum = __dp4a(quads[2], low.z, sum);
@@ -180,7 +193,7 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
                 sum = __dp4a(quads[5], high.y, sum);
                 sum = __dp4a(quads[6], high.z, sum);
                 sum = __dp4a(quads[7], high.w, sum);
-                const float product = static_cast<float>(sum), step = a.steps[block] * factor;
+                const float product = static_cast<float>(sum), step = slot.steps[block] * factor;
                 if (is_trellis) {
                     sums[1][j] = fmaf(product, step, sums[1][j]);
                 } else {
@@ -195,17 +208,17 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
         }
         __syncthreads();
         // A warp for each vector.
-        const uint32_t to = row < a.w.rows ? (a.w.places == nullptr ? row : a.w.places[row]) : a.rows;
-        if (warp < COUNT && first + warp < a.n && to < a.rows) {
+        const uint32_t to = row < w.rows ? (w.places == nullptr ? row : w.places[row]) : slot.rows;
+        if (warp < COUNT && first + warp < a.n && to < slot.rows) {
             float levels = 0, trellises = 0;
             for (int i = 0; i < WARPS; i++) {
                 levels += room[(i * COUNT + warp) * 2 * WARP + lane];
                 trellises += room[(i * COUNT + warp) * 2 * WARP + WARP + lane];
             }
-            const float of_levels = a.w.of_levels == nullptr ? 0.0f : float_of_half(a.w.of_levels[row]) * LEVEL_UNIT;
-            const float of_trellises = a.w.of_trellises == nullptr ? 0.0f : float_of_half(a.w.of_trellises[row]);
+            const float of_levels = w.of_levels == nullptr ? 0.0f : float_of_half(w.of_levels[row]) * LEVEL_UNIT;
+            const float of_trellises = w.of_trellises == nullptr ? 0.0f : float_of_half(w.of_trellises[row]);
             const float sum = __fadd_rn(__fmul_rn(levels, of_levels), __fmul_rn(trellises, of_trellises));
-            a.y[static_cast<size_t>(first + warp) * a.y_width + to] = to < a.live ? sum : 0.0f;
+            slot.y[static_cast<size_t>(first + warp) * slot.y_width + to] = to < slot.live ? sum : 0.0f;
         }
         __syncthreads();
     }

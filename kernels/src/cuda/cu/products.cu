@@ -23,25 +23,36 @@ struct Planes {
     uint32_t unused;
 };
 
-struct Product {
+// A matrix, and where its products go.
+struct Slot {
     Planes w;
-    // Of vectors: numbers [n, width], for weights that are floats.
-    const float *x;
-    // Or integers, as `quantise` writes them.
-    const int8_t *codes;
-    const float *steps;
-    const uint32_t *sums;
     // [n, y_width].
     float *y;
-    uint32_t n;
-    // Numbers of a vector, and of a row as far as it is in use.
-    uint32_t width;
     // Rows to compute; those from `live` on are zero.
     uint32_t rows;
     uint32_t live;
     uint32_t y_width;
     // Warps for a row: 1, 2 or 4.
     uint32_t split;
+    // Blocks of threads that have its rows.
+    uint32_t blocks;
+    uint32_t unused;
+};
+
+// Matrices that are multiplied with the same vectors.
+struct Product {
+    // Numbers [n, width], for weights that are floats.
+    const float *x;
+    // Or integers, as `quantise` writes them.
+    const int8_t *codes;
+    const float *steps;
+    const uint32_t *sums;
+    uint32_t n;
+    // Numbers of a vector, and of a row as far as it is in use.
+    uint32_t width;
+    uint32_t count;
+    uint32_t unused;
+    Slot slots[4];
 };
 
 constexpr int WARPS = 4;
@@ -96,10 +107,10 @@ struct Q8_0 {
     static constexpr uint32_t UNIT = 16;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const int4 q = read<int4>(a.w.codes, block_of(a.w, row, unit, 16));
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const int4 q = read<int4>(w.codes, block_of(w, row, unit, 16));
         const int codes[4] = {q.x, q.y, q.z, q.w};
-        const float scale = float_of_half(read<uint16_t>(a.w.scales, block_of(a.w, row, unit / 2, 32)));
+        const float scale = float_of_half(read<uint16_t>(w.scales, block_of(w, row, unit / 2, 32)));
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
@@ -119,10 +130,10 @@ struct Q4_0 {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const size_t block = block_of(a.w, row, unit, 32);
-        const Codes codes = nibbles(a.w, block);
-        const float scale = float_of_half(read<uint16_t>(a.w.scales, block));
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        const Codes codes = nibbles(w, block);
+        const float scale = float_of_half(read<uint16_t>(w.scales, block));
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
@@ -174,9 +185,9 @@ struct Q4K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const Codes codes = nibbles(a.w, block_of(a.w, row, unit, 32));
-        add_with_minimum<COUNT>(a, codes, scale_and_minimum(a.w, row, unit), unit, first, sums);
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const Codes codes = nibbles(w, block_of(w, row, unit, 32));
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(w, row, unit), unit, first, sums);
     }
 
     DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
@@ -192,16 +203,16 @@ struct Q5K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const size_t block = block_of(a.w, row, unit, 32);
-        Codes codes = nibbles(a.w, block);
-        const uint32_t fifth = read<uint32_t>(a.w.high, block);
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        Codes codes = nibbles(w, block);
+        const uint32_t fifth = read<uint32_t>(w.high, block);
         UNROLL
         for (int i = 0; i < 4; i++) {
             codes.first[i] |= static_cast<int>(fifth >> i << 4 & 0x10101010u);
             codes.second[i] |= static_cast<int>(fifth >> i & 0x10101010u);
         }
-        add_with_minimum<COUNT>(a, codes, scale_and_minimum(a.w, row, unit), unit, first, sums);
+        add_with_minimum<COUNT>(a, codes, scale_and_minimum(w, row, unit), unit, first, sums);
     }
 
     DEVICE float number(const Planes &w, uint32_t row, uint32_t i) {
@@ -219,18 +230,18 @@ struct Q6K {
     static constexpr uint32_t UNIT = 32;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const size_t block = block_of(a.w, row, unit, 32);
-        Codes codes = nibbles(a.w, block);
-        const uint2 high = read<uint2>(a.w.high, block);
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 32);
+        Codes codes = nibbles(w, block);
+        const uint2 high = read<uint2>(w.high, block);
         UNROLL
         for (int i = 0; i < 4; i++) {
             codes.first[i] |= static_cast<int>((high.x >> 2 * i & 0x03030303u) << 4);
             codes.second[i] |= static_cast<int>((high.y >> 2 * i & 0x03030303u) << 4);
         }
-        const uint16_t scales = read<uint16_t>(a.w.scales, block);
+        const uint16_t scales = read<uint16_t>(w.scales, block);
         const int of_first = static_cast<int8_t>(scales & 255), of_second = static_cast<int8_t>(scales >> 8);
-        const float super = float_of_half(read<uint16_t>(a.w.supers, block_of(a.w, row, unit / 8, 256)));
+        const float super = float_of_half(read<uint16_t>(w.supers, block_of(w, row, unit / 8, 256)));
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const size_t at = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32) + unit;
@@ -258,13 +269,13 @@ struct Wide {
     static constexpr uint32_t UNIT = 16;
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const size_t block = block_of(a.w, row, unit, 16);
-        const int4 q = read<int4>(a.w.codes, block);
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const size_t block = block_of(w, row, unit, 16);
+        const int4 q = read<int4>(w.codes, block);
         const int codes[4] = {q.x, q.y, q.z, q.w};
-        const float scale = read<float>(a.w.scales, block);
-        const bool offset = a.w.supers != nullptr;
-        const float minimum = offset ? read<float>(a.w.supers, block) : 0.0f;
+        const float scale = read<float>(w.scales, block);
+        const bool offset = w.supers != nullptr;
+        const float minimum = offset ? read<float>(w.supers, block) : 0.0f;
         UNROLL
         for (int j = 0; j < COUNT; j++) {
             const size_t vector = static_cast<size_t>(vector_of(a, first, j)) * (a.width / 32);
@@ -309,13 +320,13 @@ template <class As> struct Floats {
     static constexpr uint32_t UNIT = 16 / sizeof(Bits);
 
     template <int COUNT>
-    DEVICE void add(const Product &a, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
-        const uint4 q = read<uint4>(a.w.codes, block_of(a.w, row, unit, UNIT));
+    DEVICE void add(const Product &a, const Planes &w, uint32_t row, uint32_t unit, uint32_t first, float *sums) {
+        const uint4 q = read<uint4>(w.codes, block_of(w, row, unit, UNIT));
         const uint32_t words[4] = {q.x, q.y, q.z, q.w};
-        float w[UNIT];
+        float numbers[UNIT];
         UNROLL
         for (uint32_t i = 0; i < UNIT; i++)
-            w[i] = As::of(static_cast<Bits>(words[i * sizeof(Bits) / 4] >> i * sizeof(Bits) * 8 % 32));
+            numbers[i] = As::of(static_cast<Bits>(words[i * sizeof(Bits) / 4] >> i * sizeof(Bits) * 8 % 32));
         const uint32_t column = unit * UNIT;
         // Whether vectors begin at sixteen bytes, each of them.
         const bool aligned = a.width % UNIT == 0;
@@ -326,15 +337,15 @@ template <class As> struct Floats {
                 UNROLL
                 for (uint32_t i = 0; i < UNIT; i += 4) {
                     const float4 four = read<float4>(x, i / 4);
-                    sums[j] = fmaf(w[i], four.x, sums[j]);
-                    sums[j] = fmaf(w[i + 1], four.y, sums[j]);
-                    sums[j] = fmaf(w[i + 2], four.z, sums[j]);
-                    sums[j] = fmaf(w[i + 3], four.w, sums[j]);
+                    sums[j] = fmaf(numbers[i], four.x, sums[j]);
+                    sums[j] = fmaf(numbers[i + 1], four.y, sums[j]);
+                    sums[j] = fmaf(numbers[i + 2], four.z, sums[j]);
+                    sums[j] = fmaf(numbers[i + 3], four.w, sums[j]);
                 }
             } else {
                 UNROLL
                 for (uint32_t i = 0; i < UNIT; i++)
-                    if (column + i < a.width) sums[j] = fmaf(w[i], x[i], sums[j]);
+                    if (column + i < a.width) sums[j] = fmaf(numbers[i], x[i], sums[j]);
             }
         }
     }
@@ -344,19 +355,22 @@ template <class As> struct Floats {
     }
 };
 
-// The rows of a block with some vectors; the grid goes over rows and over groups of vectors.
+// The rows of a block with some vectors; the grid goes over the blocks of one matrix after the other, and over groups of vectors.
 template <class Format, int COUNT> DEVICE void multiply(const Product &a) {
     SHARED(float, room, WARPS * COUNT);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const uint32_t of_block = WARPS / a.split;
-    const uint32_t row = blockIdx.x * of_block + warp / a.split;
+    uint32_t which = 0, block = blockIdx.x;
+    while (which + 1 < a.count && block >= a.slots[which].blocks) block -= a.slots[which++].blocks;
+    const Slot &slot = a.slots[which];
+    const uint32_t split = slot.split, of_block = WARPS / split;
+    const uint32_t row = block * of_block + warp / split;
     const uint32_t first = blockIdx.y * COUNT;
     float sums[COUNT] = {};
-    if (row < a.live) {
+    if (row < slot.live) {
         const uint32_t units = ceil_div(a.width, Format::UNIT);
         UNROLL_BY(COUNT < 4 ? 4 : 1)
-        for (uint32_t unit = warp % a.split * WARP + lane; unit < units; unit += a.split * WARP)
-            Format::template add<COUNT>(a, row, unit, first, sums);
+        for (uint32_t unit = warp % split * WARP + lane; unit < units; unit += split * WARP)
+            Format::template add<COUNT>(a, slot.w, row, unit, first, sums);
     }
     UNROLL
     for (int j = 0; j < COUNT; j++) {
@@ -366,11 +380,11 @@ template <class Format, int COUNT> DEVICE void multiply(const Product &a) {
     __syncthreads();
     if (threadIdx.x >= of_block * COUNT) return;
     const uint32_t mine = threadIdx.x / COUNT, j = threadIdx.x % COUNT;
-    const uint32_t to = blockIdx.x * of_block + mine;
-    if (to >= a.rows || first + j >= a.n) return;
+    const uint32_t to = block * of_block + mine;
+    if (to >= slot.rows || first + j >= a.n) return;
     float sum = 0;
-    for (uint32_t part = 0; part < a.split; part++) sum += room[(mine * a.split + part) * COUNT + j];
-    a.y[static_cast<size_t>(first + j) * a.y_width + to] = sum;
+    for (uint32_t part = 0; part < split; part++) sum += room[(mine * split + part) * COUNT + j];
+    slot.y[static_cast<size_t>(first + j) * slot.y_width + to] = sum;
 }
 
 struct Embed {

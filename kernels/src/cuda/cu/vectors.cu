@@ -7,8 +7,8 @@
 
 namespace vectors {
 
-struct Quantise {
-    const float *x;
+// What one matrix reads.
+struct Integers {
     // [n, blocks, 32].
     int8_t *codes;
     // [n, blocks].
@@ -17,12 +17,18 @@ struct Quantise {
     uint32_t *sums;
     // Half precision [blocks, 32], or none: factors of the columns of a matrix in bands.
     const uint16_t *columns;
-    uint32_t n;
-    // Numbers of a row of `x`; behind them there are zeros.
-    uint32_t width;
     // Whether whole blocks are rotated first.
     uint32_t rotated;
     uint32_t unused;
+};
+
+struct Quantise {
+    const float *x;
+    uint32_t n;
+    // Numbers of a row of `x`; behind them there are zeros.
+    uint32_t width;
+    // One for each layer of the grid.
+    Integers to[4];
 };
 
 constexpr float SMALLEST = 7.888609052210118e-31f;     // 2^-100
@@ -47,6 +53,7 @@ DEVICE void rotate_block(float x[4], uint32_t lane) {
 
 // Eight threads for each block. Threads behind the last take part in what lanes exchange.
 KERNEL(quantise, Quantise, 256) {
+    const Integers &to = a.to[blockIdx.y];
     const uint32_t blocks = ceil_div(a.width, 32), lane = threadIdx.x % 8;
     const uint64_t at = (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 8;
     const bool exists = at < static_cast<uint64_t>(a.n) * blocks;
@@ -55,7 +62,7 @@ KERNEL(quantise, Quantise, 256) {
     float x[4];
     UNROLL
     for (int i = 0; i < 4; i++) x[i] = exists && column + i < a.width ? row[column + i] : 0.0f;
-    if (a.rotated) {
+    if (to.rotated) {
         // A last block that is not whole stays as it is, but its lanes exchange with the others of the warp.
         float turned[4] = {x[0], x[1], x[2], x[3]};
         rotate_block(turned, lane);
@@ -66,7 +73,7 @@ KERNEL(quantise, Quantise, 256) {
     UNROLL
     for (int i = 0; i < 4; i++) {
         // Columns of padding have factors, too.
-        if (a.columns != nullptr && column + i < a.width) x[i] *= float_of_half(a.columns[column + i]);
+        if (to.columns != nullptr && column + i < a.width) x[i] *= float_of_half(to.columns[column + i]);
         // Magnitudes are in the order of their bits, infinity and NaN above all others.
         const uint32_t magnitude = __float_as_uint(x[i]) & 0x7fffffffu;
         largest = magnitude > largest ? magnitude : largest;
@@ -91,10 +98,10 @@ KERNEL(quantise, Quantise, 256) {
     sum += __shfl_xor_sync(EVERY_LANE, sum, 2);
     const int other = __shfl_xor_sync(EVERY_LANE, sum, 4);
     if (!exists) return;
-    reinterpret_cast<uint32_t *>(a.codes)[at * 8 + lane] = packed;
+    reinterpret_cast<uint32_t *>(to.codes)[at * 8 + lane] = packed;
     if (lane == 0) {
-        a.steps[at] = finite ? (counts ? most / 127.0f : 0.0f) : __uint_as_float(0x7fc00000u);
-        a.sums[at] = static_cast<uint32_t>(sum & 0xffff) | static_cast<uint32_t>(other) << 16;
+        to.steps[at] = finite ? (counts ? most / 127.0f : 0.0f) : __uint_as_float(0x7fc00000u);
+        to.sums[at] = static_cast<uint32_t>(sum & 0xffff) | static_cast<uint32_t>(other) << 16;
     }
 }
 

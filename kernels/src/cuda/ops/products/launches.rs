@@ -1,0 +1,386 @@
+//! Launches of products: matrices of one format that read the same vectors, up to four in one.
+
+use super::super::matrix::{BandsPart, Blocks, DeviceMatrix, Format, Held, Planes, Tiles};
+use super::super::{F32, bytes, count};
+use super::{ALIGNED, Room, misfit};
+use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
+
+/// Numbers that share a step when a vector is rounded to integers.
+const BLOCK: usize = 32;
+
+/// Vectors that read the weights together at most.
+const TOGETHER: usize = 8;
+
+/// Matrices of a launch at most.
+const SLOTS: usize = 4;
+
+/// Where products go.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// `[n, rows]`.
+    pub y: Span,
+    pub rows: usize,
+    /// Rows that are computed; those behind them are zero.
+    pub live: usize,
+}
+
+/// Vectors, `n` rows of `width` numbers, and what there is of them as integers.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors {
+    n: usize,
+    width: usize,
+    x: Span,
+    integers: Integers,
+}
+
+impl Vectors {
+    pub fn new(n: usize, width: usize, x: Span) -> Self {
+        Vectors {
+            n,
+            width,
+            x,
+            integers: Integers::NONE,
+        }
+    }
+}
+
+/// Codes, steps and sums of vectors, which `quantise` writes, and what a matrix in bands does with them before.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Integers {
+    codes: Span,
+    steps: Span,
+    sums: Span,
+    columns: Span,
+    rotated: u32,
+    unused: u32,
+}
+
+impl Integers {
+    const NONE: Integers = Integers {
+        codes: Span::NONE,
+        steps: Span::NONE,
+        sums: Span::NONE,
+        columns: Span::NONE,
+        rotated: 0,
+        unused: 0,
+    };
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Quantise {
+    x: Span,
+    n: u32,
+    width: u32,
+    to: [Integers; SLOTS],
+}
+
+// SAFETY: as `vectors.cu` declares it, without padding.
+unsafe impl Arguments for Quantise {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Slot {
+    w: Planes,
+    y: Span,
+    rows: u32,
+    live: u32,
+    y_width: u32,
+    split: u32,
+    blocks: u32,
+    unused: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Product {
+    x: Span,
+    codes: Span,
+    steps: Span,
+    sums: Span,
+    n: u32,
+    width: u32,
+    count: u32,
+    unused: u32,
+    slots: [Slot; SLOTS],
+}
+
+// SAFETY: as `products.cu` declares it, without padding.
+unsafe impl Arguments for Product {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct BandsSlot {
+    w: Tiles,
+    codes: Span,
+    steps: Span,
+    y: Span,
+    rows: u32,
+    live: u32,
+    y_width: u32,
+    blocks: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct BandsProduct {
+    n: u32,
+    count: u32,
+    slots: [BandsSlot; SLOTS],
+}
+
+// SAFETY: as `bands.cu` declares its `Product`, without padding.
+unsafe impl Arguments for BandsProduct {}
+
+/// Whether a matrix in bands reads vectors otherwise than all others do.
+fn has_own<D: Device>(part: &BandsPart<D>) -> bool {
+    part.scaled || part.rotated
+}
+
+/// Rounds vectors to integers where one of the matrices reads them so.
+pub(super) fn prepare<D: Device>(
+    device: &D,
+    vectors: &mut Vectors,
+    matrices: &[(&DeviceMatrix<D>, Target)],
+    room: &mut Room<D>,
+) -> Result<(), DeviceError> {
+    let reads_integers = |(matrix, _): &(&DeviceMatrix<D>, Target)| match matrix.held() {
+        Held::Blocks(blocks) => !blocks.format.reads_floats(),
+        Held::Bands(bands) => bands.parts.iter().any(|part| !has_own(part)),
+    };
+    if matrices.iter().any(reads_integers) {
+        let [integers, ..] = quantise(device, vectors, &[None], room)?;
+        vectors.integers = integers;
+    }
+    Ok(())
+}
+
+/// Vectors as integers, as blocks read them or as some matrices in bands do.
+fn quantise<D: Device>(
+    device: &D,
+    vectors: &Vectors,
+    parts: &[Option<&BandsPart<D>>],
+    room: &mut Room<D>,
+) -> Result<[Integers; SLOTS], DeviceError> {
+    const KERNEL: Kernel<Quantise> = Kernel::new("quantise", 256);
+    let Vectors { n, width, x, .. } = *vectors;
+    let mut to = [Integers::NONE; SLOTS];
+    // Both are indices of a GPU, and so is what follows from them.
+    let [few, narrow] = [count("vectors", n)?, count("columns", width)?];
+    let blocks = n * width.div_ceil(BLOCK);
+    let grid = count("blocks of vectors", (8 * blocks).div_ceil(256))?;
+    let codes = (blocks * BLOCK).next_multiple_of(ALIGNED);
+    let numbers = (blocks * F32).next_multiple_of(ALIGNED);
+    let each = codes + 2 * numbers;
+    let memory = room.of(device, each * parts.len())?;
+    for (index, (to, part)) in to.iter_mut().zip(parts).enumerate() {
+        let start = index * each;
+        *to = Integers {
+            codes: bytes(memory, "codes", start, &[blocks], BLOCK)?,
+            steps: bytes(memory, "steps", start + codes, &[blocks], F32)?,
+            sums: bytes(memory, "sums", start + codes + numbers, &[blocks], F32)?,
+            columns: part.map_or(Ok(Span::NONE), BandsPart::columns)?,
+            rotated: part.is_some_and(|part| part.rotated).into(),
+            unused: 0,
+        };
+    }
+    let arguments = Quantise {
+        x,
+        n: few,
+        width: narrow,
+        to,
+    };
+    let grid = [grid, parts.len().min(SLOTS) as u32, 1];
+    // SAFETY: eight threads read a block of `n` vectors of `width` numbers and write its codes, its step and its sums, for
+    // which the spans have room; factors of columns are those of a matrix of as many columns.
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
+    Ok(to)
+}
+
+/// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use.
+pub(super) fn multiply<D: Device>(
+    device: &D,
+    vectors: &Vectors,
+    matrices: &[(&DeviceMatrix<D>, Target)],
+    prepared: &mut Room<D>,
+) -> Result<(), DeviceError> {
+    let mut in_blocks = Vec::with_capacity(matrices.len());
+    let mut in_bands = Vec::new();
+    for &(matrix, to) in matrices {
+        let found = matrix.cols();
+        match matrix.held() {
+            Held::Blocks(blocks) => {
+                let block = blocks.format.block();
+                if vectors.width > found || !vectors.width.is_multiple_of(block) {
+                    let what = "columns in use (whole blocks)";
+                    return Err(misfit(what, vectors.width, found / block * block));
+                }
+                in_blocks.push((blocks, split_of(matrix, blocks.format), to));
+            }
+            Held::Bands(bands) => {
+                if vectors.width != found {
+                    let what = "columns of a matrix in bands";
+                    return Err(misfit(what, vectors.width, found));
+                }
+                in_bands.extend(bands.parts.iter().map(|part| (part, to)));
+            }
+        }
+    }
+    if vectors.n == 0 {
+        return Ok(());
+    }
+    // Matrices of a format are multiplied together.
+    while let Some(&(first, ..)) = in_blocks.first() {
+        let of_format = |&(blocks, ..): &(&Blocks<D>, u32, Target)| {
+            blocks.format.kernels() == first.format.kernels()
+        };
+        let (same, others): (Vec<_>, Vec<_>) = in_blocks.into_iter().partition(of_format);
+        for same in same.chunks(SLOTS) {
+            multiply_blocks(device, vectors, same)?;
+        }
+        in_blocks = others;
+    }
+    for parts in in_bands.chunks(SLOTS) {
+        multiply_bands(device, vectors, parts, prepared)?;
+    }
+    Ok(())
+}
+
+/// Vectors that are taken together, one, two, four or eight, as an index and as a number.
+fn together(n: usize) -> (usize, usize) {
+    match n {
+        0 | 1 => (0, 1),
+        2 => (1, 2),
+        3 | 4 => (2, 4),
+        _ => (3, TOGETHER),
+    }
+}
+
+/// Groups of vectors, of which a grid has no more than 65535.
+fn groups(n: usize, together: usize) -> Result<u32, DeviceError> {
+    let groups = n.div_ceil(together);
+    match u32::try_from(groups) {
+        Ok(groups) if groups <= 65535 => Ok(groups),
+        _ => Err(misfit("vectors of a product", n, 65535 * together)),
+    }
+}
+
+/// Warps for a row, so that few rows keep a GPU busy, too: four, two or one, with a unit at least for each lane. It
+/// decides in which order a row is added up, and so depends on the matrix alone.
+fn split_of<D: Device>(matrix: &DeviceMatrix<D>, format: Format) -> u32 {
+    const LANES: usize = 32;
+    match matrix.cols() / format.unit() / LANES {
+        4.. if matrix.rows() < 4096 => 4,
+        2.. if matrix.rows() < 8192 => 2,
+        _ => 1,
+    }
+}
+
+fn multiply_blocks<D: Device>(
+    device: &D,
+    vectors: &Vectors,
+    matrices: &[(&Blocks<D>, u32, Target)],
+) -> Result<(), DeviceError> {
+    const WARPS: u32 = 4;
+    let Some(&(first, split, to)) = matrices.first() else {
+        return Ok(());
+    };
+    let slot = |blocks: &Blocks<D>, split, to: Target| {
+        let rows = count("rows", to.rows)?;
+        Ok(Slot {
+            w: blocks.planes()?,
+            y: to.y,
+            rows,
+            live: count("rows", to.live)?,
+            y_width: rows,
+            split,
+            blocks: rows.div_ceil(WARPS / split),
+            unused: 0,
+        })
+    };
+    let mut slots = [slot(first, split, to)?; SLOTS];
+    let mut blocks = 0;
+    for (slot_of, &(matrix, split, to)) in slots.iter_mut().zip(matrices) {
+        *slot_of = slot(matrix, split, to)?;
+        blocks += slot_of.blocks as usize;
+    }
+    let integers = vectors.integers;
+    let arguments = Product {
+        x: vectors.x,
+        codes: integers.codes,
+        steps: integers.steps,
+        sums: integers.sums,
+        n: count("vectors", vectors.n)?,
+        width: count("columns", vectors.width)?,
+        count: matrices.len().min(SLOTS) as u32,
+        unused: 0,
+        slots,
+    };
+    let (index, together) = together(vectors.n);
+    let kernel = Kernel::<Product>::new(first.format.kernels()[index], WARPS * 32);
+    let grid = [count("rows", blocks)?, groups(vectors.n, together)?, 1];
+    // SAFETY: warps read `live` rows of matrices that have `rows` of them, in blocks up to `width`, which their columns cover, and
+    // `n` vectors of so many numbers, or their integers, which `prepare` made where a format reads them, and write `rows` numbers
+    // for each, for which the spans have room.
+    unsafe { device.launch(&kernel, grid, 0, &arguments) }
+}
+
+fn multiply_bands<D: Device>(
+    device: &D,
+    vectors: &Vectors,
+    parts: &[(&BandsPart<D>, Target)],
+    prepared: &mut Room<D>,
+) -> Result<(), DeviceError> {
+    const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
+    /// Blocks that a multiprocessor runs at a time at most; each takes tile after tile.
+    const AT_A_TIME: usize = 8;
+    let own: Vec<_> = parts
+        .iter()
+        .filter(|(part, _)| has_own(*part))
+        .map(|&(part, _)| Some(part))
+        .collect();
+    let mut own = match own.is_empty() {
+        true => [Integers::NONE; SLOTS],
+        false => quantise(device, vectors, &own, prepared)?,
+    }
+    .into_iter();
+    let mut slots = Vec::with_capacity(SLOTS);
+    let (mut blocks, mut shared) = (0, 0);
+    for &(part, to) in parts {
+        let integers = match has_own(part) {
+            true => own.next().unwrap_or(Integers::NONE),
+            false => vectors.integers,
+        };
+        let of_part = (part.rows.div_ceil(32)).min(device.multiprocessors() * AT_A_TIME);
+        let rows = count("rows", to.rows)?;
+        slots.push(BandsSlot {
+            w: part.tiles()?,
+            codes: integers.codes,
+            steps: integers.steps,
+            y: to.y,
+            rows,
+            live: count("rows", to.live)?,
+            y_width: rows,
+            blocks: count("tiles", of_part)?,
+        });
+        blocks += of_part;
+        shared = part.table_bytes().max(shared);
+    }
+    let Some(&first) = slots.first() else {
+        return Ok(());
+    };
+    slots.resize(SLOTS, first);
+    let arguments = BandsProduct {
+        n: count("vectors", vectors.n)?,
+        count: parts.len().min(SLOTS) as u32,
+        slots: std::array::from_fn(|i| slots[i]),
+    };
+    let (index, together) = together(vectors.n);
+    let kernel = Kernel::<BandsProduct>::new(NAMES[index], 256);
+    let grid = [count("tiles", blocks)?, groups(vectors.n, together)?, 1];
+    // SAFETY: warps read the tiles of matrices with the integers of `n` vectors of their columns, whole bands, and write those
+    // of their rows that are wanted, for which the spans have room; tables are no longer than the launch says, which has room
+    // for something always.
+    unsafe { device.launch(&kernel, grid, shared.max(16), &arguments) }
+}
