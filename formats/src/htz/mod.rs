@@ -5,6 +5,7 @@ mod dial;
 mod digest;
 mod error;
 mod geometry;
+mod kernel_code;
 mod layout;
 mod manifest;
 mod put_quality;
@@ -20,6 +21,7 @@ pub use dial::DialPoint;
 pub use digest::{Digest, Hasher};
 pub use error::HtzError;
 pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
+pub use kernel_code::{Architecture, CodeForm, CodeImage, KernelCode, KernelCodeError};
 pub use layout::{
     ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,

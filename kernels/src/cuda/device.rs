@@ -37,6 +37,18 @@ pub enum DeviceError {
         /// What the compiler or the driver says.
         message: String,
     },
+    /// Neither code that was compiled ahead of time nor a compiler.
+    #[error(
+        "no kernels for {architecture}: {sealed}, and {compiler}; compile the artifact with --cuda-arch {architecture}, or install NVRTC (libnvrtc)"
+    )]
+    NoCode {
+        /// The architecture, as `sm_90`.
+        architecture: String,
+        /// Why what the artifact has does not serve.
+        sealed: String,
+        /// Why there is no compiler.
+        compiler: String,
+    },
     /// Numbers beyond an allocation.
     #[error("{what}: {needed} bytes from byte {start} on of an allocation of {found}")]
     Range {
@@ -79,6 +91,20 @@ pub enum Unavailable {
         asked: usize,
         /// Devices there are.
         found: usize,
+    },
+    /// None of this identifier.
+    #[error("no device is {asked}; there are {found}")]
+    NoSuch {
+        /// The identifier asked for.
+        asked: String,
+        /// Those there are.
+        found: String,
+    },
+    /// A device that others have filled.
+    #[error("{name} has no memory left to begin with")]
+    Full {
+        /// Its name.
+        name: String,
     },
     /// A device without what kernels need.
     #[error("{name} is of compute capability {found}, kernels need {least}")]
@@ -137,7 +163,7 @@ impl Span {
 /// What a kernel takes: one structure, of the layout that its source declares under the same name.
 ///
 /// # Safety
-/// `repr(C)`, without padding that is not a field, made of integers, floats and [`Span`]s.
+/// `repr(C)`, without padding that is not a field, made of integers, floats and [`Span`]s; so of an alignment of 8 at most.
 pub unsafe trait Arguments: Copy + 'static {}
 
 /// A kernel by name, with the threads of its blocks.
@@ -230,4 +256,22 @@ pub trait Device: std::fmt::Debug + Clone + Send + Sync + 'static {
     /// # Errors
     /// Of anything before.
     fn wait(&self) -> Result<(), DeviceError>;
+
+    /// From here on launches and copies may be kept until [`Device::end_step`], to be begun as one: a device that does
+    /// so begins a step like one before at a fraction of the cost of its launches. An upload, a download or a wait ends
+    /// the step: what was kept is begun before it. Steps do not nest; they are the device's, whoever has it.
+    ///
+    /// # Errors
+    /// [`DeviceError`] of the driver.
+    fn begin_step(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Begins what was kept since [`Device::begin_step`]; nothing without one.
+    ///
+    /// # Errors
+    /// Those of the launches and copies of the step.
+    fn end_step(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
 }

@@ -5,13 +5,27 @@
 //! of [`mod@ops`] are generic over it: they check the sizes of everything that a kernel touches, and choose
 //! its grid.
 
+#[cfg(feature = "cuda")]
+mod cache;
+pub mod code;
+#[cfg(feature = "cuda")]
+pub mod compile;
 pub mod device;
+#[cfg(feature = "cuda")]
+pub mod driver;
 #[cfg(feature = "emulated")]
 mod emulated;
 pub mod ops;
+pub mod source;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+mod step;
 #[cfg(all(test, feature = "emulated"))]
 mod tests;
 
-pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
+pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span, Unavailable};
+#[cfg(feature = "cuda")]
+pub use driver::{Cuda, CudaMemory};
 #[cfg(feature = "emulated")]
 pub use emulated::{Emulated, EmulatedMemory};
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+pub use step::StepCounts;

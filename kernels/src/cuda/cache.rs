@@ -1,0 +1,137 @@
+//! Kernels that were compiled before, in a folder of the user's own.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use htc_formats::folder::{self, Folder};
+use htc_formats::htz::{Digest, Hasher};
+
+use super::code::{Architecture, KernelCode};
+use super::source::digest;
+
+/// The folder's name in the user's cache.
+const FOLDER: &str = "kernels";
+
+/// Most bytes of a file: more than any compiler makes of the sources.
+const MOST: u64 = 256 << 20;
+
+/// Names what is compiled, by what and for what: sources, headers and options are in the digest of the sources.
+fn key(compiler: &str, architecture: Architecture) -> Digest {
+    let mut hasher = Hasher::default();
+    hasher.update(&digest().0);
+    for text in [compiler, &architecture.to_string()] {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finish()
+}
+
+/// What `cache` has for a compiler and an architecture: nothing, too, where the file is damaged, another's, or of
+/// other sources.
+pub(super) fn read(cache: &Path, compiler: &str, architecture: Architecture) -> Option<KernelCode> {
+    let folder = open(cache).ok()?;
+    let name = format!("{}.code", key(compiler, architecture));
+    let mut bytes = Vec::new();
+    let file = folder.read(OsStr::new(&name)).ok()?;
+    file.take(MOST + 1).read_to_end(&mut bytes).ok()?;
+    let (found, rest) = bytes.split_first_chunk::<32>()?;
+    if Digest::of(rest).0 != *found {
+        return None;
+    }
+    let code = KernelCode::parse(rest).ok()?;
+    (code.sources == digest() && code.architectures() == [architecture]).then_some(code)
+}
+
+/// Keeps code for the next time. A file is whole or not there: it gets its name when it is written.
+pub(super) fn write(
+    cache: &Path,
+    compiler: &str,
+    architecture: Architecture,
+    code: &KernelCode,
+) -> io::Result<()> {
+    let folder = open(cache)?;
+    let bytes = code.to_bytes();
+    let file = folder.temporary(0o600)?;
+    file.file()?.write_all(&Digest::of(&bytes).0)?;
+    file.file()?.write_all(&bytes)?;
+    let name = format!("{}.code", key(compiler, architecture));
+    file.persist(OsStr::new(&name), true)
+}
+
+/// The folder, which only its user may write to: code that others plant would be run.
+fn open(cache: &Path) -> io::Result<Folder> {
+    folder::make_private(cache)?;
+    let parent = Folder::open(cache)?;
+    let own = parent.own(OsStr::new(FOLDER));
+    own.map_err(folder::FolderError::into_io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::code::{CodeForm, CodeImage};
+
+    const DEVICE: Architecture = Architecture { major: 9, minor: 0 };
+
+    fn code() -> KernelCode {
+        KernelCode {
+            sources: digest(),
+            compiler: "NVRTC 13.0".to_owned(),
+            images: vec![CodeImage {
+                architecture: DEVICE,
+                form: CodeForm::Cubin,
+                unit: "elementwise".to_owned(),
+                bytes: vec![7; 1000],
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_found_by_its_key_alone() {
+        let cache = tempfile::tempdir().unwrap();
+        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), None);
+        write(cache.path(), "NVRTC 13.0", DEVICE, &code()).unwrap();
+        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), Some(code()));
+        assert_eq!(read(cache.path(), "NVRTC 13.1", DEVICE), None);
+        let other = Architecture { major: 8, minor: 9 };
+        assert_eq!(read(cache.path(), "NVRTC 13.0", other), None);
+        // Another's sources under this key, as a program of another version would never write them.
+        let mut others = code();
+        others.sources = Digest::of(b"others");
+        write(cache.path(), "NVRTC 13.0", DEVICE, &others).unwrap();
+        assert_eq!(read(cache.path(), "NVRTC 13.0", DEVICE), None);
+    }
+
+    #[test]
+    fn a_damaged_file_is_not_trusted() {
+        let cache = tempfile::tempdir().unwrap();
+        write(cache.path(), "c", DEVICE, &code()).unwrap();
+        let name = format!("{}.code", key("c", DEVICE));
+        let path = cache.path().join(FOLDER).join(name);
+        let whole = std::fs::read(&path).unwrap();
+        for at in [0, 31, 32, 40, whole.len() - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(read(cache.path(), "c", DEVICE), None, "{at}");
+        }
+        for length in [0, 31, 32, 100] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(read(cache.path(), "c", DEVICE), None, "{length}");
+        }
+        // It is written anew.
+        write(cache.path(), "c", DEVICE, &code()).unwrap();
+        assert_eq!(read(cache.path(), "c", DEVICE), Some(code()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_folders_place_is_not_followed() {
+        let cache = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), cache.path().join(FOLDER)).unwrap();
+        assert!(write(cache.path(), "c", DEVICE, &code()).is_err());
+        assert_eq!(read(cache.path(), "c", DEVICE), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! Which of the code there is runs on a device.
+
+pub use htc_formats::htz::{Architecture, CodeForm, CodeImage, KernelCode};
+
+use super::source::{UNITS, digest};
+
+/// The images of one architecture and form, one for each unit, in the order of [`UNITS`].
+pub type Images<'a> = Vec<&'a CodeImage>;
+
+/// What of `code` runs on a device of this architecture, best first: instructions for it or for the nearest below of
+/// the same major number, then PTX of the nearest below.
+///
+/// # Errors
+/// Why nothing does.
+pub fn choices(code: &KernelCode, device: Architecture) -> Result<Vec<Images<'_>>, String> {
+    let own = digest();
+    if code.sources != own {
+        return Err(format!(
+            "the sealed ones were compiled from other sources ({:.12}, this program has {:.12})",
+            code.sources.to_string(),
+            own.to_string()
+        ));
+    }
+    let of = |form: CodeForm, fits: &dyn Fn(Architecture) -> bool| {
+        let mut architectures = code.architectures();
+        architectures.retain(|&a| a <= device && fits(a));
+        architectures
+            .into_iter()
+            .rev()
+            .find_map(|architecture| whole(code, architecture, form))
+    };
+    let cubin = of(CodeForm::Cubin, &|a| a.major == device.major);
+    let ptx = of(CodeForm::Ptx, &|_| true);
+    let found: Vec<_> = cubin.into_iter().chain(ptx).collect();
+    if found.is_empty() {
+        let architectures = code
+            .architectures()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>();
+        return Err(format!(
+            "the sealed ones are for {}",
+            architectures.join(", ")
+        ));
+    }
+    Ok(found)
+}
+
+/// An image for each unit.
+fn whole(code: &KernelCode, architecture: Architecture, form: CodeForm) -> Option<Images<'_>> {
+    let image = |unit: &str| {
+        code.images.iter().find(|image| {
+            image.architecture == architecture && image.form == form && image.unit == unit
+        })
+    };
+    UNITS.iter().map(|unit| image(unit.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use htc_formats::htz::Digest;
+
+    fn code(images: &[(u8, u8, CodeForm)]) -> KernelCode {
+        let images = images.iter().flat_map(|&(major, minor, form)| {
+            UNITS.iter().map(move |unit| CodeImage {
+                architecture: Architecture { major, minor },
+                form,
+                unit: unit.name.to_owned(),
+                bytes: Vec::new(),
+            })
+        });
+        KernelCode {
+            sources: digest(),
+            compiler: String::new(),
+            images: images.collect(),
+        }
+    }
+
+    #[test]
+    fn the_nearest_below_is_chosen() {
+        use CodeForm::{Cubin, Ptx};
+        let code = code(&[
+            (8, 0, Cubin),
+            (8, 0, Ptx),
+            (8, 9, Cubin),
+            (9, 0, Cubin),
+            (9, 0, Ptx),
+            (12, 0, Cubin),
+        ]);
+        for (major, minor, expected) in [
+            (8, 0, vec![(8, 0, Cubin), (8, 0, Ptx)]),
+            (8, 6, vec![(8, 0, Cubin), (8, 0, Ptx)]),
+            (8, 9, vec![(8, 9, Cubin), (8, 0, Ptx)]),
+            (9, 0, vec![(9, 0, Cubin), (9, 0, Ptx)]),
+            (10, 0, vec![(9, 0, Ptx)]),
+            (12, 1, vec![(12, 0, Cubin), (9, 0, Ptx)]),
+        ] {
+            let found = choices(&code, Architecture { major, minor }).unwrap();
+            let found: Vec<_> = found
+                .iter()
+                .map(|images| {
+                    assert_eq!(images.len(), UNITS.len());
+                    let a = images[0].architecture;
+                    (a.major, a.minor, images[0].form)
+                })
+                .collect();
+            assert_eq!(found, expected, "{major}.{minor}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_serve_is_told() {
+        let device = Architecture { major: 8, minor: 0 };
+        let mut code = code(&[(9, 0, CodeForm::Cubin), (9, 0, CodeForm::Ptx)]);
+        assert_eq!(
+            choices(&code, device).unwrap_err(),
+            "the sealed ones are for sm_90"
+        );
+        code.sources = Digest::of(b"others");
+        let error = choices(&code, Architecture { major: 9, minor: 0 }).unwrap_err();
+        assert!(error.contains("from other sources"), "{error}");
+    }
+
+    #[test]
+    fn code_without_a_unit_is_none() {
+        let device = Architecture { major: 9, minor: 0 };
+        let mut code = code(&[(9, 0, CodeForm::Cubin)]);
+        code.images.pop();
+        assert!(choices(&code, device).is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! Memory of a device.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUdevice, CUdeviceptr, CUmemPool_attribute as Attribute, CUresult,
+};
+
+use super::api::check;
+use super::{Shared, locked};
+use crate::cuda::device::{DeviceError, Memory};
+
+/// An allocation on a GPU.
+pub struct CudaMemory {
+    shared: Arc<Shared>,
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaMemory")
+            .field("address", &self.address)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CudaMemory {
+    pub(super) fn new(shared: &Arc<Shared>, bytes: usize) -> Result<CudaMemory, DeviceError> {
+        shared.bind()?;
+        // Held until the memory is there: what happens on the stream while a step is captured would be part of it.
+        let state = locked(&shared.state);
+        let mut address = 0;
+        let allocate = |address: &mut CUdeviceptr| {
+            // SAFETY: the context is current, and the stream is its.
+            unsafe {
+                match shared.found.pools {
+                    true => sys::cuMemAllocAsync(address, bytes, shared.stream),
+                    false => sys::cuMemAlloc_v2(address, bytes),
+                }
+            }
+        };
+        let mut code = allocate(&mut address);
+        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            // What was freed may still be kept for launches that have not ended.
+            // SAFETY: as above.
+            let _ = unsafe { sys::cuStreamSynchronize(shared.stream) };
+            if let Ok(pool) = pool(shared.device) {
+                // SAFETY: the pool is the device's.
+                let _ = unsafe { sys::cuMemPoolTrimTo(pool, 0) };
+            }
+            code = allocate(&mut address);
+        }
+        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let [free, total] = room(shared)?;
+            return Err(DeviceError::OutOfMemory {
+                needed: bytes,
+                free,
+                total,
+            });
+        }
+        shared.explain(state.last, code, "allocating memory")?;
+        Ok(CudaMemory {
+            shared: Arc::clone(shared),
+            address,
+            bytes,
+        })
+    }
+}
+
+impl Memory for CudaMemory {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        let mut state = locked(&self.shared.state);
+        if state.record.open && !state.record.step.nodes().is_empty() {
+            state.record.freed.push(self.address);
+            return;
+        }
+        if self.shared.bind().is_ok() {
+            self.shared.free(self.address);
+        }
+    }
+}
+
+impl Shared {
+    /// Gives memory back, behind everything that was launched before; the context is current.
+    pub(super) fn free(&self, address: CUdeviceptr) {
+        // SAFETY: it was allocated on this device, and nobody names it any more. What fails here was an error of a
+        // launch, which the next call tells.
+        unsafe {
+            if self.found.pools {
+                let _ = sys::cuMemFreeAsync(address, self.stream);
+            } else {
+                let _ = sys::cuStreamSynchronize(self.stream);
+                let _ = sys::cuMemFree_v2(address);
+            }
+        }
+    }
+}
+
+fn pool(device: CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: the device is one of the driver's.
+    let code = unsafe { sys::cuDeviceGetDefaultMemPool(&mut pool, device) };
+    check(code, "asking for a device's pool of memory")?;
+    Ok(pool)
+}
+
+/// Lets the device keep what is freed for what is allocated next, rather than give it to the system at each wait.
+pub(super) fn keep_what_is_freed(device: CUdevice) -> Result<(), DeviceError> {
+    let mut threshold = u64::MAX;
+    let value: *mut c_void = std::ptr::from_mut(&mut threshold).cast();
+    let which = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let pool = pool(device)?;
+    // SAFETY: the attribute is a number of 64 bits, which is read during the call.
+    check(
+        unsafe { sys::cuMemPoolSetAttribute(pool, which, value) },
+        "setting up memory",
+    )
+}
+
+/// Bytes that are free, kept ones included, and all there are.
+pub(super) fn room(shared: &Shared) -> Result<[usize; 2], DeviceError> {
+    let [mut free, mut total] = [0; 2];
+    // SAFETY: the context is current.
+    let code = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+    check(code, "asking for free memory")?;
+    let kept = if shared.found.pools {
+        let pool = pool(shared.device)?;
+        let ask = |which| {
+            let mut bytes = 0_u64;
+            // SAFETY: the attribute is a number of 64 bits, for which there is room.
+            let code = unsafe {
+                sys::cuMemPoolGetAttribute(pool, which, std::ptr::from_mut(&mut bytes).cast())
+            };
+            check(code, "asking for kept memory").map(|()| bytes)
+        };
+        let reserved = ask(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        let used = ask(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        reserved.saturating_sub(used) as usize
+    } else {
+        0
+    };
+    Ok([free.saturating_add(kept).min(total), total])
+}

@@ -1,0 +1,204 @@
+//! Kernels on a device: from code to functions that are launched.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult,
+};
+
+use super::Options;
+use super::api;
+use crate::cuda::cache;
+use crate::cuda::code::{self, Architecture, CodeForm, KernelCode};
+use crate::cuda::compile::Compiler;
+use crate::cuda::device::DeviceError;
+
+/// Dynamic shared memory that a launch has without being asked for.
+const UNASKED: usize = 48 << 10;
+
+/// Bytes for what the driver's compiler has to say.
+const LOG: usize = 8 << 10;
+
+/// Code on the device.
+#[derive(Default)]
+pub(super) struct Modules {
+    modules: Vec<CUmodule>,
+    functions: HashMap<&'static str, Function>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    handle: CUfunction,
+    /// Dynamic shared memory that it may be given.
+    shared: usize,
+}
+
+impl Modules {
+    /// The function of a kernel, which may be given so much dynamic shared memory. The context is current.
+    pub(super) fn function(
+        &mut self,
+        kernel: &'static str,
+        shared: usize,
+    ) -> Result<CUfunction, DeviceError> {
+        let failed = |message| DeviceError::Kernel { kernel, message };
+        let mut function = match self.functions.get(kernel) {
+            Some(function) => *function,
+            None => Function {
+                handle: self.find(kernel)?,
+                shared: UNASKED,
+            },
+        };
+        if shared > function.shared {
+            let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared).unwrap_or(i32::MAX);
+            // SAFETY: the function is of a module that is loaded.
+            let code = unsafe { sys::cuFuncSetAttribute(function.handle, which, bytes) };
+            if code != CUresult::CUDA_SUCCESS {
+                let meaning = api::meaning(code);
+                return Err(failed(format!(
+                    "{shared} bytes of shared memory: {meaning}"
+                )));
+            }
+            function.shared = shared;
+        }
+        self.functions.insert(kernel, function);
+        Ok(function.handle)
+    }
+
+    fn find(&self, kernel: &'static str) -> Result<CUfunction, DeviceError> {
+        let failed = |message| DeviceError::Kernel { kernel, message };
+        let name = CString::new(kernel).map_err(|error| failed(error.to_string()))?;
+        for &module in &self.modules {
+            let mut function = std::ptr::null_mut();
+            // SAFETY: the module is loaded, and the name ends with a zero.
+            match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
+                CUresult::CUDA_SUCCESS => return Ok(function),
+                CUresult::CUDA_ERROR_NOT_FOUND => {}
+                code => return Err(failed(api::meaning(code))),
+            }
+        }
+        Err(failed("there is no kernel of this name".to_owned()))
+    }
+
+    /// Unloads the code.
+    ///
+    /// # Safety
+    /// The context is current, and nothing that was launched runs.
+    pub(super) unsafe fn free(&mut self) {
+        self.functions.clear();
+        for module in self.modules.drain(..) {
+            // SAFETY: it was loaded by `load_images`.
+            let _ = unsafe { sys::cuModuleUnload(module) };
+        }
+    }
+}
+
+/// Kernels for a device of this architecture, and where they are from. The context is current.
+pub(super) fn load(
+    device: Architecture,
+    options: Options<'_>,
+) -> Result<(Modules, String), DeviceError> {
+    let sealed = match options.sealed {
+        None => "the artifact has none".to_owned(),
+        Some(sealed) => match load_any(sealed, device) {
+            Ok((modules, form)) => return Ok((modules, format!("sealed {form}"))),
+            Err(why) => why,
+        },
+    };
+    let compiler = Compiler::load().map_err(|compiler| DeviceError::NoCode {
+        architecture: device.to_string(),
+        sealed: sealed.clone(),
+        compiler,
+    })?;
+    let name = compiler.name();
+    let kept = options
+        .cache
+        .and_then(|cache| cache::read(cache, &name, device));
+    if let Some((modules, form)) = kept.and_then(|kept| load_any(&kept, device).ok()) {
+        return Ok((modules, format!("{form}, compiled before by {name}")));
+    }
+    let compiled = compiler.compile(&[device])?;
+    if let Some(cache) = options.cache {
+        // A cache that cannot be written to costs the next start its time, and this one nothing.
+        let _ = cache::write(cache, &name, device, &compiled);
+    }
+    match load_any(&compiled, device) {
+        Ok((modules, form)) => Ok((modules, format!("{form}, compiled by {name}"))),
+        Err(message) => Err(DeviceError::Code {
+            architecture: device.to_string(),
+            message,
+        }),
+    }
+}
+
+/// The first of what fits that the driver takes: instructions of a compiler that is newer than the driver may not load,
+/// and nor does their text then.
+fn load_any(code: &KernelCode, device: Architecture) -> Result<(Modules, String), String> {
+    let mut faults = Vec::new();
+    for images in code::choices(code, device)? {
+        let Some(first) = images.first() else {
+            continue;
+        };
+        let named = format!("{} for {}", first.form, first.architecture);
+        match load_images(&images) {
+            Ok(modules) => return Ok((modules, named)),
+            Err(fault) => faults.push(format!("the {named} does not load: {fault}")),
+        }
+    }
+    Err(faults.join("; "))
+}
+
+fn load_images(images: &code::Images<'_>) -> Result<Modules, String> {
+    let mut loaded = Modules::default();
+    for image in images {
+        match load_image(image.form, &image.bytes) {
+            Ok(module) => loaded.modules.push(module),
+            Err(fault) => {
+                // SAFETY: nothing of it was launched.
+                unsafe { loaded.free() };
+                return Err(format!("{}: {fault}", image.unit));
+            }
+        }
+    }
+    Ok(loaded)
+}
+
+fn load_image(form: CodeForm, bytes: &[u8]) -> Result<CUmodule, String> {
+    // Where the driver may read it as what it is: text with the zero that ends it, or a file of instructions, whose
+    // header says how long it is and is looked at in words.
+    let mut image = vec![0_u64; bytes.len() / 8 + 1];
+    // SAFETY: there is room for all bytes and a zero behind them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), image.as_mut_ptr().cast(), bytes.len());
+    }
+    if form == CodeForm::Cubin && !bytes.starts_with(b"\x7fELF") {
+        return Err("it is no file of instructions".to_owned());
+    }
+    let mut log = vec![0_u8; LOG];
+    let mut options = [
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
+    // The size is passed in the place of a pointer.
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), (LOG - 1) as *mut c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the context is current; image, options and log live until the call returns.
+    let code = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            image.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if code == CUresult::CUDA_SUCCESS {
+        return Ok(module);
+    }
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(0);
+    let log = String::from_utf8_lossy(&log[..end]);
+    let log = log.trim();
+    let separator = if log.is_empty() { "" } else { ": " };
+    Err(format!("{}{separator}{log}", api::meaning(code)))
+}
