@@ -82,16 +82,20 @@ pub struct Found {
 impl Found {
     /// The identifier as `nvidia-smi -L` prints it.
     pub fn identifier(&self) -> String {
-        let mut text = "GPU".to_owned();
-        for (i, byte) in self.uuid.iter().enumerate() {
-            if matches!(i, 0 | 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            // Writing to a String does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        identifier(&self.uuid)
     }
+}
+
+fn identifier(uuid: &[u8; 16]) -> String {
+    let mut text = "GPU".to_owned();
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // Writing to a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// All devices, those too old included.
@@ -189,7 +193,7 @@ pub(super) fn one(which: Which) -> Result<Found, DeviceError> {
             all.iter()
                 .find(|found| found.uuid == uuid)
                 .ok_or_else(|| Unavailable::NoSuch {
-                    asked: format!("GPU {uuid:02x?}"),
+                    asked: identifier(&uuid),
                     found: identifiers(),
                 })
         }

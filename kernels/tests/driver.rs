@@ -1,0 +1,142 @@
+//! The driver behind the device trait, with a library of the driver's name that executes on the emulation: detection,
+//! the order of calls, lifetimes, graphs, and what is told of errors.
+//!
+//! A library is loaded once in a process, so that each scenario is one of its own: this test again, told by its
+//! environment what to do and which library to find.
+
+#![cfg(all(feature = "cuda", feature = "emulated", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::undocumented_unsafe_blocks,
+    reason = "test code"
+)]
+
+#[path = "driver/scenarios.rs"]
+mod scenarios;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names the scenario that a child is to run.
+const SCENARIO: &str = "HTC_SCENARIO";
+
+/// Compiles a library of the driver's name into a folder.
+fn library(folder: &Path, source: &str) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let include = |folder: &str| format!("-I{}", here.join(folder).display());
+    let run = Command::new(compiler)
+        .args(["-std=c++17", "-O1", "-shared", "-fPIC", "-DHTC_EMULATED"])
+        .args([
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-Wl,-Bsymbolic",
+        ])
+        .args(["src/emulate", "src/cuda/cu"].map(include))
+        .arg("-o")
+        .arg(folder.join("libcuda.so.1"))
+        .arg(here.join("tests/driver").join(source))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{error}");
+}
+
+/// Runs a scenario with the libraries of a folder, and what is wrong with them.
+fn child(name: &str, folder: &Path, environment: &[(&str, &str)]) -> Result<(), String> {
+    let log = folder.join(format!("{name}.log"));
+    let run = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "the_scenario_that_the_environment_names",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(SCENARIO, name)
+        .env("LD_LIBRARY_PATH", folder)
+        .env("HTC_FAKE_LOG", &log)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
+    if run.status.success() {
+        return Ok(());
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    Err(format!(
+        "{name}: {}{}\ncalled:\n{log}",
+        text(&run.stdout),
+        text(&run.stderr)
+    ))
+}
+
+#[test]
+fn the_scenario_that_the_environment_names() {
+    let Ok(name) = std::env::var(SCENARIO) else {
+        return;
+    };
+    let log = std::env::var_os("HTC_FAKE_LOG").map(PathBuf::from).unwrap();
+    scenarios::run(&name, &log);
+}
+
+fn all(folder: &Path, scenarios: &[(&str, &[(&str, &str)])]) {
+    let faults: Vec<String> = scenarios
+        .iter()
+        .filter_map(|(name, environment)| child(name, folder, environment).err())
+        .collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+#[test]
+fn devices_are_found_or_it_is_said_why_not() {
+    let empty = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let short = tempfile::tempdir().unwrap();
+    library(folder.path(), "libcuda.cpp");
+    library(short.path(), "short.cpp");
+    // A driver of the system's would be found where there is no library before it.
+    if !Path::new("/dev/nvidiactl").exists() {
+        all(empty.path(), &[("no-library", &[])]);
+    }
+    all(short.path(), &[("a-library-that-is-too-old", &[])]);
+    all(
+        folder.path(),
+        &[
+            ("a-stub", &[("HTC_FAKE", "stub")]),
+            ("a-driver-without-devices", &[("HTC_FAKE", "no-device")]),
+            ("no-devices", &[("HTC_FAKE", "none")]),
+            ("an-old-device", &[("HTC_FAKE", "old")]),
+            ("a-full-device", &[("HTC_FAKE", "full")]),
+            ("devices-by-index-and-identifier", &[]),
+        ],
+    );
+}
+
+#[test]
+fn what_is_asked_of_a_device_happens_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    library(folder.path(), "libcuda.cpp");
+    all(
+        folder.path(),
+        &[
+            ("code", &[]),
+            ("code-as-text", &[("HTC_FAKE", "no-cubin")]),
+            (
+                "code-that-does-not-load",
+                &[("HTC_FAKE", "no-cubin no-ptx")],
+            ),
+            ("operations", &[]),
+            ("operations", &[("HTC_FAKE", "no-pools")]),
+            ("copies", &[]),
+            ("memory-that-is-full", &[("HTC_FAKE_MEMORY", "1000000")]),
+            ("shared-memory", &[]),
+            ("errors-of-kernels", &[]),
+            ("steps", &[]),
+            ("steps-that-are-not-updated", &[("HTC_FAKE", "no-update")]),
+            ("steps-without-graphs", &[("HTC_FAKE", "no-graphs")]),
+            ("steps-that-end-early", &[]),
+            ("what-a-step-still-needs", &[]),
+            ("threads", &[]),
+        ],
+    );
+}

@@ -1,0 +1,405 @@
+// A driver for a GPU that is not there: the functions of libcuda that the program calls, on the emulation.
+//
+// What is asked of a stream happens as late as it may, at the next wait, so that memory which is given back or written
+// anew too early is noticed. What a driver refuses is refused: no current context, waits within a capture, addresses that
+// it did not give. HTC_FAKE chooses what is wrong with it, HTC_FAKE_LOG names a file for what was called.
+#include "../../src/emulate/unit.cpp"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+namespace {
+
+enum Code {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    STUB_LIBRARY = 34,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    NO_BINARY = 209,
+    INVALID_PTX = 218,
+    NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700,
+    CAPTURE_UNSUPPORTED = 900,
+    UPDATE_FAILURE = 910,
+};
+
+using Address = unsigned long long;
+
+struct Node {
+    const emulate::Kernel *kernel;  // null for a copy
+    unsigned grid[3];
+    unsigned threads;
+    unsigned shared;
+    std::vector<uint64_t> arguments;
+    Address from, to;
+    size_t bytes;
+};
+
+struct Graph {
+    std::vector<Node> nodes;
+};
+
+struct Event {
+    bool pending;
+};
+
+struct Stream {
+    std::deque<std::function<void()>> queue;
+    Graph *captures = nullptr;
+};
+
+int dummy_context;
+thread_local void *current = nullptr;
+Code sticky = SUCCESS;
+uint64_t launches = 0;
+std::map<Address, size_t> memory;
+std::set<void *> hosts, modules, streams, events, graphs;
+std::map<const emulate::Kernel *, unsigned> most_shared;
+size_t taken = 0;
+
+bool is(const char *what) {
+    const char *fake = getenv("HTC_FAKE");
+    return fake != nullptr && strstr(fake, what) != nullptr;
+}
+
+void log(const std::string &line) {
+    const char *path = getenv("HTC_FAKE_LOG");
+    if (path == nullptr) return;
+    if (FILE *file = fopen(path, "a")) {
+        fprintf(file, "%s\n", line.c_str());
+        fclose(file);
+    }
+}
+
+bool holds(Address from, size_t bytes) {
+    auto above = memory.upper_bound(from);
+    if (above == memory.begin()) return false;
+    --above;
+    return from + bytes <= above->first + above->second;
+}
+
+void run(const Node &node) {
+    if (sticky != SUCCESS) return;
+    if (node.kernel == nullptr) {
+        if (!holds(node.from, node.bytes) || !holds(node.to, node.bytes)) {
+            log("copy of memory that is not there");
+            sticky = ILLEGAL_ADDRESS;
+            return;
+        }
+        memmove(reinterpret_cast<void *>(node.to), reinterpret_cast<void *>(node.from), node.bytes);
+        return;
+    }
+    char error[512] = {};
+    if (htc_emulate_launch(node.kernel, node.grid, node.threads, node.shared, node.arguments.data(),
+                           node.kernel->argument_bytes, launches++, error, sizeof error) != 0) {
+        log(std::string("failed: ") + error);
+        sticky = ILLEGAL_ADDRESS;
+    }
+}
+
+void drain(Stream *stream) {
+    while (!stream->queue.empty()) {
+        auto next = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        next();
+    }
+}
+
+Code later(Stream *stream, Node node) {
+    if (stream->captures != nullptr) {
+        stream->captures->nodes.push_back(std::move(node));
+    } else {
+        stream->queue.push_back([node = std::move(node)] { run(node); });
+    }
+    return SUCCESS;
+}
+
+}  // namespace
+
+// What every function looks at first.
+#define NEEDS_CONTEXT                                   \
+    if (current != &dummy_context) return INVALID_CONTEXT; \
+    if (sticky != SUCCESS) return sticky
+#define API extern "C" __attribute__((visibility("default"))) int
+
+API cuInit(unsigned) {
+    if (is("stub")) return STUB_LIBRARY;
+    return is("no-device") ? NO_DEVICE : SUCCESS;
+}
+API cuDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
+API cuGetErrorName(int code, const char **text) {
+    switch (code) {
+    case ILLEGAL_ADDRESS: *text = "CUDA_ERROR_ILLEGAL_ADDRESS"; return SUCCESS;
+    case OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; return SUCCESS;
+    case STUB_LIBRARY: *text = "CUDA_ERROR_STUB_LIBRARY"; return SUCCESS;
+    case NO_BINARY: *text = "CUDA_ERROR_NO_BINARY_FOR_GPU"; return SUCCESS;
+    default: return INVALID_VALUE;
+    }
+}
+API cuGetErrorString(int code, const char **text) {
+    switch (code) {
+    case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; return SUCCESS;
+    case STUB_LIBRARY: *text = "the library is a stub"; return SUCCESS;
+    default: return INVALID_VALUE;
+    }
+}
+API cuDeviceGetCount(int *count) { return *count = is("none") ? 0 : 2, SUCCESS; }
+API cuDeviceGet(int *device, int index) {
+    if (index < 0 || index > 1) return INVALID_DEVICE;
+    return *device = index, SUCCESS;
+}
+API cuDeviceGetName(char *name, int room, int device) {
+    snprintf(name, room, "Emulated %d", device);
+    return SUCCESS;
+}
+API cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    for (int i = 0; i < 16; i++) uuid[i] = static_cast<unsigned char>(16 * device + i);
+    return SUCCESS;
+}
+API cuDeviceGetAttribute(int *value, int which, int) {
+    switch (which) {
+    case 16: *value = 4; return SUCCESS;                              // multiprocessors
+    case 38: *value = 1 << 20; return SUCCESS;                        // cache
+    case 75: *value = is("old") ? 7 : 9; return SUCCESS;              // major
+    case 76: *value = is("old") ? 5 : 0; return SUCCESS;              // minor
+    case 97: *value = 227 << 10; return SUCCESS;                      // shared memory that may be asked for
+    case 115: *value = is("no-pools") ? 0 : 1; return SUCCESS;        // pools
+    default: log("attribute " + std::to_string(which)); return INVALID_VALUE;
+    }
+}
+API cuDevicePrimaryCtxRetain(void **context, int) {
+    if (is("full")) return OUT_OF_MEMORY;
+    return *context = &dummy_context, SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(int) {
+    log("left: " + std::to_string(memory.size()) + " allocations, " + std::to_string(hosts.size()) + " of the host, " +
+        std::to_string(modules.size()) + " modules, " + std::to_string(streams.size()) + " streams, " +
+        std::to_string(events.size()) + " events, " + std::to_string(graphs.size()) + " graphs");
+    return SUCCESS;
+}
+API cuCtxSetCurrent(void *context) { return current = context, SUCCESS; }
+
+API cuStreamCreate(Stream **stream, unsigned) {
+    NEEDS_CONTEXT;
+    *stream = new Stream;
+    streams.insert(*stream);
+    return SUCCESS;
+}
+API cuStreamDestroy_v2(Stream *stream) {
+    drain(stream);
+    streams.erase(stream);
+    delete stream;
+    return SUCCESS;
+}
+API cuStreamSynchronize(Stream *stream) {
+    if (current != &dummy_context) return INVALID_CONTEXT;
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    drain(stream);
+    return sticky;
+}
+API cuEventCreate(Event **event, unsigned) {
+    NEEDS_CONTEXT;
+    *event = new Event{false};
+    events.insert(*event);
+    return SUCCESS;
+}
+API cuEventDestroy_v2(Event *event) {
+    events.erase(event);
+    delete event;
+    return SUCCESS;
+}
+API cuEventRecord(Event *event, Stream *stream) {
+    NEEDS_CONTEXT;
+    event->pending = true;
+    stream->queue.push_back([event] { event->pending = false; });
+    return SUCCESS;
+}
+API cuEventSynchronize(Event *event) {
+    NEEDS_CONTEXT;
+    for (void *stream : streams) {
+        auto &queue = static_cast<Stream *>(stream)->queue;
+        while (event->pending && !queue.empty()) {
+            auto next = std::move(queue.front());
+            queue.pop_front();
+            next();
+        }
+    }
+    return sticky;
+}
+
+API cuMemAlloc_v2(Address *address, size_t bytes) {
+    NEEDS_CONTEXT;
+    const char *most = getenv("HTC_FAKE_MEMORY");
+    if (most != nullptr && taken + bytes > strtoull(most, nullptr, 10)) return OUT_OF_MEMORY;
+    void *found = htc_emulate_allocate(bytes);
+    if (found == nullptr) return OUT_OF_MEMORY;
+    *address = reinterpret_cast<Address>(found);
+    memory[*address] = bytes;
+    taken += bytes;
+    return SUCCESS;
+}
+API cuMemFree_v2(Address address) {
+    auto found = memory.find(address);
+    if (found == memory.end()) {
+        log("free of memory that is not there");
+        return INVALID_VALUE;
+    }
+    if (!htc_emulate_whole(reinterpret_cast<void *>(address), found->second)) log("written behind its end");
+    // What comes later would see this.
+    memset(reinterpret_cast<void *>(address), 0xdd, found->second);
+    htc_emulate_free(reinterpret_cast<void *>(address));
+    taken -= found->second;
+    memory.erase(found);
+    return SUCCESS;
+}
+API cuMemAllocAsync(Address *address, size_t bytes, Stream *stream) {
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    return cuMemAlloc_v2(address, bytes);
+}
+API cuMemFreeAsync(Address address, Stream *stream) {
+    NEEDS_CONTEXT;
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    if (memory.find(address) == memory.end()) {
+        log("free of memory that is not there");
+        return INVALID_VALUE;
+    }
+    stream->queue.push_back([address] { cuMemFree_v2(address); });
+    return SUCCESS;
+}
+API cuMemHostAlloc(void **host, size_t bytes, unsigned) {
+    NEEDS_CONTEXT;
+    *host = malloc(bytes);
+    hosts.insert(*host);
+    return SUCCESS;
+}
+API cuMemFreeHost(void *host) {
+    hosts.erase(host);
+    free(host);
+    return SUCCESS;
+}
+API cuMemGetInfo_v2(size_t *free, size_t *total) {
+    NEEDS_CONTEXT;
+    const char *most = getenv("HTC_FAKE_MEMORY");
+    *total = most != nullptr ? strtoull(most, nullptr, 10) : size_t{1} << 40;
+    *free = *total - taken;
+    return SUCCESS;
+}
+API cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = &dummy_context, SUCCESS; }
+API cuMemPoolSetAttribute(void *, int, void *) { return SUCCESS; }
+API cuMemPoolGetAttribute(void *, int, uint64_t *value) { return *value = 0, SUCCESS; }
+API cuMemPoolTrimTo(void *, size_t) { return SUCCESS; }
+API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, Stream *stream) {
+    NEEDS_CONTEXT;
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    if (!holds(to, bytes)) return INVALID_VALUE;
+    stream->queue.push_back([=] { memcpy(reinterpret_cast<void *>(to), from, bytes); });
+    return SUCCESS;
+}
+API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
+    NEEDS_CONTEXT;
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    if (!holds(from, bytes)) return INVALID_VALUE;
+    stream->queue.push_back([=] { memcpy(to, reinterpret_cast<const void *>(from), bytes); });
+    return SUCCESS;
+}
+API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream *stream) {
+    NEEDS_CONTEXT;
+    Node node{};
+    node.from = from;
+    node.to = to;
+    node.bytes = bytes;
+    return later(stream, std::move(node));
+}
+
+API cuModuleLoadDataEx(void **module, const void *image, unsigned options, int *which, void **values) {
+    NEEDS_CONTEXT;
+    const bool cubin = memcmp(image, "\x7f" "ELF", 4) == 0;
+    log(cubin ? "load cubin" : "load PTX");
+    if (cubin && is("no-cubin")) return NO_BINARY;
+    if (!cubin && is("no-ptx")) {
+        for (unsigned i = 0; i < options; i++)
+            if (which[i] == 5) strcpy(static_cast<char *>(values[i]), "unsupported version");
+        return INVALID_PTX;
+    }
+    *module = malloc(1);
+    modules.insert(*module);
+    return SUCCESS;
+}
+API cuModuleUnload(void *module) {
+    modules.erase(module);
+    free(module);
+    return SUCCESS;
+}
+API cuModuleGetFunction(const void **function, void *, const char *name) {
+    NEEDS_CONTEXT;
+    *function = htc_emulate_find(name);
+    return *function != nullptr ? SUCCESS : NOT_FOUND;
+}
+API cuFuncSetAttribute(const emulate::Kernel *kernel, int which, int value) {
+    NEEDS_CONTEXT;
+    if (which != 8 || value > 227 << 10) return INVALID_VALUE;
+    log(std::string("shared memory of ") + kernel->name + ": " + std::to_string(value));
+    most_shared[kernel] = value;
+    return SUCCESS;
+}
+API cuLaunchKernel(const emulate::Kernel *kernel, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty,
+                   unsigned tz, unsigned shared, Stream *stream, void **parameters, void **extra) {
+    NEEDS_CONTEXT;
+    if (ty != 1 || tz != 1 || extra != nullptr || threads > static_cast<unsigned>(kernel->most_threads))
+        return INVALID_VALUE;
+    if (y > 65535 || z > 65535) return INVALID_VALUE;
+    if (shared > 48 << 10 && shared > most_shared[kernel]) return INVALID_VALUE;
+    Node node{kernel, {x, y, z}, threads, shared, {}, 0, 0, 0};
+    node.arguments.resize((kernel->argument_bytes + 7) / 8);
+    memcpy(node.arguments.data(), parameters[0], kernel->argument_bytes);
+    log(std::string(stream->captures != nullptr ? "capture " : "launch ") + kernel->name);
+    return later(stream, std::move(node));
+}
+
+API cuStreamBeginCapture_v2(Stream *stream, int) {
+    NEEDS_CONTEXT;
+    if (is("no-graphs")) return CAPTURE_UNSUPPORTED;
+    if (stream->captures != nullptr) return CAPTURE_UNSUPPORTED;
+    stream->captures = new Graph;
+    graphs.insert(stream->captures);
+    return SUCCESS;
+}
+API cuStreamEndCapture(Stream *stream, Graph **graph) {
+    *graph = stream->captures;
+    stream->captures = nullptr;
+    return *graph != nullptr ? SUCCESS : INVALID_VALUE;
+}
+API cuGraphDestroy(Graph *graph) {
+    graphs.erase(graph);
+    delete graph;
+    return SUCCESS;
+}
+API cuGraphExecDestroy(Graph *graph) { return cuGraphDestroy(graph); }
+API cuGraphInstantiateWithFlags(Graph **made, const Graph *graph, unsigned long long) {
+    NEEDS_CONTEXT;
+    log("make a graph");
+    *made = new Graph(*graph);
+    graphs.insert(*made);
+    return SUCCESS;
+}
+API cuGraphExecUpdate_v2(Graph *made, const Graph *graph, void *) {
+    NEEDS_CONTEXT;
+    log("update a graph");
+    if (is("no-update") || made->nodes.size() != graph->nodes.size()) return UPDATE_FAILURE;
+    for (size_t i = 0; i < graph->nodes.size(); i++)
+        if (made->nodes[i].kernel != graph->nodes[i].kernel) return UPDATE_FAILURE;
+    *made = *graph;
+    return SUCCESS;
+}
+API cuGraphLaunch(Graph *graph, Stream *stream) {
+    NEEDS_CONTEXT;
+    log("launch a graph of " + std::to_string(graph->nodes.size()));
+    for (const Node &node : graph->nodes) later(stream, node);
+    return SUCCESS;
+}
