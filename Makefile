@@ -5,11 +5,12 @@ HTC := target/release/htc
 DEMO := assets/demo
 OUT := demo-output
 
-.PHONY: help build demo test check clean
+.PHONY: help build demo test test-cuda check clean
 
 help:
 	@echo "make demo    compile the demo model, measure it against its source, let it write"
 	@echo "make test    run every test"
+	@echo "make test-cuda  run the tests of backends on a GPU, where there is one"
 	@echo "make check   what CI checks beside the tests: format, lints, dependencies"
 	@echo "make build   the program alone: $(HTC)"
 
@@ -21,6 +22,9 @@ demo: build
 
 test:
 	@scripts/test.sh
+
+test-cuda:
+	@scripts/test_cuda.sh
 
 check:
 	@scripts/check.sh

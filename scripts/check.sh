@@ -25,6 +25,13 @@ else
   echo "== feature openblas: skipped, no libopenblas with pkg-config here"
 fi
 
+echo "== kernels for GPUs: every one compiles, spills nothing and leaves room for others"
+scripts/check_cuda.sh
+
+echo "== without and with the devices that are features"
+cargo clippy --release --locked -p htc-kernels --no-default-features --all-targets -- -D warnings
+cargo clippy --release --locked -p htc-kernels --features emulated --all-targets -- -D warnings
+
 echo "== aarch64"
 scripts/test_aarch64.sh
 

@@ -10,11 +10,13 @@ mod cache;
 pub mod code;
 #[cfg(feature = "cuda")]
 pub mod compile;
+pub mod cubin;
 pub mod device;
 #[cfg(feature = "cuda")]
 pub mod driver;
 #[cfg(feature = "emulated")]
 mod emulated;
+pub mod occupancy;
 pub mod ops;
 pub mod source;
 #[cfg(any(feature = "cuda", feature = "emulated"))]

@@ -1,0 +1,158 @@
+//! Compiles every kernel for the architectures that are named, says what each takes of a multiprocessor, and fails where
+//! registers spill or leave too few warps side by side: `check_cuda sm_80 sm_90`.
+//!
+//! Without NVRTC it says so, and nothing is checked.
+
+#[cfg(feature = "cuda")]
+fn main() -> std::process::ExitCode {
+    check::main()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn main() {
+    println!("skipped: this build has no feature cuda");
+}
+
+#[cfg(feature = "cuda")]
+mod check {
+    use std::process::ExitCode;
+
+    use htc_kernels::cuda::code::Architecture;
+    use htc_kernels::cuda::compile::Compiler;
+    use htc_kernels::cuda::cubin::{self, Resources};
+    use htc_kernels::cuda::occupancy::Multiprocessor;
+    use htc_kernels::cuda::source::UNITS;
+
+    /// Warps that are to run side by side on a multiprocessor, by registers and by the shared memory that sources name:
+    /// so many hide the latency of memory where each has several loads in flight.
+    const LEAST_WARPS: u32 = 16;
+
+    /// Kernels that do with fewer, and with how many: tiles of matrix products, whose sums fill the registers.
+    const FEWER: &[(&str, u32)] = &[];
+
+    pub fn main() -> ExitCode {
+        let names: Vec<String> = std::env::args().skip(1).collect();
+        let compiler = match Compiler::load() {
+            Ok(compiler) => compiler,
+            Err(why) => {
+                println!("skipped: no NVRTC: {why}");
+                return ExitCode::SUCCESS;
+            }
+        };
+        println!("{}", compiler.name());
+        println!(
+            "{:8} {:28} {:>7} {:>9} {:>6} {:>6} {:>7} {:>6} {:>9} {:>9}",
+            "",
+            "kernel",
+            "threads",
+            "registers",
+            "spills",
+            "stack",
+            "shared",
+            "blocks",
+            "warps",
+            "occupancy"
+        );
+        let mut faults = Vec::new();
+        for name in &names {
+            if let Err(fault) = architecture(&compiler, name, &mut faults) {
+                faults.push(format!("{name}: {fault}"));
+            }
+        }
+        for fault in &faults {
+            eprintln!("{fault}");
+        }
+        match faults.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+
+    fn architecture(
+        compiler: &Compiler,
+        name: &str,
+        faults: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let architecture: Architecture = name.parse()?;
+        let multiprocessor = Multiprocessor::of(architecture)
+            .ok_or_else(|| "the multiprocessor is not in the table".to_owned())?;
+        for unit in UNITS {
+            let compiled = compiler
+                .unit(unit, architecture, &["--ptxas-options=-v"])
+                .map_err(|error| format!("{}: {error}", unit.name))?;
+            let kernels = cubin::resources(&compiled.cubin).map_err(|error| error.to_string())?;
+            if kernels.is_empty() {
+                faults.push(format!("{name}: {} has no kernels", unit.name));
+            }
+            for kernel in &kernels {
+                let spills = spills(&compiled.log, &kernel.kernel);
+                row(name, multiprocessor, kernel, spills);
+                let mut fault = |what: String| {
+                    faults.push(format!("{name}: {}: {what}", kernel.kernel));
+                };
+                match spills {
+                    Some(0) => {}
+                    Some(bytes) => fault(format!("{bytes} bytes of registers are spilled")),
+                    None => fault("the compiler does not say what is spilled".to_owned()),
+                }
+                let (warps, least) = (warps(multiprocessor, kernel), least(&kernel.kernel));
+                if warps < least {
+                    fault(format!(
+                        "{warps} warps side by side, at least {least} are expected"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn least(kernel: &str) -> u32 {
+        let fewer = FEWER.iter().find(|(name, _)| *name == kernel);
+        fewer.map_or(LEAST_WARPS, |&(_, least)| least)
+    }
+
+    fn warps(multiprocessor: Multiprocessor, kernel: &Resources) -> u32 {
+        let &Resources {
+            threads,
+            registers,
+            shared,
+            ..
+        } = kernel;
+        threads / 32 * multiprocessor.resident(threads, registers, shared)
+    }
+
+    fn row(name: &str, multiprocessor: Multiprocessor, kernel: &Resources, spills: Option<u32>) {
+        let &Resources {
+            kernel: ref kernel_name,
+            registers,
+            stack,
+            shared,
+            threads,
+            ..
+        } = kernel;
+        let blocks = multiprocessor.resident(threads, registers, shared);
+        let percent = multiprocessor.percent(threads, registers, shared);
+        let spills = spills.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+        let warps = warps(multiprocessor, kernel);
+        println!(
+            "{name:8} {kernel_name:28} {threads:>7} {registers:>9} {spills:>6} {stack:>6} {shared:>7} {blocks:>6} {warps:>9} {percent:>8}%",
+        );
+    }
+
+    /// Bytes that the registers of a kernel spill, as the assembler's log has it:
+    ///
+    /// ```text
+    /// ptxas info    : Function properties for NAME
+    /// ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+    /// ```
+    fn spills(log: &str, kernel: &str) -> Option<u32> {
+        let mut lines = log.lines();
+        lines.find(|line| {
+            line.trim_end()
+                .ends_with(&format!("Function properties for {kernel}"))
+        })?;
+        let parts = lines.next()?.split(',').skip(1);
+        let bytes = parts.map(|part| part.split_whitespace().next()?.parse::<u32>().ok());
+        bytes.sum()
+    }
+}

@@ -1,0 +1,318 @@
+//! What compiled kernels take of a multiprocessor, read from the files that a compiler for GPUs makes.
+
+use htc_formats::wire::{Cursor, WireError};
+
+/// What a kernel takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Its name.
+    pub kernel: String,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of a thread's own memory, which is the device's: arrays that are indexed, and what registers spill.
+    pub stack: u32,
+    /// Bytes of shared memory that the source names, without those that a launch asks for.
+    pub shared: u32,
+    /// Threads of a block at most.
+    pub threads: u32,
+    /// Bytes of its arguments.
+    pub arguments: u32,
+}
+
+/// Why a file was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CubinError {
+    /// It ends early.
+    #[error("compiled code: {0}")]
+    Wire(#[from] WireError),
+    /// It is something else.
+    #[error("compiled code: {what} is {found}, expected {expected}")]
+    Unexpected {
+        /// Which part.
+        what: &'static str,
+        /// What it should be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+}
+
+/// Attributes of kernels, as `cuobjdump -elf` names them.
+mod attribute {
+    pub const MAX_THREADS: u8 = 0x05;
+    pub const FRAME_SIZE: u8 = 0x11;
+    pub const CBANK_PARAM_SIZE: u8 = 0x19;
+    pub const REGCOUNT: u8 = 0x2f;
+}
+
+/// Bytes that are the system's and are counted with a kernel's own from 9.0 on, where a section without bytes says so.
+const SHARED_OF_SYSTEM: u64 = 1 << 10;
+
+/// Most sections of a file.
+const MOST: usize = 1 << 16;
+
+struct Section<'a> {
+    name: &'a str,
+    bytes: &'a [u8],
+    size: u64,
+    link: u32,
+}
+
+struct Attribute<'a> {
+    which: u8,
+    value: u16,
+    bytes: &'a [u8],
+}
+
+/// The kernels of a file of instructions, by name.
+///
+/// # Errors
+/// [`CubinError`] where it is damaged, or no such file.
+pub fn resources(file: &[u8]) -> Result<Vec<Resources>, CubinError> {
+    let sections = sections(file)?;
+    let section = |name: &str| sections.iter().find(|section| section.name == name);
+    let missing = |what| CubinError::Unexpected {
+        what,
+        expected: "a section",
+        found: "absent".to_owned(),
+    };
+    let symbols = section(".symtab").ok_or(missing(".symtab"))?;
+    let names = sections.get(symbols.link as usize);
+    let names = names.ok_or(missing("the names of symbols"))?.bytes;
+    let global = attributes(section(".nv.info").ok_or(missing(".nv.info"))?.bytes)?;
+    // Two numbers: the symbol that is meant, and what is said of it.
+    let of_symbol = |which: u8, kernel: &str| -> Result<Option<u32>, CubinError> {
+        for attribute in global.iter().filter(|a| a.which == which) {
+            let mut cursor = Cursor::new(attribute.bytes);
+            let (symbol, value) = (cursor.u32()?, cursor.u32()?);
+            if symbol_name(symbols.bytes, names, symbol)? == kernel {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    };
+    let system = match section(".nv.shared.reserved.0") {
+        Some(_) => SHARED_OF_SYSTEM,
+        None => 0,
+    };
+    let mut found = Vec::new();
+    for info in &sections {
+        let Some(kernel) = info.name.strip_prefix(".nv.info.") else {
+            continue;
+        };
+        let own = attributes(info.bytes)?;
+        let threads = own.iter().find(|a| a.which == attribute::MAX_THREADS);
+        let threads = threads.map_or(Ok(1024), |a| Cursor::new(a.bytes).u32())?;
+        let arguments = own.iter().find(|a| a.which == attribute::CBANK_PARAM_SIZE);
+        let registers = of_symbol(attribute::REGCOUNT, kernel)?;
+        let shared = section(&format!(".nv.shared.{kernel}")).map_or(0, |shared| shared.size);
+        found.push(Resources {
+            kernel: kernel.to_owned(),
+            registers: registers.ok_or(missing("a number of registers"))?,
+            stack: of_symbol(attribute::FRAME_SIZE, kernel)?.unwrap_or(0),
+            shared: u32::try_from(shared.saturating_sub(system)).unwrap_or(u32::MAX),
+            threads,
+            arguments: arguments.map_or(0, |a| a.value.into()),
+        });
+    }
+    found.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    Ok(found)
+}
+
+/// The table of sections of an ELF file of 64 bits.
+fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, CubinError> {
+    /// A section without bytes in the file.
+    const NO_BITS: u32 = 8;
+    let mut header = Cursor::new(file);
+    let magic: [u8; 6] = header.array()?;
+    if magic != *b"\x7fELF\x02\x01" {
+        return Err(CubinError::Unexpected {
+            what: "the beginning",
+            expected: "that of an ELF file of 64 bits, little-endian",
+            found: magic.escape_ascii().to_string(),
+        });
+    }
+    header.bytes(0x28 - 6)?;
+    let table = header.u64()?;
+    header.bytes(0x3a - 0x30)?;
+    let [entry, count, names] = [header.u16()?, header.u16()?, header.u16()?];
+    if entry != 64 || usize::from(count) > MOST {
+        return Err(CubinError::Unexpected {
+            what: "the length of an entry of the table of sections",
+            expected: "64",
+            found: entry.to_string(),
+        });
+    }
+    let within = |offset: u64, size: u64| {
+        let mut cursor = Cursor::new(file);
+        cursor.bytes(offset)?;
+        cursor.bytes(size)
+    };
+    let mut cursor = Cursor::new(within(table, u64::from(count) * 64)?);
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        let (name, kind) = (cursor.u32()?, cursor.u32()?);
+        cursor.bytes(16)?;
+        let (offset, size, link) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
+        cursor.bytes(4 + 8 + 8)?;
+        entries.push((name, kind, offset, size, link));
+    }
+    let names = match entries.get(usize::from(names)) {
+        Some(&(_, _, offset, size, _)) => within(offset, size)?,
+        None => &[],
+    };
+    let section = |&(name, kind, offset, size, link)| {
+        let bytes = match kind {
+            NO_BITS => &[][..],
+            _ => within(offset, size)?,
+        };
+        Ok(Section {
+            name: text_at(names, name)?,
+            bytes,
+            size,
+            link,
+        })
+    };
+    entries.iter().map(section).collect()
+}
+
+/// A text that ends with a zero.
+fn text_at(texts: &[u8], at: u32) -> Result<&str, CubinError> {
+    let mut cursor = Cursor::new(texts);
+    cursor.bytes(at.into())?;
+    let rest = cursor.bytes(cursor.remaining() as u64)?;
+    let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
+    let text = Cursor::new(rest).str(end as u64)?;
+    Ok(text)
+}
+
+fn symbol_name<'a>(symbols: &[u8], names: &'a [u8], index: u32) -> Result<&'a str, CubinError> {
+    let mut cursor = Cursor::new(symbols);
+    cursor.bytes(u64::from(index) * 24)?;
+    text_at(names, cursor.u32()?)
+}
+
+/// The attributes in a section: each has a format, a kind, and a number of 16 bits, which is the length of what follows
+/// where the format says so.
+fn attributes(bytes: &[u8]) -> Result<Vec<Attribute<'_>>, CubinError> {
+    const SIZED: u8 = 4;
+    let mut cursor = Cursor::new(bytes);
+    let mut found = Vec::new();
+    while cursor.remaining() > 0 {
+        let [format, which] = cursor.array()?;
+        let value = cursor.u16()?;
+        let bytes = match format {
+            SIZED => cursor.bytes(value.into())?,
+            _ => &[],
+        };
+        found.push(Attribute {
+            which,
+            value,
+            bytes,
+        });
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: usize = 64;
+
+    /// A file of sections: names and bytes, of symbols a name each.
+    fn file(sections: &[(&str, u32, &[u8])]) -> Vec<u8> {
+        let mut names = vec![0];
+        let mut data = Vec::new();
+        let mut table = vec![0; 64];
+        let mut entry = |name: u32, kind: u32, offset: usize, size: usize, link: u32| {
+            table.extend([name, kind].iter().flat_map(|n| n.to_le_bytes()));
+            table.extend([0; 16]);
+            table.extend(
+                [offset, size]
+                    .iter()
+                    .flat_map(|&n| (n as u64).to_le_bytes()),
+            );
+            table.extend(link.to_le_bytes());
+            table.extend([0; 20]);
+        };
+        for (name, kind, bytes) in sections {
+            let at = names.len() as u32;
+            names.extend(name.as_bytes());
+            names.push(0);
+            let link = if *name == ".symtab" { 2 } else { 0 };
+            entry(at, *kind, HEADER + data.len(), bytes.len(), link);
+            if *kind != 8 {
+                data.extend_from_slice(bytes);
+            }
+        }
+        let at = HEADER + data.len();
+        entry(0, 3, at, names.len(), 0);
+        data.extend(names);
+        let mut file = b"\x7fELF\x02\x01".to_vec();
+        file.resize(0x28, 0);
+        file.extend((HEADER as u64 + data.len() as u64).to_le_bytes());
+        file.resize(0x3a, 0);
+        let count = sections.len() as u16 + 2;
+        file.extend([64, count, count - 1].iter().flat_map(|n| n.to_le_bytes()));
+        file.extend(data);
+        file.extend(table);
+        file
+    }
+
+    fn attribute(which: u8, numbers: &[u32]) -> Vec<u8> {
+        let mut bytes = vec![4, which, 4 * numbers.len() as u8, 0];
+        bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+        bytes
+    }
+
+    fn kernel() -> Vec<u8> {
+        let mut symbols = vec![0; 24];
+        symbols.extend(1_u32.to_le_bytes());
+        symbols.extend([0; 20]);
+        let global = [
+            attribute(attribute::REGCOUNT, &[0, 99]),
+            attribute(attribute::REGCOUNT, &[1, 40]),
+            attribute(attribute::FRAME_SIZE, &[1, 16]),
+        ];
+        let mut own = attribute(attribute::MAX_THREADS, &[256, 1, 1]);
+        own.extend([3, attribute::CBANK_PARAM_SIZE, 48, 0]);
+        own.extend([1, 0x37, 0, 0]);
+        file(&[
+            (".symtab", 2, &symbols),
+            (".strtab", 3, b"\0norm\0"),
+            (".nv.info", 0x7000_0000, &global.concat()),
+            (".nv.info.norm", 0x7000_0000, &own),
+            (".nv.shared.norm", 8, &[0; 1536]),
+            (".nv.shared.reserved.0", 8, &[]),
+        ])
+    }
+
+    #[test]
+    fn what_a_kernel_takes_is_read() {
+        let expected = Resources {
+            kernel: "norm".to_owned(),
+            registers: 40,
+            stack: 16,
+            shared: 512,
+            threads: 256,
+            arguments: 48,
+        };
+        assert_eq!(resources(&kernel()).unwrap(), [expected]);
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_refused_or_read_but_never_ends_the_program() {
+        let whole = kernel();
+        for length in 0..whole.len() {
+            assert!(resources(&whole[..length]).is_err(), "{length}");
+        }
+        for at in 0..whole.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] = value;
+                let _ = resources(&bytes);
+            }
+        }
+    }
+}
