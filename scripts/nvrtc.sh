@@ -12,7 +12,7 @@ for path in "${paths[@]}"; do
 done
 folder=${HTC_NVRTC:-${XDG_CACHE_HOME:-$HOME/.cache}/htc/nvrtc-13.0}
 if ! compgen -G "$folder/nvidia/*/lib/libnvrtc.so*" >/dev/null; then
-  python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder.unfinished" \
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target "$folder.unfinished" \
     'nvidia-cuda-nvrtc==13.0.*' >&2 || exit 1
   rm -rf "$folder"
   mv "$folder.unfinished" "$folder"

@@ -65,7 +65,9 @@ fn bytes_come_back_as_they_went() {
         return;
     };
     // More than the buffers of a copy hold, three times.
-    let bytes: Vec<u8> = (0..60_000_001_usize).map(|i| (i * i >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..60_000_001_usize)
+        .map(|i| ((i * i) >> 7) as u8)
+        .collect();
     let [a, b] = [0, 1].map(|_| device.allocate(bytes.len()).unwrap());
     assert_eq!(a.address() % 256, 0);
     device.upload(&bytes, &a, 0).unwrap();

@@ -244,7 +244,9 @@ fn operations(log: &Path) {
 /// More than the buffers hold, by ways that the buffers are used again on.
 fn copies(log: &Path) {
     let device = open();
-    let bytes: Vec<u8> = (0..40_000_001_usize).map(|i| (i * i >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..40_000_001_usize)
+        .map(|i| ((i * i) >> 7) as u8)
+        .collect();
     let [a, b] = [0, 1].map(|_| device.allocate(bytes.len() + 5).unwrap());
     device.upload(&bytes, &a, 5).unwrap();
     device.copy((&a, 5), (&b, 2), bytes.len()).unwrap();
