@@ -34,7 +34,31 @@ fn emulated() {
                 .flag(format!("-fsanitize={sanitizers}"))
                 .flag("-fno-sanitize-recover=undefined")
                 .flag("-g");
+            for library in ["asan", "ubsan"] {
+                println!(
+                    "cargo::rustc-link-search=native={}",
+                    folder_of(&build, library)
+                );
+                println!("cargo::rustc-link-lib=dylib={library}");
+            }
         }
     }
     build.compile("htc_emulated");
+}
+
+/// Where the compiler keeps a library of its own.
+#[cfg(feature = "emulated")]
+fn folder_of(build: &cc::Build, library: &str) -> String {
+    let compiler = build.get_compiler();
+    let mut command = std::process::Command::new(compiler.path());
+    let found = command.arg(format!("-print-file-name=lib{library}.so"));
+    let path = found
+        .output()
+        .map(|output| output.stdout)
+        .unwrap_or_default();
+    let path = String::from_utf8_lossy(&path).trim().to_owned();
+    let folder = std::path::Path::new(&path).parent();
+    folder
+        .map(|folder| folder.display().to_string())
+        .unwrap_or_default()
 }

@@ -18,6 +18,7 @@
 //! share, weights above all, is behind [`Backend::Weight`].
 
 mod cpu;
+mod gpu;
 mod reference;
 
 use std::ops::Range;
@@ -26,12 +27,19 @@ use std::sync::Arc;
 use htc_formats::model::{Activation, RopePairs};
 
 pub use cpu::{Cpu, CpuRotation};
+pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuRotation, GpuVector};
 pub use htc_kernels::cpu::{Attention, Input};
+#[cfg(feature = "emulated")]
+pub use htc_kernels::cuda::Emulated as EmulatedDevice;
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvError, KvPlan, LayerBases};
 use crate::tensor::Tensor;
+
+/// Executes on a GPU that the processor emulates, for tests.
+#[cfg(feature = "emulated")]
+pub type Emulated = Gpu<EmulatedDevice>;
 
 /// A matrix whose product with the input is an inner vector of factorised slots.
 #[derive(Debug)]
@@ -137,6 +145,15 @@ pub trait Backend: Send + Sized {
         numbers: usize,
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], ExecError>;
+
+    /// Returns the error of an operation that has not returned its own, of those that numbers can cause; waits for
+    /// them where that needs it. The default has none: its operations return their own.
+    ///
+    /// # Errors
+    /// As [`Backend::append`].
+    fn settle(&mut self) -> Result<(), ExecError> {
+        Ok(())
+    }
 
     /// The rows of the embedding that `tokens` name, times `scale`: `out [n, width]`.
     ///

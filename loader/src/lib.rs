@@ -253,6 +253,7 @@
 
 pub mod adapt;
 pub mod backend;
+pub mod device;
 pub mod dial;
 pub mod error;
 pub mod exec;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
+use htc_loader::device::DeviceChoice;
 use htc_loader::dial::Fraction;
 use htc_loader::kv::KvType;
 
@@ -246,6 +247,9 @@ pub struct EvalArgs {
     pub kv: KvKindArgs,
     #[command(flatten)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,
     /// Print the result as JSON on standard output
     #[arg(long)]
@@ -312,6 +316,20 @@ pub struct KvArgs {
     /// Type of the KV cache; f32 takes twice the memory and rounds nothing
     #[arg(long = "kv", alias = "kv-type", value_name = "f16|f32", default_value = "f16", value_parser = parse_kv_type)]
     pub kv_type: KvType,
+}
+
+/// Where a model is executed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct DeviceArgs {
+    /// Device that executes the model: auto (a GPU where there is one), cpu, cuda[:N], reference (the processor in
+    /// float64, slow)
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "auto",
+        hide_short_help = true
+    )]
+    pub device: DeviceChoice,
 }
 
 /// The number of threads.

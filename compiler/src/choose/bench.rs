@@ -9,6 +9,7 @@ use htc_formats::model::Role;
 use htc_formats::source::ModelFile;
 use htc_kernels::Pool;
 use htc_loader::Model;
+use htc_loader::device::OnCpu;
 use htc_loader::dial::Setting;
 use htc_loader::kv::{KvOptions, KvType};
 use serde::{Deserialize, Serialize};
@@ -295,8 +296,9 @@ impl<'a> Bench<'a> {
                 kv: KvOptions::new(KvType::F16),
                 setting,
             };
-            let found =
-                measure::on_windows(&self.pool, model, source, windows, execution, progress);
+            let executor = OnCpu(Arc::clone(&self.pool));
+            let on = (&executor, &*self.pool);
+            let found = measure::on_windows(on, model, source, windows, execution, progress);
             Ok::<_, TrialError>(found?)
         })?;
         match found.reference.clone() {

@@ -13,11 +13,12 @@ pub mod statistics;
 
 use std::sync::Arc;
 
+use htc_loader::device::Executor;
 use htc_loader::dial::Setting;
 use htc_loader::exec::BATCH;
 use htc_loader::kv::{KvKind, KvOptions, KvType};
 use htc_loader::tokenizer::Tokenizer;
-use htc_loader::{Cpu, ExecError, Model, Pool, Session};
+use htc_loader::{Backend, ExecError, Model, Pool, Session};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -182,16 +183,17 @@ pub enum EvaluateError {
     Cancelled(#[from] Cancelled),
 }
 
-/// Measures `model` on `text`; `progress` gets the windows done and their total, and may end it.
+/// Measures `model` on `text`, executed by `executor` and scored on the threads of a pool; `progress` gets the windows done and
+/// their total, and may end it.
 ///
 /// # Errors
 /// [`EvaluateError`] where the text is shorter than a window, the vocabularies differ or the
 /// model's output is not finite.
-pub fn evaluate(
-    pool: &Arc<Pool>,
-    model: &Arc<Model>,
+pub fn evaluate<E: Executor>(
+    (executor, pool): (&E, &Pool),
+    model: &Arc<Model<E::Backend>>,
     tokenizer: &Tokenizer,
-    reference: Option<(&Arc<Model>, &Tokenizer)>,
+    reference: Option<(&Arc<Model<E::Backend>>, &Tokenizer)>,
     text: &str,
     protocol: Protocol,
     progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
@@ -202,7 +204,7 @@ pub fn evaluate(
     let windows = Windows::new(tokenizer, text, protocol.context, protocol.chunks)?;
     let reference = reference.map(|(other, _)| other);
     on_windows(
-        pool,
+        (executor, pool),
         model,
         reference,
         &windows,
@@ -216,10 +218,10 @@ pub fn evaluate(
 ///
 /// # Errors
 /// [`EvaluateError`] where the output of a model is not finite.
-pub fn on_windows(
-    pool: &Arc<Pool>,
-    model: &Arc<Model>,
-    reference: Option<&Arc<Model>>,
+pub fn on_windows<E: Executor>(
+    (executor, pool): (&E, &Pool),
+    model: &Arc<Model<E::Backend>>,
+    reference: Option<&Arc<Model<E::Backend>>>,
     windows: &Windows,
     execution: Execution,
     mut progress: impl FnMut(usize, usize) -> Result<(), Cancelled>,
@@ -230,14 +232,13 @@ pub fn on_windows(
         KvKind::F32 => KvType::F32,
         _ => KvType::F16,
     };
-    let session = |model: &Arc<Model>| {
-        let cpu = Cpu::new(pool);
-        Session::with_kv_type(Arc::clone(model), cpu, context, whole)
+    let session = |model: &Arc<Model<E::Backend>>| {
+        Session::with_kv_type(Arc::clone(model), executor.backend(), context, whole)
     };
     let other = reference.map(session).transpose();
     let mut other = other.map_err(EvaluateError::Reference)?;
-    let (own, cpu) = (Arc::clone(model), Cpu::new(pool));
-    let mut session = Session::with_kv_of(own, cpu, context, &execution.kv)?;
+    let (own, backend) = (Arc::clone(model), executor.backend());
+    let mut session = Session::with_kv_of(own, backend, context, &execution.kv)?;
     session.set(execution.setting);
     let mut totals = Totals::default();
     for (index, window) in windows.iter().enumerate() {
@@ -271,10 +272,10 @@ pub fn on_windows(
 }
 
 /// Scores `n` rows of the last batch, whose first row is position `start` of the window.
-fn score_batch(
+fn score_batch<B: Backend>(
     pool: &Pool,
-    session: &mut Session,
-    mut other: Option<&mut Session>,
+    session: &mut Session<B>,
+    mut other: Option<&mut Session<B>>,
     window: &[u32],
     start: usize,
     n: usize,
@@ -422,10 +423,10 @@ pub fn about_errors(windows: usize) -> String {
     }
 }
 
-fn same_vocabulary(
-    model: &Model,
+fn same_vocabulary<B: Backend>(
+    model: &Model<B>,
     tokenizer: &Tokenizer,
-    other: &Model,
+    other: &Model<B>,
     other_tokenizer: &Tokenizer,
 ) -> Result<(), EvaluateError> {
     let (rows, other_rows) = (model.hyper().vocabulary, other.hyper().vocabulary);

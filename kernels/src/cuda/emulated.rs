@@ -24,6 +24,7 @@ unsafe extern "C" {
     fn htc_emulate_allocate(bytes: usize) -> *mut c_void;
     fn htc_emulate_whole(memory: *const c_void, bytes: usize) -> c_int;
     fn htc_emulate_free(memory: *mut c_void);
+    fn htc_emulate_sanitized() -> c_int;
 }
 
 /// The emulation runs one launch at a time, whichever thread asks.
@@ -60,6 +61,12 @@ impl Emulated {
     /// Launches so far.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was built with AddressSanitizer, which ends the program where a kernel leaves an allocation.
+    pub fn is_sanitized() -> bool {
+        // SAFETY: it returns a constant.
+        unsafe { htc_emulate_sanitized() != 0 }
     }
 
     /// The names of all kernels.

@@ -20,11 +20,17 @@ macro_rules! sources {
 /// What units include.
 pub const HEADERS: &[Source] = sources! {
     "dialect.cuh" from "dialect.cuh",
+    "kv.cuh" from "kv.cuh",
 };
 
 /// What is compiled, each on its own.
 pub const UNITS: &[Source] = sources! {
+    "attention" from "attention.cu",
+    "bands" from "bands.cu",
     "elementwise" from "elementwise.cu",
+    "kv" from "kv.cu",
+    "products" from "products.cu",
+    "vectors" from "vectors.cu",
 };
 
 /// What a compiler is told beside the architecture. Line numbers cost no time and let profilers name the source.

@@ -459,4 +459,7 @@ int htc_emulate_whole(const void *memory, size_t bytes) {
 
 void htc_emulate_free(void *memory) { free(memory); }
 
+// Whether AddressSanitizer looks at everything itself.
+int htc_emulate_sanitized(void) { return SANITIZED; }
+
 }  // extern "C"

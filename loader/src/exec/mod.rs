@@ -509,7 +509,19 @@ impl<B: Backend> Session<B> {
         let room = [&mut b.inner, &mut b.extra];
         let how = (cap, self.setting);
         project::logits(backend, head, start..end, &b.x, how, &mut b.logits, room)?;
-        backend.read(&b.logits, numbers, &mut self.room)
+        self.settle()?;
+        self.backend
+            .read(&self.buffers.logits, numbers, &mut self.room)
+    }
+
+    /// What operations of the last batch have yet to say, which is taken back where one of them failed.
+    fn settle(&mut self) -> Result<(), ExecError> {
+        let settled = self.backend.settle();
+        if settled.is_err() {
+            let before = self.kv.len().saturating_sub(self.rows);
+            self.truncate(before)?;
+        }
+        settled
     }
 
     /// Logits `[vocabulary]` after the last token read.

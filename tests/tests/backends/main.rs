@@ -20,6 +20,8 @@ mod speculation;
 use std::sync::Arc;
 
 use htc_loader::backend::Reference;
+#[cfg(feature = "emulated")]
+use htc_loader::backend::{Emulated, Gpu};
 use htc_loader::{Backend, Cpu, Pool};
 
 /// A backend by name.
@@ -42,6 +44,16 @@ fn cpu() -> Vec<Named<Cpu>> {
 /// The oracle, which the suite then holds against itself: a session of it is to behave, too.
 fn reference() -> Vec<Named<Reference>> {
     vec![("reference".into(), Reference)]
+}
+
+/// A GPU that the processor emulates, with two orders of its threads.
+#[cfg(feature = "emulated")]
+fn emulated() -> Vec<Named<Emulated>> {
+    let of = |seed: u64| {
+        let device = htc_loader::backend::EmulatedDevice::new(seed);
+        (format!("emulated, order {seed}"), Gpu::new(&device))
+    };
+    [1, 2].map(of).into()
 }
 
 /// The tests of each backend.
@@ -88,6 +100,10 @@ mod on {
         cpu;
         reference;
     }
+    #[cfg(feature = "emulated")]
+    suite! {
+        emulated;
+    }
 }
 
 /// A session may be made on one thread and used on another, and its model by several.
@@ -101,4 +117,6 @@ fn sessions_move_between_threads_and_models_are_shared() {
     }
     of::<Cpu>();
     of::<Reference>();
+    #[cfg(feature = "emulated")]
+    of::<Emulated>();
 }

@@ -8,7 +8,7 @@ use clap::builder::TypedValueParser as _;
 use htc_loader::dial::Fraction;
 use htc_loader::speculate::{DraftLength, LONGEST_DRAFT};
 
-use super::{Beside, KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
+use super::{Beside, DeviceArgs, KvKindArgs, LiveArgs, ThreadArgs, heading, parse_fraction};
 
 /// How a draft learns from what was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -140,6 +140,9 @@ pub struct RunArgs {
     /// reads these again
     #[arg(long, value_name = "stop|slide", help_heading = heading::RUN_LENGTH, hide_short_help = true, value_enum, default_value = "stop")]
     pub on_full: OnFullArg,
+    #[command(flatten, next_help_heading = heading::WHERE)]
+    #[allow(missing_docs, reason = "a doc comment would become help text")]
+    pub device: DeviceArgs,
     #[command(flatten, next_help_heading = heading::WHERE)]
     #[allow(missing_docs, reason = "a doc comment would become help text")]
     pub threads: ThreadArgs,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use htc_formats::map::MappedFile;
+use htc_loader::device::OnCpu;
 use htc_loader::dial::Setting;
 use htc_loader::live::SensorSpec;
 use htc_loader::tokenizer::Tokenizer;
@@ -445,8 +446,9 @@ impl<'a> Bench<'a> {
         let (subject, cancel) = (&self.subject, self.interrupt.cancel());
         let bar = ProgressBar::no_length();
         bar.set_style(style("{bar:30} {pos}/{len} windows, {eta} left"));
+        let executor = OnCpu(Arc::clone(&self.pool));
         let evaluation = measure::evaluate(
-            &self.pool,
+            (&executor, &self.pool),
             &subject.model,
             &subject.tokenizer,
             Some((&baseline.model, &baseline.tokenizer)),

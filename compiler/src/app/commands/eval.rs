@@ -3,11 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use htc_loader::device::{Executor, Work};
+use htc_loader::dial::Setting;
+use htc_loader::tokenizer::Tokenizer;
 use htc_loader::{Model, Pool};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Failure, check_room, in_use, open_model, print_json, setting_of, source_of, tokenizer_of,
+    Failure, check_room, in_use, not_opened, on_device, open_model, print_json, setting_of,
+    source_of, tokenizer_of,
 };
 use crate::app::cli::{Beside, EvalArgs};
 use crate::app::terminal::name;
@@ -44,36 +48,16 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             name(&args.model),
         );
     }
-    let room = |model: &Model| {
-        memory::of_session(model.hyper(), context, args.threads.count(), args.kv.kv)
-    };
-    let other = reference.as_ref().map_or(0, |(model, _)| room(model));
-    check_room(&args.model, room(&model).saturating_add(other))?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let result = measure::evaluate(
-        &pool,
-        &model,
-        &tokenizer,
-        reference.as_ref().map(|(m, t)| (m, t)),
-        &text,
-        Protocol {
-            context,
-            chunks: args.chunks.map(|n| n as usize),
-            execution: Execution {
-                kv: args.kv.measured(),
-                setting,
-            },
-        },
-        |done, all| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-            Ok(())
-        },
-    );
-    bar.finish_and_clear();
+    let measuring = Measuring {
+        args,
+        pool: &pool,
+        model: (&model, &tokenizer),
+        reference: reference.as_ref().map(|(m, t)| (m, t)),
+        text: &text,
+        setting,
+    };
+    let result = on_device(args.device, &pool, measuring)??;
     let result = result.map_err(|error| Failure::Evaluate {
         path: match error {
             EvaluateError::TextTooShort(_) => args.text.clone(),
@@ -129,6 +113,67 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
             say!("with {}", in_use(&model, setting));
         }
         Ok(())
+    }
+}
+
+/// A measurement, wherever it is made.
+struct Measuring<'a> {
+    args: &'a EvalArgs,
+    pool: &'a Pool,
+    model: (&'a Arc<Model>, &'a Tokenizer),
+    reference: Option<(&'a Arc<Model>, &'a Tokenizer)>,
+    text: &'a str,
+    setting: Setting,
+}
+
+impl Work for Measuring<'_> {
+    type Outcome = Result<Result<Evaluation, EvaluateError>, Failure>;
+
+    fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
+        let (args, context) = (self.args, self.args.context as usize);
+        if !executor.has_own_memory() {
+            let (threads, kv) = (args.threads.count(), args.kv.kv);
+            let room = |model: &Model| memory::of_session(model.hyper(), context, threads, kv);
+            let other = self.reference.map_or(0, |(model, _)| room(model));
+            check_room(&args.model, room(self.model.0).saturating_add(other))?;
+        }
+        let loaded = |path: &Path, model: &Arc<Model>| {
+            let model = executor.load(model);
+            model.map_err(|error| not_opened(path, error))
+        };
+        let model = loaded(&args.model, self.model.0)?;
+        let reference = match (self.reference, &args.reference) {
+            (Some((other, tokenizer)), Some(which)) => {
+                Some((loaded(which.path(), other)?, tokenizer))
+            }
+            _ => None,
+        };
+        let bar = ProgressBar::no_length();
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let protocol = Protocol {
+            context,
+            chunks: args.chunks.map(|n| n as usize),
+            execution: Execution {
+                kv: args.kv.measured(),
+                setting: self.setting,
+            },
+        };
+        let result = measure::evaluate(
+            (executor, self.pool),
+            &model,
+            self.model.1,
+            reference.as_ref().map(|(m, t)| (m, *t)),
+            self.text,
+            protocol,
+            |done, all| {
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+                Ok(())
+            },
+        );
+        bar.finish_and_clear();
+        Ok(result)
     }
 }
 

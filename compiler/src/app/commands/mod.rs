@@ -28,17 +28,18 @@ use htc_formats::map::{MapError, MappedFile};
 use htc_formats::source::{SourceError, is_in_folder};
 use htc_formats::vocab::VocabularyError;
 use htc_loader::adapt::AdaptError;
+use htc_loader::device::{ChoiceError, Work};
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::generate::GenerateError;
 use htc_loader::live::{EventsError, GovernorError, LawError, SensorError};
 use htc_loader::sampling::SamplingError;
 use htc_loader::speculate::SpeculateError;
 use htc_loader::tokenizer::{Tokenizer, TokenizerError};
-use htc_loader::{ExecError, LoadError, Model};
+use htc_loader::{Backend, ExecError, LoadError, Model, Pool};
 use thiserror::Error;
 
 use crate::app::chat::{self, ChatError};
-use crate::app::cli::Command;
+use crate::app::cli::{Command, DeviceArgs};
 use crate::app::flags;
 use crate::app::interrupt::{INTERRUPTED, Interrupt};
 use crate::app::terminal::{self, bounded};
@@ -81,6 +82,8 @@ pub enum Failure {
         error: Box<Failure>,
         folder: PathBuf,
     },
+    #[error(transparent)]
+    Device(#[from] ChoiceError),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -269,6 +272,7 @@ impl Failure {
                     | CalibrateError::Weight(_),
                 ),
             )
+            | Failure::Device(ChoiceError::NotBuilt { .. })
             | Failure::NoPrompt
             | Failure::NoSource(_)
             | Failure::NoSealedSource(_)
@@ -463,6 +467,17 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
     model.map_err(|error| not_opened(path, error))
 }
 
+/// Does some work on the device that was asked for. Where somebody left the choice and there is no GPU, it is said why.
+fn on_device<W: Work>(args: DeviceArgs, pool: &Arc<Pool>, work: W) -> Result<W::Outcome, Failure> {
+    let told = |error: &ChoiceError| {
+        // Of a build that knows no GPU nobody expects one.
+        if !matches!(error, ChoiceError::NotBuilt { .. }) {
+            say!("htc: on the processor: {error}");
+        }
+    };
+    Ok(args.device.execute(pool, told, work)?)
+}
+
 /// What an artifact was made from, whose weights lie in it.
 fn source_of(path: &Path, model: &Model) -> Result<Arc<Model>, Failure> {
     let source = model.source().map_err(|error| not_opened(path, error))?;
@@ -486,7 +501,7 @@ fn setting_of(model: &Model, fraction: Option<Fraction>) -> Result<Setting, Exec
 }
 
 /// What of a model is in use, in words.
-fn in_use(model: &Model, setting: Setting) -> String {
+fn in_use<B: Backend>(model: &Model<B>, setting: Setting) -> String {
     let dial = model.dial();
     let used = setting.refinements.min(dial.refinements());
     let all = dial.refinements();

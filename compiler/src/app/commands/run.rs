@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use htc_loader::adapt::{Adaptation, Learnt};
+use htc_loader::device::{Executor, Work};
 use htc_loader::dial::Fraction;
 use htc_loader::generate::{GenerateError, Generator, Limits, OnFull, Stop, Summary};
 use htc_loader::kv::{Kv, KvOptions, KvShape};
@@ -15,11 +16,12 @@ use htc_loader::live::Energy;
 use htc_loader::sampling::{Sampler, SamplingOptions};
 use htc_loader::speculate::{Speculated, Speculator};
 use htc_loader::tokenizer::{AddSpecial, Tokenizer};
-use htc_loader::{Cpu, Model, Pool, Session};
+use htc_loader::{Backend, Model, Pool, Session};
 use serde::Serialize;
 
 use super::{
-    Failure, check_room, ignore_closed_pipe, in_use, print_json, setting_of, tokenizer_of,
+    Failure, check_room, ignore_closed_pipe, in_use, not_opened, on_device, print_json, setting_of,
+    tokenizer_of,
 };
 use crate::app::chat::{self, ChatError, Conversation, Message, Written};
 use crate::app::cli::{OnFullArg, RunArgs};
@@ -36,7 +38,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
     options.top_k = args.top_k;
     options.top_p = args.top_p;
     options.seed = args.seed;
-    let mut sampler = Sampler::new(options)?;
+    let sampler = Sampler::new(options)?;
     let models = Models::open(args)?;
     let pool = Arc::new(Pool::new(args.threads.count())?);
     let (adaptation, state) = draft::adaptation(args, &models, &pool)?.unzip();
@@ -48,71 +50,117 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         true => conversation(args, &tokenizer, prompt)?,
     };
     let context = context_of(args, model, tokens.len());
-    check_memory(args, &models, tokens.len(), context)?;
-    let failed = |error| Failure::Generate {
-        path: path.clone(),
-        error,
+    let writing = Writing {
+        args,
+        models: &models,
+        adaptation,
+        state: state.flatten(),
+        tokenizer: &tokenizer,
+        sampler,
+        tokens: &tokens,
+        context,
     };
-    let setting = setting_of(model, models.fraction).map_err(|error| failed(error.into()))?;
-    let mut kv = KvOptions::new(args.kv.kv);
-    kv.keep = args.kv_keep;
-    let session = |model: &Arc<Model>| {
-        let cpu = Cpu::new(&pool);
-        let session = Session::with_kv_of(Arc::clone(model), cpu, context, &kv);
-        session.map_err(|error| failed(error.into()))
-    };
-    let mut speculator = match &models.draft {
-        None => None,
-        Some(draft) => Some(draft.speculator(
-            model,
-            args.draft_length.unwrap_or_default(),
-            &sampler,
-            session,
-        )?),
-    };
-    if let Some(adaptation) = adaptation {
-        speculator = speculator.map(|draft| draft.with_adaptation(adaptation));
+    on_device(args.device, &pool, writing)?
+}
+
+/// A text that is to be written, wherever that is.
+struct Writing<'a> {
+    args: &'a RunArgs,
+    models: &'a Models,
+    adaptation: Option<Adaptation>,
+    state: Option<draft::State>,
+    tokenizer: &'a Tokenizer,
+    sampler: Sampler,
+    tokens: &'a [u32],
+    context: usize,
+}
+
+impl Work for Writing<'_> {
+    type Outcome = Result<(), Failure>;
+
+    fn on<E: Executor>(self, executor: &E) -> Result<(), Failure> {
+        let (args, models, tokens) = (self.args, self.models, self.tokens);
+        if !executor.has_own_memory() {
+            check_memory(args, models, tokens.len(), self.context)?;
+        }
+        let (path, mut sampler) = (&models.path, self.sampler);
+        let failed = |error| Failure::Generate {
+            path: path.clone(),
+            error,
+        };
+        let setting = setting_of(&models.model, models.fraction);
+        let setting = setting.map_err(|error| failed(error.into()))?;
+        let mut kv = KvOptions::new(args.kv.kv);
+        kv.keep = args.kv_keep;
+        let session = |model: &Arc<Model<E::Backend>>| {
+            let (model, backend) = (Arc::clone(model), executor.backend());
+            let session = Session::with_kv_of(model, backend, self.context, &kv);
+            session.map_err(|error| failed(error.into()))
+        };
+        let loaded = |path: &Path, model: &Arc<Model>| {
+            let model = executor.load(model);
+            model.map_err(|error| not_opened(path, error))
+        };
+        let model = loaded(path, &models.model)?;
+        let mut speculator = match &models.draft {
+            None => None,
+            Some(draft) => {
+                let other = draft.model.as_ref();
+                let other = other.map(|other| loaded(&draft.path, other)).transpose()?;
+                let other = other.as_ref().map(session).transpose()?;
+                let length = args.draft_length.unwrap_or_default();
+                Some(draft.speculator(&model, other, length, &sampler)?)
+            }
+        };
+        if let Some(adaptation) = self.adaptation {
+            speculator = speculator.map(|draft| draft.with_adaptation(adaptation));
+        }
+        let mut session = session(&model)?;
+        session.set(setting);
+        let most = models.fraction.unwrap_or(Fraction::FULL);
+        let live = Live::start(&args.live, &mut session, most)?;
+        let (limits, tokenizer) = (limits(args), self.tokenizer);
+        let generator = match &mut speculator {
+            None => Generator::new(&mut session, tokenizer, &mut sampler, tokens, limits),
+            Some(draft) => {
+                let sampler = &mut sampler;
+                Generator::with_draft(&mut session, draft, tokenizer, sampler, tokens, limits)
+            }
+        };
+        let generator = generator.map_err(failed)?;
+        let (text, summary) = write(args, generator).map_err(|error| match error {
+            Ended::Generate(error) => failed(error),
+            Ended::Output(error) => Failure::Output(error),
+        })?;
+        let followed = live.as_ref().is_some_and(Live::limits);
+        let energy = live.and_then(Live::end);
+        let run = Run {
+            summary,
+            followed,
+            energy,
+            session: &session,
+            speculator: speculator.as_ref(),
+        };
+        run.tell(args, models.fraction.is_some());
+        // The text is worth more than what was learnt from it.
+        if args.json {
+            print_json(&run.record(text))?;
+        }
+        match (run.adaptation(), self.state) {
+            (Some(adaptation), Some(state)) => state.save(adaptation),
+            _ => Ok(()),
+        }
     }
-    let mut session = session(model)?;
-    session.set(setting);
+}
+
+fn limits(args: &RunArgs) -> Limits {
     let mut limits = Limits::default();
     limits.tokens = args.tokens;
     limits.ignore_end = args.ignore_eos;
     if args.on_full == OnFullArg::Slide {
         limits.on_full = OnFull::Slide;
     }
-    let most = models.fraction.unwrap_or(Fraction::FULL);
-    let live = Live::start(&args.live, &mut session, most)?;
-    let generator = match &mut speculator {
-        None => Generator::new(&mut session, &tokenizer, &mut sampler, &tokens, limits),
-        Some(draft) => {
-            let sampler = &mut sampler;
-            Generator::with_draft(&mut session, draft, &tokenizer, sampler, &tokens, limits)
-        }
-    };
-    let generator = generator.map_err(failed)?;
-    let (text, summary) = write(args, generator).map_err(|error| match error {
-        Ended::Generate(error) => failed(error),
-        Ended::Output(error) => Failure::Output(error),
-    })?;
-    let followed = live.as_ref().is_some_and(Live::limits);
-    let energy = live.and_then(Live::end);
-    let run = Run {
-        summary,
-        followed,
-        energy,
-        session: &session,
-        speculator: speculator.as_ref(),
-    };
-    run.tell(args, models.fraction.is_some());
-    // The text is worth more than what was learnt from it.
-    if args.json {
-        print_json(&run.record(text))?;
-    }
-    match (run.adaptation(), state.flatten()) {
-        (Some(adaptation), Some(state)) => state.save(adaptation),
-        _ => Ok(()),
-    }
+    limits
 }
 
 /// Positions of the sequence at most.
@@ -146,16 +194,16 @@ fn check_memory(
 }
 
 /// A run that has ended.
-struct Run<'a> {
+struct Run<'a, B: Backend> {
     summary: Summary,
     /// Whether the device said how much of the model is in use.
     followed: bool,
     energy: Option<Energy>,
-    session: &'a Session,
-    speculator: Option<&'a Speculator>,
+    session: &'a Session<B>,
+    speculator: Option<&'a Speculator<B>>,
 }
 
-impl Run<'_> {
+impl<B: Backend> Run<'_, B> {
     /// What the draft learnt with.
     fn adaptation(&self) -> Option<&Adaptation> {
         self.speculator.and_then(Speculator::adaptation)
@@ -262,7 +310,10 @@ enum Ended {
 }
 
 /// Writes the text, to standard output as it comes or, for JSON, into the result.
-fn write(args: &RunArgs, generator: Generator<'_>) -> Result<(String, Summary), Ended> {
+fn write<B: Backend>(
+    args: &RunArgs,
+    generator: Generator<'_, B>,
+) -> Result<(String, Summary), Ended> {
     let mut out = Output::new();
     let (mut whole, mut broken) = (String::new(), None);
     let summary = generator.run(|text| {
@@ -378,7 +429,7 @@ fn prompt(args: &RunArgs) -> Result<String, Failure> {
 }
 
 /// How keys and values are stored.
-fn kv_in_words(session: &Session) -> String {
+fn kv_in_words<B: Backend>(session: &Session<B>) -> String {
     let (usage, counters) = (session.kv_usage(), session.kv_counters());
     let mut text = format!(
         "KV cache: {} bytes for a position",

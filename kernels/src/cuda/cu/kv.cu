@@ -22,6 +22,9 @@ struct Append {
     uint32_t size;
     // The row that the first becomes.
     uint32_t first;
+    // What faults count it as.
+    uint32_t position;
+    uint32_t unused;
 };
 
 DEVICE size_t appended_row(const Append &a, uint32_t t, uint32_t head) {
@@ -37,10 +40,10 @@ KERNEL(kv_append, Append, 256) {
     const float value = a.x[i];
     if (a.rows.type == KV_F16) {
         const uint16_t bits = half_of_float(value);
-        if (!half_is_finite(bits)) return fault(a.fault, t, value);
+        if (!half_is_finite(bits)) return fault(a.fault, a.position + t, value);
         reinterpret_cast<uint16_t *>(a.rows.codes)[at] = bits;
     } else {
-        if (!is_finite(value)) return fault(a.fault, t, value);
+        if (!is_finite(value)) return fault(a.fault, a.position + t, value);
         reinterpret_cast<float *>(a.rows.codes)[at] = value;
     }
 }
@@ -69,7 +72,7 @@ KERNEL(kv_append_blocks, Append, 64) {
     }
     if (a.rows.type == KV_Q8_0) {
         const uint16_t bits = half_of_float(fabsf(extreme) / 127.0f);
-        if (!half_is_finite(bits)) return fault(a.fault, t, extreme);
+        if (!half_is_finite(bits)) return fault(a.fault, a.position + t, extreme);
         const float inverse = inverse_of(float_of_half(bits));
         for (uint32_t d = 0; d < KV_BLOCK; d++)
             a.rows.codes[at * KV_BLOCK + d] = static_cast<uint8_t>(nearest_level(x[d], inverse, -127.0f, 127.0f));
@@ -81,7 +84,7 @@ KERNEL(kv_append_blocks, Append, 64) {
     uint16_t best = 0;
     for (int which = 0; which < 4; which++) {
         const uint16_t bits = half_of_float(extreme / of_extreme[which]);
-        if (which == 0 && !half_is_finite(bits)) return fault(a.fault, t, extreme);
+        if (which == 0 && !half_is_finite(bits)) return fault(a.fault, a.position + t, extreme);
         const float scale = float_of_half(bits), inverse = inverse_of(scale);
         float lanes[8] = {};
         for (uint32_t d = 0; d < KV_BLOCK; d++) {

@@ -32,7 +32,7 @@ template <uint32_t TYPE> DEVICE float kv_number(const KvRows &rows, size_t row, 
 DEVICE float dot_of_halves(uint4 halves, const float *x) {
     const uint32_t words[4] = {halves.x, halves.y, halves.z, halves.w};
     float sum = 0;
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         sum += float_of_half(static_cast<uint16_t>(words[i] & 0xffffu)) * x[2 * i];
         sum += float_of_half(static_cast<uint16_t>(words[i] >> 16)) * x[2 * i + 1];
     }
@@ -66,10 +66,10 @@ template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uin
         const size_t at = row * (size / KV_BLOCK) + block;
         if (TYPE == KV_Q8_0) {
             const uint4 *words = reinterpret_cast<const uint4 *>(rows.codes + at * KV_BLOCK);
-            for (uint32_t i = 0; i < KV_BLOCK / 16; i++) {
+            UNROLL for (uint32_t i = 0; i < KV_BLOCK / 16; i++) {
                 const uint4 word = words[i];
                 const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
-                for (uint32_t j = 0; j < 16; j++) {
+                UNROLL for (uint32_t j = 0; j < 16; j++) {
                     const int8_t code = static_cast<int8_t>(parts[j / 4] >> 8 * (j % 4));
                     of_block += static_cast<float>(code) * x[block * KV_BLOCK + 16 * i + j];
                 }
@@ -77,7 +77,7 @@ template <uint32_t TYPE> DEVICE float kv_dot(const KvRows &rows, size_t row, uin
         } else {
             const uint4 word = *reinterpret_cast<const uint4 *>(rows.codes + at * (KV_BLOCK / 2));
             const uint32_t parts[4] = {word.x, word.y, word.z, word.w};
-            for (uint32_t j = 0; j < KV_BLOCK / 2; j++) {
+            UNROLL for (uint32_t j = 0; j < KV_BLOCK / 2; j++) {
                 const uint32_t both = parts[j / 4] >> 8 * (j % 4) & 255;
                 of_block += static_cast<float>(static_cast<int>(both & 15) - 8) * x[block * KV_BLOCK + j];
                 of_block +=

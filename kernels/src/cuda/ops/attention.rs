@@ -246,7 +246,10 @@ fn check<D: Device>(
     attention: &Attention,
 ) -> Result<usize, DeviceError> {
     let shape = held.full[0].shape();
-    let (front, compressed) = held.low.as_ref().map_or((0, 0), |low| (low.front, low.compressed));
+    let (front, compressed) = held
+        .low
+        .as_ref()
+        .map_or((0, 0), |low| (low.front, low.compressed));
     let full = (held.start + queries.rows).saturating_sub(compressed);
     let range = |what, needed, found| {
         Err(DeviceError::Range {

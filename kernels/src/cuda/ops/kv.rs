@@ -103,6 +103,11 @@ impl<D: Device> KvRows<D> {
         })
     }
 
+    /// The numbers, or codes.
+    pub fn memory(&self) -> &D::Memory {
+        &self.codes
+    }
+
     /// Rows of each head that there is room for.
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -337,19 +342,22 @@ struct Append {
     heads: u32,
     size: u32,
     first: u32,
+    position: u32,
+    unused: u32,
 }
 
 // SAFETY: as `kv.cu` declares it, without padding.
 unsafe impl Arguments for Append {}
 
-/// Writes `x [n, heads, size]` to the rows from `first` on; a number that has no place is a fault of `slot`.
+/// Writes `x [n, heads, size]` to the rows from `first` on; a number that has no place is a fault of `slot`, whose row is
+/// counted from `position` on.
 ///
 /// # Errors
 /// Of the device; [`DeviceError::Range`] where there is no room.
 pub fn append<D: Device>(
     device: &D,
     rows: &KvRows<D>,
-    (first, n): (usize, usize),
+    [first, n, position]: [usize; 3],
     x: &D::Memory,
     (faults, slot): (&Faults<D>, usize),
 ) -> Result<(), DeviceError> {
@@ -365,6 +373,8 @@ pub fn append<D: Device>(
         heads: count("heads", heads)?,
         size: count("a head", size)?,
         first: count("rows", first)?,
+        position: count("positions", position)?,
+        unused: 0,
     };
     let (kernel, numbers) = match rows.numbers.has_blocks() {
         true => (&BLOCKS, n * heads * (size / BLOCK)),

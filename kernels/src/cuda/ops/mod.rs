@@ -5,8 +5,8 @@
 
 mod attention;
 mod elementwise;
-mod kv;
 mod embed;
+mod kv;
 mod matrix;
 #[cfg(all(test, feature = "emulated"))]
 mod matrix_tests;
@@ -17,8 +17,8 @@ pub use elementwise::{
     Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
     softcap,
 };
-pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
 pub use embed::embed;
+pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
 pub use matrix::{DeviceMatrix, Source};
 pub use products::{Factor, Slot, Workspace, product, project};
 

@@ -15,6 +15,7 @@ use crate::cpu::Input;
 use crate::cuda::device::{Device, DeviceError, Memory};
 
 /// Memory of a device that operations need for themselves and keep for the next.
+#[derive(Debug)]
 pub struct Workspace<D: Device> {
     /// The input as integers.
     input: Room<D>,
@@ -38,6 +39,7 @@ impl<D: Device> Default for Workspace<D> {
 }
 
 /// An allocation that grows.
+#[derive(Debug)]
 struct Room<D: Device>(Option<D::Memory>);
 
 impl<D: Device> Room<D> {

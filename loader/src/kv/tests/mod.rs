@@ -1,5 +1,7 @@
 //! Kinds of KV cache against closed forms, against float64, and against each other.
 
+#[cfg(feature = "emulated")]
+mod emulated;
 mod features;
 mod foreseen;
 mod kinds;

@@ -10,7 +10,7 @@ use htc_loader::adapt::{AdaptOptions, Adaptation};
 use htc_loader::dial::{Fraction, Setting};
 use htc_loader::sampling::Sampler;
 use htc_loader::speculate::{DraftLength, Speculator};
-use htc_loader::{Model, Pool, Session};
+use htc_loader::{Backend, Model, Pool, Session};
 
 use super::super::{Failure, open_model, setting_of, source_of};
 use crate::app::cli::{AdaptArg, Beside, Drafter, RunArgs};
@@ -28,9 +28,9 @@ pub(super) struct Models {
 
 /// What drafts.
 pub(super) struct Draft {
-    path: PathBuf,
+    pub path: PathBuf,
     /// `None` where the model drafts for itself.
-    model: Option<Arc<Model>>,
+    pub model: Option<Arc<Model>>,
     /// How much of it.
     setting: Setting,
 }
@@ -117,18 +117,17 @@ impl Draft {
         self.model.as_deref()
     }
 
-    /// What drafts for sessions of `model`; `session` makes one.
-    pub fn speculator(
+    /// What drafts for sessions of `model`; `other` is a session of the model that drafts, where it is another.
+    pub fn speculator<B: Backend>(
         &self,
-        model: &Model,
+        model: &Model<B>,
+        other: Option<Session<B>>,
         length: DraftLength,
         sampler: &Sampler,
-        session: impl Fn(&Arc<Model>) -> Result<Session, Failure>,
-    ) -> Result<Speculator, Failure> {
-        let speculator = match &self.model {
+    ) -> Result<Speculator<B>, Failure> {
+        let speculator = match other {
             None => Speculator::own(self.setting, length, sampler),
-            Some(draft) => {
-                let mut draft = session(draft)?;
+            Some(mut draft) => {
                 draft.set(self.setting);
                 Speculator::other(draft, model, length, sampler)
             }

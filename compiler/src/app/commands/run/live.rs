@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use htc_loader::Session;
 use htc_loader::dial::Fraction;
 use htc_loader::live::{
     Energy, Event, EventsFile, Follow, Governor, GovernorOptions, Law, LawOptions, Phase,
     SensorSpec, open,
 };
+use htc_loader::{Backend, Session};
 
 use super::super::Failure;
 use crate::app::cli::LiveArgs;
@@ -24,9 +24,9 @@ pub(super) struct Live {
 impl Live {
     /// Begins to follow what was asked for; `session` touches the part `most` of its weights at most. `None` where nothing
     /// is followed, or cannot be: then that was said.
-    pub fn start(
+    pub fn start<B: Backend>(
         args: &LiveArgs,
-        session: &mut Session,
+        session: &mut Session<B>,
         most: Fraction,
     ) -> Result<Option<Live>, Failure> {
         if !args.any() {

@@ -1,0 +1,360 @@
+//! Keys and values in the memory of a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use htc_kernels::cuda::{Device, DeviceError, ops};
+
+use super::{bytes_of, device_error};
+use crate::error::ExecError;
+use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
+
+/// Positions there is room for at first; the room doubles when it is used up.
+const FIRST_CAPACITY: usize = 256;
+
+/// Room comes and goes in so many positions where what is in full stays short.
+const STEP: usize = 64;
+
+pub(super) const SIDES: [&str; 2] = ["key", "value"];
+
+/// Keys (after rotation) and values of every position, in the memory of a device: the same rows in the same order as a
+/// [`KvCache`](crate::kv::KvCache) has.
+#[derive(Debug)]
+pub struct GpuKv<D: Device> {
+    layout: KvLayout,
+    layers: Vec<Layer<D>>,
+    /// Of what is looked at where it is written: one for keys and one for values.
+    faults: ops::Faults<D>,
+}
+
+#[derive(Debug)]
+struct Layer<D: Device> {
+    full: [ops::KvRows<D>; 2],
+    low: Option<Low<D>>,
+}
+
+/// Rows in low rank.
+#[derive(Debug)]
+struct Low<D: Device> {
+    sides: [ops::Coordinates<D>; 2],
+}
+
+impl<D: Device> Layer<D> {
+    /// What room for other rows is made with.
+    fn replace(
+        &mut self,
+        mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
+    ) -> Result<(), ExecError> {
+        for side in &mut self.full {
+            *side = with(side).map_err(device_error)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Low<D> {
+    fn capacity(&self) -> usize {
+        self.sides[0].rows.capacity()
+    }
+
+    fn replace(
+        &mut self,
+        mut with: impl FnMut(&ops::KvRows<D>) -> Result<ops::KvRows<D>, DeviceError>,
+    ) -> Result<(), ExecError> {
+        for side in &mut self.sides {
+            side.rows = with(&side.rows).map_err(device_error)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> GpuKv<D> {
+    pub(super) fn new(device: &D, plan: &KvPlan) -> Result<Self, ExecError> {
+        let numbers = match plan.kind().stored() {
+            KvType::F32 => ops::KvNumbers::F32,
+            KvType::F16 => ops::KvNumbers::F16,
+            KvType::Q8_0 => ops::KvNumbers::Q8_0,
+            KvType::Q4_0 => ops::KvNumbers::Q4_0,
+        };
+        let shape = ops::KvHeads {
+            heads: plan.shape().kv_heads,
+            size: plan.shape().head_size,
+        };
+        let rows = || ops::KvRows::new(device, numbers, shape, 0).map_err(device_error);
+        let layer = |_| {
+            Ok(Layer {
+                full: [rows()?, rows()?],
+                low: None,
+            })
+        };
+        let layers: Result<Vec<Layer<D>>, ExecError> =
+            (0..plan.shape().layers).map(layer).collect();
+        Ok(GpuKv {
+            layout: KvLayout::new(plan.clone()),
+            layers: layers?,
+            faults: ops::Faults::new(device, 2).map_err(device_error)?,
+        })
+    }
+
+    pub(super) fn reserve(&mut self, device: &D, n: usize) -> Result<(), ExecError> {
+        let compresses = self.layout.plan().kind().rank().is_some();
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let used = self.layout.full(index);
+            let (needed, capacity) = (used + n, layer.full[0].capacity());
+            let evicted = self.layout.evicted(index) > 0;
+            let idle = (compresses || evicted) && capacity > 2 * needed.next_multiple_of(STEP);
+            if needed > capacity || idle {
+                let capacity = match compresses || idle {
+                    // What is in full stays short.
+                    true => needed.next_multiple_of(STEP),
+                    false => needed.max(2 * capacity).max(FIRST_CAPACITY),
+                };
+                layer.replace(|rows| rows.moved(device, None, used, capacity))?;
+            }
+            let held = self.layout.compressed(index);
+            let needed = held.next_multiple_of(STEP);
+            if let Some(low) = layer.low.as_mut().filter(|_| evicted)
+                && low.capacity() > 2 * needed
+            {
+                low.replace(|rows| rows.moved(device, None, held, needed))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Backend::append`](super::Backend::append); a number without a place is a fault of the slot of its layer and side.
+    pub(super) fn append(
+        &self,
+        device: &D,
+        layer: usize,
+        n: usize,
+        sides: [&D::Memory; 2],
+        faults: &ops::Faults<D>,
+    ) -> Result<(), ExecError> {
+        let (first, position) = (self.layout.full(layer), self.layout.len());
+        for (side, x) in sides.into_iter().enumerate() {
+            let rows = &self.layers[layer].full[side];
+            let slot = (faults, 2 * layer + side);
+            ops::append(device, rows, [first, n, position], x, slot).map_err(device_error)?;
+        }
+        Ok(())
+    }
+
+    /// What a layer holds, as attention reads it.
+    pub(super) fn held(&self, layer: usize) -> ops::Held<'_, D> {
+        let held = &self.layers[layer];
+        let compressed = self.layout.compressed(layer);
+        let low = held.low.as_ref().filter(|_| compressed > 0);
+        ops::Held {
+            full: held.full.each_ref(),
+            low: low.map(|low| ops::HeldLow {
+                sides: low.sides.each_ref(),
+                front: self.layout.front(layer),
+                compressed,
+            }),
+            start: self.layout.held(layer),
+        }
+    }
+
+    /// Keys and values of every position that a layer holds and of `n` that were appended, as float32: those in low rank as what
+    /// their coordinates stand for.
+    pub(super) fn whole(
+        &self,
+        device: &D,
+        layer: usize,
+        n: usize,
+    ) -> Result<[ops::KvRows<D>; 2], ExecError> {
+        let (held, layout) = (&self.layers[layer], &self.layout);
+        let (front, compressed) = (layout.front(layer), layout.compressed(layer));
+        let (full, end) = (layout.full(layer) + n, layout.held(layer) + n);
+        let of_side = |side: usize| {
+            let rows = &held.full[side];
+            let to = ops::KvRows::new(device, ops::KvNumbers::F32, rows.shape(), end)?;
+            ops::widen(device, rows, [0, front], to.memory(), [0, end])?;
+            if let Some(low) = &held.low {
+                let low = &low.sides[side];
+                ops::expand(device, low, compressed, to.memory(), [front, end])?;
+            }
+            let behind = [front + compressed, end];
+            ops::widen(device, rows, [front, full - front], to.memory(), behind)?;
+            Ok(to)
+        };
+        let sides = [of_side(0), of_side(1)].map(|side| side.map_err(device_error));
+        let [keys, values] = sides;
+        Ok([keys?, values?])
+    }
+
+    /// The error of a number that a launch had no place for.
+    fn refused(&self, device: &D, layer: usize, position: usize) -> Result<(), ExecError> {
+        match self.faults.take(device).map_err(device_error)? {
+            None => Ok(()),
+            Some(fault) => Err(ExecError::KvRange {
+                layer,
+                side: SIDES[fault.slot],
+                position: position + fault.row,
+                value: fault.value,
+            }),
+        }
+    }
+
+    pub(super) fn set_bases(
+        &mut self,
+        device: &D,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        let held = self.layout.compressed(layer);
+        let position = self.layout.evicted(layer) + self.layout.front(layer);
+        let capacity = self.layers[layer].low.as_ref().map_or(0, Low::capacity);
+        let mut sides = Vec::with_capacity(2);
+        for side in 0..2 {
+            let shape = ops::KvHeads {
+                heads: bases.kv_heads,
+                size: bases.ranks[side],
+            };
+            let basis = put(device, &bases.components[side])?;
+            let rows = ops::KvRows::new(device, ops::KvNumbers::F16, shape, capacity);
+            let to = ops::Coordinates {
+                rows: rows.map_err(device_error)?,
+                basis,
+                size: bases.head_size,
+            };
+            sides.push(to);
+        }
+        if let (Some(low), 1..) = (&self.layers[layer].low, held) {
+            for (side, to) in sides.iter_mut().enumerate() {
+                let from = &low.sides[side].rows;
+                match turns {
+                    Some(turns) => {
+                        let turn = put(device, &turns[side])?;
+                        let slot = (&self.faults, side);
+                        ops::map(device, held, (from, 0), &turn, (&to.rows, 0), slot)
+                            .map_err(device_error)?;
+                    }
+                    None => {
+                        let kept = from.moved(device, None, held, capacity);
+                        to.rows = kept.map_err(device_error)?;
+                    }
+                }
+            }
+            self.refused(device, layer, position)?;
+        }
+        let Ok(sides) = <[ops::Coordinates<D>; 2]>::try_from(sides) else {
+            return Ok(());
+        };
+        self.layers[layer].low = Some(Low { sides });
+        Ok(())
+    }
+
+    pub(super) fn compress(
+        &mut self,
+        device: &D,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        let (full, held) = (self.layout.full(layer), self.layout.compressed(layer));
+        let position = self.layout.evicted(layer) + front + held;
+        let of_layer = &mut self.layers[layer];
+        let Some(low) = &mut of_layer.low else {
+            return Err(device_error(DeviceError::Range {
+                what: "bases of the layer",
+                start: 0,
+                needed: 1,
+                found: 0,
+            }));
+        };
+        if held + count > low.capacity() {
+            let capacity = (held + count).max(2 * low.capacity()).max(FIRST_CAPACITY);
+            low.replace(|rows| rows.moved(device, None, held, capacity))?;
+        }
+        let mut energies = Energies::default();
+        for side in 0..2 {
+            let (from, to) = (&of_layer.full[side], &low.sides[side]);
+            let squares = ops::map(
+                device,
+                count,
+                (from, front),
+                &to.basis,
+                (&to.rows, held),
+                (&self.faults, side),
+            );
+            // Sums head by head, as the processor has them.
+            for of_head in squares.map_err(device_error)?.chunks(count.max(1)) {
+                let sum = |which: usize| of_head.iter().map(|s| f64::from(s[which])).sum::<f64>();
+                let (before, kept) = (sum(0), sum(1));
+                energies.before[side] += before;
+                energies.residual[side] += (before - kept).max(0.0);
+            }
+        }
+        self.refused(device, layer, position)?;
+        for side in &mut self.layers[layer].full {
+            let closed = side.close_gap(device, front, count, full);
+            closed.map_err(device_error)?;
+        }
+        Ok(energies)
+    }
+
+    pub(super) fn full_rows(
+        &self,
+        device: &D,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ExecError> {
+        let of_side = |side: &ops::KvRows<D>| {
+            let (shape, n) = (side.shape(), rows.len());
+            let mut bytes = vec![0; 4 * shape.heads * n * shape.size];
+            let to = device.allocate(bytes.len())?;
+            ops::widen(device, side, [rows.start, n], &to, [0, n])?;
+            device.download(&to, 0, &mut bytes)?;
+            let numbers = bytes.as_chunks::<4>().0.iter();
+            Ok(numbers.map(|&b| f32::from_le_bytes(b)).collect())
+        };
+        let [keys, values] = &self.layers[layer].full;
+        let sides = [of_side(keys), of_side(values)].map(|side| side.map_err(device_error));
+        let [keys, values] = sides;
+        Ok([keys?, values?])
+    }
+
+    pub(super) fn keep(&mut self, device: &D, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        let used = kept.rows.first().map_or(0, Vec::len);
+        let rows: Vec<u32> = kept.rows.iter().flatten().map(|&row| row as u32).collect();
+        let of_layer = &mut self.layers[layer];
+        match (&mut of_layer.low, kept.low_rank) {
+            (Some(low), true) => {
+                low.replace(|side| side.moved(device, Some(&rows), used, side.capacity()))
+            }
+            _ => of_layer.replace(|side| side.moved(device, Some(&rows), used, side.capacity())),
+        }
+    }
+}
+
+fn put<D: Device>(device: &D, numbers: &[f32]) -> Result<D::Memory, ExecError> {
+    let bytes = bytes_of(numbers);
+    let memory = device.allocate(bytes.len()).map_err(device_error)?;
+    device.upload(&bytes, &memory, 0).map_err(device_error)?;
+    Ok(memory)
+}
+
+impl<D: Device> Kv for GpuKv<D> {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn layout_mut(&mut self) -> &mut KvLayout {
+        &mut self.layout
+    }
+
+    fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|layer| {
+            let full: usize = layer.full.iter().map(ops::KvRows::bytes).sum();
+            let low = layer.low.as_ref().map_or(0, |low| {
+                let sides = low.sides.iter().map(|side| side.rows.bytes());
+                sides.sum::<usize>()
+            });
+            full + low
+        });
+        layers.sum()
+    }
+}

@@ -1,0 +1,510 @@
+//! A device with memory of its own: weights, activations, keys and values lie there, and nothing of a token comes back but
+//! what is asked for.
+
+mod kv;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use htc_formats::model::{Activation, RopePairs};
+use htc_kernels::cpu::hadamard_block;
+use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
+
+pub use self::kv::GpuKv;
+use super::{Attention, Backend, Factor, HeadShape, Slot};
+use crate::error::ExecError;
+use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
+use crate::tensor::Tensor;
+
+/// Executes on a device. Sessions share the weights of a model; each has a backend of its own on the same device.
+#[derive(Debug)]
+pub struct Gpu<D: Device> {
+    device: D,
+    products: ops::Workspace<D>,
+    attention: ops::AttentionRoom<D>,
+    faults: Option<ops::Faults<D>>,
+    /// Whether keys or values were written since faults were looked for.
+    unchecked: bool,
+    /// As [`Backend::keep_apart`].
+    apart: bool,
+}
+
+/// Numbers on a device.
+#[derive(Debug)]
+pub struct GpuBuffer<D: Device> {
+    memory: Option<D::Memory>,
+}
+
+impl<D: Device> Default for GpuBuffer<D> {
+    fn default() -> Self {
+        GpuBuffer { memory: None }
+    }
+}
+
+impl<D: Device> GpuBuffer<D> {
+    fn memory(&self) -> Result<&D::Memory, ExecError> {
+        self.memory.as_ref().ok_or_else(|| {
+            device_error(DeviceError::Range {
+                what: "a buffer",
+                start: 0,
+                needed: 1,
+                found: 0,
+            })
+        })
+    }
+}
+
+/// The weight of a norm, or a bias, on a device.
+#[derive(Debug)]
+pub struct GpuVector<D: Device> {
+    memory: D::Memory,
+    numbers: usize,
+}
+
+/// Cosines and sines `[n, pairs]` of the positions of a batch, on a device.
+#[derive(Debug)]
+pub struct GpuRotation<D: Device> {
+    /// Radians a position, float64.
+    frequencies: Option<D::Memory>,
+    sides: [GpuBuffer<D>; 2],
+    positions: Range<usize>,
+    pairs: usize,
+}
+
+impl<D: Device> Default for GpuRotation<D> {
+    fn default() -> Self {
+        GpuRotation {
+            frequencies: None,
+            sides: Default::default(),
+            positions: 0..0,
+            pairs: 0,
+        }
+    }
+}
+
+impl<D: Device> Gpu<D> {
+    /// A backend on a device.
+    pub fn new(device: &D) -> Self {
+        Gpu {
+            device: device.clone(),
+            products: ops::Workspace::default(),
+            attention: ops::AttentionRoom::default(),
+            faults: None,
+            unchecked: false,
+            apart: false,
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Room for so many numbers, of unspecified value.
+    fn grow(&self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+        let needed = numbers * size_of::<f32>();
+        let has = buffer.memory.as_ref().map_or(0, Memory::bytes);
+        if buffer.memory.is_none() || has < needed {
+            // The old one goes first.
+            buffer.memory = None;
+            buffer.memory = Some(self.device.allocate(needed).map_err(device_error)?);
+        }
+        Ok(())
+    }
+
+    /// The first number of keys and values that had no place, of all written since this was asked.
+    fn check(&mut self) -> Result<(), ExecError> {
+        let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
+            return Ok(());
+        };
+        self.unchecked = false;
+        match faults.take(&self.device).map_err(device_error)? {
+            None => Ok(()),
+            Some(fault) => Err(ExecError::KvRange {
+                layer: fault.slot / 2,
+                side: kv::SIDES[fault.slot % 2],
+                position: fault.row,
+                value: fault.value,
+            }),
+        }
+    }
+}
+
+/// A device's error as that of an operation.
+fn device_error(error: DeviceError) -> ExecError {
+    ExecError::Device(Box::new(error))
+}
+
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+impl<D: Device> Backend for Gpu<D> {
+    type Buffer = GpuBuffer<D>;
+    type Weight = ops::DeviceMatrix<D>;
+    type Vector = GpuVector<D>;
+    type Rotation = GpuRotation<D>;
+    type Kv = GpuKv<D>;
+
+    fn weight(&mut self, tensor: &Tensor) -> Result<ops::DeviceMatrix<D>, ExecError> {
+        let source = match tensor.bands()? {
+            Some(bands) => {
+                bands.check()?;
+                ops::Source::Bands(bands)
+            }
+            None => ops::Source::Blocks(tensor.matrix()?),
+        };
+        ops::DeviceMatrix::new(&self.device, source).map_err(device_error)
+    }
+
+    fn vector(&mut self, numbers: Vec<f32>) -> Result<GpuVector<D>, ExecError> {
+        let bytes = bytes_of(&numbers);
+        let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
+        let uploaded = self.device.upload(&bytes, &memory, 0);
+        uploaded.map_err(device_error)?;
+        let numbers = numbers.len();
+        Ok(GpuVector { memory, numbers })
+    }
+
+    fn kv(&mut self, plan: &KvPlan) -> Result<GpuKv<D>, ExecError> {
+        let slots = 2 * plan.shape().layers;
+        let faults = ops::Faults::new(&self.device, slots).map_err(device_error)?;
+        self.faults = Some(faults);
+        GpuKv::new(&self.device, plan)
+    }
+
+    fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<(), ExecError> {
+        kv.reserve(&self.device, n)
+    }
+
+    fn resize(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+        self.grow(buffer, numbers)
+    }
+
+    fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+        let uploaded = self.device.upload(&bytes_of(from), to.memory()?, 0);
+        uploaded.map_err(device_error)
+    }
+
+    fn read<'a>(
+        &mut self,
+        from: &'a GpuBuffer<D>,
+        numbers: usize,
+        room: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], ExecError> {
+        self.check()?;
+        let mut bytes = vec![0; numbers * size_of::<f32>()];
+        let read = self.device.download(from.memory()?, 0, &mut bytes);
+        read.map_err(device_error)?;
+        room.clear();
+        let numbers = bytes.as_chunks::<4>().0.iter();
+        room.extend(numbers.map(|&bytes| f32::from_le_bytes(bytes)));
+        Ok(room)
+    }
+
+    fn settle(&mut self) -> Result<(), ExecError> {
+        self.check()
+    }
+
+    fn embed(
+        &mut self,
+        embedding: &ops::DeviceMatrix<D>,
+        tokens: &[u32],
+        scale: Option<f32>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        ops::embed(&self.device, embedding, tokens, scale, out.memory()?).map_err(device_error)
+    }
+
+    fn rms_norm(
+        &mut self,
+        n: usize,
+        x: &GpuBuffer<D>,
+        weight: &GpuVector<D>,
+        epsilon: f32,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let (x, out, w) = (x.memory()?, out.memory()?, &weight.memory);
+        let shape = rows(n, weight);
+        ops::rms_norm(&self.device, shape, x, w, epsilon, out).map_err(device_error)
+    }
+
+    fn rms_norm_in_place(
+        &mut self,
+        n: usize,
+        x: &mut GpuBuffer<D>,
+        weight: &GpuVector<D>,
+        epsilon: f32,
+    ) -> Result<(), ExecError> {
+        let (x, w) = (x.memory()?, &weight.memory);
+        ops::rms_norm(&self.device, rows(n, weight), x, w, epsilon, x).map_err(device_error)
+    }
+
+    fn project(
+        &mut self,
+        n: usize,
+        x: &GpuBuffer<D>,
+        factors: &[Factor<'_, ops::DeviceMatrix<D>>],
+        slots: &mut [Slot<'_, Self>],
+    ) -> Result<(), ExecError> {
+        let mut first = Vec::with_capacity(factors.len());
+        for factor in factors {
+            first.push(ops::Factor {
+                matrix: factor.weight,
+                rows: factor.rows,
+                rank: factor.rank,
+            });
+        }
+        let mut second = Vec::with_capacity(slots.len());
+        for slot in &*slots {
+            second.push(ops::Slot {
+                matrix: slot.weight,
+                rows: slot.rows,
+                cols: slot.cols,
+                input: slot.input,
+                y: slot.y.memory()?,
+            });
+        }
+        let (x, room) = (x.memory()?, &mut self.products);
+        ops::project(&self.device, n, x, &first, &second, room).map_err(device_error)
+    }
+
+    fn add_bias(
+        &mut self,
+        n: usize,
+        x: &mut GpuBuffer<D>,
+        bias: &GpuVector<D>,
+    ) -> Result<(), ExecError> {
+        let shape = rows(n, bias);
+        ops::add_rows(&self.device, shape, x.memory()?, &bias.memory).map_err(device_error)
+    }
+
+    fn rotate_to(
+        &mut self,
+        rotation: &mut GpuRotation<D>,
+        start: usize,
+        n: usize,
+        frequencies: &[f64],
+        factor: f32,
+    ) -> Result<(), ExecError> {
+        let positions = start..start + n;
+        // Where blocks are executed one by one, the same positions come again.
+        if rotation.positions == positions && rotation.pairs == frequencies.len() {
+            return Ok(());
+        }
+        let pairs = frequencies.len();
+        if rotation.frequencies.is_none() || rotation.pairs != pairs {
+            let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
+            let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
+            let uploaded = self.device.upload(&bytes, &memory, 0);
+            uploaded.map_err(device_error)?;
+            rotation.frequencies = Some(memory);
+        }
+        for side in &mut rotation.sides {
+            self.grow(side, n * pairs)?;
+        }
+        (rotation.positions, rotation.pairs) = (positions.clone(), pairs);
+        let [cosines, sines] = &rotation.sides;
+        let sides = [cosines.memory()?, sines.memory()?];
+        let Some(frequencies) = &rotation.frequencies else {
+            return Ok(());
+        };
+        let of = (frequencies, pairs);
+        ops::rotate_to(&self.device, positions, of, factor, sides).map_err(device_error)
+    }
+
+    fn rope(
+        &mut self,
+        pairs: RopePairs,
+        rotation: &GpuRotation<D>,
+        shape: HeadShape,
+        x: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let HeadShape { rows, heads, size } = shape;
+        let shape = ops::RopeShape {
+            rows,
+            heads,
+            size,
+            pairs: rotation.pairs,
+        };
+        let [cosines, sines] = &rotation.sides;
+        let sides = [cosines.memory()?, sines.memory()?];
+        ops::rope(&self.device, pairs, shape, x.memory()?, sides).map_err(device_error)
+    }
+
+    fn keep_apart(&mut self, apart: bool) {
+        self.apart = apart;
+    }
+
+    fn append(
+        &mut self,
+        kv: &mut GpuKv<D>,
+        layer: usize,
+        n: usize,
+        keys: &GpuBuffer<D>,
+        values: &GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let sides = [keys.memory()?, values.memory()?];
+        let Some(faults) = &self.faults else {
+            return Ok(());
+        };
+        self.unchecked = true;
+        kv.append(&self.device, layer, n, sides, faults)
+    }
+
+    fn attention(
+        &mut self,
+        shape: HeadShape,
+        q: &GpuBuffer<D>,
+        kv: &GpuKv<D>,
+        layer: usize,
+        attention: &Attention,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let queries = self.queries(shape);
+        let (q, out, room) = (q.memory()?, out.memory()?, &mut self.attention);
+        let device = &self.device;
+        let start = kv.layout().held(layer);
+        let whole;
+        let held = if kv.layout().plan().reconstructs() && kv.layout().compressed(layer) > 0 {
+            let [keys, values] = kv.whole(device, layer, shape.rows)?;
+            whole = [keys, values];
+            ops::Held {
+                full: [&whole[0], &whole[1]],
+                low: None,
+                start,
+            }
+        } else {
+            kv.held(layer)
+        };
+        ops::attention(device, queries, q, &held, attention, room, out).map_err(device_error)
+    }
+
+    fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+        let numbers = shape.rows * shape.heads * shape.size;
+        let block = hadamard_block(shape.size);
+        ops::hadamard(&self.device, numbers, block, x.memory()?).map_err(device_error)
+    }
+
+    fn set_bases(
+        &mut self,
+        kv: &mut GpuKv<D>,
+        layer: usize,
+        bases: &Arc<LayerBases>,
+        turns: Option<&[Vec<f32>; 2]>,
+    ) -> Result<(), ExecError> {
+        self.check()?;
+        kv.set_bases(&self.device, layer, bases, turns)
+    }
+
+    fn compress(
+        &mut self,
+        kv: &mut GpuKv<D>,
+        layer: usize,
+        front: usize,
+        count: usize,
+    ) -> Result<Energies, ExecError> {
+        self.check()?;
+        kv.compress(&self.device, layer, front, count)
+    }
+
+    fn full_rows(
+        &mut self,
+        kv: &GpuKv<D>,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<[Vec<f32>; 2], ExecError> {
+        self.check()?;
+        kv.full_rows(&self.device, layer, rows)
+    }
+
+    fn importance(
+        &mut self,
+        shape: HeadShape,
+        q: &GpuBuffer<D>,
+        kv: &GpuKv<D>,
+        layer: usize,
+        attention: &Attention,
+        window: usize,
+    ) -> Result<Vec<f32>, ExecError> {
+        let end = kv.layout().held(layer) + shape.rows;
+        let (q, queries, device) = (q.memory()?, self.queries(shape), &self.device);
+        let found = match kv.layout().compressed(layer) {
+            0 => {
+                let [keys, _] = kv.held(layer).full;
+                ops::importance(device, queries, window, q, (keys, end), attention)
+            }
+            _ => {
+                let [keys, _] = kv.whole(device, layer, shape.rows)?;
+                ops::importance(device, queries, window, q, (&keys, end), attention)
+            }
+        };
+        found.map_err(device_error)
+    }
+
+    fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        kv.keep(&self.device, layer, kept)
+    }
+
+    fn activate(
+        &mut self,
+        activation: Activation,
+        numbers: usize,
+        gate: &mut GpuBuffer<D>,
+        up: &GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let function = match activation {
+            Activation::Silu => ops::Gate::Silu,
+            Activation::GeluTanh => ops::Gate::GeluTanh,
+        };
+        let (gate, up) = (gate.memory()?, up.memory()?);
+        ops::activate(&self.device, function, numbers, gate, up).map_err(device_error)
+    }
+
+    fn add(
+        &mut self,
+        numbers: usize,
+        x: &mut GpuBuffer<D>,
+        y: &GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        ops::add(&self.device, numbers, x.memory()?, y.memory()?).map_err(device_error)
+    }
+
+    fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<(), ExecError> {
+        ops::softcap(&self.device, numbers, x.memory()?, cap).map_err(device_error)
+    }
+
+    fn logits(
+        &mut self,
+        output: &ops::DeviceMatrix<D>,
+        rows: Range<usize>,
+        x: &GpuBuffer<D>,
+        cap: Option<f32>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), ExecError> {
+        let numbers = rows.len() * output.rows();
+        let (x, out, room) = (x.memory()?, out.memory()?, &mut self.products);
+        ops::product(&self.device, rows, output, x, out, room).map_err(device_error)?;
+        match cap {
+            Some(cap) => ops::softcap(&self.device, numbers, out, cap).map_err(device_error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<D: Device> Gpu<D> {
+    fn queries(&self, shape: HeadShape) -> ops::Queries {
+        ops::Queries {
+            rows: shape.rows,
+            heads: shape.heads,
+            apart: self.apart,
+        }
+    }
+}
+
+fn rows<D: Device>(n: usize, vector: &GpuVector<D>) -> ops::RowsShape {
+    ops::RowsShape {
+        rows: n,
+        width: vector.numbers,
+    }
+}

@@ -1,0 +1,277 @@
+//! Where a model is executed, as it is asked for.
+//!
+//! A [`DeviceChoice`] is what somebody asks for; [`DeviceChoice::execute`] finds the device and does some [`Work`] with its
+//! [`Executor`], which makes backends of whichever kind it is.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use htc_kernels::Pool;
+use htc_kernels::cuda::{Device, DeviceError};
+
+use crate::backend::{Backend, Cpu, Gpu, Reference};
+use crate::error::LoadError;
+use crate::model::Model;
+
+/// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `emulated`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU where there is one, else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// The processor in float64, as plainly as it can be written: slow, for comparisons.
+    Reference,
+    /// The NVIDIA GPU of this index.
+    Cuda(usize),
+    /// A GPU that the processor emulates: very slow, for tests.
+    Emulated,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || "a device is auto, cpu, cuda, cuda:N, reference or emulated".to_owned();
+        match text {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "reference" => Ok(DeviceChoice::Reference),
+            "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "emulated" => Ok(DeviceChoice::Emulated),
+            _ => {
+                let index = text.strip_prefix("cuda:").ok_or_else(unknown)?;
+                let index: usize = index.parse().map_err(|_| unknown())?;
+                Ok(DeviceChoice::Cuda(index))
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Reference => f.write_str("reference"),
+            DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
+            DeviceChoice::Emulated => f.write_str("emulated"),
+        }
+    }
+}
+
+/// Why there is no such device.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoiceError {
+    /// The device says why.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The program was built without it.
+    #[error("this build has no device {device}; build it with the feature {feature}")]
+    NotBuilt {
+        /// What was asked for.
+        device: DeviceChoice,
+        /// What the build lacks.
+        feature: &'static str,
+    },
+}
+
+/// What makes backends on one device.
+pub trait Executor {
+    /// Their kind.
+    type Backend: Backend;
+
+    /// A backend for a session.
+    fn backend(&self) -> Self::Backend;
+
+    /// The model where sessions of these backends read it.
+    ///
+    /// # Errors
+    /// [`LoadError`] where there is no room for it.
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError>;
+
+    /// The device, for people.
+    fn name(&self) -> String;
+
+    /// Whether weights, keys and values are in memory of the device, so that the host needs no room for them.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Something that is done on a device of whichever kind.
+pub trait Work {
+    /// What it gives.
+    type Outcome;
+
+    /// Does it.
+    fn on<E: Executor>(self, executor: &E) -> Self::Outcome;
+}
+
+/// The processor, on some threads.
+#[derive(Debug)]
+pub struct OnCpu(pub Arc<Pool>);
+
+impl Executor for OnCpu {
+    type Backend = Cpu;
+
+    fn backend(&self) -> Cpu {
+        Cpu::new(&self.0)
+    }
+
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model>, LoadError> {
+        Ok(Arc::clone(model))
+    }
+
+    fn name(&self) -> String {
+        format!("the processor ({})", self.backend().instruction_set())
+    }
+}
+
+/// The processor in float64.
+#[derive(Debug)]
+pub struct OnReference;
+
+impl Executor for OnReference {
+    type Backend = Reference;
+
+    fn backend(&self) -> Reference {
+        Reference
+    }
+
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Reference>>, LoadError> {
+        Ok(Arc::new(Model::load(
+            model.file().clone(),
+            &mut self.backend(),
+        )?))
+    }
+
+    fn name(&self) -> String {
+        "the processor in float64".to_owned()
+    }
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct OnGpu<D: Device>(pub D);
+
+impl<D: Device> Executor for OnGpu<D> {
+    type Backend = Gpu<D>;
+
+    fn backend(&self) -> Gpu<D> {
+        Gpu::new(&self.0)
+    }
+
+    fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Gpu<D>>>, LoadError> {
+        Ok(Arc::new(Model::load(
+            model.file().clone(),
+            &mut self.backend(),
+        )?))
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+}
+
+impl DeviceChoice {
+    /// Does `work` on the device; the processor has the threads of `pool`. Where [`DeviceChoice::Auto`] finds no GPU, `told`
+    /// gets to know why.
+    ///
+    /// # Errors
+    /// [`ChoiceError`] where there is no such device.
+    pub fn execute<W: Work>(
+        self,
+        pool: &Arc<Pool>,
+        told: impl FnOnce(&ChoiceError),
+        work: W,
+    ) -> Result<W::Outcome, ChoiceError> {
+        match self {
+            DeviceChoice::Cpu => Ok(work.on(&OnCpu(Arc::clone(pool)))),
+            DeviceChoice::Reference => Ok(work.on(&OnReference)),
+            DeviceChoice::Cuda(index) => on_cuda(index, work).map_err(|(error, _)| error),
+            DeviceChoice::Emulated => on_emulated(work),
+            DeviceChoice::Auto => on_cuda(0, work).or_else(|(error, work)| {
+                told(&error);
+                Ok(work.on(&OnCpu(Arc::clone(pool))))
+            }),
+        }
+    }
+}
+
+/// The work comes back where there is no device for it.
+fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+    let device = DeviceChoice::Cuda(index);
+    let feature = "cuda";
+    Err((ChoiceError::NotBuilt { device, feature }, work))
+}
+
+#[cfg(feature = "emulated")]
+fn on_emulated<W: Work>(work: W) -> Result<W::Outcome, ChoiceError> {
+    Ok(work.on(&OnGpu(crate::backend::EmulatedDevice::new(0))))
+}
+
+#[cfg(not(feature = "emulated"))]
+fn on_emulated<W: Work>(_: W) -> Result<W::Outcome, ChoiceError> {
+    Err(ChoiceError::NotBuilt {
+        device: DeviceChoice::Emulated,
+        feature: "emulated",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in ["auto", "cpu", "reference", "cuda:0", "cuda:3", "emulated"] {
+            assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
+        }
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        for name in ["", "gpu", "cuda:", "cuda:-1", "CPU", "cuda0"] {
+            let error = name.parse::<DeviceChoice>().unwrap_err();
+            assert!(error.starts_with("a device is auto"), "{error}");
+        }
+    }
+
+    struct Name;
+
+    impl Work for Name {
+        type Outcome = (String, bool);
+
+        fn on<E: Executor>(self, executor: &E) -> (String, bool) {
+            (executor.name(), executor.has_own_memory())
+        }
+    }
+
+    #[test]
+    fn work_is_done_where_it_was_asked_for() {
+        let pool = Arc::new(Pool::new(1).unwrap());
+        let on = |choice: DeviceChoice| choice.execute(&pool, |_| (), Name);
+        assert!(
+            on(DeviceChoice::Cpu)
+                .unwrap()
+                .0
+                .starts_with("the processor (")
+        );
+        let float64 = ("the processor in float64".to_owned(), false);
+        assert_eq!(on(DeviceChoice::Reference).unwrap(), float64);
+        match cfg!(feature = "emulated") {
+            true => assert_eq!(on(DeviceChoice::Emulated).unwrap().0, "emulated"),
+            false => {
+                let error = on(DeviceChoice::Emulated).unwrap_err().to_string();
+                assert!(error.contains("feature emulated"), "{error}");
+            }
+        }
+        // A machine has no such device, and says so; whoever leaves the choice gets the processor.
+        assert!(on(DeviceChoice::Cuda(4096)).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! Every kind on a GPU that the processor emulates, against float64.
+
+use super::sessions::Bench;
+use super::*;
+use crate::backend::{Emulated, EmulatedDevice, Reference};
+
+/// A prompt in passes, then single tokens: logits behind the prompt and behind each.
+fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
+    session.read_prompt(&tokens[..prompt]).unwrap();
+    let mut found = vec![session.last_logits().unwrap().to_vec()];
+    for token in &tokens[prompt..] {
+        found.push(session.step(&[*token]).unwrap().to_vec());
+    }
+    found
+}
+
+#[test]
+fn an_emulated_gpu_and_the_oracle_agree_on_every_kind() {
+    let bench = Bench::new();
+    let device = EmulatedDevice::new(5);
+    let model = load(&mut Emulated::new(&device));
+    let reference = load(&mut Reference);
+    for (kind, keep, reconstruct, bound) in [
+        ("f32", None, false, 1e-2),
+        ("f16", Some(30), false, 2e-2),
+        ("q8_0", None, false, 5e-2),
+        ("q8_0-rotated", Some(30), false, 5e-2),
+        ("q4_0", None, false, 0.3),
+        ("q4_0-rotated", None, false, 0.3),
+        ("static:0.5", Some(30), false, 2e-2),
+        ("static-hybrid:0.5", None, false, 2e-2),
+        ("static-hybrid:0.5", None, true, 2e-2),
+        ("oja:0.5", None, false, 5e-2),
+        ("oja:0.5", Some(30), true, 5e-2),
+    ] {
+        let mut options = KvOptions::new(kind.parse::<KvKind>().unwrap());
+        (options.start, options.recent, options.window) = (4, 8, 8);
+        (options.oja.period, options.keep) = (8, keep);
+        (options.step, options.reconstruct) = (Some(32), reconstruct);
+        let bases = || Some(Arc::clone(&bench.bases));
+        let oracle = Session::with_kv(Arc::clone(&reference), Reference, 512, &options, bases());
+        let backend = Emulated::new(&device);
+        let found = Session::with_kv(Arc::clone(&model), backend, 512, &options, bases());
+        let (mut expected, mut found) = (oracle.unwrap(), found.unwrap());
+        let tokens = &bench.tokens[..56];
+        let all = read(&mut found, tokens, 44);
+        let expected_all = read(&mut expected, tokens, 44);
+        for (index, (a, b)) in all.iter().zip(&expected_all).enumerate() {
+            let difference = difference(a, b);
+            assert!(
+                difference < bound,
+                "{kind}, keep {keep:?}, logits {index}: {difference:.2e}"
+            );
+        }
+        assert_eq!(found.kv().layout(), expected.kv().layout());
+        assert_eq!(found.kv_counters().updates, expected.kv_counters().updates);
+    }
+}
+
+#[test]
+fn what_is_foreseen_on_an_emulated_gpu_has_the_bits_of_single_steps() {
+    let device = EmulatedDevice::new(6);
+    let model = load(&mut Emulated::new(&device));
+    let tokens = tokens(40);
+    for kind in ["f16", "q8_0-rotated"] {
+        let options = KvOptions::new(kind.parse::<KvKind>().unwrap());
+        let session = || {
+            let backend = Emulated::new(&device);
+            let mut session =
+                Session::with_kv(Arc::clone(&model), backend, 512, &options, None).unwrap();
+            session.read_prompt(&tokens[..30]).unwrap();
+            session
+        };
+        let (mut single, mut together) = (session(), session());
+        let found = together.verify(&tokens[30..35], &mut ()).unwrap().to_vec();
+        let rows = found.chunks_exact(found.len() / 5);
+        for (token, found) in tokens[30..35].iter().zip(rows) {
+            assert_eq!(single.step(&[*token]).unwrap(), found, "{kind}");
+        }
+    }
+}
