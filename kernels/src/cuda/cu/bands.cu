@@ -89,22 +89,37 @@ template <int BITS> DEVICE void load(const uint32_t *from, uint32_t words[BITS])
     for (int i = 0; i < BITS; i++) words[i] = from[i * WARP];
 }
 
-// The integers of a row's quads, four bytes each.
+// Four codes of `BITS` bits, at most four, as nibbles.
+template <int BITS> DEVICE uint32_t nibbles(uint32_t codes) {
+    constexpr uint32_t MASK = (1u << BITS) - 1;
+    return (codes & MASK) | (codes << (4 - BITS) & MASK << 4) | (codes << 2 * (4 - BITS) & MASK << 8) |
+           (codes << 3 * (4 - BITS) & MASK << 12);
+}
+
+// The integers of a row's quads, four bytes each. A table of sixteen is in four registers, larger ones are in memory.
 template <int BITS> DEVICE void levels(const uint32_t *band, const Place &at, const int8_t *table, int quads[8]) {
     uint32_t words[BITS];
     load<BITS>(band + at.own, words);
+    uint4 sixteen = {};
+    if (BITS <= 4) sixteen = *reinterpret_cast<const uint4 *>(table);
     UNROLL
     for (int quad = 0; quad < 8; quad++) {
         const uint32_t codes = field<BITS>(words, quad);
-        if (BITS == 8) {
-            quads[quad] = static_cast<int>(codes);
-            continue;
-        }
-        uint32_t packed = 0;
-        UNROLL
-        for (int i = 0; i < 4; i++) {
-            const uint32_t code = codes >> BITS * i & ((1u << BITS) - 1);
-            packed |= static_cast<uint32_t>(static_cast<uint8_t>(table[code])) << 8 * i;
+        uint32_t packed = codes;
+        if (BITS <= 4) {
+            const uint32_t which = nibbles<BITS <= 4 ? BITS : 4>(codes);
+            packed = __byte_perm(sixteen.x, sixteen.y, which & 0x7777);
+            // The fourth bit of a nibble says whether it is one of the other eight.
+            if (BITS == 4)
+                packed = __byte_perm(packed, __byte_perm(sixteen.z, sixteen.w, which & 0x7777),
+                                     0x3210 | (which >> 1 & 0x4444));
+        } else if (BITS < 8) {
+            packed = 0;
+            UNROLL
+            for (int i = 0; i < 4; i++) {
+                const uint32_t code = codes >> BITS * i & ((1u << BITS) - 1);
+                packed |= static_cast<uint32_t>(static_cast<uint8_t>(table[code])) << 8 * i;
+            }
         }
         quads[quad] = static_cast<int>(packed);
     }
