@@ -75,6 +75,7 @@ template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, in
         #name, sizeof(Arguments), threads,                                                     \
         [](const void *a) { name(*static_cast<const Arguments *>(a)); });                      \
     static void name(const Arguments &a)
+#define KERNEL_OF_BLOCKS(name, Arguments, threads, blocks) KERNEL(name, Arguments, threads)
 #define SHARED(type, name, count) \
     type *const name = static_cast<type *>(emulate::shared(__COUNTER__, sizeof(type) * (count)))
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulate::dynamic_shared())

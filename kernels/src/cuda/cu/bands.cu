@@ -239,10 +239,10 @@ template <int COUNT> DEVICE void multiply(const Product &a) {
     }
 }
 
-KERNEL(bands_1, Product, 256) { multiply<1>(a); }
-KERNEL(bands_2, Product, 256) { multiply<2>(a); }
-KERNEL(bands_4, Product, 256) { multiply<4>(a); }
-KERNEL(bands_8, Product, 256) { multiply<8>(a); }
+KERNEL_OF_BLOCKS(bands_1, Product, 256, 3) { multiply<1>(a); }
+KERNEL_OF_BLOCKS(bands_2, Product, 256, 3) { multiply<2>(a); }
+KERNEL_OF_BLOCKS(bands_4, Product, 256, 3) { multiply<4>(a); }
+KERNEL_OF_BLOCKS(bands_8, Product, 256, 2) { multiply<8>(a); }
 
 struct Embed {
     Tiles w;
@@ -278,7 +278,8 @@ KERNEL(bands_embed, Embed, 128) {
                                 ? float_of_half(a.w.of_trellises[row]) * float_of_half(a.w.columns[column])
                                 : float_of_half(a.w.of_levels[row]) *
                                       (scale_of(of.y, band, at.own - row % WARP, row) * LEVEL_UNIT);
-        x = scale * integer;
+        // What is added up below is this product as it is rounded.
+        x = __fmul_rn(scale, integer);
     }
     if (a.rotated) {
         float turned = x;

@@ -22,6 +22,11 @@ typedef unsigned long long uint64_t;
 #define KERNEL(name, Arguments, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const Arguments a)
 
+// One that has registers for so many blocks on a multiprocessor, and no more: the compiler neither saves them for others at the
+// price of memory nor takes so many that loads of too few warps are under way.
+#define KERNEL_OF_BLOCKS(name, Arguments, threads, blocks) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Arguments a)
+
 // `count` numbers that the threads of a block share.
 #define SHARED(type, name, count) __shared__ type name[count]
 

@@ -407,11 +407,11 @@ template <class Format> DEVICE void embed(const Embed &a) {
     a.out[static_cast<size_t>(a.to[which]) * a.width + i] = Format::number(a.w, a.rows[which], i) * a.factor;
 }
 
-#define KERNELS(name, Format)                                        \
-    KERNEL(name##_1, Product, 128) { multiply<Format, 1>(a); }       \
-    KERNEL(name##_2, Product, 128) { multiply<Format, 2>(a); }       \
-    KERNEL(name##_4, Product, 128) { multiply<Format, 4>(a); }       \
-    KERNEL(name##_8, Product, 128) { multiply<Format, 8>(a); }       \
+#define KERNELS(name, Format)                                                  \
+    KERNEL_OF_BLOCKS(name##_1, Product, 128, 7) { multiply<Format, 1>(a); }    \
+    KERNEL_OF_BLOCKS(name##_2, Product, 128, 6) { multiply<Format, 2>(a); }    \
+    KERNEL_OF_BLOCKS(name##_4, Product, 128, 6) { multiply<Format, 4>(a); }    \
+    KERNEL_OF_BLOCKS(name##_8, Product, 128, 4) { multiply<Format, 8>(a); }    \
     KERNEL(name##_embed, Embed, 128) { embed<Format>(a); }
 
 KERNELS(f32, Floats<AsFloat>)

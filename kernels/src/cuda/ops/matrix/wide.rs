@@ -3,7 +3,7 @@
 //!
 //! Numbers of a block are `scale · code`, or `scale · code + minimum`, with codes of eight bits at most. Where there is no
 //! minimum, scale and code have so few bits (a half times six bits, by seven) that numbers are exact, and a scale
-//! that all of them are exact multiples of is found from the numbers alone. With a minimum they are rounded, so that scales are
+//! that all of a group are exact multiples of is found from the numbers alone. With a minimum they are rounded, so that scales are
 //! read from the block.
 
 use half::f16;
@@ -33,6 +33,7 @@ pub(super) fn lay_out(
 ) -> Result<(), DeviceError> {
     let length = dtype.block_len();
     let mut values = vec![0.0; length];
+    let mut order: [u8; 128] = std::array::from_fn(|i| i as u8 + 1);
     let mut at = 0;
     for block in bytes.chunks_exact(dtype.block_bytes().max(1)) {
         decode(dtype, block, &mut values).map_err(undecodable)?;
@@ -40,7 +41,7 @@ pub(super) fn lay_out(
             let group = match dtype {
                 DType::Q4_1 | DType::Q5_1 | DType::Q2K => with_minimum(dtype, block, index),
                 DType::Q8K => of_q8_k(block, index),
-                _ => multiples(values).ok_or_else(|| {
+                _ => multiples(values, &mut order).ok_or_else(|| {
                     undecodable(format!("numbers of {dtype} are no multiples of a scale"))
                 })?,
             };
@@ -56,9 +57,10 @@ pub(super) fn lay_out(
     Ok(())
 }
 
-/// Numbers as multiples of the largest scale that they are exact multiples of, with codes of eight bits.
-/// Numbers that are not finite make the scale NaN, as products with them are not finite.
-fn multiples(values: &[f32; GROUP]) -> Option<Group> {
+/// Numbers as exact multiples of a scale, with codes of eight bits. The code of the largest is looked for in an `order`
+/// in which those that were found come first, for a format has few. Numbers that are not finite make the scale NaN, as
+/// products with them are not finite.
+fn multiples(values: &[f32; GROUP], order: &mut [u8]) -> Option<Group> {
     let mut group = Group {
         codes: [0; GROUP],
         scale: 0.0,
@@ -73,7 +75,8 @@ fn multiples(values: &[f32; GROUP]) -> Option<Group> {
     if largest == 0.0 {
         return Some(group);
     }
-    for most in 1..=128_u8 {
+    for tried in 0..order.len() {
+        let most = order[tried];
         // The largest is given a negative code, of which there is one more.
         let scale = -largest / f32::from(most);
         let exact = values.iter().zip(&mut group.codes).all(|(&value, code)| {
@@ -83,6 +86,7 @@ fn multiples(values: &[f32; GROUP]) -> Option<Group> {
         });
         if exact {
             group.scale = scale;
+            order[..=tried].rotate_right(1);
             return Some(group);
         }
     }

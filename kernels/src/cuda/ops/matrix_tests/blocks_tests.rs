@@ -107,15 +107,15 @@ fn products_of_every_type_agree_with_the_reference() {
 #[test]
 fn rows_of_blocks_are_the_same_in_any_batch() {
     let mut random = Random(2);
-    for &dtype in DType::ALL {
-        for cols in [256, 2048] {
-            let bytes = matrix(&mut random, dtype, 3, cols);
-            let w = Matrix::new(dtype, 3, cols, &bytes).unwrap();
-            let device = Emulated::new(random.bits().into());
-            let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
-            let x = random.numbers(17 * cols);
-            rows_are_the_same_in_any_batch(&device, &held, &x, dtype.name());
-        }
+    let wide = [DType::F16, DType::Q8_0, DType::Q4K].map(|dtype| (dtype, 2, 4096));
+    let all = DType::ALL.iter().map(|&dtype| (dtype, 3, 256));
+    for (dtype, rows, cols) in all.chain(wide) {
+        let bytes = matrix(&mut random, dtype, rows, cols);
+        let w = Matrix::new(dtype, rows, cols, &bytes).unwrap();
+        let device = Emulated::new(random.bits().into());
+        let held = DeviceMatrix::new(&device, Source::Blocks(w)).unwrap();
+        let x = random.numbers(17 * cols);
+        rows_are_the_same_in_any_batch(&device, &held, &x, dtype.name());
     }
 }
 
