@@ -270,9 +270,11 @@ KERNEL(bands_embed, Embed, 128) {
         const Place at = place_of(a.w, row);
         int quads[8];
         unpack(of.y, band, at, a.w.tables + (of.y >> 8), quads);
-        int mine = 0;
-        UNROLL
-        for (int quad = 0; quad < 8; quad++) mine = static_cast<int>(lane / 4) == quad ? quads[quad] : mine;
+        // By bits of its number, so that no compiler makes an array in memory of it.
+        const int half[4] = {lane & 16 ? quads[4] : quads[0], lane & 16 ? quads[5] : quads[1],
+                             lane & 16 ? quads[6] : quads[2], lane & 16 ? quads[7] : quads[3]};
+        const int first = lane & 8 ? half[2] : half[0], second = lane & 8 ? half[3] : half[1];
+        const int mine = lane & 4 ? second : first;
         const float integer = static_cast<float>(static_cast<int8_t>(mine >> lane % 4 * 8));
         const float scale = of.y & TRELLIS
                                 ? float_of_half(a.w.of_trellises[row]) * float_of_half(a.w.columns[column])
