@@ -158,7 +158,7 @@ template <uint32_t TYPE> DEVICE void attend(const Attend &a, float *room) {
 }
 
 // A block for each row, kv head and `together` of the heads that read it; and for each split.
-KERNEL(attend_split, Attend, ATTEND_THREADS) {
+KERNEL_OF_BLOCKS(attend_split, Attend, ATTEND_THREADS, 4) {
     DYNAMIC_SHARED(float, room);
     switch (a.keys.type) {
     case KV_F32: attend<KV_F32>(a, room); break;
