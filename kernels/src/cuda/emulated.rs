@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory};
+use super::step::{Launch, Node, Step, StepCounts};
 
 // SAFETY: these are the functions of `emulate.cpp` with the types that they have there.
 unsafe extern "C" {
@@ -31,7 +32,11 @@ unsafe extern "C" {
 static RUNNING: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&RUNNING)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A GPU emulated by the processor, which draws the order of threads and blocks by a seed and reports what a GPU
@@ -40,6 +45,7 @@ fn alone() -> MutexGuard<'static, ()> {
 pub struct Emulated {
     seed: u64,
     launches: Arc<AtomicU64>,
+    record: Arc<Mutex<Record>>,
 }
 
 /// An allocation of it.
@@ -47,6 +53,32 @@ pub struct Emulated {
 pub struct EmulatedMemory {
     address: u64,
     bytes: usize,
+    record: Arc<Mutex<Record>>,
+}
+
+/// What is kept until the step ends.
+#[derive(Debug, Default)]
+struct Record {
+    open: bool,
+    step: Step,
+    /// Allocations that were dropped while launches that are kept may touch them.
+    freed: Vec<(u64, usize)>,
+    /// The last step that ended, as it was begun.
+    last: Step,
+    counts: StepCounts,
+}
+
+/// A launch or a copy of a step that has ended, for tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepNode {
+    /// The kernel; none for a copy.
+    pub kernel: Option<&'static str>,
+    /// Its blocks.
+    pub grid: [u32; 3],
+    /// Its dynamic shared memory.
+    pub shared: usize,
+    /// Its arguments, in words.
+    pub arguments: Vec<u64>,
 }
 
 impl Emulated {
@@ -55,7 +87,33 @@ impl Emulated {
         Emulated {
             seed,
             launches: Arc::new(AtomicU64::new(0)),
+            record: Arc::default(),
         }
+    }
+
+    /// The last step that ended.
+    pub fn last_step(&self) -> Vec<StepNode> {
+        let record = locked(&self.record);
+        let node = |node: &Node| match node {
+            Node::Launch(launch) => StepNode {
+                kernel: Some(launch.kernel),
+                grid: launch.grid,
+                shared: launch.shared,
+                arguments: record.last.arguments(launch).to_vec(),
+            },
+            &Node::Copy { from, to, bytes } => StepNode {
+                kernel: None,
+                grid: [0; 3],
+                shared: 0,
+                arguments: vec![from, to, bytes as u64],
+            },
+        };
+        record.last.nodes().iter().map(node).collect()
+    }
+
+    /// How steps were begun so far.
+    pub fn steps(&self) -> StepCounts {
+        locked(&self.record).counts
     }
 
     /// Launches so far.
@@ -106,14 +164,95 @@ impl EmulatedMemory {
 
 impl Drop for EmulatedMemory {
     fn drop(&mut self) {
-        let whole = self.is_whole();
-        // SAFETY: it was allocated by `htc_emulate_allocate` and nobody has it any more.
-        unsafe { htc_emulate_free(self.pointer(0).cast()) };
-        assert!(
-            whole || std::thread::panicking(),
-            "a kernel wrote behind the end of an allocation of {} bytes",
-            self.bytes
-        );
+        let mut record = locked(&self.record);
+        if record.open && !record.step.nodes().is_empty() {
+            record.freed.push((self.address, self.bytes));
+            return;
+        }
+        drop(record);
+        free(self.address, self.bytes);
+    }
+}
+
+fn free(address: u64, bytes: usize) {
+    let memory = address as *mut c_void;
+    // SAFETY: it was allocated by `htc_emulate_allocate` with so many bytes, and nobody has it any more.
+    let whole = unsafe {
+        let whole = htc_emulate_whole(memory, bytes) != 0;
+        htc_emulate_free(memory);
+        whole
+    };
+    assert!(
+        whole || std::thread::panicking(),
+        "a kernel wrote behind the end of an allocation of {bytes} bytes"
+    );
+}
+
+impl Emulated {
+    /// Ends an open step early: what was kept is done before what comes now.
+    fn interrupt(&self, record: &mut Record) -> Result<(), DeviceError> {
+        if !std::mem::take(&mut record.open) {
+            return Ok(());
+        }
+        if !record.step.nodes().is_empty() {
+            record.counts.interrupted += 1;
+        }
+        self.run(record)
+    }
+
+    /// Does what was kept, and frees what waited for it.
+    fn run(&self, record: &mut Record) -> Result<(), DeviceError> {
+        let step = std::mem::take(&mut record.step);
+        let done = step.nodes().iter().try_for_each(|node| match node {
+            Node::Launch(launch) => self.run_launch(&step, launch),
+            &Node::Copy { from, to, bytes } => {
+                let _alone = alone();
+                // SAFETY: the spans of both were checked when the copy was kept, and what was dropped since is alive.
+                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                Ok(())
+            }
+        });
+        record.last = step;
+        for (address, bytes) in std::mem::take(&mut record.freed) {
+            free(address, bytes);
+        }
+        done
+    }
+
+    fn run_launch(&self, step: &Step, launch: &Launch) -> Result<(), DeviceError> {
+        let failed = |message: String| DeviceError::Kernel {
+            kernel: launch.kernel,
+            message,
+        };
+        let name = CString::new(launch.kernel).map_err(|error| failed(error.to_string()))?;
+        let count = self.launches.fetch_add(1, Ordering::Relaxed);
+        let seed = self.seed.wrapping_add(count);
+        let mut error = [0_u8; 512];
+        let _alone = alone();
+        // SAFETY: the name ends with a zero; grid, arguments and error have the lengths that are passed. The caller of
+        // `Device::launch` answers for what the kernel touches, and its arguments are those that were passed with it.
+        let rc = unsafe {
+            let found = htc_emulate_find(name.as_ptr());
+            if found.is_null() {
+                return Err(failed("there is no kernel of this name".to_owned()));
+            }
+            htc_emulate_launch(
+                found,
+                launch.grid.as_ptr(),
+                launch.threads,
+                launch.shared,
+                step.arguments(launch).as_ptr().cast(),
+                launch.argument_bytes,
+                seed,
+                error.as_mut_ptr().cast(),
+                error.len(),
+            )
+        };
+        if rc == 0 {
+            return Ok(());
+        }
+        let message = CStr::from_bytes_until_nul(&error).unwrap_or_default();
+        Err(failed(message.to_string_lossy().into_owned()))
     }
 }
 
@@ -142,6 +281,7 @@ impl Device for Emulated {
         Ok(EmulatedMemory {
             address: memory as u64,
             bytes,
+            record: Arc::clone(&self.record),
         })
     }
 
@@ -151,6 +291,7 @@ impl Device for Emulated {
 
     fn upload(&self, from: &[u8], to: &EmulatedMemory, at: usize) -> Result<(), DeviceError> {
         to.span("upload", at, from.len())?;
+        self.interrupt(&mut locked(&self.record))?;
         let _alone = alone();
         // SAFETY: the span check says that so many bytes are there; launches are done when they return.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.pointer(at), from.len()) };
@@ -159,6 +300,7 @@ impl Device for Emulated {
 
     fn download(&self, from: &EmulatedMemory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
         from.span("download", at, to.len())?;
+        self.interrupt(&mut locked(&self.record))?;
         let _alone = alone();
         // SAFETY: the span check says that so many bytes are there; launches are done when they return.
         unsafe { std::ptr::copy_nonoverlapping(from.pointer(at), to.as_mut_ptr(), to.len()) };
@@ -173,10 +315,13 @@ impl Device for Emulated {
     ) -> Result<(), DeviceError> {
         from.span("copy", from_at, bytes)?;
         to.span("copy", to_at, bytes)?;
-        let _alone = alone();
-        // SAFETY: both span checks say that so many bytes are there; `copy` allows that they overlap.
-        unsafe { std::ptr::copy(from.pointer(from_at), to.pointer(to_at), bytes) };
-        Ok(())
+        let [from, to] = [from.address + from_at as u64, to.address + to_at as u64];
+        let mut record = locked(&self.record);
+        record.step.copy(from, to, bytes);
+        if record.open {
+            return Ok(());
+        }
+        self.run(&mut record)
     }
 
     unsafe fn launch<A: Arguments>(
@@ -186,45 +331,42 @@ impl Device for Emulated {
         shared: usize,
         arguments: &A,
     ) -> Result<(), DeviceError> {
+        const {
+            assert!(align_of::<A>() <= align_of::<u64>());
+        }
         if grid.contains(&0) {
             return Ok(());
         }
-        let failed = |message: String| DeviceError::Kernel {
-            kernel: kernel.name,
-            message,
-        };
-        let name = CString::new(kernel.name).map_err(|error| failed(error.to_string()))?;
-        let launch = self.launches.fetch_add(1, Ordering::Relaxed);
-        let seed = self.seed.wrapping_add(launch);
-        let mut error = [0_u8; 512];
-        let _alone = alone();
-        // SAFETY: the name ends with a zero; grid, arguments and error have the lengths that are passed, and the caller
-        // answers for what the kernel touches.
-        let rc = unsafe {
-            let found = htc_emulate_find(name.as_ptr());
-            if found.is_null() {
-                return Err(failed("there is no kernel of this name".to_owned()));
-            }
-            htc_emulate_launch(
-                found,
-                grid.as_ptr(),
-                kernel.threads,
-                shared,
-                std::ptr::from_ref(arguments).cast(),
-                size_of::<A>(),
-                seed,
-                error.as_mut_ptr().cast(),
-                error.len(),
-            )
-        };
-        if rc == 0 {
+        let mut record = locked(&self.record);
+        record.step.launch(kernel, grid, shared, arguments);
+        if record.open {
             return Ok(());
         }
-        let message = CStr::from_bytes_until_nul(&error).unwrap_or_default();
-        Err(failed(message.to_string_lossy().into_owned()))
+        self.run(&mut record)
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
+        self.interrupt(&mut locked(&self.record))
+    }
+
+    fn begin_step(&self) -> Result<(), DeviceError> {
+        locked(&self.record).open = true;
         Ok(())
+    }
+
+    fn end_step(&self) -> Result<(), DeviceError> {
+        let mut record = locked(&self.record);
+        if !std::mem::take(&mut record.open) || record.step.nodes().is_empty() {
+            return Ok(());
+        }
+        let record = &mut *record;
+        // What a GPU would do: begin a step anew, with other arguments, or as it was.
+        let count = match &record.last {
+            last if *last == record.step => &mut record.counts.replayed,
+            last if last.is_like(&record.step) => &mut record.counts.updated,
+            _ => &mut record.counts.made,
+        };
+        *count += 1;
+        self.run(record)
     }
 }

@@ -28,6 +28,6 @@ pub use device::{Arguments, Device, DeviceError, Kernel, Memory, Span, Unavailab
 #[cfg(feature = "cuda")]
 pub use driver::{Cuda, CudaMemory};
 #[cfg(feature = "emulated")]
-pub use emulated::{Emulated, EmulatedMemory};
+pub use emulated::{Emulated, EmulatedMemory, StepNode};
 #[cfg(any(feature = "cuda", feature = "emulated"))]
 pub use step::StepCounts;

@@ -91,7 +91,6 @@ impl Step {
     }
 
     /// Whether the same kernels and copies follow each other, with whatever arguments.
-    #[cfg(feature = "cuda")]
     pub(super) fn is_like(&self, other: &Step) -> bool {
         let alike = |(a, b): (&Node, &Node)| match (a, b) {
             (Node::Launch(a), Node::Launch(b)) => (a.kernel, a.threads) == (b.kernel, b.threads),

@@ -158,3 +158,65 @@ fn a_write_behind_an_allocation_is_noticed() {
     let message = message.downcast_ref::<String>().unwrap();
     assert!(message.contains("wrote behind the end of an allocation of 252 bytes"));
 }
+
+#[test]
+fn a_step_is_kept_until_its_end() {
+    let device = Emulated::new(5);
+    let [x, y, z] = [1.0, 10.0, 0.0].map(|value| put(&device, &[value; 600]));
+    let step = |numbers| {
+        device.begin_step().unwrap();
+        ops::add(&device, numbers, &x, &y).unwrap();
+        device.copy((&x, 0), (&z, 0), 2400).unwrap();
+        ops::add(&device, 600, &x, &y).unwrap();
+    };
+    step(600);
+    assert_eq!(device.launches(), 0);
+    device.end_step().unwrap();
+    assert_eq!(device.launches(), 2);
+    assert_eq!(
+        (get(&device, &x, 1)[0], get(&device, &z, 1)[0]),
+        (21.0, 11.0)
+    );
+    let last = device.last_step();
+    let kernels: Vec<_> = last.iter().map(|node| node.kernel).collect();
+    assert_eq!(kernels, [Some("add"), None, Some("add")]);
+    assert_eq!((last[0].grid, last[0].shared), ([3, 1, 1], 0));
+    assert_eq!(last[0].arguments[..3], [x.address(), y.address(), 600]);
+    assert_eq!(last[1].arguments, [x.address(), z.address(), 2400]);
+    for numbers in [1, 1] {
+        step(numbers);
+        device.end_step().unwrap();
+    }
+    let counts = device.steps();
+    assert_eq!((counts.made, counts.updated, counts.replayed), (1, 1, 1));
+}
+
+#[test]
+fn a_step_ends_early_where_its_results_are_asked_for() {
+    let device = Emulated::new(5);
+    let [x, y] = [1.0, 10.0].map(|value| put(&device, &[value; 600]));
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &y).unwrap();
+    assert_eq!(get(&device, &x, 1), [11.0]);
+    ops::add(&device, 600, &x, &y).unwrap();
+    device.end_step().unwrap();
+    assert_eq!(get(&device, &x, 1), [21.0]);
+    assert_eq!(device.steps().interrupted, 1);
+    // What is dropped is there until the step has ended, and an error of a launch is told then.
+    device.begin_step().unwrap();
+    ops::add(&device, 600, &x, &y).unwrap();
+    drop(y);
+    device.end_step().unwrap();
+    assert_eq!(get(&device, &x, 1), [31.0]);
+    let arguments = Trial {
+        to: x.span("to", 0, 4 * 64).unwrap(),
+        what: 1,
+        unused: 0,
+    };
+    device.begin_step().unwrap();
+    // SAFETY: the kernel writes 64 numbers.
+    unsafe { device.launch(&TRIAL, [1, 1, 1], 0, &arguments).unwrap() };
+    let error = device.end_step().unwrap_err().to_string();
+    assert!(error.starts_with("kernel trial: "), "{error}");
+    device.end_step().unwrap();
+}
