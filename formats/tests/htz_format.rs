@@ -20,7 +20,7 @@ use htz_common::{
 };
 
 /// The golden artifacts: minor version, model, and number of items with a digest.
-fn golden() -> [(u16, Model, usize); 14] {
+fn golden() -> [(u16, Model, usize); 15] {
     [
         (0, mixed(), 17 + 1 + 1),
         (1, varied(), 22 + 1 + 1),
@@ -36,7 +36,32 @@ fn golden() -> [(u16, Model, usize); 14] {
         (11, rotated(), 12 + 1 + 1),
         (12, based(), 29 + 1 + 1),
         (13, sealed(), 17 + 1 + 9 + 1),
+        (14, with_kernels(), 17 + 1 + 1 + 1),
     ]
+}
+
+/// [`mixed`] with kernels for GPUs.
+fn with_kernels() -> Model {
+    let mut model = mixed();
+    model.kernels = Some(kernels());
+    model
+}
+
+fn kernels() -> htz::KernelCode {
+    let image = |form, bytes: &[u8]| htz::CodeImage {
+        architecture: htz::Architecture { major: 9, minor: 0 },
+        form,
+        unit: "elementwise".to_owned(),
+        bytes: bytes.to_vec(),
+    };
+    htz::KernelCode {
+        sources: htz::Digest::of(b"sources"),
+        compiler: "NVRTC 13.0".to_owned(),
+        images: vec![
+            image(htz::CodeForm::Cubin, b"\x7fELF"),
+            image(htz::CodeForm::Ptx, b"// PTX\0"),
+        ],
+    }
 }
 
 /// [`mixed`] with a word on how its budget was shared out.
@@ -475,4 +500,45 @@ fn the_magic_is_no_text() {
     assert!(std::str::from_utf8(&MAGIC).is_err());
     assert_eq!(HEADER_BYTES, 128);
     assert_eq!(data_offset(&mixed().bytes()) % 256, 0);
+}
+
+#[test]
+fn kernels_are_read_and_their_damage_is_told() {
+    let model = with_kernels();
+    let file = model.bytes();
+    let htz = Htz::parse(Box::new(file.clone())).unwrap();
+    assert_eq!(htz.kernels().unwrap(), Some(kernels()));
+    let without = Htz::parse(Box::new(mixed().bytes())).unwrap();
+    assert_eq!(without.kernels().unwrap(), None);
+    // A reader that does not know the section overlooks it.
+    let entry = htz.manifest().section(htz::KERNELS).unwrap().clone();
+    assert!(!entry.required && htz.manifest().requires.is_empty());
+    let mut damaged = file;
+    damaged[entry.offset as usize + 40] ^= 1;
+    let damaged = Htz::parse(Box::new(damaged)).unwrap();
+    let error = damaged.kernels().unwrap_err().to_string();
+    assert!(error.contains("section kernels"), "{error}");
+    assert!(damaged.verify_all(|_| {}).is_err());
+}
+
+#[test]
+fn a_section_of_kernels_that_holds_something_else_is_refused() {
+    let mut model = mixed();
+    model.manifest.requires.clear();
+    let sections = [
+        Section::tokenizer(&model.vocabulary).unwrap(),
+        Section::new(htz::KERNELS, false, b"something else").unwrap(),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.htz");
+    let mut writer =
+        htz::HtzWriter::create(&path, model.manifest, sections.to_vec(), false).unwrap();
+    for (role, bytes) in &model.data {
+        writer.write_tensor(*role, bytes).unwrap();
+    }
+    writer.finish(|_| {}).unwrap();
+    let htz = Htz::open(&path).unwrap();
+    htz.verify_all(|_| {}).unwrap();
+    let error = htz.kernels().unwrap_err().to_string();
+    assert!(error.contains("expected compiled kernels"), "{error}");
 }

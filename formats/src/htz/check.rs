@@ -7,7 +7,7 @@ mod walk;
 
 use std::fmt::Display;
 
-use super::layout::{self, ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR};
+use super::layout::{self, ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, KERNELS};
 use super::manifest::{
     Budget, Manifest, MatrixRecord, PlanRecord, Provenance, SectionEntry, TensorEntry,
 };
@@ -63,7 +63,7 @@ const KV_BASES: &str = "kv_bases";
 pub(super) const PROBE: &str = "probe";
 
 /// Sections that this build knows.
-const KNOWN_SECTIONS: [&str; 1] = [TOKENIZER];
+const KNOWN_SECTIONS: [&str; 2] = [TOKENIZER, KERNELS];
 
 /// Checks that this build knows all that an artifact of format 1.`minor` needs: features, and
 /// sections given by name and whether they are required.
@@ -213,13 +213,15 @@ pub(super) fn minor_of(manifest: &Manifest) -> u16 {
         dial: _,
         hyper: _,
         tensors: _,
-        sections: _,
+        sections,
     } = manifest;
     let treatment = provenance.treatment.as_ref();
     let requires_new = requires.iter().any(|name| name == FORMS || name == PROBE);
     let bands = requires.iter().any(|name| name == BANDS);
-    if source.is_some() {
+    if sections.iter().any(|section| section.name == KERNELS) {
         FORMAT_MINOR
+    } else if source.is_some() {
+        13
     } else if requires.iter().any(|name| name == KV_BASES) {
         12
     } else if requires.iter().any(|name| name == ROTATION) {

@@ -12,7 +12,7 @@ pub const FORMAT_MAJOR: u16 = 1;
 
 /// Latest minor version that this crate writes, where an earlier one does not suffice; it reads every
 /// minor whose features it knows.
-pub const FORMAT_MINOR: u16 = 13;
+pub const FORMAT_MINOR: u16 = 14;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 128;
@@ -35,6 +35,9 @@ pub const FREE_SECTION_BYTES: u64 = 1 << 20;
 
 /// Name of the section that holds the [`Vocabulary`](crate::vocab::Vocabulary) as JSON.
 pub const TOKENIZER: &str = "tokenizer";
+
+/// Name of the section that holds [`KernelCode`](super::KernelCode).
+pub const KERNELS: &str = "kernels";
 
 /// Bytes of the header before its own digest, which covers them.
 const COVERED: usize = HEADER_BYTES - 32;

@@ -23,7 +23,7 @@ pub use error::HtzError;
 pub use geometry::{DepthSinkRecord, GeometryRecord, Origin, SpectrumRecord};
 pub use kernel_code::{Architecture, CodeForm, CodeImage, KernelCode, KernelCodeError};
 pub use layout::{
-    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, MAGIC,
+    ALIGNMENT, FORMAT_MAJOR, FORMAT_MINOR, FREE_SECTION_BYTES, HEADER_BYTES, KERNELS, MAGIC,
     MAX_MANIFEST_BYTES, MAX_SECTION_BYTES, MAX_SECTION_EXPANSION, TOKENIZER,
 };
 pub use manifest::{

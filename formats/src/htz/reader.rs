@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::layout::{FORMAT_MAJOR, Header, TOKENIZER};
-use super::{Digest, HtzError, Manifest, SectionEntry, TensorEntry, check, section};
+use super::layout::{FORMAT_MAJOR, Header, KERNELS, TOKENIZER};
+use super::{Digest, HtzError, KernelCode, Manifest, SectionEntry, TensorEntry, check, section};
 use crate::escape::one_line;
 use crate::map::MappedFile;
 use crate::vocab::{Vocabulary, VocabularyError};
@@ -150,6 +150,17 @@ impl<B: Deref<Target: Deref<Target = [u8]>>> Htz<B> {
             hyper, requires, ..
         } = &self.manifest;
         section::vocabulary(&self.section(entry)?, hyper.vocabulary, requires)
+    }
+
+    /// The kernels for GPUs that were compiled ahead of time; none where the artifact has none.
+    ///
+    /// # Errors
+    /// Those of [`section`](Htz::section), and [`HtzError::Section`] where they are not what they should be.
+    pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
+        let Some(entry) = self.manifest.section(KERNELS) else {
+            return Ok(None);
+        };
+        section::kernels(&self.section(entry)?).map(Some)
     }
 
     /// Compares a tensor of this artifact with its digest.

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::check::{VOCABULARY, most_decoded};
-use super::layout::{MAX_SECTION_BYTES, TOKENIZER};
-use super::{Digest, Encoding, HtzError, SectionEntry};
+use super::layout::{KERNELS, MAX_SECTION_BYTES, TOKENIZER};
+use super::{Digest, Encoding, HtzError, KernelCode, SectionEntry};
 use crate::escape::one_line;
 use crate::limits::{MAX_MERGES, MAX_VOCABULARY};
 use crate::vocab::{Vocabulary, VocabularyError};
@@ -75,6 +75,14 @@ impl Section {
         vocabulary.check()?;
         let json = serde_json::to_vec(vocabulary).map_err(syntax)?;
         Section::new(TOKENIZER, true, &json)
+    }
+
+    /// The section [`KERNELS`], which a reader may do without.
+    ///
+    /// # Errors
+    /// [`HtzError::Section`] where the code is more than a section holds.
+    pub fn kernels(code: &KernelCode) -> Result<Section, HtzError> {
+        Section::new(KERNELS, false, &code.to_bytes())
     }
 
     /// The section's entry in the manifest; its offset is the writer's to fill.
@@ -175,6 +183,16 @@ pub(super) fn vocabulary(
         });
     }
     Ok(vocabulary)
+}
+
+/// The code in the decoded section [`KERNELS`].
+pub(super) fn kernels(data: &[u8]) -> Result<KernelCode, HtzError> {
+    KernelCode::parse(data).map_err(|error| HtzError::Section {
+        section: KERNELS.to_owned(),
+        property: "content",
+        expected: "compiled kernels".to_owned(),
+        found: one_line(&error.to_string()),
+    })
 }
 
 /// How much a vocabulary lists.

@@ -51,6 +51,7 @@ pub struct Model {
     /// Of the source, what is not shared.
     pub source: Vec<(Role, Vec<u8>)>,
     pub vocabulary: Vocabulary,
+    pub kernels: Option<htc_formats::htz::KernelCode>,
 }
 
 /// Layers of width 32, two query heads, one key and value head, hidden width 64, 12 tokens.
@@ -305,6 +306,7 @@ pub fn model(
         data,
         source: Vec::new(),
         vocabulary,
+        kernels: None,
     }
 }
 
@@ -509,6 +511,9 @@ impl Model {
     /// Writes the model, with the errors of [`fill_in`] and its quality.
     pub fn write(&self, path: &Path, extra: &[Section]) -> Result<(), HtzError> {
         let mut sections = vec![Section::tokenizer(&self.vocabulary)?];
+        if let Some(kernels) = &self.kernels {
+            sections.push(Section::kernels(kernels)?);
+        }
         sections.extend_from_slice(extra);
         let mut writer = HtzWriter::create(path, self.manifest.clone(), sections, false)?;
         for (role, bytes) in &self.data {
