@@ -18,6 +18,7 @@
 mod builder;
 pub mod clean;
 mod error;
+mod kernels;
 mod order;
 mod planes;
 mod prepare;
@@ -113,7 +114,7 @@ pub fn compile(options: &CompileOptions, watch: Watch) -> Result<Report, Compile
             gradients: prepared.gradients.as_ref(),
             order: prepared.order.as_ref(),
             depth_sink,
-            tokenizer: &prepared.tokenizer,
+            sections: &prepared.sections,
             measured: prepared.measured,
             tuned: prepared.wanted.tune > 0,
             to_be_refined: elastic.is_some(),
@@ -316,7 +317,7 @@ pub fn search(
         gradients: planned.gradients.as_ref(),
         order: planned.order.as_ref(),
         depth_sink: DepthSinkRecord::guess(source.hyper.layers),
-        tokenizer: &tokenizer(source)?,
+        sections: &[tokenizer(source)?],
         measured: wanted.measures(calibration),
         tuned: false,
         to_be_refined: false,

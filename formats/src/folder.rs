@@ -27,6 +27,16 @@ pub const UNFINISHED: &str = ".unfinished";
 /// Names that are tried before a free one is given up on: of 64 random bits the first is free.
 const ATTEMPTS: usize = 16;
 
+/// The user's cache for htc, where the environment says where that is.
+pub fn user_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
+        (Some(cache), _) => Some(PathBuf::from(cache).join("htc")),
+        (None, Some(home)) => Some(PathBuf::from(home).join(".cache/htc")),
+        (None, None) => None,
+    }
+}
+
 /// An open folder.
 #[derive(Debug)]
 pub struct Folder {

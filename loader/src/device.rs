@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError};
 
@@ -106,6 +107,11 @@ pub trait Executor {
 pub trait Work {
     /// What it gives.
     type Outcome;
+
+    /// Kernels that were compiled ahead of time and lie in its model. What is damaged is as if there were none.
+    fn kernels(&self) -> Option<KernelCode> {
+        None
+    }
 
     /// Does it.
     fn on<E: Executor>(self, executor: &E) -> Self::Outcome;
@@ -207,6 +213,25 @@ impl DeviceChoice {
 }
 
 /// The work comes back where there is no device for it.
+#[cfg(feature = "cuda")]
+fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+    use htc_formats::folder::user_cache;
+    use htc_kernels::cuda::Cuda;
+    use htc_kernels::cuda::driver::{Options, Which};
+
+    let (sealed, cache) = (work.kernels(), user_cache());
+    let options = Options {
+        sealed: sealed.as_ref(),
+        cache: cache.as_deref(),
+        ..Options::default()
+    };
+    match Cuda::open(Which::Index(index), options) {
+        Ok(device) => Ok(work.on(&OnGpu(device))),
+        Err(error) => Err((error.into(), work)),
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
 fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
     let device = DeviceChoice::Cuda(index);
     let feature = "cuda";

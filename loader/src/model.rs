@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use htc_formats::htz::KernelCode;
 use htc_formats::model::{Form, HyperParameters, InputGroup, MatrixId, Part, Role, Slot};
 use htc_formats::source::{ModelFile, SourceError};
 use htc_kernels::cpu::Attention;
@@ -121,6 +122,12 @@ impl Model {
     pub fn source(&self) -> Result<Option<Self>, LoadError> {
         let source = self.file.sealed_source().map_err(SourceError::Htz)?;
         source.map(Model::bind).transpose()
+    }
+
+    /// The kernels for GPUs that lie in an artifact. `None` where it has none, and where they are damaged: a device can do
+    /// without.
+    pub fn kernels(&self) -> Option<KernelCode> {
+        self.file.kernels().ok().flatten()
     }
 }
 

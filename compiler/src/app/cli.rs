@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand};
+use htc_formats::htz::Architecture;
 use htc_loader::device::DeviceChoice;
 use htc_loader::dial::Fraction;
 use htc_loader::kv::KvType;
@@ -161,6 +162,10 @@ pub struct CompileArgs {
     /// ones and writes the source's own text; sizes and limits are of the compressed part
     #[arg(long, hide_short_help = true, help_heading = heading::METHOD)]
     pub with_source: bool,
+    /// Compile the kernels for GPUs of these architectures, as sm_80,sm_89,sm_90,sm_120, and put them into OUT: where it is executed
+    /// on a GPU no compiler is needed then. It takes NVRTC (libnvrtc), and no GPU; sizes and limits do not count them
+    #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',', hide_short_help = true, help_heading = heading::METHOD)]
+    pub cuda_arch: Vec<Architecture>,
     /// Tune the norms and the scales of rows in so many steps when every matrix is stored, on the source's logits, as long as that gains
     /// on held-out text; 0 leaves them [default: for quantise 20, with --effort fast 0, with high 120; else 0]
     #[arg(long, value_name = "STEPS", hide_short_help = true, help_heading = heading::METHOD, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use htc_formats::folder::{self, Folder, FolderError, UNFINISHED};
+use htc_formats::folder::{self, Folder, FolderError, UNFINISHED, user_cache};
 use htc_formats::htz::Digest;
 
 use super::entry::Entry;
@@ -51,16 +51,6 @@ pub fn cache_folder(options: &CalibrationOptions) -> Result<PathBuf, CalibrateEr
     match &options.cache {
         Some(folder) => Ok(folder.clone()),
         None => user_cache().ok_or(CalibrateError::NoCache),
-    }
-}
-
-/// The user's cache, where the environment says where that is.
-pub fn user_cache() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (variable("XDG_CACHE_HOME"), variable("HOME")) {
-        (Some(cache), _) => Some(PathBuf::from(cache).join("htc")),
-        (None, Some(home)) => Some(PathBuf::from(home).join(".cache/htc")),
-        (None, None) => None,
     }
 }
 

@@ -104,11 +104,11 @@ impl<'a> Artifact<'a> {
         &self,
         journal: &mut Journal,
         draft: Manifest,
-        tokenizer: &Section,
+        sections: &[Section],
     ) -> Result<HtzWriter, HtzError> {
         journal.rewrite(&Left::<()>::default())?;
         let (name, partial) = (self.complete(), self.partial());
-        let sections = vec![tokenizer.clone()];
+        let sections = sections.to_vec();
         let mut writer = HtzWriter::resume(self.work.folder(), &name, &partial, draft, sections)?;
         writer.take_over(&[])?;
         Ok(writer)

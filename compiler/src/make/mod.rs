@@ -59,8 +59,8 @@ pub struct Inputs<'a> {
     pub order: Option<&'a Order>,
     /// The layer that the artifact names for a probe.
     pub depth_sink: DepthSinkRecord,
-    /// Its vocabulary.
-    pub tokenizer: &'a Section,
+    /// What lies behind its tensors: its vocabulary, and kernels that were compiled for GPUs.
+    pub sections: &'a [Section],
     /// Whether the quality of the one that is chosen will be measured and written into it, for which all
     /// have room.
     pub measured: bool,
@@ -121,7 +121,7 @@ impl Inputs<'_> {
             calibration,
             gradients,
             depth_sink,
-            tokenizer,
+            sections,
             to_be_refined,
             // In the manifest.
             order: _,
@@ -157,7 +157,8 @@ impl Inputs<'_> {
         // Plan, hyper-parameters and provenance are in the manifest, and the vocabulary with its chat
         // template is in the section of the tokenizer.
         let manifest = serde_json::to_string(draft).unwrap_or_default();
-        let section = serde_json::to_string(tokenizer.entry()).unwrap_or_default();
+        let entries: Vec<_> = sections.iter().map(Section::entry).collect();
+        let section = serde_json::to_string(&entries).unwrap_or_default();
         let named = format!(
             "htc {} arithmetic {ARITHMETIC_VERSION} {BACKEND} {}\n\
              source {digest} {container:?}\ncalibration {calibration:?} {gradients:?}\ndepth sink {depth_sink:?}\n\
@@ -187,7 +188,7 @@ impl Inputs<'_> {
         let (mut left, mut journal) = artifact.journal::<Found>(watch)?;
         let mut known: BTreeMap<usize, Found> = left.steps.iter().cloned().collect();
         let mut record = draft.plan.clone();
-        let sections = vec![self.tokenizer.clone()];
+        let sections = self.sections.to_vec();
         let bytes = HtzWriter::length_of(draft.clone(), &sections)?;
         let is_known = |index: usize| made(jobs[index]).is_none() || known.contains_key(&index);
         let all_known = (0..jobs.len()).all(is_known);

@@ -32,7 +32,7 @@ impl Inputs<'_> {
         points: usize,
     ) -> Result<u64, HtzError> {
         let draft = self.refined_draft(base, refinements, points);
-        HtzWriter::length_of(draft, std::slice::from_ref(self.tokenizer))
+        HtzWriter::length_of(draft, self.sections)
     }
 
     /// The manifest of an artifact with refinements before they are made, with room for so many points of its dial.
@@ -97,11 +97,11 @@ impl Inputs<'_> {
             named.push_str(&format!("{} {}\n", of.member.matrix, of.codes));
         }
         let key = Digest::of(named.as_bytes());
-        let bytes = HtzWriter::length_of(draft.clone(), std::slice::from_ref(self.tokenizer))?;
+        let bytes = HtzWriter::length_of(draft.clone(), self.sections)?;
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
+            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;
                 watch.check()?;

@@ -89,7 +89,7 @@ impl Inputs<'_> {
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
+            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
             for entry in &untuned.manifest().tensors {
                 let bytes = untuned.tensor_bytes(entry);
                 let changed = match changes.get(&entry.role) {

@@ -57,7 +57,7 @@ impl Inputs<'_> {
         let artifact = work.artifact(key);
         let (left, mut journal) = artifact.journal::<Found>(watch)?;
         if !artifact.is_complete(left.complete) {
-            let mut writer = artifact.anew(&mut journal, draft, self.tokenizer)?;
+            let mut writer = artifact.anew(&mut journal, draft, self.sections)?;
             watch.tell(Event::Planned(own.len()));
             for entry in &base.manifest().tensors {
                 writer.write_tensor(entry.role, base.tensor_bytes(entry))?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use htc_formats::DType;
+use htc_formats::htz::Architecture;
 use htc_formats::model::Slot;
 
 use super::{CompileError, compile, forecast, open};
@@ -58,6 +59,7 @@ pub struct Compiler {
     goal: Goal,
     planes: u8,
     with_source: bool,
+    kernels: Vec<Architecture>,
     probe_layer: Option<usize>,
     threads: Option<usize>,
     overwrite: bool,
@@ -81,6 +83,7 @@ impl Compiler {
             goal: Goal::default(),
             planes: 1,
             with_source: false,
+            kernels: Vec::new(),
             probe_layer: None,
             threads: None,
             overwrite: false,
@@ -378,6 +381,13 @@ impl Compiler {
         self
     }
 
+    /// Compiles the kernels for GPUs of these architectures and puts them into the artifact, which then needs no compiler
+    /// where it is executed. It takes NVRTC, and no GPU.
+    pub fn kernels(mut self, architectures: &[Architecture]) -> Self {
+        self.kernels = architectures.to_vec();
+        self
+    }
+
     /// Takes the plan from a file instead of making one.
     pub fn plan(mut self, file: impl Into<PathBuf>) -> Self {
         self.plan = Some(file.into());
@@ -455,6 +465,7 @@ impl Compiler {
             goal,
             planes: self.planes,
             with_source: self.with_source,
+            kernels: self.kernels.clone(),
             probe_layer: self.probe_layer,
             threads: self.threads.unwrap_or_else(all_cores),
             overwrite: self.overwrite,

@@ -42,6 +42,11 @@ pub enum CompileError {
         /// What is wrong with it.
         error: VocabularyError,
     },
+    /// Kernels for GPUs cannot be compiled.
+    #[error(
+        "kernels for GPUs: {0}; install NVRTC (libnvrtc, as `pip install nvidia-cuda-nvrtc` has it) where the system finds it, or leave `kernels` out"
+    )]
+    Kernels(String),
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),

@@ -9,6 +9,7 @@ use htc_formats::source::ModelFile;
 use htc_loader::Model;
 
 use super::CompileError;
+use super::kernels;
 use super::order;
 use super::sized::{FileParts, MadeFrom, is_of_file, others, sought};
 use super::source::{digest_of, is_of_source, open};
@@ -51,7 +52,7 @@ pub(super) struct Prepared {
     pub wanted: ChoiceRequest,
     /// Whether the quality of what is chosen is measured.
     pub measured: bool,
-    pub tokenizer: Section,
+    pub sections: Vec<Section>,
     /// What is expected; the artifact's bytes are exact.
     pub estimate: Estimate,
     /// Bytes free where it will be.
@@ -77,7 +78,7 @@ impl Prepared {
             self.measured,
         );
         let draft = layout::reserve_tuning(draft, self.wanted.tune > 0);
-        HtzWriter::length_of(draft, std::slice::from_ref(&self.tokenizer))
+        HtzWriter::length_of(draft, &self.sections)
     }
 
     /// What codes were expected to lose, where types were chosen by that.
@@ -182,7 +183,7 @@ pub(super) fn tokenizer(source: &ModelFile) -> Result<Section, CompileError> {
 /// A model that may be compiled as it was asked for, as far as can be told without reading its weights.
 pub(super) struct Admitted {
     source: ModelFile,
-    tokenizer: Section,
+    sections: Vec<Section>,
 }
 
 impl Admitted {
@@ -207,9 +208,10 @@ pub(super) fn admit(options: &CompileOptions) -> Result<Admitted, CompileError> 
     if let Some(layer) = options.probe_layer.filter(|&layer| layer >= layers) {
         return Err(CompileError::NoSuchLayer { layer, layers });
     }
-    let tokenizer = tokenizer(&source)?;
+    let mut sections = vec![tokenizer(&source)?];
     HtzWriter::check_destination(&options.output, options.overwrite)?;
-    Ok(Admitted { source, tokenizer })
+    sections.extend(kernels::section(&options.kernels)?);
+    Ok(Admitted { source, sections })
 }
 
 /// Bases for a KV cache are made where something is calibrated on.
@@ -222,7 +224,7 @@ fn check_kv_bases(request: &Request, options: &CompileOptions) -> Result<(), Pla
 
 /// Calibrates and plans, and finds whatever can be wrong before any factor is made.
 pub(super) fn prepare(
-    Admitted { source, tokenizer }: Admitted,
+    Admitted { source, sections }: Admitted,
     options: &CompileOptions,
     clock: &StageClock,
     watch: Watch,
@@ -280,7 +282,7 @@ pub(super) fn prepare(
         measured,
     );
     let draft = layout::reserve_tuning(draft, wanted.tune > 0);
-    let artifact_bytes = HtzWriter::length_of(draft, std::slice::from_ref(&tokenizer))?;
+    let artifact_bytes = HtzWriter::length_of(draft, &sections)?;
     // What an earlier run left is there already.
     let candidates = wanted.candidates();
     let compares = measured && made_from.is_some();
@@ -321,7 +323,7 @@ pub(super) fn prepare(
         candidates,
         tune: wanted.tune,
         bytes: artifact_bytes,
-        vocabulary: tokenizer.entry().decoded_length,
+        vocabulary: sections.first().map_or(0, |of| of.entry().decoded_length),
         speed,
     };
     let estimate = estimate::estimate(options, expected);
@@ -342,7 +344,7 @@ pub(super) fn prepare(
         treatment,
         wanted,
         measured,
-        tokenizer,
+        sections,
         estimate,
         free,
         made_from,

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use htc_formats::htz::Architecture;
+
 use super::{CalibrationOptions, Goal, Request, Target, TreatmentRequest};
 use crate::system::disk::same_place;
 
@@ -30,6 +32,9 @@ pub struct CompileOptions {
     /// Whether the source's weights lie in the artifact, too, behind those that they were compressed to, so that what executes it
     /// may check with the one what it drafts with the other. No size and no limit knows of them.
     pub with_source: bool,
+    /// Architectures of GPUs that kernels are compiled for, which then lie in the artifact: what executes it there needs no
+    /// compiler. No size and no limit knows of them.
+    pub kernels: Vec<Architecture>,
     /// The layer that the artifact names for a probe; the depth sink where none is named.
     pub probe_layer: Option<usize>,
     /// Threads that factorise.

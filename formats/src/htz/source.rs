@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Htz, HtzError};
+use super::{Htz, HtzError, KernelCode};
 use crate::source::{Container, ModelFile, ModelTensor, Place, SourceError};
 
 impl ModelFile {
@@ -95,5 +95,18 @@ impl ModelFile {
             vocabulary: self.vocabulary.clone(),
             tensors: tensors.collect(),
         }))
+    }
+
+    /// The kernels for GPUs in an artifact, compiled ahead of time. `None` where it has none, and for what is no artifact.
+    ///
+    /// # Errors
+    /// [`HtzError`] where they are damaged.
+    pub fn kernels(&self) -> Result<Option<KernelCode>, HtzError> {
+        let (Container::Htz { .. }, [map]) = (self.container, &self.files[..]) else {
+            return Ok(None);
+        };
+        let in_file = |fault: HtzError| fault.in_file(map.path());
+        let htz = Htz::parse(Arc::clone(map)).map_err(in_file)?;
+        htz.kernels().map_err(in_file)
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use super::Failure;
 use crate::app::cli::CleanArgs;
 use crate::app::terminal::name;
-use crate::calibrate::cache::user_cache;
 use crate::pipeline::clean::{Clean, Leftover, clean};
 use crate::system::show::bytes_for_people;
+use htc_formats::folder::user_cache;
 
 const DAY: u64 = 24 * 60 * 60;
 

@@ -58,6 +58,7 @@ pub(super) fn execute(args: &CompileArgs) -> Result<(), Failure> {
         },
         planes: args.planes,
         with_source: args.with_source,
+        kernels: args.cuda_arch.clone(),
         probe_layer: args.probe_layer,
         threads: args.threads.count(),
         overwrite: args.force,

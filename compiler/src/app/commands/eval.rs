@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use htc_formats::htz::KernelCode;
 use htc_loader::device::{Executor, Work};
 use htc_loader::dial::Setting;
 use htc_loader::tokenizer::Tokenizer;
@@ -128,6 +129,10 @@ struct Measuring<'a> {
 
 impl Work for Measuring<'_> {
     type Outcome = Result<Result<Evaluation, EvaluateError>, Failure>;
+
+    fn kernels(&self) -> Option<KernelCode> {
+        self.model.0.kernels()
+    }
 
     fn on<E: Executor>(self, executor: &E) -> Self::Outcome {
         let (args, context) = (self.args, self.args.context as usize);

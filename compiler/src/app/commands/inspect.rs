@@ -234,6 +234,7 @@ fn show_htz(path: &Path, artifact: &Htz) {
     show_origin(manifest);
     show_kv_bases(artifact);
     show_source(artifact);
+    show_kernels(artifact);
     show_plan(&manifest.plan);
     say!("\ntensors");
     for t in &manifest.tensors {
@@ -388,6 +389,35 @@ fn show_source(artifact: &Htz) {
         bytes_for_people(artifact.manifest().source_bytes()),
         bytes_for_people(artifact.own_bytes()),
         source.tensors.len(),
+    );
+}
+
+/// Kernels for GPUs that were compiled ahead of time.
+fn show_kernels(artifact: &Htz) {
+    let code = match artifact.kernels() {
+        Ok(None) => return,
+        Ok(Some(code)) => code,
+        Err(error) => return say!("\nkernels for GPUs: {error}"),
+    };
+    let names = code
+        .architectures()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>();
+    let own = match code.sources == htc_kernels::cuda::source::digest() {
+        true => "this program's sources",
+        false => "sources of another version, which this program does not use",
+    };
+    let bytes = code
+        .images
+        .iter()
+        .map(|image| image.bytes.len() as u64)
+        .sum();
+    say!(
+        "\nkernels for GPUs of {}, by {} from {own}: {}",
+        names.join(", "),
+        shorten(&code.compiler),
+        bytes_for_people(bytes)
     );
 }
 

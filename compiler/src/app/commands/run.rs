@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
+use htc_formats::htz::KernelCode;
 use htc_loader::adapt::{Adaptation, Learnt};
 use htc_loader::device::{Executor, Work};
 use htc_loader::dial::Fraction;
@@ -77,6 +78,10 @@ struct Writing<'a> {
 
 impl Work for Writing<'_> {
     type Outcome = Result<(), Failure>;
+
+    fn kernels(&self) -> Option<KernelCode> {
+        self.models.model.kernels()
+    }
 
     fn on<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);

@@ -1,0 +1,30 @@
+//! Kernels for GPUs, compiled when the artifact is.
+
+use htc_formats::htz::{Architecture, Section};
+
+use super::CompileError;
+
+/// The section of the kernels for these architectures, each once; none where none are asked for.
+#[cfg(feature = "cuda")]
+pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
+    let mut architectures = architectures.to_vec();
+    architectures.sort_unstable();
+    architectures.dedup();
+    if architectures.is_empty() {
+        return Ok(None);
+    }
+    let compiler = htc_kernels::cuda::compile::Compiler::load().map_err(CompileError::Kernels)?;
+    let code = compiler.compile(&architectures);
+    let code = code.map_err(|error| CompileError::Kernels(error.to_string()))?;
+    Ok(Some(Section::kernels(&code)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
+    match architectures {
+        [] => Ok(None),
+        [..] => Err(CompileError::Kernels(
+            "this build compiles none; build it with the feature cuda".to_owned(),
+        )),
+    }
+}
