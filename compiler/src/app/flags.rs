@@ -8,7 +8,11 @@ use clap::CommandFactory;
 use crate::app::cli::Cli;
 
 /// Methods of the builder whose options are called otherwise.
-const OTHERWISE: [(&str, &str); 2] = [("output", "-o"), ("overwrite", "--force")];
+const OTHERWISE: [(&str, &str); 3] = [
+    ("output", "-o"),
+    ("overwrite", "--force"),
+    ("kernels", "--cuda-arch"),
+];
 
 /// A message of the library with its options as they are typed: `` `rank_cap` 4 `` becomes `--rank-cap 4`.
 /// What is quoted and no option stays.

@@ -43,10 +43,13 @@ pub enum CompileError {
         error: VocabularyError,
     },
     /// Kernels for GPUs cannot be compiled.
-    #[error(
-        "kernels for GPUs: {0}; install NVRTC (libnvrtc, as `pip install nvidia-cuda-nvrtc` has it) where the system finds it, or leave `kernels` out"
-    )]
+    #[error("{0}; give other architectures with `kernels`, or none")]
     Kernels(String),
+    /// There is no compiler for GPUs.
+    #[error(
+        "{0}, which compiles kernels for GPUs; install it where the system finds libnvrtc, as PyPI's nvidia-cuda-nvrtc has it, or leave `kernels` out"
+    )]
+    NoKernelCompiler(String),
     /// Input and output are the same file.
     #[error("{}: the output is the same file as the input, or one of the input's; give another `output`", .0.display())]
     SameFile(PathBuf),

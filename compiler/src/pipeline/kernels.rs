@@ -2,6 +2,9 @@
 
 use htc_formats::htz::{Architecture, Section};
 
+#[cfg(feature = "cuda")]
+use htc_kernels::cuda::{compile::Compiler, driver::LEAST};
+
 use super::CompileError;
 
 /// The section of the kernels for these architectures, each once; none where none are asked for.
@@ -13,7 +16,11 @@ pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>,
     if architectures.is_empty() {
         return Ok(None);
     }
-    let compiler = htc_kernels::cuda::compile::Compiler::load().map_err(CompileError::Kernels)?;
+    if let Some(old) = architectures.iter().find(|&&a| a < LEAST) {
+        let message = format!("kernels for {old}: they need {LEAST} at the least");
+        return Err(CompileError::Kernels(message));
+    }
+    let compiler = Compiler::load().map_err(CompileError::NoKernelCompiler)?;
     let code = compiler.compile(&architectures);
     let code = code.map_err(|error| CompileError::Kernels(error.to_string()))?;
     Ok(Some(Section::kernels(&code)?))
@@ -23,8 +30,8 @@ pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>,
 pub(super) fn section(architectures: &[Architecture]) -> Result<Option<Section>, CompileError> {
     match architectures {
         [] => Ok(None),
-        [..] => Err(CompileError::Kernels(
-            "this build compiles none; build it with the feature cuda".to_owned(),
+        [..] => Err(CompileError::NoKernelCompiler(
+            "this build has no feature cuda".to_owned(),
         )),
     }
 }
