@@ -228,8 +228,9 @@ mod tests {
     fn what_is_written_is_read() {
         let bytes = code().to_bytes();
         assert_eq!(KernelCode::parse(&bytes).unwrap(), code());
-        let named = code().architectures().iter().map(ToString::to_string);
-        assert_eq!(named.collect::<Vec<_>>(), ["sm_80", "sm_89"]);
+        let named = code().architectures();
+        let named: Vec<_> = named.iter().map(ToString::to_string).collect();
+        assert_eq!(named, ["sm_80", "sm_89"]);
     }
 
     #[test]
