@@ -27,7 +27,7 @@ use std::sync::Arc;
 use htc_formats::model::{Activation, RopePairs};
 
 pub use cpu::{Cpu, CpuRotation};
-pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuRotation, GpuVector};
+pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuRotation, GpuVector, Need};
 pub use htc_kernels::cpu::{Attention, Input};
 #[cfg(feature = "emulated")]
 pub use htc_kernels::cuda::Emulated as EmulatedDevice;

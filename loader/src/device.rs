@@ -11,8 +11,9 @@ use htc_formats::htz::KernelCode;
 use htc_kernels::Pool;
 use htc_kernels::cuda::{Device, DeviceError};
 
-use crate::backend::{Backend, Cpu, Gpu, Reference};
-use crate::error::LoadError;
+use crate::backend::{Backend, Cpu, Gpu, Need, Reference};
+use crate::error::{ExecError, LoadError};
+use crate::kv::KvKind;
 use crate::model::Model;
 
 /// A device by its name: `auto`, `cpu`, `reference`, `cuda`, `cuda:1`, `emulated`.
@@ -93,6 +94,21 @@ pub trait Executor {
     /// # Errors
     /// [`LoadError`] where there is no room for it.
     fn load(&self, model: &Arc<Model>) -> Result<Arc<Model<Self::Backend>>, LoadError>;
+
+    /// Whether the device has room for sessions of some models that have `positions` each, before any of it is asked for. The
+    /// memory of the host is not looked at.
+    ///
+    /// # Errors
+    /// [`ExecError`] where it has not, with the numbers.
+    fn check_room(
+        &self,
+        models: &[&Model],
+        positions: usize,
+        kind: KvKind,
+    ) -> Result<(), ExecError> {
+        let _ = (models, positions, kind);
+        Ok(())
+    }
 
     /// The device, for people.
     fn name(&self) -> String;
@@ -176,6 +192,23 @@ impl<D: Device> Executor for OnGpu<D> {
             model.file().clone(),
             &mut self.backend(),
         )?))
+    }
+
+    fn check_room(
+        &self,
+        models: &[&Model],
+        positions: usize,
+        kind: KvKind,
+    ) -> Result<(), ExecError> {
+        let mut all = Need::default();
+        for model in models {
+            let need = Need::of::<D>(model, positions, kind)?;
+            all.weights = all.weights.saturating_add(need.weights);
+            all.kv = all.kv.saturating_add(need.kv);
+            all.activations = all.activations.saturating_add(need.activations);
+        }
+        let checked = all.check(&self.0);
+        checked.map_err(|error| ExecError::Device(Box::new(error)))
     }
 
     fn name(&self) -> String {

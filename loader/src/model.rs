@@ -113,6 +113,12 @@ impl Model {
         Model::placed(file, &mut InPlace)
     }
 
+    /// Its tensors where they lie in the file, norms and biases among them.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Tensor> {
+        let file = self.file();
+        file.tensors.iter().map(|tensor| Tensor::new(file, tensor))
+    }
+
     /// The model that an artifact was made from, where its weights lie in it, in the same mapping: nothing of it is
     /// copied, and its weights are not read before it is executed. `None` where the artifact has none, and for what is
     /// no artifact.

@@ -92,6 +92,9 @@ fn what_a_gpu_leaves_undefined_is_reported() {
     // What was found leaves no trace.
     let sum = (0..32).sum::<i32>() as f32;
     assert_eq!(trial(&device, 0).unwrap(), vec![sum; 64]);
+    // What is exchanged at once is what five exchanges give.
+    let sum = trial(&device, 10).unwrap();
+    assert!(sum[0] > 0.0 && sum.iter().all(|&x| x == sum[0]), "{sum:?}");
     // Shared memory that was not written is not a number.
     assert!(trial(&device, 8).unwrap().iter().all(|x| x.is_nan()));
 }

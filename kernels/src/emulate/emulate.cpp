@@ -131,6 +131,8 @@ struct Block {
     unsigned running = 0;
     unsigned done = 0;
     unsigned at_barrier = 0;
+    // Lanes of each warp that wait for others.
+    unsigned waiting[MOST_THREADS / WARP] = {};
     std::vector<Shared> shared;
     void *dynamic = nullptr;
     size_t dynamic_bytes = 0;
@@ -195,8 +197,9 @@ void go_on(unsigned index) {
             fibre.stack = stacks.back();
             stacks.pop_back();
         }
-        // As if it had been left where it begins: an address to return to, and zeros for what was kept.
-        uintptr_t top = reinterpret_cast<uintptr_t>(fibre.stack) + STACK;
+        // As if it had been left where it begins: an address to return to, and zeros for what was kept. Stacks begin at different
+        // places of a page, or all of them would want the same lines of the processor's cache.
+        uintptr_t top = reinterpret_cast<uintptr_t>(fibre.stack) + STACK - index % 64 * 192;
         top &= ~static_cast<uintptr_t>(63);
         void **frame = reinterpret_cast<void **>(top) - FRAME;
         memset(frame, 0, FRAME * sizeof(void *));
@@ -229,8 +232,25 @@ const char *name_of(emulate::Exchange kind) {
     case Exchange::ShuffleDown: return "__shfl_down_sync";
     case Exchange::ShuffleUp: return "__shfl_up_sync";
     case Exchange::Ballot: return "__ballot_sync";
+    case Exchange::Sum: return "sum_of_warp";
+    case Exchange::Max: return "max_of_warp";
     }
     return "?";
+}
+
+// What each lane has after five exchanges with those 16 to 1 apart.
+void reduced(uint64_t (&values)[WARP], emulate::Exchange kind) {
+    float numbers[WARP];
+    for (int lane = 0; lane < WARP; lane++) numbers[lane] = __uint_as_float(static_cast<uint32_t>(values[lane]));
+    for (int apart = WARP / 2; apart > 0; apart /= 2) {
+        float before[WARP];
+        memcpy(before, numbers, sizeof before);
+        for (int lane = 0; lane < WARP; lane++) {
+            const float own = before[lane], other = before[lane ^ apart];
+            numbers[lane] = kind == Exchange::Sum ? own + other : fmaxf(own, other);
+        }
+    }
+    for (int lane = 0; lane < WARP; lane++) values[lane] = __float_as_uint(numbers[lane]);
 }
 
 // Lets the lanes of a mask go on once all of them are there; says why they never will be.
@@ -258,6 +278,7 @@ void meet_lanes(unsigned index) {
         values[lane] = block.fibres[first + lane].value;
         ballot |= values[lane] != 0 ? 1u << lane : 0;
     }
+    if (last.kind == Exchange::Sum || last.kind == Exchange::Max) reduced(values, last.kind);
     for (int lane = 0; lane < WARP; lane++) {
         if (!(last.mask >> lane & 1)) continue;
         Fibre &fibre = block.fibres[first + lane];
@@ -274,6 +295,7 @@ void meet_lanes(unsigned index) {
         if (!(last.mask >> from & 1))
             return fail("%s at line %d reads lane %d, which its mask does not name", name_of(last.kind), last.line, from);
         fibre.value = fibre.kind == Exchange::Ballot ? ballot : values[from];
+        block.waiting[first / WARP] -= 1;
         wake(first + lane);
     }
 }
@@ -297,6 +319,7 @@ void run_block(uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
     block.fibres.assign(count, Fibre{});
     block.ready.clear();
     block.done = block.at_barrier = 0;
+    memset(block.waiting, 0, sizeof block.waiting);
     block.shared_bytes = dynamic;
     block.dynamic_bytes = dynamic;
     block.dynamic = dynamic > 0 ? allocate(dynamic) : nullptr;
@@ -312,6 +335,8 @@ void run_block(uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
         go_on(next);
     }
     if (block.error[0] == 0 && block.done < count) {
+        for (unsigned i = 0; i < count && block.error[0] == 0; i++)
+            if (block.fibres[i].state == State::Exchange) meet_lanes(i);
         for (const Fibre &fibre : block.fibres) {
             if (fibre.state == State::Barrier)
                 fail("a barrier at line %d is not reached by all: %u threads wait, %u of %u have ended", fibre.line,
@@ -333,14 +358,18 @@ void run_block(uint3 index, uint3 threads, uint3 blocks, size_t dynamic) {
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane) {
     const unsigned index = block.running;
     Fibre &fibre = block.fibres[index];
-    if (!(mask >> index % WARP & 1)) fail("%s at line %d: the mask does not name its own lane", name_of(kind), line);
+    if (!(mask >> index % WARP & 1)) {
+        fail("%s at line %d: the mask does not name its own lane", name_of(kind), line);
+        stop();
+    }
     fibre.state = State::Exchange;
     fibre.kind = kind;
     fibre.line = line;
     fibre.mask = mask;
     fibre.value = value;
     fibre.lane = lane;
-    meet_lanes(index);
+    block.waiting[index / WARP] += 1;
+    if (block.waiting[index / WARP] >= static_cast<unsigned>(__popc(mask))) meet_lanes(index);
     give_up();
     return block.fibres[block.running].value;
 }

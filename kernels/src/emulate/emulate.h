@@ -46,7 +46,7 @@ struct Place {
 extern Place place;
 
 // What lanes of a warp do together; `line` tells two calls apart.
-enum class Exchange { Sync, Shuffle, ShuffleXor, ShuffleDown, ShuffleUp, Ballot };
+enum class Exchange { Sync, Shuffle, ShuffleXor, ShuffleDown, ShuffleUp, Ballot, Sum, Max };
 uint64_t exchange(Exchange kind, int line, uint32_t mask, uint64_t value, int lane);
 void barrier(int line);
 // Memory of the block, the same for each of its threads that names the same `key`.
@@ -61,6 +61,9 @@ template <class T> T shuffle(Exchange kind, int line, uint32_t mask, T value, in
     memcpy(&value, &bits, sizeof(T));
     return value;
 }
+
+// The sum or the largest of a number of every lane, as lanes have it that exchange with those 16, 8, 4, 2 and 1 apart.
+static inline float reduce(Exchange kind, int line, float value) { return shuffle(kind, line, 0xffffffffu, value, 0); }
 
 }  // namespace emulate
 

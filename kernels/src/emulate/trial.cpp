@@ -46,6 +46,19 @@ KERNEL(trial, Trial, 64) {
         found = room[thread];
         break;
     }
+    case 10: {
+        // What `sum_of_warp` is on a device.
+        float value = static_cast<float>(lane * lane) * 0.37f;
+        const float once = sum_of_warp(value);
+        const float most = max_of_warp(value);
+        float largest = value;
+        for (int apart = WARP / 2; apart > 0; apart /= 2) {
+            value += __shfl_xor_sync(EVERY_LANE, value, apart);
+            largest = fmaxf(largest, __shfl_xor_sync(EVERY_LANE, largest, apart));
+        }
+        found = value == once && largest == most ? value : -1.0f;
+        break;
+    }
     case 9: {
         SHARED(float, room, 1);
         room[0] = static_cast<float>(thread);

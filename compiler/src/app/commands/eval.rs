@@ -142,6 +142,11 @@ impl Work for Measuring<'_> {
             let other = self.reference.map_or(0, |(model, _)| room(model));
             check_room(&args.model, room(self.model.0).saturating_add(other))?;
         }
+        let models = [Some(self.model.0), self.reference.map(|(model, _)| model)];
+        let models: Vec<&Model> = models.into_iter().flatten().map(|model| &**model).collect();
+        if let Err(error) = executor.check_room(&models, context, args.kv.kv) {
+            return Ok(Err(error.into()));
+        }
         let loaded = |path: &Path, model: &Arc<Model>| {
             let model = executor.load(model);
             model.map_err(|error| not_opened(path, error))

@@ -85,14 +85,18 @@ impl Work for Writing<'_> {
 
     fn on<E: Executor>(self, executor: &E) -> Result<(), Failure> {
         let (args, models, tokens) = (self.args, self.models, self.tokens);
-        if !executor.has_own_memory() {
-            check_memory(args, models, tokens.len(), self.context)?;
-        }
         let (path, mut sampler) = (&models.path, self.sampler);
         let failed = |error| Failure::Generate {
             path: path.clone(),
             error,
         };
+        let positions = positions(args, tokens.len(), self.context);
+        if !executor.has_own_memory() {
+            check_memory(args, models, positions)?;
+        }
+        let all: Vec<&Model> = models.all().collect();
+        let has_room = executor.check_room(&all, positions, args.kv.kv);
+        has_room.map_err(|error| failed(error.into()))?;
         let setting = setting_of(&models.model, models.fraction);
         let setting = setting.map_err(|error| failed(error.into()))?;
         let mut kv = KvOptions::new(args.kv.kv);
@@ -181,17 +185,16 @@ fn context_of(args: &RunArgs, model: &Model, read: usize) -> usize {
     }
 }
 
-fn check_memory(
-    args: &RunArgs,
-    models: &Models,
-    read: usize,
-    context: usize,
-) -> Result<(), Failure> {
-    let positions = match args.tokens {
+/// Positions that a run is known to need.
+fn positions(args: &RunArgs, read: usize, context: usize) -> usize {
+    match args.tokens {
         Some(_) => context,
         // How long it becomes is not known: what is known to be there.
         None => read,
-    };
+    }
+}
+
+fn check_memory(args: &RunArgs, models: &Models, positions: usize) -> Result<(), Failure> {
     let (threads, kv) = (args.threads.count(), args.kv.kv);
     let room = |model: &Model| memory::of_session(model.hyper(), positions, threads, kv);
     let draft = models.draft.as_ref().and_then(Draft::model).map_or(0, room);

@@ -69,6 +69,11 @@ DEVICE float float_of_bf16(uint16_t bits) {
     return __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
 
+#ifdef HTC_EMULATED
+// The same in one exchange where each has a price: the sum in the same order.
+#define sum_of_warp(value) emulate::reduce(emulate::Exchange::Sum, __LINE__, value)
+#define max_of_warp(value) emulate::reduce(emulate::Exchange::Max, __LINE__, value)
+#else
 // The sum of a number of each lane, in every lane, added up in the same order wherever it is called.
 DEVICE float sum_of_warp(float value) {
     for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(EVERY_LANE, value, apart);
@@ -80,6 +85,7 @@ DEVICE float max_of_warp(float value) {
         value = fmaxf(value, __shfl_xor_sync(EVERY_LANE, value, apart));
     return value;
 }
+#endif
 
 // The sum of a number of each thread of a block of whole warps, in every thread. `room` has a number for each warp, and may
 // be used again once the block has met.

@@ -2,6 +2,7 @@
 //! what is asked for.
 
 mod kv;
+mod need;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +12,14 @@ use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
 pub use self::kv::GpuKv;
+pub use self::need::Need;
 use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
 use crate::tensor::Tensor;
+
+/// Positions of a batch at most that is begun as one.
+const STEP: usize = 16;
 
 /// Executes on a device. Sessions share the weights of a model; each has a backend of its own on the same device.
 #[derive(Debug)]
@@ -213,6 +218,10 @@ impl<D: Device> Backend for Gpu<D> {
         scale: Option<f32>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
+        // A forward pass begins here, and ends where its numbers are read. What few positions take is more launches than work.
+        if tokens.len() <= STEP {
+            self.device.begin_step().map_err(device_error)?;
+        }
         ops::embed(&self.device, embedding, tokens, scale, out.memory()?).map_err(device_error)
     }
 

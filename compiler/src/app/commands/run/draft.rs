@@ -62,6 +62,12 @@ impl Models {
         })
     }
 
+    /// What writes, and what drafts where it is another.
+    pub fn all(&self) -> impl Iterator<Item = &Model> {
+        let draft = self.draft.as_ref().and_then(Draft::model);
+        [&*self.model].into_iter().chain(draft)
+    }
+
     /// An artifact drafts for what it was made from.
     fn verified(args: &RunArgs, verifier: &Beside) -> Result<Models, Failure> {
         let fraction = match &args.speculate {
