@@ -1,6 +1,8 @@
 # Two commands for everybody: `make demo` and `make test`. Both need only Rust and a C compiler.
 
 CARGO ?= cargo
+# Of the program, as `--features htc/emulated`.
+FEATURES ?=
 HTC := target/release/htc
 DEMO := assets/demo
 OUT := demo-output
@@ -15,7 +17,7 @@ help:
 	@echo "make build   the program alone: $(HTC)"
 
 build:
-	$(CARGO) build --release --locked -p htc
+	$(CARGO) build --release --locked -p htc $(FEATURES)
 
 demo: build
 	@scripts/demo.sh $(HTC) $(DEMO) $(OUT)

@@ -90,6 +90,8 @@ impl Htc {
             variables: vec![
                 ("XDG_STATE_HOME", Some(beside("state-of-tests"))),
                 ("XDG_CACHE_HOME", Some(beside("cache-of-tests"))),
+                // The same on a machine with a GPU.
+                ("CUDA_VISIBLE_DEVICES", Some("-1".into())),
             ],
             stdout: None,
         }

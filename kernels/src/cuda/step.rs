@@ -50,6 +50,7 @@ impl Step {
         &self.nodes
     }
 
+    #[cfg(feature = "cuda")]
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
         self.words.clear();

@@ -53,34 +53,41 @@ fn emulated() -> Vec<Named<Emulated>> {
     vec![("emulated".into(), Gpu::new(&device))]
 }
 
-/// The tests of each backend.
+/// The tests of each backend; of one `in_short` without those that read or write long texts.
 macro_rules! suite {
     ($($backend:ident;)*) => {
         $(
             mod $backend {
                 use super::super::*;
-                suite!(@tests $backend: operations::{
-                    numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
-                    rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
-                });
-                suite!(@tests $backend: products::{projections, logits});
-                suite!(@tests $backend: models::{architectures, demo, factorised});
-                suite!(@tests $backend: sessions::{
-                    a_step_is_a_forward_pass_and_its_logits, what_is_cut_off_was_never_read,
-                    the_rest_of_a_pass_is_that_of_the_whole, the_head_reads_what_its_logits_are_of,
-                    blocks_know_only_what_they_read,
-                    a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
-                });
-                suite!(@tests $backend: live::{
-                    a_session_follows_between_two_tokens, a_full_context_slides
-                });
-                suite!(@tests $backend: speculation::{
-                    what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
-                    what_is_drawn_is_distributed_as_without_a_draft, drafts_that_do_not_fit_are_refused,
-                    what_is_not_asked_for_changes_no_bit
-                });
+                suite!(@common $backend);
+                suite!(@tests $backend: sessions::{what_is_cut_off_was_never_read});
+                suite!(@tests $backend: speculation::{what_is_drawn_is_distributed_as_without_a_draft});
             }
         )*
+    };
+    (in_short $backend:ident) => {
+        mod $backend {
+            use super::super::*;
+            suite!(@common $backend);
+        }
+    };
+    (@common $backend:ident) => {
+        suite!(@tests $backend: operations::{
+            numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
+            rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
+        });
+        suite!(@tests $backend: products::{projections, logits});
+        suite!(@tests $backend: models::{architectures, demo, factorised});
+        suite!(@tests $backend: sessions::{
+            a_step_is_a_forward_pass_and_its_logits, the_rest_of_a_pass_is_that_of_the_whole,
+            the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,
+            a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
+        });
+        suite!(@tests $backend: live::{a_session_follows_between_two_tokens, a_full_context_slides});
+        suite!(@tests $backend: speculation::{
+            what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
+            drafts_that_do_not_fit_are_refused, what_is_not_asked_for_changes_no_bit
+        });
     };
     (@tests $backend:ident: $module:ident::{$($test:ident),*}) => {
         $(
@@ -98,9 +105,7 @@ mod on {
         reference;
     }
     #[cfg(feature = "emulated")]
-    suite! {
-        emulated;
-    }
+    suite! { in_short emulated }
 }
 
 /// A session may be made on one thread and used on another, and its model by several.

@@ -17,6 +17,7 @@ mod chat;
 mod coded;
 mod compile;
 mod default;
+mod device;
 mod draft;
 mod dry_run;
 mod energy;

@@ -58,20 +58,7 @@ pub(super) fn execute(args: &EvalArgs) -> Result<(), Failure> {
         text: &text,
         setting,
     };
-    let result = on_device(args.device, &pool, measuring)??;
-    let result = result.map_err(|error| Failure::Evaluate {
-        path: match error {
-            EvaluateError::TextTooShort(_) => args.text.clone(),
-            EvaluateError::Reference(_) => args
-                .reference
-                .as_ref()
-                .map(Beside::path)
-                .unwrap_or(Path::new(""))
-                .to_owned(),
-            _ => args.model.clone(),
-        },
-        error,
-    })?;
+    let result = on_device(args.device, &pool, measuring)?;
     if let Some(asked) = args.chunks.filter(|&n| n as usize > result.chunks) {
         say!(
             "htc: warning: --chunks {asked}: the text holds {} windows",
@@ -128,7 +115,7 @@ struct Measuring<'a> {
 }
 
 impl Work for Measuring<'_> {
-    type Outcome = Result<Result<Evaluation, EvaluateError>, Failure>;
+    type Outcome = Result<Evaluation, Failure>;
 
     fn kernels(&self) -> Option<KernelCode> {
         self.model.0.kernels()
@@ -144,9 +131,8 @@ impl Work for Measuring<'_> {
         }
         let models = [Some(self.model.0), self.reference.map(|(model, _)| model)];
         let models: Vec<&Model> = models.into_iter().flatten().map(|model| &**model).collect();
-        if let Err(error) = executor.check_room(&models, context, args.kv.kv) {
-            return Ok(Err(error.into()));
-        }
+        let has_room = executor.check_room(&models, context, args.kv.kv);
+        has_room.map_err(|error| failed(args, error.into()))?;
         let loaded = |path: &Path, model: &Arc<Model>| {
             let model = executor.load(model);
             model.map_err(|error| not_opened(path, error))
@@ -183,8 +169,23 @@ impl Work for Measuring<'_> {
             },
         );
         bar.finish_and_clear();
-        Ok(result)
+        result.map_err(|error| failed(args, error))
     }
+}
+
+/// The failure of a measurement, of the file that it concerns.
+fn failed(args: &EvalArgs, error: EvaluateError) -> Failure {
+    let path = match error {
+        EvaluateError::TextTooShort(_) => args.text.clone(),
+        EvaluateError::Reference(_) => args
+            .reference
+            .as_ref()
+            .map(Beside::path)
+            .unwrap_or(Path::new(""))
+            .to_owned(),
+        _ => args.model.clone(),
+    };
+    Failure::Evaluate { path, error }
 }
 
 fn show(result: &Evaluation, which: &str, model: &Path, reference: Option<&Path>) {

@@ -467,15 +467,24 @@ fn open_model(path: &Path) -> Result<Arc<Model>, Failure> {
     model.map_err(|error| not_opened(path, error))
 }
 
-/// Does some work on the device that was asked for. Where somebody left the choice and there is no GPU, it is said why.
-fn on_device<W: Work>(args: DeviceArgs, pool: &Arc<Pool>, work: W) -> Result<W::Outcome, Failure> {
-    let told = |error: &ChoiceError| {
-        // Of a build that knows no GPU nobody expects one.
-        if !matches!(error, ChoiceError::NotBuilt { .. }) {
-            say!("htc: on the processor: {error}");
-        }
+/// Does some work on the device that was asked for. Where somebody left the choice and there is no GPU, it is said why, behind
+/// what was done.
+fn on_device<T>(
+    args: DeviceArgs,
+    pool: &Arc<Pool>,
+    work: impl Work<Outcome = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut missing = None;
+    // Of a build that knows no GPU nobody expects one.
+    let told = |error: &ChoiceError| match error {
+        ChoiceError::NotBuilt { .. } => {}
+        error => missing = Some(error.to_string()),
     };
-    Ok(args.device.execute(pool, told, work)?)
+    let done = args.device.execute(pool, told, work)??;
+    if let Some(why) = missing {
+        say!("on the processor: {why}");
+    }
+    Ok(done)
 }
 
 /// What an artifact was made from, whose weights lie in it.

@@ -61,7 +61,7 @@ pub(super) fn execute(args: &RunArgs) -> Result<(), Failure> {
         tokens: &tokens,
         context,
     };
-    on_device(args.device, &pool, writing)?
+    on_device(args.device, &pool, writing)
 }
 
 /// A text that is to be written, wherever that is.

@@ -1,0 +1,146 @@
+//! Where a model is executed: by its name, or wherever there is something.
+
+use htc_tests::material::demo;
+use htc_tests::{Outcome, Scratch, TinyModel, htc};
+use serde_json::Value;
+
+use super::compile;
+
+fn run_on(device: &str, model: &std::path::Path) -> Outcome {
+    let run = htc!["run", model, "-p", "the cat", "-n", "8", "--temp", "0"];
+    run.args(["--ignore-eos", "--device", device]).run()
+}
+
+#[test]
+fn float64_writes_what_the_processor_writes() {
+    let model = demo("reference-7m-f16.gguf");
+    let expected = run_on("cpu", &model).ok().stdout;
+    assert_eq!(run_on("reference", &model).ok().stdout, expected);
+}
+
+#[test]
+fn without_a_gpu_the_choice_is_the_processor_and_says_why() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let auto = run_on("auto", &model).ok();
+    let why: Vec<&str> = auto
+        .stderr
+        .lines()
+        .filter(|line| line.contains("on the processor"))
+        .collect();
+    assert_eq!(why.len(), 1, "{}", auto.stderr);
+    assert!(
+        why[0].starts_with("on the processor: no CUDA device: "),
+        "{}",
+        why[0]
+    );
+    let cpu = run_on("cpu", &model).ok();
+    assert_eq!(auto.stdout, cpu.stdout);
+    assert!(!cpu.stderr.contains("on the processor"), "{}", cpu.stderr);
+    for device in ["cuda", "cuda:3"] {
+        run_on(device, &model).refused(1, &["no CUDA device: "]);
+    }
+    for device in ["gpu", "cuda:", "cuda:x", ""] {
+        run_on(device, &model).refused(2, &["a device is auto, cpu, cuda, cuda:N"]);
+    }
+}
+
+#[test]
+fn a_device_that_was_not_built_is_named() {
+    let model = demo("reference-7m-f16.gguf");
+    if cfg!(feature = "emulated") {
+        eprintln!("skipped: this build has an emulated device");
+        return;
+    }
+    run_on("emulated", &model).refused(2, &["build it with the feature emulated"]);
+}
+
+/// Everything that a run and a measurement do, on a GPU that the processor emulates.
+#[cfg(feature = "emulated")]
+#[test]
+fn an_emulated_gpu_writes_and_measures_as_the_processor_does() {
+    let scratch = Scratch::new();
+    let model = demo("reference-7m-f16.gguf");
+    assert_eq!(
+        run_on("emulated", &model).ok().stdout,
+        run_on("cpu", &model).ok().stdout
+    );
+    // An artifact in bands with what it lacks beside it, a part of it, a draft, and keys and values in blocks.
+    let quantised = ["--method", "quantise", "--effort", "fast", "--planes", "2"];
+    let (artifact, _) = compile(&scratch, &model, "out.htz", &quantised);
+    let text = scratch.file("text.txt", "It was a bright cold day in April. ".repeat(40));
+    let measured = |device: &str| {
+        let eval = htc![
+            "eval",
+            &artifact,
+            "--text",
+            &text,
+            "--context",
+            "48",
+            "--chunks",
+            "2"
+        ];
+        let eval = eval.args(["--fraction", "0.8", "--kv", "q8_0-rotated", "--json"]);
+        let json = eval.args(["--device", device]).run().ok().json();
+        json["perplexity"].as_f64().unwrap()
+    };
+    let (cpu, emulated) = (measured("cpu"), measured("emulated"));
+    assert!((emulated / cpu - 1.0).abs() < 5e-3, "{emulated} {cpu}");
+    let drafted = |device: &str| {
+        let run = htc![
+            "run",
+            &artifact,
+            "-p",
+            "the cat",
+            "-n",
+            "12",
+            "--temp",
+            "0",
+            "--ignore-eos"
+        ];
+        let run = run.args([
+            "--speculate",
+            "0.7",
+            "--draft-length",
+            "3",
+            "--json",
+            "--device",
+            device,
+        ]);
+        run.run().ok().json()
+    };
+    let (cpu, emulated): (Value, Value) = (drafted("cpu"), drafted("emulated"));
+    assert_eq!(cpu["text"], emulated["text"]);
+    assert!(emulated["drafted"].as_u64().unwrap() > 0, "{emulated}");
+}
+
+#[test]
+fn kernels_are_compiled_for_architectures_that_there_are() {
+    let scratch = Scratch::new();
+    let model = scratch.file("model.gguf", TinyModel::default().bytes());
+    let out = scratch.path("out.htz");
+    let compile = |architectures: &str| {
+        htc!["compile", &model, "-o", &out, "--cuda-arch", architectures].run()
+    };
+    for architecture in ["sm_", "90", "hopper", ""] {
+        compile(architecture).refused(2, &["--cuda-arch"]);
+    }
+    compile("sm_70").refused(1, &["sm_80 at the least"]);
+    assert!(!out.exists(), "nothing is left under the name");
+    let sealed = compile("sm_80,sm_90,sm_80");
+    if sealed.code() != Some(0) {
+        sealed.refused(1, &["NVRTC"]);
+        assert!(!out.exists(), "nothing is left under the name");
+        eprintln!("skipped: NVRTC, which compiles kernels, is not there");
+        return;
+    }
+    sealed.ok();
+    let shown = htc!["inspect", &out].run().ok();
+    let shown = format!("{}{}", shown.text(), shown.stderr);
+    assert!(
+        shown.contains("sm_80") && shown.contains("sm_90"),
+        "{shown}"
+    );
+    htc!["verify", &out].run().ok();
+    run_on("cpu", &out).ok();
+}
