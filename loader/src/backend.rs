@@ -29,6 +29,8 @@ use htc_formats::model::{Activation, RopePairs};
 pub use cpu::{Cpu, CpuRotation};
 pub use gpu::{Gpu, GpuBuffer, GpuKv, GpuRotation, GpuVector, Need};
 pub use htc_kernels::cpu::{Attention, Input};
+#[cfg(feature = "cuda")]
+pub use htc_kernels::cuda::Cuda as CudaDevice;
 #[cfg(feature = "emulated")]
 pub use htc_kernels::cuda::Emulated as EmulatedDevice;
 pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
@@ -36,6 +38,10 @@ pub use reference::{Reference, ReferenceKv, ReferenceRotation, ReferenceWeight};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvError, KvPlan, LayerBases};
 use crate::tensor::Tensor;
+
+/// Executes on an NVIDIA GPU.
+#[cfg(feature = "cuda")]
+pub type Cuda = Gpu<CudaDevice>;
 
 /// Executes on a GPU that the processor emulates, for tests.
 #[cfg(feature = "emulated")]

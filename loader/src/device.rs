@@ -245,20 +245,30 @@ impl DeviceChoice {
     }
 }
 
-/// The work comes back where there is no device for it.
+/// The NVIDIA GPU of this index, with the kernels that `sealed` has for it, else those of the user's cache, which NVRTC fills.
+///
+/// # Errors
+/// [`DeviceError`] where there is none, or there are no kernels for it.
 #[cfg(feature = "cuda")]
-fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
-    use htc_formats::folder::user_cache;
-    use htc_kernels::cuda::Cuda;
+pub fn open_cuda(
+    index: usize,
+    sealed: Option<&KernelCode>,
+) -> Result<crate::backend::CudaDevice, DeviceError> {
     use htc_kernels::cuda::driver::{Options, Which};
 
-    let (sealed, cache) = (work.kernels(), user_cache());
+    let cache = htc_formats::folder::user_cache();
     let options = Options {
-        sealed: sealed.as_ref(),
+        sealed,
         cache: cache.as_deref(),
         ..Options::default()
     };
-    match Cuda::open(Which::Index(index), options) {
+    crate::backend::CudaDevice::open(Which::Index(index), options)
+}
+
+/// The work comes back where there is no device for it.
+#[cfg(feature = "cuda")]
+fn on_cuda<W: Work>(index: usize, work: W) -> Result<W::Outcome, (ChoiceError, W)> {
+    match open_cuda(index, work.kernels().as_ref()) {
         Ok(device) => Ok(work.on(&OnGpu(device))),
         Err(error) => Err((error.into(), work)),
     }

@@ -19,9 +19,13 @@ mod speculation;
 
 use std::sync::Arc;
 
-use htc_loader::backend::Reference;
+#[cfg(feature = "cuda")]
+use htc_loader::backend::Cuda;
 #[cfg(feature = "emulated")]
-use htc_loader::backend::{Emulated, Gpu};
+use htc_loader::backend::Emulated;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+use htc_loader::backend::Gpu;
+use htc_loader::backend::Reference;
 use htc_loader::{Backend, Cpu, Pool};
 
 /// A backend by name.
@@ -53,49 +57,68 @@ fn emulated() -> Vec<Named<Emulated>> {
     vec![("emulated".into(), Gpu::new(&device))]
 }
 
-/// The tests of each backend; of one `in_short` without those that read or write long texts.
+/// The first GPU of NVIDIA. Its tests are ignored unless they are asked for, so that it is missing nowhere in silence.
+#[cfg(feature = "cuda")]
+fn cuda() -> Vec<Named<Cuda>> {
+    let device = htc_loader::device::open_cuda(0, None).unwrap();
+    vec![(format!("cuda, {}", device.code()), Gpu::new(&device))]
+}
+
+/// The tests of each backend, with the attribute that they have; of one `in_short` without those that read or write long
+/// texts.
 macro_rules! suite {
-    ($($backend:ident;)*) => {
+    ($($(#[$attribute:meta])? $backend:ident;)*) => {
         $(
-            mod $backend {
-                use super::super::*;
-                suite!(@common $backend);
-                suite!(@tests $backend: sessions::{what_is_cut_off_was_never_read});
-                suite!(@tests $backend: speculation::{what_is_drawn_is_distributed_as_without_a_draft});
-            }
+            suite!(@whole $backend [$(#[$attribute])?]);
         )*
     };
     (in_short $backend:ident) => {
         mod $backend {
             use super::super::*;
-            suite!(@common $backend);
+            suite!(@common [] $backend);
         }
     };
-    (@common $backend:ident) => {
-        suite!(@tests $backend: operations::{
+    (@whole $backend:ident $attribute:tt) => {
+        mod $backend {
+            use super::super::*;
+            suite!(@common $attribute $backend);
+            suite!(@tests $attribute $backend: sessions::{what_is_cut_off_was_never_read});
+            suite!(@tests $attribute $backend: speculation::{
+                what_is_drawn_is_distributed_as_without_a_draft
+            });
+        }
+    };
+    (@common $attribute:tt $backend:ident) => {
+        suite!(@tests $attribute $backend: operations::{
             numbers_come_back_as_they_went_in, embedding, norms, biases_and_sums, activations,
             rotations, attention, keys_beyond_their_type_are_refused_with_their_layer
         });
-        suite!(@tests $backend: products::{projections, logits});
-        suite!(@tests $backend: models::{architectures, demo, factorised});
-        suite!(@tests $backend: sessions::{
+        suite!(@tests $attribute $backend: products::{projections, logits});
+        suite!(@tests $attribute $backend: models::{architectures, demo, factorised});
+        suite!(@tests $attribute $backend: sessions::{
             a_step_is_a_forward_pass_and_its_logits, the_rest_of_a_pass_is_that_of_the_whole,
             the_head_reads_what_its_logits_are_of, blocks_know_only_what_they_read,
             a_generator_writes_what_generate_writes, what_cannot_be_read_leaves_all_as_it_was
         });
-        suite!(@tests $backend: live::{a_session_follows_between_two_tokens, a_full_context_slides});
-        suite!(@tests $backend: speculation::{
+        suite!(@tests $attribute $backend: live::{
+            a_session_follows_between_two_tokens, a_full_context_slides
+        });
+        suite!(@tests $attribute $backend: speculation::{
             what_is_drafted_changes_no_token, a_draft_follows_where_its_session_goes,
             drafts_that_do_not_fit_are_refused, what_is_not_asked_for_changes_no_bit
         });
     };
-    (@tests $backend:ident: $module:ident::{$($test:ident),*}) => {
+    (@tests $attribute:tt $backend:ident: $module:ident::{$($test:ident),*}) => {
         $(
-            #[test]
-            fn $test() {
-                $module::$test($backend);
-            }
+            suite!(@test $attribute $backend $module $test);
         )*
+    };
+    (@test [$($attribute:tt)*] $backend:ident $module:ident $test:ident) => {
+        #[test]
+        $($attribute)*
+        fn $test() {
+            $module::$test($backend);
+        }
     };
 }
 
@@ -106,6 +129,11 @@ mod on {
     }
     #[cfg(feature = "emulated")]
     suite! { in_short emulated }
+    #[cfg(feature = "cuda")]
+    suite! {
+        #[ignore = "needs an NVIDIA GPU: make test-cuda"]
+        cuda;
+    }
 }
 
 /// A session may be made on one thread and used on another, and its model by several.
@@ -121,4 +149,6 @@ fn sessions_move_between_threads_and_models_are_shared() {
     of::<Reference>();
     #[cfg(feature = "emulated")]
     of::<Emulated>();
+    #[cfg(feature = "cuda")]
+    of::<Cuda>();
 }

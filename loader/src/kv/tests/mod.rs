@@ -1,9 +1,9 @@
 //! Kinds of KV cache against closed forms, against float64, and against each other.
 
-#[cfg(feature = "emulated")]
-mod emulated;
 mod features;
 mod foreseen;
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+mod gpu;
 mod kinds;
 mod sessions;
 mod store;

@@ -1,8 +1,12 @@
-//! Every kind on a GPU that the processor emulates, against float64.
+//! Every kind on a GPU, or on one that the processor emulates, against float64.
+
+use htc_kernels::cuda::Device;
 
 use super::sessions::Bench;
 use super::*;
-use crate::backend::{Emulated, EmulatedDevice, Reference};
+#[cfg(feature = "emulated")]
+use crate::backend::EmulatedDevice;
+use crate::backend::{Gpu, Reference};
 
 /// A prompt in passes, then single tokens: logits behind the prompt and behind each.
 fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> Vec<Vec<f32>> {
@@ -14,11 +18,22 @@ fn read<B: Backend>(session: &mut Session<B>, tokens: &[u32], prompt: usize) -> 
     found
 }
 
+#[cfg(feature = "emulated")]
 #[test]
 fn an_emulated_gpu_and_the_oracle_agree_on_every_kind() {
+    agrees_on_every_kind(&EmulatedDevice::new(5));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU: make test-cuda"]
+fn cuda_and_the_oracle_agree_on_every_kind() {
+    agrees_on_every_kind(&crate::device::open_cuda(0, None).unwrap());
+}
+
+fn agrees_on_every_kind<D: Device>(device: &D) {
     let bench = Bench::new();
-    let device = EmulatedDevice::new(5);
-    let model = load(&mut Emulated::new(&device));
+    let model = load(&mut Gpu::new(device));
     let reference = load(&mut Reference);
     for (kind, keep, reconstruct, bound) in [
         ("f32", None, false, 1e-2),
@@ -39,7 +54,7 @@ fn an_emulated_gpu_and_the_oracle_agree_on_every_kind() {
         (options.step, options.reconstruct) = (Some(32), reconstruct);
         let bases = || Some(Arc::clone(&bench.bases));
         let oracle = Session::with_kv(Arc::clone(&reference), Reference, 512, &options, bases());
-        let backend = Emulated::new(&device);
+        let backend = Gpu::new(device);
         let found = Session::with_kv(Arc::clone(&model), backend, 512, &options, bases());
         let (mut expected, mut found) = (oracle.unwrap(), found.unwrap());
         let tokens = &bench.tokens[..56];
@@ -57,15 +72,26 @@ fn an_emulated_gpu_and_the_oracle_agree_on_every_kind() {
     }
 }
 
+#[cfg(feature = "emulated")]
 #[test]
 fn what_is_foreseen_on_an_emulated_gpu_has_the_bits_of_single_steps() {
-    let device = EmulatedDevice::new(6);
-    let model = load(&mut Emulated::new(&device));
+    foreseen_has_the_bits_of_single_steps(&EmulatedDevice::new(6));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU: make test-cuda"]
+fn what_is_foreseen_on_cuda_has_the_bits_of_single_steps() {
+    foreseen_has_the_bits_of_single_steps(&crate::device::open_cuda(0, None).unwrap());
+}
+
+fn foreseen_has_the_bits_of_single_steps<D: Device>(device: &D) {
+    let model = load(&mut Gpu::new(device));
     let tokens = tokens(40);
     for kind in ["f16", "q8_0-rotated"] {
         let options = KvOptions::new(kind.parse::<KvKind>().unwrap());
         let session = || {
-            let backend = Emulated::new(&device);
+            let backend = Gpu::new(device);
             let mut session =
                 Session::with_kv(Arc::clone(&model), backend, 512, &options, None).unwrap();
             session.read_prompt(&tokens[..30]).unwrap();
