@@ -1,0 +1,329 @@
+//! Figures of a device on models of random weights: what a token takes, and what that is of the device's bandwidth.
+//!
+//! ```text
+//! device measure --shape NAME --form FORM [--device cuda:0|cpu|emulated] [OPTION VALUE ...]
+//! device slots   --shape NAME --form lowrank:RANK:TYPE ...   slots in low rank beside dense ones of the same bytes
+//! device thermal --shape NAME --form FORM [--seconds S] [--sensor SPEC] [--range LOW:HIGH] ...
+//! device make    --shape NAME --form dense:TYPE --out FILE.gguf
+//! device first   --model FILE ...                            from a file to the first token
+//! device info    [--device ...]                              what the device is
+//! ```
+//!
+//! JSON on the standard output. Shapes are tiny, SmolLM2-135M, Llama-3.2-1B and Llama-3.1-8B; `--layers N` takes another
+//! number of layers. Forms are dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, levels:BITS, trellis:BITS and planes:BITS.
+
+mod figures;
+mod measure;
+mod model;
+mod on;
+mod shape;
+mod slots;
+mod thermal;
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use htc_formats::source::ModelFile;
+use htc_loader::device::DeviceChoice;
+use htc_loader::live::SensorSpec;
+use htc_loader::{Model, Pool};
+use serde_json::{Value, json};
+
+use measure::{First, Measure, Plan};
+use model::Maker;
+use on::{Measured, Outcome, Task, execute};
+use shape::{Form, Shape};
+use slots::Slots;
+use thermal::Thermal;
+
+const OPTIONS: &str = "shape form layers device threads context tokens runs seconds prefill copy-mib thrash-mib \
+     sensor energy-seconds range bytes-mib out model";
+
+const MIB: usize = 1 << 20;
+
+fn main() -> Outcome<()> {
+    let began = Instant::now();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    println!("{:#}", run(&arguments, began)?);
+    Ok(())
+}
+
+/// The options that were given, by name.
+struct Given(BTreeMap<String, String>);
+
+impl Given {
+    fn read(arguments: &[String]) -> Outcome<Given> {
+        let mut all = BTreeMap::new();
+        let (pairs, rest) = arguments.as_chunks::<2>();
+        for [name, value] in pairs {
+            let known = name.strip_prefix("--");
+            let known = known.filter(|name| OPTIONS.split_whitespace().any(|known| known == *name));
+            let known = known.ok_or_else(|| format!("{name}: no option; there are {OPTIONS}"))?;
+            all.insert(known.to_owned(), value.clone());
+        }
+        match rest {
+            [] => Ok(Given(all)),
+            [name] => Err(format!("{name}: expected a value behind it").into()),
+            _ => Err("expected pairs of option and value".into()),
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn maybe<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<Option<T>> {
+        let parsed = self.text(name).map(str::parse::<T>).transpose();
+        Ok(parsed.map_err(|error| format!("--{name}: {}", error.to_string()))?)
+    }
+
+    fn or<T: FromStr<Err: ToString>>(&self, name: &str, usual: T) -> Outcome<T> {
+        Ok(self.maybe(name)?.unwrap_or(usual))
+    }
+
+    fn needed<T: FromStr<Err: ToString>>(&self, name: &str) -> Outcome<T> {
+        Ok(self
+            .maybe(name)?
+            .ok_or_else(|| format!("--{name} is missing"))?)
+    }
+
+    fn device(&self) -> Outcome<DeviceChoice> {
+        self.or("device", DeviceChoice::Cuda(0))
+    }
+
+    fn shape(&self) -> Outcome<Shape> {
+        let shape: Shape = self.needed("shape")?;
+        let layers = self.or("layers", shape.layers)?;
+        Ok(Shape { layers, ..shape })
+    }
+
+    fn pool(&self) -> Outcome<Arc<Pool>> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Arc::new(Pool::new(self.or("threads", cores)?)?))
+    }
+
+    /// A model for as many positions, with bytes of their own for matrices that are read in the host's memory.
+    fn random(&self, positions: usize) -> Outcome<ModelFile> {
+        let here = matches!(self.device()?, DeviceChoice::Cpu | DeviceChoice::Reference);
+        let mut maker = Maker::new(here);
+        model::random(&self.shape()?, self.needed("form")?, positions, &mut maker)
+    }
+
+    /// The sensor that was asked for, else that of the GPU.
+    fn sensor(&self) -> Outcome<Option<SensorSpec>> {
+        let sensor = self.maybe::<SensorSpec>("sensor")?;
+        let of_device = match self.device()? {
+            DeviceChoice::Cuda(_) => nvml(self.device()?)?,
+            _ => None,
+        };
+        Ok(sensor.or(of_device))
+    }
+
+    fn plan(&self) -> Outcome<Plan> {
+        Ok(Plan {
+            context: self.or("context", 128)?,
+            tokens: self.or("tokens", 64)?.max(1),
+            runs: self.or("runs", 15)?,
+            seconds: self.or("seconds", 3.0)?,
+            prefill: self.or("prefill", 512)?,
+            copy_bytes: self.or("copy-mib", 1024)? * MIB,
+            thrash_bytes: self.or("thrash-mib", 0)? * MIB,
+            sensor: self.sensor()?,
+            energy_seconds: self.or("energy-seconds", 2.0)?,
+        })
+    }
+}
+
+/// The sensor of a GPU by its identifier: the management library counts devices otherwise than CUDA.
+#[cfg(feature = "cuda")]
+fn nvml(choice: DeviceChoice) -> Outcome<Option<SensorSpec>> {
+    let DeviceChoice::Cuda(index) = choice else {
+        return Ok(None);
+    };
+    let all = htc_loader::backend::CudaDevice::devices()?;
+    let found = all.iter().find(|found| found.index == index);
+    let text = found.map(|found| format!("nvml:{}", found.identifier()));
+    Ok(text.map(|text| text.parse()).transpose()?)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn nvml(_: DeviceChoice) -> Outcome<Option<SensorSpec>> {
+    Ok(None)
+}
+
+/// What the device is, alone.
+struct Info;
+
+impl Task for Info {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+        Ok(json!({ "device": on.device() }))
+    }
+}
+
+fn run(arguments: &[String], began: Instant) -> Outcome<Value> {
+    let Some((what, rest)) = arguments.split_first() else {
+        return Err("expected measure, slots, thermal, make, first or info".into());
+    };
+    let given = Given::read(rest)?;
+    let (device, pool) = (given.device()?, given.pool()?);
+    let mut found = match what.as_str() {
+        "info" => execute(device, &pool, None, Info)?,
+        "make" => {
+            let path: std::path::PathBuf = given.needed("out")?;
+            model::write(&given.random(given.or("context", 2048)?)?, &path)?;
+            json!({ "path": path, "bytes": std::fs::metadata(&path)?.len() })
+        }
+        "first" => {
+            let path: std::path::PathBuf = given.needed("model")?;
+            let sealed = Model::open(&path)?.kernels();
+            execute(device, &pool, sealed.as_ref(), First { path, began })?
+        }
+        "measure" => {
+            let plan = given.plan()?;
+            let file = given.random(plan.positions())?;
+            execute(device, &pool, None, Measure { plan, file })?
+        }
+        "slots" => {
+            let (rank, dtype) = match given.needed("form")? {
+                Form::LowRank(rank, dtype) => (rank, dtype),
+                _ => return Err("slots are compared of a form lowrank:RANK:TYPE".into()),
+            };
+            let (shape, bytes) = (given.shape()?, given.or("bytes-mib", 512)? * MIB);
+            let runs = given.or("runs", 15)?;
+            execute(
+                device,
+                &pool,
+                None,
+                Slots {
+                    shape,
+                    rank,
+                    dtype,
+                    bytes,
+                    runs,
+                },
+            )?
+        }
+        "thermal" => {
+            let range = given.text("range").map(range).transpose()?;
+            let (file, seconds) = (given.random(512)?, given.or("seconds", 60.0)?);
+            let no_sensor = "--sensor is missing, and the device has none of its own";
+            let sensor = given.sensor()?.ok_or(no_sensor)?;
+            execute(
+                device,
+                &pool,
+                None,
+                Thermal {
+                    file,
+                    sensor,
+                    seconds,
+                    range,
+                },
+            )?
+        }
+        other => return Err(format!("{other}: nothing that can be done here").into()),
+    };
+    found["what"] = what.as_str().into();
+    for (name, value) in &given.0 {
+        found["options"][name] = value.as_str().into();
+    }
+    Ok(found)
+}
+
+/// `LOW:HIGH`.
+fn range(text: &str) -> Outcome<[f64; 2]> {
+    let wrong = || format!("--range {text}: expected LOW:HIGH in degrees Celsius");
+    let (low, high) = text.split_once(':').ok_or_else(wrong)?;
+    Ok([low.parse()?, high.parse()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_cpu(arguments: &str) -> Value {
+        let all: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
+        run(&all, Instant::now()).unwrap()
+    }
+
+    #[test]
+    fn a_tiny_model_is_measured_on_the_processor() {
+        let found = on_cpu(
+            "measure --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --context 8 --tokens 4 --runs 3 \
+             --prefill 16 --copy-mib 4 --thrash-mib 1 --sensor sim --energy-seconds 0.2",
+        );
+        for figure in ["decode", "decode_thrashed"] {
+            assert!(
+                found[figure]["tokens_per_second"]["median"]
+                    .as_f64()
+                    .unwrap()
+                    > 0.0
+            );
+            assert!(found[figure]["of_copy"].as_f64().unwrap() > 0.0);
+        }
+        assert!(found["prefill"]["tflops"].as_f64().unwrap() > 0.0);
+        assert!(found["energy"]["joules_per_token"].as_f64().unwrap() > 0.0);
+        assert_eq!(found["options"]["form"], "lowrank:64:q8_0");
+        assert_eq!(found["per_token"], Value::Null);
+    }
+
+    #[test]
+    fn slots_in_low_rank_stand_beside_dense_ones() {
+        let found = on_cpu(
+            "slots --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --bytes-mib 1 --runs 3",
+        );
+        assert_eq!(found["slots"].as_array().unwrap().len(), 4);
+        assert!(found["slots"][0]["time_ratio"]["median"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_warm_device_is_followed() {
+        let found = on_cpu(
+            "thermal --shape tiny --form lowrank:128:q8_0 --device cpu --threads 1 --seconds 1.5 --range 20:60 \
+             --sensor sim:start=90,speed=10",
+        );
+        assert!(found["fractions"][0].as_f64().unwrap() < 1.0, "{found}");
+        assert!(found["warmest"].as_f64().unwrap() >= 60.0);
+        assert_eq!(found["course"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_file_is_made_and_executed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        let path = path.to_str().unwrap();
+        on_cpu(&format!(
+            "make --shape tiny --form dense:q8_0 --device cpu --out {path}"
+        ));
+        let found = on_cpu(&format!("first --model {path} --device cpu --threads 1"));
+        assert!(found["seconds"]["all"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn what_is_asked_for_wrongly_is_refused() {
+        for (arguments, why) in [
+            ("", "expected measure"),
+            ("measure --device cpu --shape tiny", "--form is missing"),
+            (
+                "measure --device cpu --form dense:f16",
+                "--shape is missing",
+            ),
+            ("measure --depth 3", "no option"),
+            ("measure --shape", "expected a value"),
+            (
+                "measure --device auto --shape tiny --form dense:f16",
+                "by name",
+            ),
+            (
+                "slots --device cpu --shape tiny --form dense:f16",
+                "lowrank:RANK:TYPE",
+            ),
+            ("other", "nothing that can be done"),
+        ] {
+            let all: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
+            let error = run(&all, Instant::now()).unwrap_err().to_string();
+            assert!(error.contains(why), "{arguments}: {error}");
+        }
+    }
+}

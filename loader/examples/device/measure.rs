@@ -1,0 +1,336 @@
+//! Decoding at batch 1 and prefill of a model.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use htc_formats::source::ModelFile;
+use htc_loader::kv::KvKind;
+use htc_loader::live::{Energy, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
+use htc_loader::live::{SensorSpec, open};
+use htc_loader::{Backend, ExecError, Model, Session};
+use serde_json::{Value, json};
+
+use super::figures::Median;
+use super::model::{Random, slot_parameters};
+use super::on::{Measured, Outcome, Task, Thrash};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Positions in front of those that are decoded.
+    pub context: usize,
+    /// Tokens of a run.
+    pub tokens: usize,
+    /// Runs at most, and the seconds that they may take together; three are made in any case.
+    pub runs: usize,
+    pub seconds: f64,
+    /// Positions of a prefill; none for 0.
+    pub prefill: usize,
+    /// Bytes that are copied to know the bandwidth; none for 0.
+    pub copy_bytes: usize,
+    /// Bytes that are copied in front of each token in further runs; none for 0.
+    pub thrash_bytes: usize,
+    /// What measures energy, and the seconds that it does.
+    pub sensor: Option<SensorSpec>,
+    pub energy_seconds: f64,
+}
+
+impl Plan {
+    /// Positions that a session needs.
+    pub fn positions(&self) -> usize {
+        (self.context + self.tokens + 1).max(self.prefill + 1)
+    }
+}
+
+/// A model to be measured.
+pub struct Measure {
+    pub plan: Plan,
+    pub file: ModelFile,
+}
+
+/// Tokens that a model is given: what they are does not matter, as long as they differ.
+pub fn tokens(vocabulary: usize, count: usize) -> Vec<u32> {
+    let mut random = Random(7);
+    (0..count).map(|_| random.token(vocabulary)).collect()
+}
+
+/// The model where it is executed, and the seconds that its way there took.
+pub fn loaded<M: Measured>(
+    on: &M,
+    file: ModelFile,
+    positions: usize,
+) -> Outcome<(Arc<Model<M::Backend>>, f64)> {
+    let model = Arc::new(Model::bind(file)?);
+    on.check_room(&[&model], positions, KvKind::default())?;
+    let started = Instant::now();
+    let model = on.load(&model)?;
+    Ok((model, started.elapsed().as_secs_f64()))
+}
+
+impl Task for Measure {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+        let Measure { plan, file } = self;
+        let copy = match plan.copy_bytes {
+            0 => None,
+            bytes => on.copy_rate(bytes)?,
+        };
+        let (operations, weights) = (2 * slot_parameters(&file), file.tensor_bytes());
+        let (model, upload) = loaded(on, file, plan.positions())?;
+        let mut session = Session::new(Arc::clone(&model), on.backend(), plan.positions())?;
+        let touched = model.dial().bytes(session.setting());
+
+        let mut decode = Decode::new(&mut session, &plan)?;
+        let (launches, steps) = (on.launches(), on.steps());
+        decode.run(&mut None)?;
+        let per_token = per_token(launches, on.launches(), plan.tokens);
+        let plain = decode.runs(&mut None)?;
+        let steps = difference(&steps, &on.steps());
+        let thrashed = match plan.thrash_bytes {
+            0 => None,
+            bytes => decode.runs(&mut Some(on.thrash(bytes)?))?,
+        };
+        let energy = match &plan.sensor {
+            None => Value::Null,
+            Some(sensor) => decode.energy(sensor)?,
+        };
+        let kv = session.kv_usage().bytes_per_position * (plan.context + plan.tokens / 2);
+        let prefill = prefill(&mut session, &plan, operations)?;
+        let bytes = touched + kv as u64;
+        let of = |speed: Option<Median>| speed_of(speed, bytes, copy);
+        Ok(json!({
+            "device": on.device(),
+            "weight_bytes": weights,
+            "token_bytes": { "weights": touched, "kv": kv },
+            "copy_bytes_per_second": copy,
+            "context": plan.context,
+            "upload": { "seconds": upload, "bytes_per_second": weights as f64 / upload },
+            "decode": of(plain),
+            "decode_thrashed": of(thrashed),
+            "per_token": per_token,
+            "steps": steps,
+            "prefill": prefill,
+            "energy": energy,
+        }))
+    }
+}
+
+/// Tokens a second with the bytes that they touch, and what part of the bandwidth of a copy that is.
+fn speed_of(speed: Option<Median>, bytes: u64, copy: Option<f64>) -> Value {
+    let Some(speed) = speed else {
+        return Value::Null;
+    };
+    let rate = speed.median * bytes as f64;
+    json!({
+        "tokens_per_second": speed.to_json(),
+        "bytes_per_second": rate,
+        "of_copy": copy.map(|copy| rate / copy),
+    })
+}
+
+fn per_token(before: Option<[u64; 2]>, after: Option<[u64; 2]>, tokens: usize) -> Value {
+    let (Some(before), Some(after)) = (before, after) else {
+        return Value::Null;
+    };
+    let each = |i: usize| (after[i] - before[i]) as f64 / tokens as f64;
+    json!({ "launches": each(0), "copies": each(1) })
+}
+
+/// What has been added to counts.
+fn difference(before: &Value, after: &Value) -> Value {
+    let Some(after) = after.as_object() else {
+        return Value::Null;
+    };
+    let added = after.iter().map(|(name, count)| {
+        let added = count.as_u64().unwrap_or(0) - before[name].as_u64().unwrap_or(0);
+        (name.clone(), added.into())
+    });
+    Value::Object(added.collect())
+}
+
+/// A session that decodes the same positions again and again.
+struct Decode<'a, B: Backend> {
+    session: &'a mut Session<B>,
+    plan: &'a Plan,
+    tokens: Vec<u32>,
+}
+
+impl<'a, B: Backend> Decode<'a, B> {
+    fn new(session: &'a mut Session<B>, plan: &'a Plan) -> Outcome<Self> {
+        let vocabulary = session.model().hyper().vocabulary;
+        session.reset();
+        if plan.context > 0 {
+            session.read_prompt(&tokens(vocabulary, plan.context))?;
+        }
+        let tokens = tokens(vocabulary, plan.tokens);
+        let mut decode = Decode {
+            session,
+            plan,
+            tokens,
+        };
+        // What is made once is made here: buffers, and graphs of the device.
+        decode.run(&mut None)?;
+        Ok(decode)
+    }
+
+    /// Tokens a second of one run; what is done in front of each token does not count.
+    fn run(&mut self, thrash: &mut Option<Thrash>) -> Outcome<f64> {
+        self.session.truncate(self.plan.context)?;
+        let mut seconds = 0.0;
+        for &token in &self.tokens {
+            if let Some(thrash) = thrash {
+                thrash()?;
+            }
+            let started = Instant::now();
+            black_box(self.session.step(&[token])?);
+            seconds += started.elapsed().as_secs_f64();
+        }
+        Ok(self.tokens.len() as f64 / seconds)
+    }
+
+    fn runs(&mut self, thrash: &mut Option<Thrash>) -> Outcome<Option<Median>> {
+        let (started, mut found) = (Instant::now(), Vec::new());
+        while found.len() < self.plan.runs
+            && (found.len() < 3 || started.elapsed().as_secs_f64() < self.plan.seconds)
+        {
+            found.push(self.run(thrash)?);
+        }
+        Ok(Median::of(found))
+    }
+
+    /// Joules of decoding for some seconds.
+    fn energy(&mut self, sensor: &SensorSpec) -> Outcome<Value> {
+        let law = Law::new(LawOptions {
+            thermal: false,
+            ..LawOptions::default()
+        })?;
+        let follow = Follow::new();
+        let sensor = match open(sensor, &follow) {
+            Ok(sensor) => sensor,
+            Err(error) => return Ok(json!({ "missing": error.to_string() })),
+        };
+        let options = GovernorOptions {
+            interval: Duration::from_millis(100).max(sensor.lowest_interval()),
+            ..GovernorOptions::default()
+        };
+        let governor = Governor::start(sensor, law, options, &follow, |_| ())?;
+        let (started, mut count) = (Instant::now(), 0);
+        governor.enter(Phase::Work)?;
+        while started.elapsed().as_secs_f64() < self.plan.energy_seconds {
+            self.run(&mut None)?;
+            count += self.tokens.len();
+        }
+        governor.enter(Phase::Other)?;
+        Ok(energy_of(governor.stop()?, count as u64))
+    }
+}
+
+/// Joules for each token.
+pub fn energy_of(energy: Option<Energy>, tokens: u64) -> Value {
+    match energy {
+        None => json!({ "missing": "the sensor knows no power" }),
+        Some(energy) => json!({
+            "joules": energy.joules,
+            "seconds": energy.seconds,
+            "tokens": tokens,
+            "source": energy.source,
+            "joules_per_token": energy.tokens_per_joule(tokens).map(f64::recip),
+        }),
+    }
+}
+
+/// Reading a prompt, up to the logits behind its last token.
+fn prefill<B: Backend>(session: &mut Session<B>, plan: &Plan, operations: u64) -> Outcome<Value> {
+    if plan.prefill == 0 {
+        return Ok(Value::Null);
+    }
+    let tokens = tokens(session.model().hyper().vocabulary, plan.prefill);
+    let mut once = || -> Result<f64, ExecError> {
+        session.reset();
+        let started = Instant::now();
+        session.read_prompt(&tokens)?;
+        black_box(session.last_logits()?);
+        Ok(tokens.len() as f64 / started.elapsed().as_secs_f64())
+    };
+    once()?;
+    let (started, mut found) = (Instant::now(), Vec::new());
+    while found.len() < plan.runs
+        && (found.len() < 3 || started.elapsed().as_secs_f64() < plan.seconds)
+    {
+        found.push(once()?);
+    }
+    let Some(speed) = Median::of(found) else {
+        return Ok(Value::Null);
+    };
+    Ok(json!({
+        "tokens": plan.prefill,
+        "tokens_per_second": speed.to_json(),
+        "operations_per_token": operations,
+        "tflops": speed.median * operations as f64 / 1e12,
+    }))
+}
+
+/// From a file to the first token.
+pub struct First {
+    pub path: std::path::PathBuf,
+    /// When the program began.
+    pub began: Instant,
+}
+
+impl Task for First {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+        let since = || self.began.elapsed().as_secs_f64();
+        let device = since();
+        let file = ModelFile::open(&self.path)?;
+        let bytes = file.tensor_bytes();
+        let model = Arc::new(Model::bind(file)?);
+        let opened = since();
+        on.check_room(&[&model], 16, KvKind::default())?;
+        let model = on.load(&model)?;
+        let loaded = since();
+        let mut session = Session::new(model, on.backend(), 16)?;
+        black_box(session.step(&[1])?);
+        let first = since();
+        black_box(session.step(&[2])?);
+        Ok(json!({
+            "device": on.device(),
+            "bytes": bytes,
+            "seconds": {
+                "device": device,
+                "open": opened - device,
+                "load": loaded - opened,
+                "token": first - loaded,
+                "all": first,
+                "second_token": since() - first,
+            },
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_a_second_are_those_of_a_token_times_tokens() {
+        let speed = Median::of(vec![10.0]);
+        let found = speed_of(speed, 300, Some(6000.0));
+        assert_eq!(found["bytes_per_second"], 3000.0);
+        assert_eq!(found["of_copy"], 0.5);
+        assert_eq!(speed_of(speed, 300, None)["of_copy"], Value::Null);
+        assert_eq!(speed_of(None, 300, None), Value::Null);
+    }
+
+    #[test]
+    fn counts_are_those_of_the_runs_alone() {
+        let found = per_token(Some([100, 3]), Some([180, 7]), 8);
+        assert_eq!(found, json!({ "launches": 10.0, "copies": 0.5 }));
+        assert_eq!(per_token(None, None, 8), Value::Null);
+        let found = difference(
+            &json!({ "made": 1, "plain": 0 }),
+            &json!({ "made": 1, "plain": 4 }),
+        );
+        assert_eq!(found, json!({ "made": 0, "plain": 4 }));
+        assert_eq!(difference(&Value::Null, &Value::Null), Value::Null);
+    }
+}

@@ -1,0 +1,480 @@
+//! Models of random weights, in memory or as a file.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use htc_formats::bands::{Banded, Bands, Kind, Layout};
+use htc_formats::gguf::{Array, GgmlType, Value, WriteError, Writer};
+use htc_formats::model::{InputGroup, MatrixId, Part, Role, Slot, StoredTensor};
+use htc_formats::source::{Container, ModelFile, ModelTensor, Place};
+use htc_formats::vocab::VocabularyError;
+use htc_formats::{DType, block};
+
+use super::shape::{Form, Shape};
+
+/// Rows of blocks that are encoded; further rows repeat them. What a product costs does not hang on the numbers.
+const ROWS: usize = 64;
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Of mean 0 and variance 1: the sum of twelve uniform numbers but for its mean.
+    fn normal(&mut self) -> f32 {
+        let words = [self.bits(), self.bits(), self.bits()];
+        let parts = words
+            .iter()
+            .flat_map(|w| (0..4).map(move |i| (w >> (16 * i)) & 0xffff));
+        ((parts.sum::<u64>() as f64 + 6.0) / 65536.0 - 6.0) as f32
+    }
+
+    /// A token of a vocabulary.
+    pub fn token(&mut self, vocabulary: usize) -> u32 {
+        (self.bits() % vocabulary as u64) as u32
+    }
+}
+
+/// The bytes of matrices, of a standard deviation of 1/√columns, so that activations stay as large as they are.
+pub struct Maker {
+    random: Random,
+    made: HashMap<(DType, String, usize, usize), Arc<[u8]>>,
+    /// Whether each matrix has bytes of its own: where weights are read in the host's memory, those that several matrices
+    /// share would stay in a cache.
+    own: bool,
+}
+
+impl Maker {
+    pub fn new(own: bool) -> Self {
+        let (random, made) = (Random(1), HashMap::new());
+        Maker { random, made, own }
+    }
+
+    /// The bytes of a matrix.
+    ///
+    /// # Errors
+    /// Where its rows are no whole blocks of the type.
+    pub fn bytes(
+        &mut self,
+        dtype: DType,
+        codes: Option<&Layout>,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Arc<[u8]>, Box<dyn Error>> {
+        let name = codes.map(ToString::to_string).unwrap_or_default();
+        let key = (dtype, name, rows, cols);
+        if let Some(made) = self.made.get(&key) {
+            return Ok(match self.own {
+                true => Arc::from(&made[..]),
+                false => Arc::clone(made),
+            });
+        }
+        let bytes: Arc<[u8]> = match codes {
+            Some(codes) => self.bands(codes, rows)?.into(),
+            None => self.blocks(dtype, rows, cols)?.into(),
+        };
+        self.made.insert(key, Arc::clone(&bytes));
+        Ok(bytes)
+    }
+
+    fn blocks(
+        &mut self,
+        dtype: DType,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Vec<u8>, Box<dyn Error>> {
+        let length = dtype.matrix_bytes(rows, cols).ok_or_else(|| {
+            let block = dtype.block_len();
+            format!("rows of {cols} numbers are no whole blocks of {dtype}, of {block} each")
+        })?;
+        let distinct = rows.min(ROWS);
+        let scale = (cols as f32).sqrt().recip();
+        let numbers: Vec<f32> = (0..distinct * cols)
+            .map(|_| scale * self.random.normal())
+            .collect();
+        let mut once = vec![0; length / rows * distinct];
+        block::encode(dtype, &numbers, &mut once)?;
+        Ok(once.iter().copied().cycle().take(length).collect())
+    }
+
+    fn bands(&mut self, codes: &Layout, rows: usize) -> Result<Vec<u8>, Box<dyn Error>> {
+        let length = usize::try_from(codes.bytes(rows))?;
+        let mut bytes = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            bytes.extend(self.random.bits().to_le_bytes());
+        }
+        bytes.truncate(length);
+        // Any bits are codes, but not scales: 2^-10 for a row and 1 for a column, then the row's what makes numbers right.
+        set_scales(codes, rows, &mut bytes, [1.0 / 1024.0, 1.0])?;
+        let mut row = vec![0.0; codes.cols()];
+        let bands = codes.view(rows, &bytes)?;
+        bands.row(0, &mut row)?;
+        let square = row.iter().map(|x| x * x).sum::<f32>();
+        set_scales(codes, rows, &mut bytes, [1.0 / 1024.0 / square.sqrt(), 1.0])?;
+        codes.view(rows, &bytes)?.check()?;
+        Ok(bytes)
+    }
+}
+
+/// Sets all scales of rows and of columns.
+fn set_scales(
+    codes: &Layout,
+    rows: usize,
+    bytes: &mut [u8],
+    [of_row, of_column]: [f32; 2],
+) -> Result<(), Box<dyn Error>> {
+    let half = |scale: f32| {
+        let mut bytes = [0; 2];
+        block::encode(DType::F16, &[scale], &mut bytes).map(|()| bytes)
+    };
+    let (of_row, of_column) = (half(of_row)?, half(of_column)?);
+    let places = match codes.view(rows, bytes)? {
+        Banded::Whole(bands) => places(&bands),
+        Banded::Classes(_) => return Err("classes of rows are not made here".into()),
+    };
+    for (is_row, place) in places {
+        for scale in bytes[place].chunks_exact_mut(2) {
+            scale.copy_from_slice(if is_row { &of_row } else { &of_column });
+        }
+    }
+    Ok(())
+}
+
+/// Where the scales of rows and columns lie.
+fn places(bands: &Bands<'_>) -> Vec<(bool, std::ops::Range<usize>)> {
+    let base = bands.bytes().as_ptr() as usize;
+    let place = |part: &[u8]| {
+        let start = part.as_ptr() as usize - base;
+        start..start + part.len()
+    };
+    let mut found = Vec::new();
+    for kind in [Kind::Levels, Kind::Trellis] {
+        let part = bands.row_scale_bytes(kind);
+        if !part.is_empty() {
+            found.push((true, place(part)));
+        }
+    }
+    for (band, code) in bands.codes().iter().enumerate() {
+        if code.kind() == Kind::Trellis {
+            found.push((false, place(bands.column_scale_bytes(band))));
+        }
+    }
+    found
+}
+
+/// The tensors of a model, but for their bytes.
+fn stored(shape: &Shape, form: Form) -> Result<Vec<StoredTensor>, Box<dyn Error>> {
+    let hyper = shape.hyper(1);
+    let vector = |role| StoredTensor {
+        role,
+        dtype: DType::F32,
+        rows: 1,
+        cols: shape.width,
+        codes: None,
+    };
+    let mut all = vec![StoredTensor {
+        role: Role::TokenEmbedding,
+        dtype: form.outside(),
+        rows: shape.vocabulary,
+        ..vector(Role::TokenEmbedding)
+    }];
+    for layer in 0..shape.layers {
+        all.push(vector(Role::AttentionNorm { layer }));
+        all.push(vector(Role::FfnNorm { layer }));
+        for slot in Slot::ALL {
+            let (rows, cols) = hyper.slot_shape(slot);
+            let kept = form.stored(slot, (rows, cols))?;
+            let matrix = MatrixId::Slot { layer, slot };
+            let tensors = kept.tensors(matrix, (rows, cols));
+            if matches!(form, Form::Planes(_)) {
+                let role = Role::Refinement { matrix };
+                all.extend(tensors.iter().cloned().map(|t| StoredTensor { role, ..t }));
+            }
+            all.extend(tensors);
+            let first = |group: &InputGroup| group.slots().first() == Some(&slot);
+            if let Some(group) = slot.group().filter(first) {
+                all.extend(kept.basis(layer, group, cols));
+            }
+        }
+    }
+    all.push(vector(Role::OutputNorm));
+    if !shape.tied {
+        all.push(StoredTensor {
+            role: Role::Output,
+            ..all[0].clone()
+        });
+    }
+    all.sort_by(|a, b| a.role.execution_order().cmp(&b.role.execution_order()));
+    Ok(all)
+}
+
+/// A model of random weights that lies in no file.
+///
+/// # Errors
+/// Where the shape has rows that are no whole blocks of a type.
+pub fn random(
+    shape: &Shape,
+    form: Form,
+    context: usize,
+    maker: &mut Maker,
+) -> Result<ModelFile, Box<dyn Error>> {
+    let hyper = shape.hyper(context);
+    hyper.check()?;
+    let mut tensors = Vec::new();
+    for tensor in stored(shape, form)? {
+        let StoredTensor {
+            role,
+            dtype,
+            rows,
+            cols,
+            codes,
+        } = tensor;
+        let bytes = match role {
+            _ if rows == 1 => 1.0_f32.to_le_bytes().repeat(cols).into(),
+            _ => maker.bytes(dtype, codes.as_ref(), [rows, cols])?,
+        };
+        tensors.push(ModelTensor {
+            name: role.to_string(),
+            role,
+            dtype,
+            rows,
+            cols,
+            codes,
+            place: Place::Computed(bytes),
+        });
+    }
+    Ok(ModelFile {
+        path: format!("random {}", shape.name).into(),
+        files: Vec::new(),
+        container: Container::Gguf { version: 3 },
+        hyper,
+        vocabulary: Err(VocabularyError::Absent),
+        tensors,
+    })
+}
+
+/// Parameters of all slots: twice as many operations a token takes in a long pass.
+pub fn slot_parameters(file: &ModelFile) -> u64 {
+    let of_slot = |role: Role| {
+        matches!(role, Role::Linear { part, .. } if part != Part::Bias)
+            || matches!(role, Role::Basis { .. } | Role::Refinement { .. })
+    };
+    let slots = file.tensors.iter().filter(|tensor| of_slot(tensor.role));
+    slots
+        .map(|tensor| tensor.rows as u64 * tensor.cols as u64)
+        .sum()
+}
+
+/// A tensor's name in a GGUF; `None` where a GGUF has no such tensor.
+fn name_in_gguf(role: Role) -> Option<String> {
+    let of_slot = |slot| match slot {
+        Slot::Q => "attn_q",
+        Slot::K => "attn_k",
+        Slot::V => "attn_v",
+        Slot::O => "attn_output",
+        Slot::Gate => "ffn_gate",
+        Slot::Up => "ffn_up",
+        Slot::Down => "ffn_down",
+    };
+    Some(match role {
+        Role::TokenEmbedding => "token_embd.weight".to_owned(),
+        Role::OutputNorm => "output_norm.weight".to_owned(),
+        Role::Output => "output.weight".to_owned(),
+        Role::AttentionNorm { layer } => format!("blk.{layer}.attn_norm.weight"),
+        Role::FfnNorm { layer } => format!("blk.{layer}.ffn_norm.weight"),
+        Role::Linear {
+            layer,
+            slot,
+            part: Part::Weight,
+        } => {
+            format!("blk.{layer}.{}.weight", of_slot(slot))
+        }
+        _ => return None,
+    })
+}
+
+/// Writes a model with dense matrices as a GGUF with a vocabulary of bytes and names.
+///
+/// # Errors
+/// Where a tensor has no place in a GGUF, or the file cannot be written.
+pub fn write(file: &ModelFile, path: &Path) -> Result<(), Box<dyn Error>> {
+    let mut writer = Writer::new();
+    for (key, value) in metadata(file)? {
+        writer.metadata(key, value);
+    }
+    for tensor in &file.tensors {
+        let no_place = || {
+            format!(
+                "a GGUF has no {}: only forms dense:TYPE are written",
+                tensor.role
+            )
+        };
+        let name = name_in_gguf(tensor.role).ok_or_else(no_place)?;
+        let kind = GgmlType::ALL
+            .iter()
+            .find(|kind| kind.dtype() == Some(tensor.dtype));
+        let kind = *kind.ok_or_else(no_place)?;
+        let (rows, cols) = (tensor.rows as u64, tensor.cols as u64);
+        match rows {
+            1 => writer.later(name, kind, &[cols]),
+            _ => writer.later(name, kind, &[cols, rows]),
+        };
+    }
+    let mut out = BufWriter::with_capacity(1 << 22, std::fs::File::create(path)?);
+    writer.write_with(&mut out, |index, out| {
+        let bytes = file.bytes(&file.tensors[index]);
+        out.write_all(bytes).map_err(WriteError::Io)
+    })?;
+    out.flush()?;
+    Ok(())
+}
+
+fn metadata(file: &ModelFile) -> Result<Vec<(String, Value)>, Box<dyn Error>> {
+    let h = &file.hyper;
+    let mut all: Vec<(String, Value)> = vec![
+        ("general.architecture".into(), Value::String("llama".into())),
+        (
+            "general.name".into(),
+            Value::String(h.name.clone().unwrap_or_default()),
+        ),
+        ("llama.rope.freq_base".into(), Value::F32(h.rope_theta)),
+        (
+            "llama.attention.layer_norm_rms_epsilon".into(),
+            Value::F32(h.norm_epsilon),
+        ),
+    ];
+    for (key, number) in [
+        ("llama.block_count", h.layers),
+        ("llama.context_length", h.context),
+        ("llama.embedding_length", h.width),
+        ("llama.feed_forward_length", h.ffn),
+        ("llama.attention.head_count", h.heads),
+        ("llama.attention.head_count_kv", h.kv_heads),
+        ("llama.attention.key_length", h.head_size),
+        ("llama.attention.value_length", h.head_size),
+        ("llama.rope.dimension_count", h.rope_dimensions),
+        ("llama.vocab_size", h.vocabulary),
+        ("tokenizer.ggml.bos_token_id", 1),
+        ("tokenizer.ggml.eos_token_id", 2),
+    ] {
+        all.push((key.to_owned(), Value::U32(u32::try_from(number)?)));
+    }
+    // Three special tokens and one for each byte, so that any text has tokens; the others are in no text.
+    let token = |id: usize| match id {
+        0 => ("<unk>".to_owned(), 2),
+        1 => ("<s>".to_owned(), 3),
+        2 => ("</s>".to_owned(), 3),
+        3..259 => (format!("<0x{:02X}>", id - 3), 6),
+        _ => (format!("<unused:{id}>"), 5),
+    };
+    let (tokens, kinds): (Vec<String>, Vec<i32>) = (0..h.vocabulary).map(token).unzip();
+    let scores = (0..h.vocabulary).map(|id| -(id as f32)).collect();
+    all.extend([
+        ("tokenizer.ggml.model".into(), Value::String("llama".into())),
+        (
+            "tokenizer.ggml.tokens".into(),
+            Value::Array(Array::String(tokens)),
+        ),
+        (
+            "tokenizer.ggml.scores".into(),
+            Value::Array(Array::F32(scores)),
+        ),
+        (
+            "tokenizer.ggml.token_type".into(),
+            Value::Array(Array::I32(kinds)),
+        ),
+    ]);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use htc_loader::{Cpu, Model, Session};
+
+    use super::super::shape::SHAPES;
+    use super::*;
+
+    const FORMS: [&str; 9] = [
+        "dense:f16",
+        "dense:q8_0",
+        "dense:q4_k",
+        "lowrank:64:f16",
+        "lowrank:64:q8_0",
+        "basis:96:q8_0",
+        "levels:4",
+        "trellis:3",
+        "planes:2",
+    ];
+
+    #[test]
+    fn a_model_of_every_form_executes_and_stays_finite() {
+        for form in FORMS {
+            let mut maker = Maker::new(true);
+            let file = random(&SHAPES[0], form.parse().unwrap(), 64, &mut maker).unwrap();
+            let model = Model::bind(file).unwrap();
+            let mut session = Session::new(model, Cpu::with_threads(1).unwrap(), 64).unwrap();
+            let tokens: Vec<u32> = (3..40).collect();
+            let logits = session.step(&tokens).unwrap();
+            let square = logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32;
+            assert!((0.1..10.0).contains(&square), "{form}: {square}");
+        }
+    }
+
+    #[test]
+    fn a_written_model_is_the_one_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("random.gguf");
+        let form = Form::Dense(DType::Q8_0);
+        let file = random(&SHAPES[0], form, 64, &mut Maker::new(false)).unwrap();
+        write(&file, &path).unwrap();
+        let opened = ModelFile::open(&path).unwrap();
+        assert_eq!(opened.tensors.len(), file.tensors.len());
+        for (a, b) in opened.tensors.iter().zip(&file.tensors) {
+            assert_eq!((a.role, opened.bytes(a)), (b.role, file.bytes(b)));
+        }
+        assert_eq!(opened.vocabulary.unwrap().tokens.len(), 512);
+        // A factor has no place in one.
+        let form = Form::LowRank(64, DType::F16);
+        let file = random(&SHAPES[0], form, 64, &mut Maker::new(false)).unwrap();
+        assert!(
+            write(&file, &path)
+                .unwrap_err()
+                .to_string()
+                .contains("only forms dense")
+        );
+    }
+
+    #[test]
+    fn operations_are_counted_in_slots_alone() {
+        let shape = &SHAPES[0];
+        let count = |form: &str| {
+            let file = random(shape, form.parse().unwrap(), 64, &mut Maker::new(false)).unwrap();
+            slot_parameters(&file)
+        };
+        let dense = 2 * (256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 512);
+        assert_eq!(count("dense:q8_0"), dense);
+        assert_eq!(count("planes:2"), 2 * dense);
+        let low = 2 * 64 * ((256 + 256) * 2 + (256 + 128) * 2 + 3 * (256 + 512));
+        assert_eq!(count("lowrank:64:q8_0"), low);
+    }
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_are_refused() {
+        let shape = "SmolLM2-135M".parse().unwrap();
+        let form = Form::Dense(DType::Q4K);
+        let error = random(&shape, form, 64, &mut Maker::new(false)).unwrap_err();
+        assert!(
+            error.to_string().contains("whole blocks of q4_k"),
+            "{error}"
+        );
+    }
+}

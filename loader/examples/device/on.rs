@@ -1,0 +1,342 @@
+//! What is measured on: an executor, and what else is to be known of its device.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use htc_formats::htz::KernelCode;
+use htc_kernels::Pool;
+use htc_kernels::cuda::{Arguments, Device, DeviceError, Kernel};
+use htc_loader::device::{DeviceChoice, Executor, OnCpu, OnGpu, OnReference};
+use serde_json::{Value, json};
+
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Copies that are timed together.
+const COPIES: usize = 4;
+
+/// Times that they are.
+const TIMES: usize = 5;
+
+/// An executor that is measured on.
+pub trait Measured: Executor {
+    /// What the device is.
+    fn device(&self) -> Value;
+
+    /// Bytes a second of copying so many bytes from one place of the device's memory to another, those that are read and
+    /// those that are written; `None` where that is not measured.
+    fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>>;
+
+    /// Launches and copies so far; `None` where there are none.
+    fn launches(&self) -> Option<[u64; 2]> {
+        None
+    }
+
+    /// How steps were begun so far.
+    fn steps(&self) -> Value {
+        Value::Null
+    }
+
+    /// What evicts the caches of the device, by copying so many bytes.
+    fn thrash(&self, bytes: usize) -> Outcome<Thrash>;
+
+    /// What follows may be begun as one.
+    fn begin(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    /// What was kept is begun.
+    fn end(&self) -> Outcome<()> {
+        Ok(())
+    }
+}
+
+/// Evicts the caches of a device, and waits until that is done.
+pub type Thrash = Box<dyn FnMut() -> Outcome<()>>;
+
+/// Something that is done on a device of whichever kind.
+pub trait Task {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value>;
+}
+
+/// Does it on the device that was asked for.
+pub fn execute(
+    choice: DeviceChoice,
+    pool: &Arc<Pool>,
+    sealed: Option<&KernelCode>,
+    task: impl Task,
+) -> Outcome<Value> {
+    match choice {
+        DeviceChoice::Cpu => task.on(&OnCpu(Arc::clone(pool))),
+        DeviceChoice::Reference => task.on(&OnReference),
+        DeviceChoice::Cuda(index) => on_cuda(index, sealed, task),
+        DeviceChoice::Emulated => on_emulated(task),
+        DeviceChoice::Auto => Err("figures need a device by name: cuda, cpu or emulated".into()),
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn on_cuda(index: usize, sealed: Option<&KernelCode>, task: impl Task) -> Outcome<Value> {
+    let device = htc_loader::device::open_cuda(index, sealed)?;
+    task.on(&OnGpu(Counted::new(device)))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_cuda(_: usize, _: Option<&KernelCode>, _: impl Task) -> Outcome<Value> {
+    Err("this build has no device cuda; build it with the feature cuda".into())
+}
+
+#[cfg(feature = "emulated")]
+fn on_emulated(task: impl Task) -> Outcome<Value> {
+    let device = htc_loader::backend::EmulatedDevice::new(0);
+    task.on(&OnGpu(Counted::new(device)))
+}
+
+#[cfg(not(feature = "emulated"))]
+fn on_emulated(_: impl Task) -> Outcome<Value> {
+    Err("this build has no device emulated; build it with the feature emulated".into())
+}
+
+impl Measured for OnCpu {
+    fn device(&self) -> Value {
+        json!({ "kind": "cpu", "name": self.name(), "threads": self.0.threads() })
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>> {
+        let part = bytes.div_ceil(self.0.threads()).max(1);
+        let (from, mut to) = (vec![1_u8; bytes], vec![0_u8; bytes]);
+        let mut copy = || {
+            std::thread::scope(|scope| {
+                for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
+                    scope.spawn(|| to.copy_from_slice(from));
+                }
+            });
+            std::hint::black_box(&mut to);
+            Ok(())
+        };
+        rate_of(bytes, &mut copy, || Ok(()))
+    }
+
+    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
+        Ok(thrash_here(bytes))
+    }
+}
+
+impl Measured for OnReference {
+    fn device(&self) -> Value {
+        json!({ "kind": "reference", "name": self.name() })
+    }
+
+    fn copy_rate(&self, _: usize) -> Outcome<Option<f64>> {
+        Ok(None)
+    }
+
+    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
+        Ok(thrash_here(bytes))
+    }
+}
+
+fn thrash_here(bytes: usize) -> Thrash {
+    let (from, mut to) = (vec![1_u8; bytes], vec![0_u8; bytes]);
+    Box::new(move || {
+        to.copy_from_slice(&from);
+        std::hint::black_box(&mut to);
+        Ok(())
+    })
+}
+
+/// The best of some times, of copies that are begun and waited for: what disturbs them only takes time.
+fn rate_of(
+    bytes: usize,
+    copy: &mut impl FnMut() -> Outcome<()>,
+    wait: impl Fn() -> Outcome<()>,
+) -> Outcome<Option<f64>> {
+    copy()?;
+    wait()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..TIMES {
+        let started = Instant::now();
+        for _ in 0..COPIES {
+            copy()?;
+        }
+        wait()?;
+        best = best.min(started.elapsed().as_secs_f64());
+    }
+    Ok((best > 0.0).then(|| (2 * COPIES * bytes) as f64 / best))
+}
+
+/// What a device says of itself.
+pub trait Described: Device {
+    fn describe(&self) -> Value;
+    fn begun(&self) -> Value;
+}
+
+#[cfg(any(feature = "cuda", feature = "emulated"))]
+fn counts(counts: htc_kernels::cuda::StepCounts) -> Value {
+    json!({
+        "replayed": counts.replayed,
+        "updated": counts.updated,
+        "made": counts.made,
+        "plain": counts.plain,
+        "interrupted": counts.interrupted,
+    })
+}
+
+#[cfg(feature = "cuda")]
+impl Described for htc_loader::backend::CudaDevice {
+    fn describe(&self) -> Value {
+        let found = self.found();
+        json!({
+            "kind": "cuda",
+            "name": found.name,
+            "index": found.index,
+            "identifier": found.identifier(),
+            "architecture": found.architecture.to_string(),
+            "multiprocessors": found.multiprocessors,
+            "l2_bytes": found.l2_bytes,
+            "code": self.code(),
+        })
+    }
+
+    fn begun(&self) -> Value {
+        counts(self.steps())
+    }
+}
+
+#[cfg(feature = "emulated")]
+impl Described for htc_loader::backend::EmulatedDevice {
+    fn describe(&self) -> Value {
+        json!({ "kind": "emulated", "name": self.name() })
+    }
+
+    fn begun(&self) -> Value {
+        counts(self.steps())
+    }
+}
+
+/// A device, and how often it was asked for something.
+#[derive(Clone, Debug)]
+pub struct Counted<D> {
+    device: D,
+    launches: Arc<AtomicU64>,
+    copies: Arc<AtomicU64>,
+}
+
+impl<D: Device> Counted<D> {
+    pub fn new(device: D) -> Self {
+        let (launches, copies) = (Arc::default(), Arc::default());
+        Counted {
+            device,
+            launches,
+            copies,
+        }
+    }
+}
+
+impl<D: Device> Device for Counted<D> {
+    type Memory = D::Memory;
+
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn multiprocessors(&self) -> usize {
+        self.device.multiprocessors()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<D::Memory, DeviceError> {
+        self.device.allocate(bytes)
+    }
+
+    fn room(&self) -> Result<[usize; 2], DeviceError> {
+        self.device.room()
+    }
+
+    fn upload(&self, from: &[u8], to: &D::Memory, at: usize) -> Result<(), DeviceError> {
+        self.device.upload(from, to, at)
+    }
+
+    fn download(&self, from: &D::Memory, at: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.download(from, at, to)
+    }
+
+    fn copy(
+        &self,
+        from: (&D::Memory, usize),
+        to: (&D::Memory, usize),
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        self.copies.fetch_add(1, Ordering::Relaxed);
+        self.device.copy(from, to, bytes)
+    }
+
+    unsafe fn launch<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        grid: [u32; 3],
+        shared: usize,
+        arguments: &A,
+    ) -> Result<(), DeviceError> {
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { self.device.launch(kernel, grid, shared, arguments) }
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.device.wait()
+    }
+
+    fn begin_step(&self) -> Result<(), DeviceError> {
+        self.device.begin_step()
+    }
+
+    fn end_step(&self) -> Result<(), DeviceError> {
+        self.device.end_step()
+    }
+}
+
+impl<D: Described> Measured for OnGpu<Counted<D>> {
+    fn device(&self) -> Value {
+        let mut all = self.0.device.describe();
+        if let Ok([free, total]) = self.0.room() {
+            all["memory_free"] = free.into();
+            all["memory"] = total.into();
+        }
+        all
+    }
+
+    fn copy_rate(&self, bytes: usize) -> Outcome<Option<f64>> {
+        let device = &self.0.device;
+        let bytes = bytes.min(device.room()?[0] / 4);
+        let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
+        let mut copy = || Ok(device.copy((&from, 0), (&to, 0), bytes)?);
+        rate_of(bytes, &mut copy, || Ok(device.wait()?))
+    }
+
+    fn launches(&self) -> Option<[u64; 2]> {
+        let counts = [&self.0.launches, &self.0.copies];
+        Some(counts.map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    fn steps(&self) -> Value {
+        self.0.device.begun()
+    }
+
+    fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
+        let device = self.0.device.clone();
+        let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
+        Ok(Box::new(move || {
+            device.copy((&from, 0), (&to, 0), bytes)?;
+            Ok(device.wait()?)
+        }))
+    }
+
+    fn begin(&self) -> Outcome<()> {
+        Ok(self.0.begin_step()?)
+    }
+
+    fn end(&self) -> Outcome<()> {
+        Ok(self.0.end_step()?)
+    }
+}

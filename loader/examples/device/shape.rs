@@ -1,0 +1,232 @@
+//! Shapes of known models, and the forms in which their matrices may be stored.
+
+use std::fmt;
+use std::str::FromStr;
+
+use htc_formats::DType;
+use htc_formats::bands::{Code, Codes, CodesError, Layout};
+use htc_formats::model::{Forward, HyperParameters, Slot, StoredForm};
+
+/// The numbers of a model of the architecture `llama`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub name: &'static str,
+    pub layers: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_size: usize,
+    pub ffn: usize,
+    pub vocabulary: usize,
+    /// Whether the embedding is the head, too.
+    pub tied: bool,
+}
+
+pub const SHAPES: [Shape; 4] = [
+    // For trials: every width is a whole number of every block.
+    Shape {
+        name: "tiny",
+        layers: 2,
+        width: 256,
+        heads: 4,
+        kv_heads: 2,
+        head_size: 64,
+        ffn: 512,
+        vocabulary: 512,
+        tied: true,
+    },
+    Shape {
+        name: "SmolLM2-135M",
+        layers: 30,
+        width: 576,
+        heads: 9,
+        kv_heads: 3,
+        head_size: 64,
+        ffn: 1536,
+        vocabulary: 49152,
+        tied: true,
+    },
+    Shape {
+        name: "Llama-3.2-1B",
+        layers: 16,
+        width: 2048,
+        heads: 32,
+        kv_heads: 8,
+        head_size: 64,
+        ffn: 8192,
+        vocabulary: 128_256,
+        tied: true,
+    },
+    Shape {
+        name: "Llama-3.1-8B",
+        layers: 32,
+        width: 4096,
+        heads: 32,
+        kv_heads: 8,
+        head_size: 128,
+        ffn: 14336,
+        vocabulary: 128_256,
+        tied: false,
+    },
+];
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = SHAPES.iter().find(|shape| shape.name == text);
+        found.copied().ok_or_else(|| {
+            let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+            format!("no shape {text}; there are {}", names.join(", "))
+        })
+    }
+}
+
+impl Shape {
+    pub fn hyper(&self, context: usize) -> HyperParameters {
+        HyperParameters {
+            architecture: "llama".to_owned(),
+            name: Some(format!("random {}", self.name)),
+            vocabulary: self.vocabulary,
+            context,
+            width: self.width,
+            layers: self.layers,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_size: self.head_size,
+            ffn: self.ffn,
+            norm_epsilon: 1e-5,
+            rope_theta: 500_000.0,
+            rope_dimensions: self.head_size,
+            rope_linear_scale: 1.0,
+            forward: Forward::default(),
+        }
+    }
+}
+
+/// How the slots of a model are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `dense:TYPE`.
+    Dense(DType),
+    /// `lowrank:RANK:TYPE`: every slot has factors of its own.
+    LowRank(usize, DType),
+    /// `basis:RANK:TYPE`: Q, K and V share a basis, gate and up do; the other slots have factors of their own.
+    Basis(usize, DType),
+    /// `levels:BITS` or `trellis:BITS`.
+    Bands(Code),
+    /// `planes:BITS`: a trellis, and another one for what it lacks.
+    Planes(Code),
+}
+
+const FORMS: &str =
+    "dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, levels:BITS, trellis:BITS or planes:BITS";
+
+impl FromStr for Form {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: &dyn fmt::Display| format!("form {text}: {why}; expected {FORMS}");
+        let dtype = |name: &str| name.parse::<DType>().map_err(|_| wrong(&"no such type"));
+        let number = |digits: &str| digits.parse::<usize>().map_err(|error| wrong(&error));
+        let bits = |digits: &str| digits.parse::<u8>().map_err(|error| wrong(&error));
+        let coded = |code: Result<Code, CodesError>| code.map_err(|error| wrong(&error));
+        match *text.split(':').collect::<Vec<_>>() {
+            ["dense", name] => Ok(Form::Dense(dtype(name)?)),
+            [kind @ ("lowrank" | "basis"), rank, name] => {
+                let (rank, dtype) = (number(rank)?, dtype(name)?);
+                if rank == 0 || !rank.is_multiple_of(dtype.block_len()) {
+                    return Err(wrong(&"the rank is to be whole blocks of its type"));
+                }
+                Ok(match kind {
+                    "lowrank" => Form::LowRank(rank, dtype),
+                    _ => Form::Basis(rank, dtype),
+                })
+            }
+            ["levels", digits] => coded(Code::levels(bits(digits)?)).map(Form::Bands),
+            ["trellis", digits] => coded(Code::trellis(bits(digits)?)).map(Form::Bands),
+            ["planes", digits] => coded(Code::trellis(bits(digits)?)).map(Form::Planes),
+            _ => Err(wrong(&"unknown")),
+        }
+    }
+}
+
+impl Form {
+    /// The type of the embedding and the head.
+    pub fn outside(&self) -> DType {
+        match self {
+            Form::Dense(dtype) | Form::LowRank(_, dtype) | Form::Basis(_, dtype) => *dtype,
+            Form::Bands(_) | Form::Planes(_) => DType::Q8_0,
+        }
+    }
+
+    /// How a slot of so many rows and columns is stored. A rank is never above the full one.
+    pub fn stored(
+        &self,
+        slot: Slot,
+        (rows, cols): (usize, usize),
+    ) -> Result<StoredForm, CodesError> {
+        let low = |rank: usize, dtype| StoredForm::LowRank {
+            rank: rank.min(rows).min(cols),
+            a: dtype,
+            b: dtype,
+        };
+        Ok(match *self {
+            Form::Dense(weight) => StoredForm::Dense { weight },
+            Form::LowRank(rank, dtype) => low(rank, dtype),
+            Form::Basis(rank, dtype) if slot.group().is_some() => StoredForm::SharedBasis {
+                rank: rank.min(cols),
+                basis: dtype,
+                projected: dtype,
+            },
+            Form::Basis(rank, dtype) => low(rank, dtype),
+            Form::Bands(code) | Form::Planes(code) => StoredForm::Bands {
+                codes: Layout::Whole(Codes::uniform(code, cols)?),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_and_forms_are_read() {
+        for shape in SHAPES {
+            assert_eq!(shape.name.parse(), Ok(shape));
+            assert_eq!(shape.hyper(64).check(), Ok(()));
+        }
+        assert!("Llama-7".parse::<Shape>().unwrap_err().contains("tiny"));
+        assert_eq!("dense:q4_k".parse(), Ok(Form::Dense(DType::Q4K)));
+        assert_eq!("lowrank:64:f16".parse(), Ok(Form::LowRank(64, DType::F16)));
+        assert_eq!("basis:32:q8_0".parse(), Ok(Form::Basis(32, DType::Q8_0)));
+        for text in ["levels:4", "trellis:3", "planes:2"] {
+            text.parse::<Form>().unwrap();
+        }
+        for text in [
+            "",
+            "dense",
+            "dense:q9",
+            "lowrank:33:q8_0",
+            "lowrank:0:f16",
+            "levels:9",
+            "trellis:x",
+        ] {
+            let error = text.parse::<Form>().unwrap_err();
+            assert!(error.contains("expected dense:TYPE"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_never_above_the_full_one() {
+        let form = Form::LowRank(1024, DType::F16);
+        assert_eq!(form.stored(Slot::K, (192, 576)).unwrap().rank(), Some(192));
+        let form = Form::Basis(1024, DType::F16);
+        assert_eq!(form.stored(Slot::K, (192, 576)).unwrap().rank(), Some(576));
+        assert_eq!(
+            form.stored(Slot::Down, (576, 1536)).unwrap().rank(),
+            Some(576)
+        );
+    }
+}

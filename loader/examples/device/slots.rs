@@ -1,0 +1,175 @@
+//! Slots in low rank beside dense ones of the same bytes.
+
+use std::time::Instant;
+
+use htc_formats::DType;
+use htc_formats::model::Slot;
+use htc_loader::backend::{Backend, Factor, Input, Slot as Product};
+use htc_loader::tensor::Tensor;
+use serde_json::{Value, json};
+
+use super::figures::Median;
+use super::model::Maker;
+use super::on::{Measured, Outcome, Task};
+use super::shape::Shape;
+
+/// Products of every slot of a shape.
+pub struct Slots {
+    pub shape: Shape,
+    pub rank: usize,
+    pub dtype: DType,
+    /// Bytes of the matrices that take turns, so that none is in a cache when its turn comes.
+    pub bytes: usize,
+    pub runs: usize,
+}
+
+/// Matrices that take turns: a dense one each, or two factors.
+struct Turns<B: Backend> {
+    matrices: Vec<(Option<B::Weight>, B::Weight)>,
+    rows: usize,
+    cols: usize,
+    rank: usize,
+    x: B::Buffer,
+    y: B::Buffer,
+}
+
+/// Rows of a dense matrix of so many columns with as many numbers as the factors of `[rows, cols]` have.
+fn rows_of_as_many(rank: usize, rows: usize, cols: usize) -> usize {
+    (rank * (rows + cols) + cols / 2) / cols
+}
+
+impl Slots {
+    fn turns<B: Backend>(
+        &self,
+        backend: &mut B,
+        maker: &mut Maker,
+        [rows, cols]: [usize; 2],
+        rank: Option<usize>,
+    ) -> Outcome<(Turns<B>, usize)> {
+        let dtype = self.dtype;
+        let mut matrix = |rows: usize, cols: usize| -> Outcome<Tensor> {
+            let bytes = maker.bytes(dtype, None, [rows, cols])?;
+            Ok(Tensor::computed("random", dtype, [rows, cols], bytes)?)
+        };
+        let bytes_of = |rows, cols| dtype.matrix_bytes(rows, cols).unwrap_or(1);
+        let bytes = match rank {
+            Some(rank) => bytes_of(rank, cols) + bytes_of(rows, rank),
+            None => bytes_of(rows, cols),
+        };
+        let mut matrices = Vec::new();
+        for _ in 0..(self.bytes / bytes).max(1) {
+            let first = match rank {
+                Some(rank) => Some(backend.weight(&matrix(rank, cols)?)?),
+                None => None,
+            };
+            let second = backend.weight(&matrix(rows, rank.unwrap_or(cols))?)?;
+            matrices.push((first, second));
+        }
+        let (mut x, mut y) = (B::Buffer::default(), B::Buffer::default());
+        backend.resize(&mut x, cols)?;
+        backend.resize(&mut y, rows)?;
+        let numbers: Vec<f32> = (0..cols).map(|i| (i as f32 * 0.37).sin()).collect();
+        backend.upload(&numbers, &mut x)?;
+        let rank = rank.unwrap_or(cols);
+        Ok((
+            Turns {
+                matrices,
+                rows,
+                cols,
+                rank,
+                x,
+                y,
+            },
+            bytes,
+        ))
+    }
+}
+
+impl<B: Backend> Turns<B> {
+    /// Seconds of a product, in the mean over all turns.
+    fn once(&mut self, backend: &mut B, on: &impl Measured) -> Outcome<f64> {
+        let mut room = Vec::new();
+        let started = Instant::now();
+        on.begin()?;
+        for (first, second) in &self.matrices {
+            let factor = first.as_ref().map(|weight| Factor {
+                weight,
+                rows: self.rank,
+                rank: self.rank,
+            });
+            let factors: Vec<_> = factor.into_iter().collect();
+            let input = match first {
+                Some(_) => Input::Inner(0),
+                None => Input::Vector,
+            };
+            let mut slots = [Product {
+                weight: second,
+                rows: self.rows,
+                cols: if first.is_some() {
+                    self.rank
+                } else {
+                    self.cols
+                },
+                input,
+                y: &mut self.y,
+            }];
+            backend.project(1, &self.x, &factors, &mut slots)?;
+        }
+        on.end()?;
+        backend.read(&self.y, 1, &mut room)?;
+        Ok(started.elapsed().as_secs_f64() / self.matrices.len() as f64)
+    }
+}
+
+impl Task for Slots {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+        let (hyper, mut backend) = (self.shape.hyper(1), on.backend());
+        let mut maker = Maker::new(true);
+        let mut found = Vec::new();
+        for slot in [Slot::Q, Slot::K, Slot::Gate, Slot::Down] {
+            let (rows, cols) = hyper.slot_shape(slot);
+            let rank = self.rank.min(rows).min(cols);
+            let dense = rows_of_as_many(rank, rows, cols);
+            let (mut low, low_bytes) =
+                self.turns(&mut backend, &mut maker, [rows, cols], Some(rank))?;
+            let (mut one, one_bytes) = self.turns(&mut backend, &mut maker, [dense, cols], None)?;
+            let (mut times, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+            for run in 0..=self.runs {
+                // Alternately, so that both see the same clocks of the device; seconds are for the same bytes.
+                let low = low.once(&mut backend, on)? / low_bytes as f64;
+                let one = one.once(&mut backend, on)? / one_bytes as f64;
+                if run > 0 {
+                    times[0].push(1.0 / low);
+                    times[1].push(1.0 / one);
+                    ratios.push(low / one);
+                }
+            }
+            let [low, one] = times.map(Median::of);
+            found.push(json!({
+                "slot": slot.name(),
+                "rows": rows,
+                "cols": cols,
+                "rank": rank,
+                "dense_rows": dense,
+                "bytes": low_bytes,
+                "low_rank_bytes_per_second": low.map(Median::to_json),
+                "dense_bytes_per_second": one.map(Median::to_json),
+                "time_ratio": Median::of(ratios).map(Median::to_json),
+            }));
+        }
+        Ok(json!({ "device": on.device(), "slots": found }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_of_as_many;
+
+    #[test]
+    fn a_dense_matrix_has_the_bytes_of_the_factors() {
+        assert_eq!(rows_of_as_many(64, 256, 256), 128);
+        assert_eq!(rows_of_as_many(1024, 14336, 4096), 4608);
+        // To the nearest row.
+        assert_eq!(rows_of_as_many(32, 128, 576), 39);
+    }
+}

@@ -1,0 +1,127 @@
+//! Decoding for some time at what the device's temperature allows.
+
+use std::hint::black_box;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use htc_formats::source::ModelFile;
+use htc_loader::Session;
+use htc_loader::dial::Fraction;
+use htc_loader::live::{Clock, Follow, Governor, GovernorOptions, Law, LawOptions, Phase};
+use htc_loader::live::{Reading, Sensor, SensorError, SensorSpec, open};
+use serde_json::{Value, json};
+
+use super::measure::{energy_of, loaded, tokens};
+use super::on::{Measured, Outcome, Task};
+
+/// Positions of the sequence, which begins anew behind them.
+const CONTEXT: usize = 512;
+
+pub struct Thermal {
+    pub file: ModelFile,
+    pub sensor: SensorSpec,
+    pub seconds: f64,
+    /// Degrees between which the fraction falls; without them, from two above the first reading to twenty above it, so
+    /// that a cool device is followed, too.
+    pub range: Option<[f64; 2]>,
+}
+
+/// A sensor whose readings are kept.
+struct Kept {
+    sensor: Box<dyn Sensor>,
+    readings: Arc<Mutex<Vec<Reading>>>,
+}
+
+impl Sensor for Kept {
+    fn name(&self) -> String {
+        self.sensor.name()
+    }
+
+    fn read(&mut self) -> Result<Reading, SensorError> {
+        let reading = self.sensor.read()?;
+        let mut kept = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(reading);
+        Ok(reading)
+    }
+
+    fn clock(&self) -> Clock {
+        self.sensor.clock()
+    }
+
+    fn lowest_interval(&self) -> Duration {
+        self.sensor.lowest_interval()
+    }
+}
+
+impl Task for Thermal {
+    fn on<M: Measured>(self, on: &M) -> Outcome<Value> {
+        let (model, _) = loaded(on, self.file, CONTEXT)?;
+        let mut session = Session::new(Arc::clone(&model), on.backend(), CONTEXT)?;
+        let follow = Follow::new();
+        let mut sensor = match open(&self.sensor, &follow) {
+            Ok(sensor) => sensor,
+            Err(error) => return Ok(json!({ "missing": error.to_string() })),
+        };
+        let first = sensor.read()?.plausible_temperature();
+        let [low, high] = match (self.range, first) {
+            (Some(range), _) => range,
+            (None, Some(first)) => [first + 2.0, first + 20.0],
+            (None, None) => return Ok(json!({ "missing": "the sensor knows no temperature" })),
+        };
+        let least = model.dial().least().max(0.25);
+        let law = Law::new(LawOptions {
+            low,
+            high,
+            least,
+            ..LawOptions::default()
+        })?;
+        let options = GovernorOptions::default().with_speed(self.sensor.speed());
+        let readings = Arc::new(Mutex::new(Vec::new()));
+        let sensor = Box::new(Kept {
+            sensor,
+            readings: Arc::clone(&readings),
+        });
+        let governor = Governor::start(sensor, law, options, &follow, |_| ())?;
+        session.follow_with(Arc::clone(&follow), Fraction::FULL)?;
+
+        let all = tokens(model.hyper().vocabulary, CONTEXT);
+        // Each second's tokens and the fraction at its end.
+        let (mut course, mut count, mut of_second) = (Vec::new(), 0_u64, 0_u64);
+        governor.enter(Phase::Work)?;
+        let started = Instant::now();
+        loop {
+            if session.position() >= CONTEXT {
+                session.reset();
+            }
+            session.follow()?;
+            black_box(session.step(&[all[session.position()]])?);
+            (count, of_second) = (count + 1, of_second + 1);
+            let passed = started.elapsed().as_secs_f64();
+            if passed >= (course.len() + 1) as f64 {
+                course.push(json!([of_second, follow.fraction()]));
+                of_second = 0;
+            }
+            if passed >= self.seconds {
+                break;
+            }
+        }
+        governor.enter(Phase::Other)?;
+        let seconds = started.elapsed().as_secs_f64();
+        let energy = energy_of(governor.stop()?, count);
+        let readings = readings.lock().unwrap_or_else(PoisonError::into_inner);
+        let warmest = readings.iter().filter_map(Reading::plausible_temperature);
+        Ok(json!({
+            "device": on.device(),
+            "range": [low, high],
+            "first": first,
+            "warmest": warmest.reduce(f64::max),
+            "readings": readings.len(),
+            "fractions": session.fractions(),
+            "seconds": seconds,
+            "tokens": count,
+            "tokens_per_second": count as f64 / seconds,
+            "course": course,
+            "energy": energy,
+        }))
+    }
+}
