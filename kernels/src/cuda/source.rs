@@ -21,6 +21,8 @@ macro_rules! sources {
 pub const HEADERS: &[Source] = sources! {
     "dialect.cuh" from "dialect.cuh",
     "kv.cuh" from "kv.cuh",
+    "rows.cuh" from "rows.cuh",
+    "vectors.cuh" from "vectors.cuh",
 };
 
 /// What is compiled, each on its own.
@@ -28,6 +30,7 @@ pub const UNITS: &[Source] = sources! {
     "attention" from "attention.cu",
     "bands" from "bands.cu",
     "elementwise" from "elementwise.cu",
+    "fused" from "fused.cu",
     "kv" from "kv.cu",
     "products" from "products.cu",
     "vectors" from "vectors.cu",

@@ -6,5 +6,6 @@
 #include "../cuda/cu/attention.cu"
 #include "../cuda/cu/kv.cu"
 #include "../cuda/cu/vectors.cu"
+#include "../cuda/cu/fused.cu"
 #include "../cuda/cu/products.cu"
 #include "../cuda/cu/bands.cu"

@@ -10,6 +10,8 @@
     reason = "all of this crate is test code"
 )]
 
+#[cfg(feature = "emulated")]
+mod launches;
 mod live;
 mod models;
 mod operations;

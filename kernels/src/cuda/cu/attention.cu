@@ -1,5 +1,6 @@
 // Causal attention over whatever a layer holds: rows in full, and rows in low rank between the first of them and the others.
 #include "kv.cuh"
+#include "vectors.cuh"
 
 // Threads of a block, and positions that they score at a time, one each.
 #define ATTEND_THREADS 128u
@@ -181,29 +182,74 @@ struct Join {
     uint32_t unused;
 };
 
+// What the splits of a head say together.
+struct Joined {
+    const float *partial;
+    size_t record;
+    uint32_t splits;
+    float most;
+    float weight;
+
+};
+
+DEVICE float share_of(const Joined &of, uint32_t split) { return expf(of.partial[split * of.record] - of.most); }
+
+DEVICE Joined join_splits(const Join &a) {
+    Joined to = {nullptr, 2 + static_cast<size_t>(a.size) + a.rank, a.splits, -INFINITY, 0};
+    to.partial = a.partial + static_cast<size_t>(blockIdx.x) * a.splits * to.record;
+    for (uint32_t split = 0; split < a.splits; split++) to.most = fmaxf(to.most, to.partial[split * to.record]);
+    for (uint32_t split = 0; split < a.splits; split++)
+        to.weight = fmaf(share_of(to, split), to.partial[split * to.record + 1], to.weight);
+    return to;
+}
+
+DEVICE float joined_number(const Joined &of, uint32_t i) {
+    float sum = 0;
+    for (uint32_t split = 0; split < of.splits; split++)
+        sum = fmaf(share_of(of, split), of.partial[split * of.record + 2 + i], sum);
+    return sum / of.weight;
+}
+
 // A block for each row and head, with room for the sum of coordinates.
 KERNEL(attend_join, Join, ATTEND_THREADS) {
     DYNAMIC_SHARED(float, low);
     const uint32_t head = blockIdx.x % a.heads, kv_head = head / (a.heads / a.kv_heads);
-    const size_t record = 2 + a.size + a.rank;
-    const float *partial = a.partial + static_cast<size_t>(blockIdx.x) * a.splits * record;
-    float most = -INFINITY, weight = 0;
-    for (uint32_t split = 0; split < a.splits; split++) most = fmaxf(most, partial[split * record]);
-    for (uint32_t split = 0; split < a.splits; split++)
-        weight += expf(partial[split * record] - most) * partial[split * record + 1];
-    const auto joined = [&](uint32_t i) {
-        float sum = 0;
-        for (uint32_t split = 0; split < a.splits; split++)
-            sum += expf(partial[split * record] - most) * partial[split * record + 2 + i];
-        return sum / weight;
-    };
-    for (uint32_t i = threadIdx.x; i < a.rank; i += blockDim.x) low[i] = joined(a.size + i);
+    const Joined joined = join_splits(a);
+    for (uint32_t i = threadIdx.x; i < a.rank; i += blockDim.x) low[i] = joined_number(joined, a.size + i);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x) {
-        float sum = joined(d);
+        float sum = joined_number(joined, d);
         for (uint32_t i = 0; i < a.rank; i++)
             sum += low[i] * a.value_basis[(static_cast<size_t>(kv_head) * a.rank + i) * a.size + d];
         a.out[static_cast<size_t>(blockIdx.x) * a.size + d] = sum;
+    }
+}
+
+struct JoinQuantise {
+    // Without coordinates, of heads of whole blocks of 32 numbers.
+    Join join;
+    uint32_t count;
+    uint32_t unused;
+    vectors::Integers to[4];
+};
+
+// As `attend_join`, and the numbers as integers.
+KERNEL(join_quantise, JoinQuantise, ATTEND_THREADS) {
+    const Joined joined = join_splits(a.join);
+    const uint32_t size = a.join.size, width = a.join.heads * size;
+    const uint32_t row = blockIdx.x / a.join.heads, first = blockIdx.x % a.join.heads * size;
+    for (uint32_t base = 0; base < size; base += 4 * ATTEND_THREADS) {
+        const uint32_t d = base + 4 * threadIdx.x;
+        const bool exists = d < size;
+        float numbers[4];
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            numbers[i] = exists ? joined_number(joined, d + i) : 0.0f;
+            if (exists) a.join.out[static_cast<size_t>(blockIdx.x) * size + d + i] = numbers[i];
+        }
+        const uint64_t at = static_cast<uint64_t>(row) * (width / 32) + (first + d) / 32;
+        for (uint32_t k = 0; k < a.count; k++)
+            vectors::quantise_four(a.to[k], at, first + d, width, exists, numbers);
     }
 }
 

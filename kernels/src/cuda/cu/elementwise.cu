@@ -1,5 +1,5 @@
 // Norms, sums, activations, rotations: what works on each number of a row, or on a row.
-#include "dialect.cuh"
+#include "rows.cuh"
 
 struct RmsNorm {
     const float *x;
@@ -10,14 +10,13 @@ struct RmsNorm {
 };
 
 // A block for each row of `x [rows, width]`; `out` may be `x`.
-KERNEL(rms_norm, RmsNorm, 256) {
-    SHARED(float, room, 256 / WARP);
+KERNEL(rms_norm, RmsNorm, NORM_THREADS) {
+    SHARED(float, room, NORM_THREADS / WARP);
     const float *x = a.x + static_cast<size_t>(blockIdx.x) * a.width;
     float *out = a.out + static_cast<size_t>(blockIdx.x) * a.width;
     float squares = 0;
-    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) squares += x[i] * x[i];
-    const float mean = sum_of_block(squares, room) / static_cast<float>(a.width);
-    const float factor = 1.0f / sqrtf(mean + a.epsilon);
+    for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) squares = add_square(squares, x[i]);
+    const float factor = norm_factor(sum_of_block(squares, room), a.width, a.epsilon);
     for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) out[i] = x[i] * factor * a.weight[i];
 }
 
@@ -48,18 +47,12 @@ struct Activate {
 
 KERNEL(silu_mul, Activate, 256) {
     const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= a.numbers) return;
-    const float x = a.gate[i];
-    a.gate[i] = x / (1.0f + expf(-x)) * a.up[i];
+    if (i < a.numbers) a.gate[i] = silu(a.gate[i]) * a.up[i];
 }
 
-// The form of GELU with a hyperbolic tangent.
 KERNEL(gelu_mul, Activate, 256) {
     const uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= a.numbers) return;
-    const float x = a.gate[i];
-    const float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    a.gate[i] = 0.5f * x * (1.0f + tanhf(inner)) * a.up[i];
+    if (i < a.numbers) a.gate[i] = gelu(a.gate[i]) * a.up[i];
 }
 
 struct Softcap {
@@ -116,9 +109,7 @@ KERNEL(rope, Rope, 256) {
         float *head = x + i / a.pairs * a.size;
         float *first = head + (a.neighbours ? 2 * pair : pair);
         float *second = a.neighbours ? first + 1 : first + a.pairs;
-        const float c = cosines[pair], s = sines[pair], p = *first, q = *second;
-        *first = p * c - q * s;
-        *second = p * s + q * c;
+        turn(first, second, cosines[pair], sines[pair]);
     }
 }
 

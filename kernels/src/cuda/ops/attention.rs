@@ -1,12 +1,14 @@
 //! Attention over rows in full and in low rank.
 
+use std::sync::Arc;
+
 use super::kv::{Coordinates, KvHeads, KvRows, RowsArgument};
 use super::{F32, bytes, count, floats};
 use crate::cpu::Attention;
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Threads of a block, as `attention.cu` has them: positions that are scored at a time.
-const THREADS: u32 = 128;
+pub(super) const THREADS: u32 = 128;
 
 /// Query heads of a block at most.
 const TOGETHER: usize = 8;
@@ -39,7 +41,7 @@ pub struct HeldLow<'a, D: Device> {
 /// Room that is kept from call to call.
 #[derive(Debug)]
 pub struct AttentionRoom<D: Device> {
-    partial: Option<D::Memory>,
+    partial: Option<Arc<D::Memory>>,
 }
 
 impl<D: Device> Default for AttentionRoom<D> {
@@ -77,9 +79,20 @@ struct Attend {
 // SAFETY: as `attention.cu` declares it, without padding.
 unsafe impl Arguments for Attend {}
 
+/// What the splits of contexts say, which is yet to be joined.
+#[derive(Debug)]
+pub struct Joined<D: Device> {
+    partial: Arc<D::Memory>,
+    rows: usize,
+    heads: usize,
+    kv_heads: usize,
+    size: usize,
+    splits: usize,
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Join {
+pub(super) struct Join {
     partial: Span,
     basis: Span,
     out: Span,
@@ -123,8 +136,26 @@ pub fn attention<D: Device>(
     room: &mut AttentionRoom<D>,
     out: &D::Memory,
 ) -> Result<(), DeviceError> {
+    match attend(device, queries, q, held, attention, room, out)? {
+        Some(joined) => joined.finish(device, out),
+        None => Ok(()),
+    }
+}
+
+/// [`attention`] but for its last part, where that needs nothing of what is held: that of rows in full.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attend<D: Device>(
+    device: &D,
+    queries: Queries,
+    q: &D::Memory,
+    held: &Held<'_, D>,
+    attention: &Attention,
+    room: &mut AttentionRoom<D>,
+    out: &D::Memory,
+) -> Result<Option<Joined<D>>, DeviceError> {
     const SPLITS: Kernel<Attend> = Kernel::new("attend_split", THREADS);
-    const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
     let Queries { rows, heads, .. } = queries;
     let KvHeads {
         heads: kv_heads,
@@ -144,8 +175,8 @@ pub fn attention<D: Device>(
     let numbers = [rows, heads, splits, 2 + wide];
     let needed = numbers.iter().product::<usize>() * F32;
     let partial = match room.partial.take() {
-        Some(memory) if bytes(&memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
-        _ => device.allocate(needed)?,
+        Some(memory) if bytes(&*memory, "partial sums", 0, &[needed], 1).is_ok() => memory,
+        _ => Arc::new(device.allocate(needed)?),
     };
     let partial = room.partial.insert(partial);
     let shared = |together: usize| {
@@ -157,7 +188,7 @@ pub fn attention<D: Device>(
     let together = (1..=TOGETHER.min(group)).rev().find(fits).unwrap_or(1);
     let arguments = Attend {
         q: floats(q, "queries", &[rows, heads, size])?,
-        partial: floats(partial, "partial sums", &numbers)?,
+        partial: floats(&**partial, "partial sums", &numbers)?,
         keys: held.full[0].argument()?,
         values: held.full[1].argument()?,
         low: low.coordinates,
@@ -190,20 +221,83 @@ pub fn attention<D: Device>(
     // SAFETY: a block reads queries of its heads and rows below `start + rows`, which `check` says are in full or in low rank, and
     // writes the record of each of its heads; the spans say all are there. Its shared memory is laid out as counted.
     unsafe { device.launch(&SPLITS, grid, shared(together), &arguments)? };
-    let joined = Join {
-        partial: arguments.partial,
-        basis: low.bases[1],
-        out: floats(out, "out", &[rows, heads, size])?,
-        heads: arguments.heads,
-        kv_heads: arguments.kv_heads,
-        size: arguments.size,
-        rank: arguments.ranks[1],
-        splits: arguments.splits,
-        unused: 0,
+    let joined = Joined {
+        partial: Arc::clone(partial),
+        rows,
+        heads,
+        kv_heads,
+        size,
+        splits,
     };
-    let grid = [count("heads of all rows", rows * heads)?, 1, 1];
-    // SAFETY: a block reads the records of a head and writes its numbers of `out`, and has a rank of numbers in its shared memory.
-    unsafe { device.launch(&JOIN, grid, low.ranks[1].max(1) * F32, &joined) }
+    if low.ranks[1] == 0 {
+        return Ok(Some(joined));
+    }
+    joined.launch(device, (low.bases[1], low.ranks[1]), out)?;
+    Ok(None)
+}
+
+impl<D: Device> Joined<D> {
+    /// Joins it: attention is at `out` then.
+    ///
+    /// # Errors
+    /// As [`attention`].
+    pub fn finish(&self, device: &D, out: &D::Memory) -> Result<(), DeviceError> {
+        self.launch(device, (Span::NONE, 0), out)
+    }
+
+    /// Rows, and numbers of a row.
+    pub(super) fn shape(&self) -> [usize; 2] {
+        [self.rows, self.heads * self.size]
+    }
+
+    /// Numbers of a head.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A block for each head of each row.
+    pub(super) fn grid(&self) -> Result<[u32; 3], DeviceError> {
+        Ok([count("heads of all rows", self.rows * self.heads)?, 1, 1])
+    }
+
+    /// What joins rows in full.
+    pub(super) fn argument(&self, out: &D::Memory) -> Result<Join, DeviceError> {
+        self.argument_with((Span::NONE, 0), out)
+    }
+
+    fn argument_with(
+        &self,
+        (basis, rank): (Span, usize),
+        out: &D::Memory,
+    ) -> Result<Join, DeviceError> {
+        let (rows, heads, size) = (self.rows, self.heads, self.size);
+        let numbers = [rows, heads, self.splits, 2 + size + rank];
+        Ok(Join {
+            partial: floats(&*self.partial, "partial sums", &numbers)?,
+            basis,
+            out: floats(out, "out", &[rows, heads, size])?,
+            heads: count("heads", heads)?,
+            kv_heads: count("heads", self.kv_heads)?,
+            size: count("a head", size)?,
+            rank: count("the rank", rank)?,
+            splits: count("splits", self.splits)?,
+            unused: 0,
+        })
+    }
+
+    /// With coordinates of a basis, which is that of values that were attended to.
+    fn launch(
+        &self,
+        device: &D,
+        (basis, rank): (Span, usize),
+        out: &D::Memory,
+    ) -> Result<(), DeviceError> {
+        const JOIN: Kernel<Join> = Kernel::new("attend_join", THREADS);
+        let joined = self.argument_with((basis, rank), out)?;
+        // SAFETY: a block reads the records of a head and writes its numbers of `out`, and has a rank of numbers in its shared
+        // memory.
+        unsafe { device.launch(&JOIN, self.grid()?, rank.max(1) * F32, &joined) }
+    }
 }
 
 struct LowArguments {

@@ -12,7 +12,7 @@ mod matrix;
 mod matrix_tests;
 mod products;
 
-pub use attention::{AttentionRoom, Held, HeldLow, Queries, attention, importance};
+pub use attention::{AttentionRoom, Held, HeldLow, Joined, Queries, attend, attention, importance};
 pub use elementwise::{
     Gate, RopeShape, RowsShape, activate, add, add_rows, hadamard, rms_norm, rope, rotate_to,
     softcap,
@@ -20,7 +20,10 @@ pub use elementwise::{
 pub use embed::embed;
 pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
 pub use matrix::{DeviceMatrix, Source};
-pub use products::{Factor, Slot, Workspace, product, project};
+pub use products::{
+    Factor, Gated, Norm, Producer, Slot, Workspace, product, product_behind, project,
+    project_behind,
+};
 
 use super::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 

@@ -6,8 +6,10 @@
 use std::ops::Range;
 
 mod launches;
+mod producer;
 
 use launches::{Target, Vectors, multiply, prepare};
+pub use producer::{Gated, Norm, Producer};
 
 use super::matrix::DeviceMatrix;
 use super::{F32, bytes};
@@ -23,8 +25,6 @@ pub struct Workspace<D: Device> {
     inner: Room<D>,
     /// One of them as integers.
     second: Room<D>,
-    /// Integers of what a matrix in bands reads.
-    prepared: Room<D>,
 }
 
 impl<D: Device> Default for Workspace<D> {
@@ -33,7 +33,6 @@ impl<D: Device> Default for Workspace<D> {
             input: Room(None),
             inner: Room(None),
             second: Room(None),
-            prepared: Room(None),
         }
     }
 }
@@ -95,6 +94,21 @@ pub fn product<D: Device>(
     y: &D::Memory,
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
+    product_behind(device, None, rows, matrix, [x, y], workspace)
+}
+
+/// As [`product`], behind what has yet to be done to the rows, all of them.
+///
+/// # Errors
+/// As [`product`].
+pub fn product_behind<D: Device>(
+    device: &D,
+    before: Option<Producer<'_, D>>,
+    rows: Range<usize>,
+    matrix: &DeviceMatrix<D>,
+    [x, y]: [&D::Memory; 2],
+    workspace: &mut Workspace<D>,
+) -> Result<(), DeviceError> {
     let (n, width) = (rows.len(), matrix.cols());
     let start = rows.start.saturating_mul(width).saturating_mul(F32);
     let x = bytes(x, "x", start, &[n, width], F32)?;
@@ -105,8 +119,8 @@ pub fn product<D: Device>(
     };
     let all = [(matrix, to)];
     let mut vectors = Vectors::new(n, width, x);
-    prepare(device, &mut vectors, &all, &mut workspace.input)?;
-    multiply(device, &vectors, &all, &mut workspace.prepared)
+    prepare(device, before, &mut vectors, &all, &mut workspace.input)?;
+    multiply(device, &vectors, &all)
 }
 
 /// Every slot, applied to every row of `x [n, in]`: those of [`Input::Vector`] to the row itself, others to the inner vector
@@ -122,8 +136,23 @@ pub fn project<D: Device>(
     slots: &[Slot<'_, D>],
     workspace: &mut Workspace<D>,
 ) -> Result<(), DeviceError> {
+    project_behind(device, None, (n, x), factors, slots, workspace)
+}
+
+/// As [`project`], behind what has yet to be done to `x`.
+///
+/// # Errors
+/// As [`project`].
+pub fn project_behind<D: Device>(
+    device: &D,
+    before: Option<Producer<'_, D>>,
+    (n, x): (usize, &D::Memory),
+    factors: &[Factor<'_, D>],
+    slots: &[Slot<'_, D>],
+    workspace: &mut Workspace<D>,
+) -> Result<(), DeviceError> {
     let Some(width) = width_of(factors, slots)? else {
-        return Ok(());
+        return before.map_or(Ok(()), |before| before.finish(device));
     };
     let x = bytes(x, "x", 0, &[n, width], F32)?;
     // A vector of each factor behind the other, each where an allocation may begin.
@@ -151,12 +180,12 @@ pub fn project<D: Device>(
         inner.push(Vectors::new(n, factor.rows, x));
     }
     let mut vectors = Vectors::new(n, width, x);
-    prepare(device, &mut vectors, &first, &mut workspace.input)?;
-    multiply(device, &vectors, &first, &mut workspace.prepared)?;
+    prepare(device, before, &mut vectors, &first, &mut workspace.input)?;
+    multiply(device, &vectors, &first)?;
     for (index, mut vectors) in inner.into_iter().enumerate() {
         let second = targets(n, slots, Input::Inner(index))?;
-        prepare(device, &mut vectors, &second, &mut workspace.second)?;
-        multiply(device, &vectors, &second, &mut workspace.prepared)?;
+        prepare(device, None, &mut vectors, &second, &mut workspace.second)?;
+        multiply(device, &vectors, &second)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod kv;
 mod need;
+mod pending;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
 pub use self::kv::GpuKv;
 pub use self::need::Need;
+use self::pending::Pending;
 use super::{Attention, Backend, Factor, HeadShape, Slot};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvPlan, LayerBases};
@@ -32,12 +34,16 @@ pub struct Gpu<D: Device> {
     unchecked: bool,
     /// As [`Backend::keep_apart`].
     apart: bool,
+    /// What was asked for and waits for what comes next.
+    pending: Pending<D>,
+    /// Whether anything waits.
+    joins: bool,
 }
 
 /// Numbers on a device.
 #[derive(Debug)]
 pub struct GpuBuffer<D: Device> {
-    memory: Option<D::Memory>,
+    memory: Option<Arc<D::Memory>>,
 }
 
 impl<D: Device> Default for GpuBuffer<D> {
@@ -47,7 +53,7 @@ impl<D: Device> Default for GpuBuffer<D> {
 }
 
 impl<D: Device> GpuBuffer<D> {
-    fn memory(&self) -> Result<&D::Memory, ExecError> {
+    fn memory(&self) -> Result<&Arc<D::Memory>, ExecError> {
         self.memory.as_ref().ok_or_else(|| {
             device_error(DeviceError::Range {
                 what: "a buffer",
@@ -62,7 +68,7 @@ impl<D: Device> GpuBuffer<D> {
 /// The weight of a norm, or a bias, on a device.
 #[derive(Debug)]
 pub struct GpuVector<D: Device> {
-    memory: D::Memory,
+    memory: Arc<D::Memory>,
     numbers: usize,
 }
 
@@ -97,7 +103,16 @@ impl<D: Device> Gpu<D> {
             faults: None,
             unchecked: false,
             apart: false,
+            pending: Pending::None,
+            joins: true,
         }
+    }
+
+    /// Launches every operation on its own, for tests: the numbers are the same.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        self.joins = false;
+        self
     }
 
     /// The device.
@@ -106,19 +121,22 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Room for so many numbers, of unspecified value.
-    fn grow(&self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
+    fn grow(&mut self, buffer: &mut GpuBuffer<D>, numbers: usize) -> Result<(), ExecError> {
         let needed = numbers * size_of::<f32>();
-        let has = buffer.memory.as_ref().map_or(0, Memory::bytes);
+        let has = buffer.memory.as_ref().map_or(0, |memory| memory.bytes());
         if buffer.memory.is_none() || has < needed {
             // The old one goes first.
+            self.finish()?;
             buffer.memory = None;
-            buffer.memory = Some(self.device.allocate(needed).map_err(device_error)?);
+            let memory = self.device.allocate(needed).map_err(device_error)?;
+            buffer.memory = Some(Arc::new(memory));
         }
         Ok(())
     }
 
     /// The first number of keys and values that had no place, of all written since this was asked.
     fn check(&mut self) -> Result<(), ExecError> {
+        self.finish()?;
         let Some(faults) = self.faults.as_ref().filter(|_| self.unchecked) else {
             return Ok(());
         };
@@ -167,7 +185,7 @@ impl<D: Device> Backend for Gpu<D> {
         let memory = self.device.allocate(bytes.len()).map_err(device_error)?;
         let uploaded = self.device.upload(&bytes, &memory, 0);
         uploaded.map_err(device_error)?;
-        let numbers = numbers.len();
+        let (memory, numbers) = (Arc::new(memory), numbers.len());
         Ok(GpuVector { memory, numbers })
     }
 
@@ -179,6 +197,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn reserve(&mut self, kv: &mut GpuKv<D>, n: usize) -> Result<(), ExecError> {
+        self.finish()?;
         kv.reserve(&self.device, n)
     }
 
@@ -187,6 +206,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn upload(&mut self, from: &[f32], to: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+        self.finish()?;
         let uploaded = self.device.upload(&bytes_of(from), to.memory()?, 0);
         uploaded.map_err(device_error)
     }
@@ -218,6 +238,7 @@ impl<D: Device> Backend for Gpu<D> {
         scale: Option<f32>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
+        self.finish()?;
         // A forward pass begins here, and ends where its numbers are read. What few positions take is more launches than work.
         if tokens.len() <= STEP {
             self.device.begin_step().map_err(device_error)?;
@@ -233,9 +254,7 @@ impl<D: Device> Backend for Gpu<D> {
         epsilon: f32,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        let (x, out, w) = (x.memory()?, out.memory()?, &weight.memory);
-        let shape = rows(n, weight);
-        ops::rms_norm(&self.device, shape, x, w, epsilon, out).map_err(device_error)
+        self.pend_norm(n, x.memory()?, weight, epsilon, out.memory()?)
     }
 
     fn rms_norm_in_place(
@@ -245,6 +264,7 @@ impl<D: Device> Backend for Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
     ) -> Result<(), ExecError> {
+        self.finish()?;
         let (x, w) = (x.memory()?, &weight.memory);
         ops::rms_norm(&self.device, rows(n, weight), x, w, epsilon, x).map_err(device_error)
     }
@@ -274,8 +294,12 @@ impl<D: Device> Backend for Gpu<D> {
                 y: slot.y.memory()?,
             });
         }
-        let (x, room) = (x.memory()?, &mut self.products);
-        ops::project(&self.device, n, x, &first, &second, room).map_err(device_error)
+        let x = x.memory()?;
+        let before = self.finish_but(x)?;
+        let (before, device) = (before.producer(), &self.device);
+        let room = &mut self.products;
+        let projected = ops::project_behind(device, before, (n, x), &first, &second, room);
+        projected.map_err(device_error)
     }
 
     fn add_bias(
@@ -284,6 +308,7 @@ impl<D: Device> Backend for Gpu<D> {
         x: &mut GpuBuffer<D>,
         bias: &GpuVector<D>,
     ) -> Result<(), ExecError> {
+        self.finish()?;
         let shape = rows(n, bias);
         ops::add_rows(&self.device, shape, x.memory()?, &bias.memory).map_err(device_error)
     }
@@ -301,6 +326,7 @@ impl<D: Device> Backend for Gpu<D> {
         if rotation.positions == positions && rotation.pairs == frequencies.len() {
             return Ok(());
         }
+        self.finish()?;
         let pairs = frequencies.len();
         if rotation.frequencies.is_none() || rotation.pairs != pairs {
             let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
@@ -314,7 +340,7 @@ impl<D: Device> Backend for Gpu<D> {
         }
         (rotation.positions, rotation.pairs) = (positions.clone(), pairs);
         let [cosines, sines] = &rotation.sides;
-        let sides = [cosines.memory()?, sines.memory()?];
+        let sides = [cosines.memory()?, sines.memory()?].map(|side| &**side);
         let Some(frequencies) = &rotation.frequencies else {
             return Ok(());
         };
@@ -329,6 +355,7 @@ impl<D: Device> Backend for Gpu<D> {
         shape: HeadShape,
         x: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
+        self.finish()?;
         let HeadShape { rows, heads, size } = shape;
         let shape = ops::RopeShape {
             rows,
@@ -337,7 +364,7 @@ impl<D: Device> Backend for Gpu<D> {
             pairs: rotation.pairs,
         };
         let [cosines, sines] = &rotation.sides;
-        let sides = [cosines.memory()?, sines.memory()?];
+        let sides = [cosines.memory()?, sines.memory()?].map(|side| &**side);
         ops::rope(&self.device, pairs, shape, x.memory()?, sides).map_err(device_error)
     }
 
@@ -353,7 +380,8 @@ impl<D: Device> Backend for Gpu<D> {
         keys: &GpuBuffer<D>,
         values: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        let sides = [keys.memory()?, values.memory()?];
+        self.finish()?;
+        let sides = [keys.memory()?, values.memory()?].map(|side| &**side);
         let Some(faults) = &self.faults else {
             return Ok(());
         };
@@ -370,6 +398,7 @@ impl<D: Device> Backend for Gpu<D> {
         attention: &Attention,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
+        self.finish()?;
         let queries = self.queries(shape);
         let (q, out, room) = (q.memory()?, out.memory()?, &mut self.attention);
         let device = &self.device;
@@ -386,10 +415,15 @@ impl<D: Device> Backend for Gpu<D> {
         } else {
             kv.held(layer)
         };
-        ops::attention(device, queries, q, &held, attention, room, out).map_err(device_error)
+        let attended = ops::attend(device, queries, q, &held, attention, room, out);
+        match attended.map_err(device_error)? {
+            Some(joined) => self.pend(Pending::Joined(joined, Arc::clone(out))),
+            None => Ok(()),
+        }
     }
 
     fn hadamard(&mut self, shape: HeadShape, x: &mut GpuBuffer<D>) -> Result<(), ExecError> {
+        self.finish()?;
         let numbers = shape.rows * shape.heads * shape.size;
         let block = hadamard_block(shape.size);
         ops::hadamard(&self.device, numbers, block, x.memory()?).map_err(device_error)
@@ -436,6 +470,7 @@ impl<D: Device> Backend for Gpu<D> {
         attention: &Attention,
         window: usize,
     ) -> Result<Vec<f32>, ExecError> {
+        self.finish()?;
         let end = kv.layout().held(layer) + shape.rows;
         let (q, queries, device) = (q.memory()?, self.queries(shape), &self.device);
         let found = match kv.layout().compressed(layer) {
@@ -452,6 +487,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn keep(&mut self, kv: &mut GpuKv<D>, layer: usize, kept: &Kept) -> Result<(), ExecError> {
+        self.finish()?;
         kv.keep(&self.device, layer, kept)
     }
 
@@ -466,8 +502,14 @@ impl<D: Device> Backend for Gpu<D> {
             Activation::Silu => ops::Gate::Silu,
             Activation::GeluTanh => ops::Gate::GeluTanh,
         };
-        let (gate, up) = (gate.memory()?, up.memory()?);
-        ops::activate(&self.device, function, numbers, gate, up).map_err(device_error)
+        let [gate, up] = [gate.memory()?, up.memory()?].map(Arc::clone);
+        self.finish()?;
+        self.pend(Pending::Gated {
+            function,
+            numbers,
+            gate,
+            up,
+        })
     }
 
     fn add(
@@ -476,10 +518,13 @@ impl<D: Device> Backend for Gpu<D> {
         x: &mut GpuBuffer<D>,
         y: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        ops::add(&self.device, numbers, x.memory()?, y.memory()?).map_err(device_error)
+        let [x, y] = [x.memory()?, y.memory()?].map(Arc::clone);
+        self.finish()?;
+        self.pend(Pending::Add { numbers, x, y })
     }
 
     fn softcap(&mut self, numbers: usize, x: &mut GpuBuffer<D>, cap: f32) -> Result<(), ExecError> {
+        self.finish()?;
         ops::softcap(&self.device, numbers, x.memory()?, cap).map_err(device_error)
     }
 
@@ -492,10 +537,14 @@ impl<D: Device> Backend for Gpu<D> {
         out: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
         let numbers = rows.len() * output.rows();
-        let (x, out, room) = (x.memory()?, out.memory()?, &mut self.products);
-        ops::product(&self.device, rows, output, x, out, room).map_err(device_error)?;
+        let (x, out) = (x.memory()?, out.memory()?);
+        let before = self.finish_but(x)?;
+        let (before, device) = (before.producer(), &self.device);
+        let room = &mut self.products;
+        let product = ops::product_behind(device, before, rows, output, [x, out], room);
+        product.map_err(device_error)?;
         match cap {
-            Some(cap) => ops::softcap(&self.device, numbers, out, cap).map_err(device_error),
+            Some(cap) => ops::softcap(device, numbers, out, cap).map_err(device_error),
             None => Ok(()),
         }
     }

@@ -2,17 +2,18 @@
 
 use super::super::matrix::{BandsPart, Blocks, DeviceMatrix, Format, Held, Planes, Tiles};
 use super::super::{F32, bytes, count};
+use super::producer::Producer;
 use super::{ALIGNED, Room, misfit};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Span};
 
 /// Numbers that share a step when a vector is rounded to integers.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// Vectors that read the weights together at most.
 const TOGETHER: usize = 8;
 
 /// Matrices of a launch at most.
-const SLOTS: usize = 4;
+pub(super) const SLOTS: usize = 4;
 
 /// Where products go.
 #[derive(Clone, Copy)]
@@ -25,12 +26,14 @@ pub(super) struct Target {
 }
 
 /// Vectors, `n` rows of `width` numbers, and what there is of them as integers.
-#[derive(Clone, Copy)]
 pub(super) struct Vectors {
     n: usize,
     width: usize,
     x: Span,
+    /// As blocks read them.
     integers: Integers,
+    /// As matrices in bands do that read them in a way of their own, in their order.
+    own: Vec<Integers>,
 }
 
 impl Vectors {
@@ -40,6 +43,7 @@ impl Vectors {
             width,
             x,
             integers: Integers::NONE,
+            own: Vec::new(),
         }
     }
 }
@@ -47,7 +51,7 @@ impl Vectors {
 /// Codes, steps and sums of vectors, which `quantise` writes, and what a matrix in bands does with them before.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Integers {
+pub(super) struct Integers {
     codes: Span,
     steps: Span,
     sums: Span,
@@ -138,64 +142,111 @@ fn has_own<D: Device>(part: &BandsPart<D>) -> bool {
     part.scaled || part.rotated
 }
 
-/// Rounds vectors to integers where one of the matrices reads them so.
+/// What a matrix in bands consists of.
+fn parts_of<D: Device>(matrix: &DeviceMatrix<D>) -> &[BandsPart<D>] {
+    match matrix.held() {
+        Held::Blocks(_) => &[],
+        Held::Bands(bands) => &bands.parts,
+    }
+}
+
+/// Rounds vectors to integers where one of the matrices reads them so, in the launch of what has yet to be done to them if
+/// that fits.
 pub(super) fn prepare<D: Device>(
     device: &D,
+    before: Option<Producer<'_, D>>,
     vectors: &mut Vectors,
     matrices: &[(&DeviceMatrix<D>, Target)],
     room: &mut Room<D>,
 ) -> Result<(), DeviceError> {
-    let reads_integers = |(matrix, _): &(&DeviceMatrix<D>, Target)| match matrix.held() {
+    let reads_integers = |&(matrix, _): &(&DeviceMatrix<D>, Target)| match matrix.held() {
         Held::Blocks(blocks) => !blocks.format.reads_floats(),
         Held::Bands(bands) => bands.parts.iter().any(|part| !has_own(part)),
     };
-    if matrices.iter().any(reads_integers) {
-        let [integers, ..] = quantise(device, vectors, &[None], room)?;
-        vectors.integers = integers;
+    let plain = matrices.iter().any(reads_integers);
+    let own = matrices.iter().flat_map(|&(matrix, _)| parts_of(matrix));
+    let own = own.filter(|part| has_own(*part)).map(Some);
+    let wanted: Vec<_> = plain.then_some(None).into_iter().chain(own).collect();
+    let mut places = places(device, vectors, &wanted, room)?;
+    let mut before = before;
+    for places in places.chunks(SLOTS) {
+        match before.take() {
+            Some(before) if before.fits(vectors.x, [vectors.n, vectors.width]) => {
+                before.launch(device, [vectors.n, vectors.width], places)?;
+            }
+            before => {
+                before.map_or(Ok(()), |before| before.finish(device))?;
+                quantise(device, vectors, places)?;
+            }
+        }
     }
+    if let Some(before) = before {
+        before.finish(device)?;
+    }
+    if plain {
+        vectors.integers = places.remove(0);
+    }
+    vectors.own = places;
     Ok(())
 }
 
-/// Vectors as integers, as blocks read them or as some matrices in bands do.
-fn quantise<D: Device>(
+/// Room for vectors as integers, as blocks read them or as some matrices in bands do.
+fn places<D: Device>(
     device: &D,
     vectors: &Vectors,
     parts: &[Option<&BandsPart<D>>],
     room: &mut Room<D>,
-) -> Result<[Integers; SLOTS], DeviceError> {
-    const KERNEL: Kernel<Quantise> = Kernel::new("quantise", 256);
-    let Vectors { n, width, x, .. } = *vectors;
-    let mut to = [Integers::NONE; SLOTS];
+) -> Result<Vec<Integers>, DeviceError> {
+    if parts.is_empty() {
+        return Ok(Vec::new());
+    }
     // Both are indices of a GPU, and so is what follows from them.
-    let [few, narrow] = [count("vectors", n)?, count("columns", width)?];
+    let (n, width) = (vectors.n, vectors.width);
+    (count("vectors", n)?, count("columns", width)?);
     let blocks = n * width.div_ceil(BLOCK);
-    let grid = count("blocks of vectors", (8 * blocks).div_ceil(256))?;
     let codes = (blocks * BLOCK).next_multiple_of(ALIGNED);
     let numbers = (blocks * F32).next_multiple_of(ALIGNED);
     let each = codes + 2 * numbers;
     let memory = room.of(device, each * parts.len())?;
-    for (index, (to, part)) in to.iter_mut().zip(parts).enumerate() {
+    let place = |(index, part): (usize, &Option<&BandsPart<D>>)| {
         let start = index * each;
-        *to = Integers {
+        Ok(Integers {
             codes: bytes(memory, "codes", start, &[blocks], BLOCK)?,
             steps: bytes(memory, "steps", start + codes, &[blocks], F32)?,
             sums: bytes(memory, "sums", start + codes + numbers, &[blocks], F32)?,
             columns: part.map_or(Ok(Span::NONE), BandsPart::columns)?,
             rotated: part.is_some_and(|part| part.rotated).into(),
             unused: 0,
-        };
-    }
-    let arguments = Quantise {
-        x,
-        n: few,
-        width: narrow,
-        to,
+        })
     };
-    let grid = [grid, parts.len().min(SLOTS) as u32, 1];
+    parts.iter().enumerate().map(place).collect()
+}
+
+/// Rounds vectors to integers, so often as there are places, four at most.
+fn quantise<D: Device>(
+    device: &D,
+    vectors: &Vectors,
+    places: &[Integers],
+) -> Result<(), DeviceError> {
+    const KERNEL: Kernel<Quantise> = Kernel::new("quantise", 256);
+    let (n, width) = (vectors.n, vectors.width);
+    let arguments = Quantise {
+        x: vectors.x,
+        n: count("vectors", n)?,
+        width: count("columns", width)?,
+        to: slots_of(places),
+    };
+    let blocks = n * width.div_ceil(BLOCK);
+    let grid = count("blocks of vectors", (8 * blocks).div_ceil(256))?;
+    let grid = [grid, places.len().min(SLOTS) as u32, 1];
     // SAFETY: eight threads read a block of `n` vectors of `width` numbers and write its codes, its step and its sums, for
     // which the spans have room; factors of columns are those of a matrix of as many columns.
-    unsafe { device.launch(&KERNEL, grid, 0, &arguments)? };
-    Ok(to)
+    unsafe { device.launch(&KERNEL, grid, 0, &arguments) }
+}
+
+/// Places as kernels take them.
+pub(super) fn slots_of(places: &[Integers]) -> [Integers; SLOTS] {
+    std::array::from_fn(|i| places.get(i).copied().unwrap_or(Integers::NONE))
 }
 
 /// The products of the leading rows of matrices with vectors of as many numbers as leading columns are in use.
@@ -203,7 +254,6 @@ pub(super) fn multiply<D: Device>(
     device: &D,
     vectors: &Vectors,
     matrices: &[(&DeviceMatrix<D>, Target)],
-    prepared: &mut Room<D>,
 ) -> Result<(), DeviceError> {
     let mut in_blocks = Vec::with_capacity(matrices.len());
     let mut in_bands = Vec::new();
@@ -241,8 +291,9 @@ pub(super) fn multiply<D: Device>(
         }
         in_blocks = others;
     }
+    let mut own = vectors.own.iter().copied();
     for parts in in_bands.chunks(SLOTS) {
-        multiply_bands(device, vectors, parts, prepared)?;
+        multiply_bands(device, vectors, parts, &mut own)?;
     }
     Ok(())
 }
@@ -330,21 +381,11 @@ fn multiply_bands<D: Device>(
     device: &D,
     vectors: &Vectors,
     parts: &[(&BandsPart<D>, Target)],
-    prepared: &mut Room<D>,
+    own: &mut impl Iterator<Item = Integers>,
 ) -> Result<(), DeviceError> {
     const NAMES: [&str; 4] = ["bands_1", "bands_2", "bands_4", "bands_8"];
     /// Blocks that a multiprocessor runs at a time at most; each takes tile after tile.
     const AT_A_TIME: usize = 8;
-    let own: Vec<_> = parts
-        .iter()
-        .filter(|(part, _)| has_own(*part))
-        .map(|&(part, _)| Some(part))
-        .collect();
-    let mut own = match own.is_empty() {
-        true => [Integers::NONE; SLOTS],
-        false => quantise(device, vectors, &own, prepared)?,
-    }
-    .into_iter();
     let mut slots = Vec::with_capacity(SLOTS);
     let (mut blocks, mut shared) = (0, 0);
     for &(part, to) in parts {

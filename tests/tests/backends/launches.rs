@@ -1,0 +1,123 @@
+//! Operations that a device joins in one launch: no bit differs from those that are launched one by one, and there are fewer.
+
+use std::sync::Arc;
+
+use htc_formats::DType;
+use htc_formats::source::ModelFile;
+use htc_loader::backend::{Emulated, EmulatedDevice, Gpu};
+use htc_loader::kv::KvType;
+use htc_loader::{Model, Session};
+use htc_tests::npy::Array;
+use htc_tests::{Scratch, TinyModel, htc, material};
+
+use super::models::{ARCHITECTURES, fixture};
+
+/// A session that joins operations, and one that does not.
+fn both(file: &ModelFile, kv_type: KvType) -> [(EmulatedDevice, Session<Emulated>); 2] {
+    let of = |joins: bool| {
+        let device = EmulatedDevice::new(7);
+        let mut backend = Gpu::new(&device);
+        if !joins {
+            backend = backend.one_by_one();
+        }
+        let model = Arc::new(Model::load(file.clone(), &mut backend).unwrap());
+        let session = Session::with_kv_type(model, backend, 64, kv_type);
+        (device, session.unwrap())
+    };
+    [of(true), of(false)]
+}
+
+/// Reads the same with both, in one batch, a short one and step by step: launches of the last step.
+fn same(file: &ModelFile, tokens: &[u32], kv_type: KvType) -> [u64; 2] {
+    let (batch, short) = (tokens.len() - 5, tokens.len() - 2);
+    let found = both(file, kv_type).map(|(device, mut session)| {
+        let mut logits = Vec::new();
+        session.forward(&tokens[..batch]).unwrap();
+        logits.extend_from_slice(session.logits(1, batch).unwrap());
+        session.forward(&tokens[batch..short]).unwrap();
+        logits.extend_from_slice(session.logits(0, short - batch).unwrap());
+        let mut launches = 0;
+        for &token in &tokens[short..] {
+            let before = device.launches();
+            logits.extend_from_slice(session.step(&[token]).unwrap());
+            launches = device.launches() - before;
+        }
+        (logits, launches)
+    });
+    let [(joined, few), (apart, many)] = found;
+    let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    let path = file.path.display();
+    assert!(bits(&joined) == bits(&apart), "{path}, {kv_type:?}");
+    [few, many]
+}
+
+#[test]
+fn no_bit_tells_whether_operations_are_joined() {
+    for name in ARCHITECTURES {
+        let folder = fixture(name);
+        let tokens = Array::read(&folder.join("tokens.npy")).tokens();
+        let file = ModelFile::open(folder.join("model.gguf")).unwrap();
+        for kv_type in [KvType::F32, KvType::F16] {
+            let [few, many] = same(&file, &tokens, kv_type);
+            assert!(few < many, "{name}: {few} of {many}");
+        }
+    }
+    let scratch = Scratch::new();
+    let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
+    for (dtype, head_size) in [(DType::Q8_0, 16), (DType::Q4_0, 32), (DType::Q4K, 64)] {
+        let tiny = TinyModel {
+            width: 256,
+            ffn: 512,
+            head_size,
+            dtype,
+            ..TinyModel::default()
+        };
+        let file = scratch.file(&format!("{dtype:?}.gguf"), tiny.bytes());
+        let file = ModelFile::open(file).unwrap();
+        for kv_type in [KvType::F16, KvType::Q8_0, KvType::Q4_0] {
+            if head_size == 16 && kv_type != KvType::F16 {
+                continue;
+            }
+            let [few, many] = same(&file, &tokens, kv_type);
+            assert!(few < many, "{dtype:?}: {few} of {many}");
+        }
+    }
+}
+
+/// Launches of a token, joined and one by one: of the demo model, which has eight blocks of numbers in half precision, and of
+/// models of two blocks in q8_0, dense, in low rank in every slot, and with shared bases but for O and down.
+const DEMO: [u64; 2] = [108, 124];
+const DENSE: [u64; 2] = [30, 43];
+const LOW_RANK: [u64; 2] = [58, 71];
+const SHARED: [u64; 2] = [38, 51];
+
+/// A change of these numbers is one of the speed of decoding.
+#[test]
+fn a_token_takes_so_many_launches() {
+    let tokens: Vec<u32> = (0..20).map(|i| 3 + i * 7 % 290).collect();
+    let demo = ModelFile::open(material::demo("reference-7m-f16.gguf")).unwrap();
+    assert_eq!(demo.hyper.layers, 8);
+    assert_eq!(same(&demo, &tokens, KvType::F16), DEMO);
+    let scratch = Scratch::new();
+    let tiny = TinyModel {
+        width: 256,
+        ffn: 512,
+        head_size: 64,
+        dtype: DType::Q8_0,
+        ..TinyModel::default()
+    };
+    let source = scratch.file("model.gguf", tiny.bytes());
+    let dense = ModelFile::open(&source).unwrap();
+    assert_eq!(same(&dense, &tokens, KvType::F16), DENSE);
+    for (method, slots, expected) in [
+        ("gp", "q,k,v,o,gate,up,down", LOW_RANK),
+        ("grc", "q,k,v,gate,up", SHARED),
+    ] {
+        let artifact = scratch.path(&format!("{method}.htz"));
+        let run = htc!["compile", &source, "-o", &artifact, "--method", method];
+        let rank = ["--slots", slots, "--rank", "64", "--factor-type", "q8_0"];
+        run.args(rank).run().ok();
+        let file = ModelFile::open(&artifact).unwrap();
+        assert_eq!(same(&file, &tokens, KvType::F16), expected, "{method}");
+    }
+}
