@@ -9,8 +9,10 @@
 //! device info    [--device ...]                              what the device is
 //! ```
 //!
-//! JSON on the standard output. Shapes are tiny, SmolLM2-135M, Llama-3.2-1B and Llama-3.1-8B; `--layers N` takes another
-//! number of layers. Forms are dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, levels:BITS, trellis:BITS and planes:BITS.
+//! JSON on the standard output. Shapes are tiny, SmolLM2-135M, Llama-3.2-1B and Llama-3.1-8B; `--layers N` and
+//! `--vocabulary N` take other numbers. Forms are dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, grc:RANK:TYPE,
+//! levels:BITS, trellis:BITS and planes:BITS. `--thrash-mib N` also decodes with caches that are evicted in front of each
+//! token, `--beside-mib N,N,...` with as much that is copied all the time beside it.
 
 mod figures;
 mod measure;
@@ -38,7 +40,7 @@ use shape::{Form, Shape};
 use slots::Slots;
 use thermal::Thermal;
 
-const OPTIONS: &str = "shape form layers device threads context tokens runs seconds prefill copy-mib thrash-mib \
+const OPTIONS: &str = "shape form layers vocabulary device threads context tokens runs seconds prefill copy-mib thrash-mib beside-mib \
      sensor energy-seconds range bytes-mib out model";
 
 const MIB: usize = 1 << 20;
@@ -89,6 +91,16 @@ impl Given {
             .ok_or_else(|| format!("--{name} is missing"))?)
     }
 
+    /// Numbers of MiB with commas between them, in bytes.
+    fn list(&self, name: &str) -> Outcome<Vec<usize>> {
+        let mut all = Vec::new();
+        for number in self.text(name).unwrap_or("").split_terminator(',') {
+            let wrong = |error| format!("--{name} {number}: {error}");
+            all.push(number.parse::<usize>().map_err(wrong)? * MIB);
+        }
+        Ok(all)
+    }
+
     fn device(&self) -> Outcome<DeviceChoice> {
         self.or("device", DeviceChoice::Cuda(0))
     }
@@ -96,7 +108,12 @@ impl Given {
     fn shape(&self) -> Outcome<Shape> {
         let shape: Shape = self.needed("shape")?;
         let layers = self.or("layers", shape.layers)?;
-        Ok(Shape { layers, ..shape })
+        let vocabulary = self.or("vocabulary", shape.vocabulary)?.max(3);
+        Ok(Shape {
+            layers,
+            vocabulary,
+            ..shape
+        })
     }
 
     fn pool(&self) -> Outcome<Arc<Pool>> {
@@ -130,6 +147,7 @@ impl Given {
             prefill: self.or("prefill", 512)?,
             copy_bytes: self.or("copy-mib", 1024)? * MIB,
             thrash_bytes: self.or("thrash-mib", 0)? * MIB,
+            beside_bytes: self.list("beside-mib")?,
             sensor: self.sensor()?,
             energy_seconds: self.or("energy-seconds", 2.0)?,
         })
@@ -251,7 +269,7 @@ mod tests {
     fn a_tiny_model_is_measured_on_the_processor() {
         let found = on_cpu(
             "measure --shape tiny --form lowrank:64:q8_0 --device cpu --threads 1 --context 8 --tokens 4 --runs 3 \
-             --prefill 16 --copy-mib 4 --thrash-mib 1 --sensor sim --energy-seconds 0.2",
+             --prefill 16 --copy-mib 4 --thrash-mib 1 --beside-mib 0,2 --sensor sim --energy-seconds 0.2",
         );
         for figure in ["decode", "decode_thrashed"] {
             assert!(
@@ -264,6 +282,9 @@ mod tests {
         }
         assert!(found["prefill"]["tflops"].as_f64().unwrap() > 0.0);
         assert!(found["energy"]["joules_per_token"].as_f64().unwrap() > 0.0);
+        assert_eq!(found["decode_beside"].as_array().unwrap().len(), 2);
+        assert_eq!(found["decode_beside"][1]["copied_bytes"], 2 << 20);
+        assert!(found["decode_beside"][1]["copies"].as_u64().unwrap() > 0);
         assert_eq!(found["options"]["form"], "lowrank:64:q8_0");
         assert_eq!(found["per_token"], Value::Null);
     }

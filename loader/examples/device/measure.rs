@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::figures::Median;
 use super::model::{Random, slot_parameters};
-use super::on::{Measured, Outcome, Task, Thrash};
+use super::on::{Beside, Measured, Outcome, Task, Thrash};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct Plan {
     pub copy_bytes: usize,
     /// Bytes that are copied in front of each token in further runs; none for 0.
     pub thrash_bytes: usize,
+    /// Bytes that are copied all the time beside further runs, of each of which there is a figure.
+    pub beside_bytes: Vec<usize>,
     /// What measures energy, and the seconds that it does.
     pub sensor: Option<SensorSpec>,
     pub energy_seconds: f64,
@@ -90,14 +92,22 @@ impl Task for Measure {
             0 => None,
             bytes => decode.runs(&mut Some(on.thrash(bytes)?))?,
         };
+        let mut beside = Vec::new();
+        for &copied in &plan.beside_bytes {
+            beside.push((copied, decode.runs_beside(on, copied)?));
+        }
         let energy = match &plan.sensor {
-            None => Value::Null,
-            Some(sensor) => decode.energy(sensor)?,
+            Some(sensor) if plan.energy_seconds > 0.0 => decode.energy(sensor)?,
+            _ => Value::Null,
         };
         let kv = session.kv_usage().bytes_per_position * (plan.context + plan.tokens / 2);
         let prefill = prefill(&mut session, &plan, operations)?;
         let bytes = touched + kv as u64;
         let of = |speed: Option<Median>| speed_of(speed, bytes, copy);
+        let beside = beside.into_iter().map(|(copied, (speed, copies))| {
+            json!({ "copied_bytes": copied, "copies": copies, "speed": of(speed) })
+        });
+        let beside: Vec<Value> = beside.collect();
         Ok(json!({
             "device": on.device(),
             "weight_bytes": weights,
@@ -107,6 +117,7 @@ impl Task for Measure {
             "upload": { "seconds": upload, "bytes_per_second": weights as f64 / upload },
             "decode": of(plain),
             "decode_thrashed": of(thrashed),
+            "decode_beside": beside,
             "per_token": per_token,
             "steps": steps,
             "prefill": prefill,
@@ -196,6 +207,17 @@ impl<'a, B: Backend> Decode<'a, B> {
             found.push(self.run(thrash)?);
         }
         Ok(Median::of(found))
+    }
+
+    /// Runs beside copies of so many bytes, and how often these were made.
+    fn runs_beside<M: Measured>(&mut self, on: &M, bytes: usize) -> Outcome<(Option<Median>, u64)> {
+        if bytes == 0 {
+            return Ok((self.runs(&mut None)?, 0));
+        }
+        let beside = Beside::start(on.beside(bytes)?);
+        let found = self.runs(&mut None);
+        let copies = beside.stop()?;
+        Ok((found?, copies))
     }
 
     /// Joules of decoding for some seconds.

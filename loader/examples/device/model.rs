@@ -103,7 +103,9 @@ impl Maker {
             .collect();
         let mut once = vec![0; length / rows * distinct];
         block::encode(dtype, &numbers, &mut once)?;
-        Ok(once.iter().copied().cycle().take(length).collect())
+        let mut all = once.repeat(rows.div_ceil(distinct));
+        all.truncate(length);
+        Ok(all)
     }
 
     fn bands(&mut self, codes: &Layout, rows: usize) -> Result<Vec<u8>, Box<dyn Error>> {
@@ -403,13 +405,14 @@ mod tests {
     use super::super::shape::SHAPES;
     use super::*;
 
-    const FORMS: [&str; 9] = [
+    const FORMS: [&str; 10] = [
         "dense:f16",
         "dense:q8_0",
         "dense:q4_k",
         "lowrank:64:f16",
         "lowrank:64:q8_0",
         "basis:96:q8_0",
+        "grc:64:q8_0",
         "levels:4",
         "trellis:3",
         "planes:2",

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use htc_formats::htz::KernelCode;
@@ -41,6 +42,9 @@ pub trait Measured: Executor {
     /// What evicts the caches of the device, by copying so many bytes.
     fn thrash(&self, bytes: usize) -> Outcome<Thrash>;
 
+    /// What copies so many bytes beside whatever else the device does; nothing for 0.
+    fn beside(&self, bytes: usize) -> Outcome<Thrash>;
+
     /// What follows may be begun as one.
     fn begin(&self) -> Outcome<()> {
         Ok(())
@@ -52,8 +56,40 @@ pub trait Measured: Executor {
     }
 }
 
-/// Evicts the caches of a device, and waits until that is done.
-pub type Thrash = Box<dyn FnMut() -> Outcome<()>>;
+/// Copies through the caches of a device, and waits until that is done.
+pub type Thrash = Box<dyn FnMut() -> Result<(), DeviceError> + Send>;
+
+/// What a function does again and again on a thread of its own, until it is stopped.
+pub struct Beside {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u64, DeviceError>>,
+}
+
+impl Beside {
+    pub fn start(mut work: Thrash) -> Beside {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut count = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                work()?;
+                count += 1;
+            }
+            Ok(count)
+        });
+        Beside { stop, thread }
+    }
+
+    /// How often it was done.
+    pub fn stop(self) -> Outcome<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let count = self
+            .thread
+            .join()
+            .map_err(|_| "the thread beside ended by a panic")?;
+        Ok(count?)
+    }
+}
 
 /// Something that is done on a device of whichever kind.
 pub trait Task {
@@ -121,6 +157,10 @@ impl Measured for OnCpu {
     fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
         Ok(thrash_here(bytes))
     }
+
+    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
+        Ok(thrash_here(bytes / 2))
+    }
 }
 
 impl Measured for OnReference {
@@ -135,6 +175,10 @@ impl Measured for OnReference {
     fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
         Ok(thrash_here(bytes))
     }
+
+    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
+        Ok(thrash_here(bytes / 2))
+    }
 }
 
 fn thrash_here(bytes: usize) -> Thrash {
@@ -144,6 +188,17 @@ fn thrash_here(bytes: usize) -> Thrash {
         std::hint::black_box(&mut to);
         Ok(())
     })
+}
+
+/// Copies on a device, some of them in front of each wait.
+fn copying<D: Device>(device: D, bytes: usize, times: usize) -> Outcome<Thrash> {
+    let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
+    Ok(Box::new(move || {
+        for _ in 0..times {
+            device.copy((&from, 0), (&to, 0), bytes)?;
+        }
+        device.wait()
+    }))
 }
 
 /// The best of some times, of copies that are begun and waited for: what disturbs them only takes time.
@@ -170,6 +225,9 @@ fn rate_of(
 pub trait Described: Device {
     fn describe(&self) -> Value;
     fn begun(&self) -> Value;
+
+    /// The same device with an order of its own.
+    fn another(&self) -> Result<Self, DeviceError>;
 }
 
 #[cfg(any(feature = "cuda", feature = "emulated"))]
@@ -202,6 +260,10 @@ impl Described for htc_loader::backend::CudaDevice {
     fn begun(&self) -> Value {
         counts(self.steps())
     }
+
+    fn another(&self) -> Result<Self, DeviceError> {
+        htc_loader::device::open_cuda(self.found().index, None)
+    }
 }
 
 #[cfg(feature = "emulated")]
@@ -212,6 +274,9 @@ impl Described for htc_loader::backend::EmulatedDevice {
 
     fn begun(&self) -> Value {
         counts(self.steps())
+    }
+    fn another(&self) -> Result<Self, DeviceError> {
+        Ok(Self::new(1))
     }
 }
 
@@ -324,12 +389,12 @@ impl<D: Described> Measured for OnGpu<Counted<D>> {
     }
 
     fn thrash(&self, bytes: usize) -> Outcome<Thrash> {
-        let device = self.0.device.clone();
-        let (from, to) = (device.allocate(bytes)?, device.allocate(bytes)?);
-        Ok(Box::new(move || {
-            device.copy((&from, 0), (&to, 0), bytes)?;
-            Ok(device.wait()?)
-        }))
+        copying(self.0.device.clone(), bytes, 1)
+    }
+
+    fn beside(&self, bytes: usize) -> Outcome<Thrash> {
+        // With an order of its own, so that what is measured does not wait for it; half is read, half is written.
+        copying(self.0.device.another()?, bytes / 2, 16)
     }
 
     fn begin(&self) -> Outcome<()> {

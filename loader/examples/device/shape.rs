@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use htc_formats::DType;
 use htc_formats::bands::{Code, Codes, CodesError, Layout};
-use htc_formats::model::{Forward, HyperParameters, Slot, StoredForm};
+use htc_formats::model::{Forward, HyperParameters, InputGroup, Slot, StoredForm};
 
 /// The numbers of a model of the architecture `llama`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,14 +113,15 @@ pub enum Form {
     LowRank(usize, DType),
     /// `basis:RANK:TYPE`: Q, K and V share a basis, gate and up do; the other slots have factors of their own.
     Basis(usize, DType),
+    /// `grc:RANK:TYPE`: Q, K and V share a basis, the other slots are dense.
+    Grc(usize, DType),
     /// `levels:BITS` or `trellis:BITS`.
     Bands(Code),
     /// `planes:BITS`: a trellis, and another one for what it lacks.
     Planes(Code),
 }
 
-const FORMS: &str =
-    "dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, levels:BITS, trellis:BITS or planes:BITS";
+const FORMS: &str = "dense:TYPE, lowrank:RANK:TYPE, basis:RANK:TYPE, grc:RANK:TYPE, levels:BITS, trellis:BITS or planes:BITS";
 
 impl FromStr for Form {
     type Err = String;
@@ -133,13 +134,14 @@ impl FromStr for Form {
         let coded = |code: Result<Code, CodesError>| code.map_err(|error| wrong(&error));
         match *text.split(':').collect::<Vec<_>>() {
             ["dense", name] => Ok(Form::Dense(dtype(name)?)),
-            [kind @ ("lowrank" | "basis"), rank, name] => {
+            [kind @ ("lowrank" | "basis" | "grc"), rank, name] => {
                 let (rank, dtype) = (number(rank)?, dtype(name)?);
                 if rank == 0 || !rank.is_multiple_of(dtype.block_len()) {
                     return Err(wrong(&"the rank is to be whole blocks of its type"));
                 }
                 Ok(match kind {
                     "lowrank" => Form::LowRank(rank, dtype),
+                    "grc" => Form::Grc(rank, dtype),
                     _ => Form::Basis(rank, dtype),
                 })
             }
@@ -155,7 +157,10 @@ impl Form {
     /// The type of the embedding and the head.
     pub fn outside(&self) -> DType {
         match self {
-            Form::Dense(dtype) | Form::LowRank(_, dtype) | Form::Basis(_, dtype) => *dtype,
+            Form::Dense(dtype)
+            | Form::LowRank(_, dtype)
+            | Form::Basis(_, dtype)
+            | Form::Grc(_, dtype) => *dtype,
             Form::Bands(_) | Form::Planes(_) => DType::Q8_0,
         }
     }
@@ -171,14 +176,17 @@ impl Form {
             a: dtype,
             b: dtype,
         };
+        let shared = |rank: usize, dtype| StoredForm::SharedBasis {
+            rank: rank.min(cols),
+            basis: dtype,
+            projected: dtype,
+        };
         Ok(match *self {
             Form::Dense(weight) => StoredForm::Dense { weight },
             Form::LowRank(rank, dtype) => low(rank, dtype),
-            Form::Basis(rank, dtype) if slot.group().is_some() => StoredForm::SharedBasis {
-                rank: rank.min(cols),
-                basis: dtype,
-                projected: dtype,
-            },
+            Form::Basis(rank, dtype) if slot.group().is_some() => shared(rank, dtype),
+            Form::Grc(rank, dtype) if slot.group() == Some(InputGroup::Qkv) => shared(rank, dtype),
+            Form::Grc(_, weight) => StoredForm::Dense { weight },
             Form::Basis(rank, dtype) => low(rank, dtype),
             Form::Bands(code) | Form::Planes(code) => StoredForm::Bands {
                 codes: Layout::Whole(Codes::uniform(code, cols)?),
@@ -201,6 +209,7 @@ mod tests {
         assert_eq!("dense:q4_k".parse(), Ok(Form::Dense(DType::Q4K)));
         assert_eq!("lowrank:64:f16".parse(), Ok(Form::LowRank(64, DType::F16)));
         assert_eq!("basis:32:q8_0".parse(), Ok(Form::Basis(32, DType::Q8_0)));
+        assert_eq!("grc:32:q8_0".parse(), Ok(Form::Grc(32, DType::Q8_0)));
         for text in ["levels:4", "trellis:3", "planes:2"] {
             text.parse::<Form>().unwrap();
         }
