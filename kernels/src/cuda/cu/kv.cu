@@ -1,5 +1,6 @@
 // Writing, moving and compressing keys and values.
 #include "kv.cuh"
+#include "rows.cuh"
 
 // What the first number was that has no place, of those that a launch writes: its row above its bits. All ones where there
 // is none.
@@ -31,21 +32,24 @@ DEVICE size_t appended_row(const Append &a, uint32_t t, uint32_t head) {
     return static_cast<size_t>(head) * a.rows.capacity + a.first + t;
 }
 
+// One number of a type without blocks, at `at`.
+DEVICE void append_number(const KvRows &rows, uint64_t *faults, uint32_t position, size_t at, float value) {
+    if (rows.type == KV_F16) {
+        const uint16_t bits = half_of_float(value);
+        if (!half_is_finite(bits)) return fault(faults, position, value);
+        reinterpret_cast<uint16_t *>(rows.codes)[at] = bits;
+    } else {
+        if (!is_finite(value)) return fault(faults, position, value);
+        reinterpret_cast<float *>(rows.codes)[at] = value;
+    }
+}
+
 // A thread for each number, of types without blocks.
 KERNEL(kv_append, Append, 256) {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.n * a.kv_heads * a.size) return;
     const uint32_t d = i % a.size, head = i / a.size % a.kv_heads, t = i / a.size / a.kv_heads;
-    const size_t at = appended_row(a, t, head) * a.size + d;
-    const float value = a.x[i];
-    if (a.rows.type == KV_F16) {
-        const uint16_t bits = half_of_float(value);
-        if (!half_is_finite(bits)) return fault(a.fault, a.position + t, value);
-        reinterpret_cast<uint16_t *>(a.rows.codes)[at] = bits;
-    } else {
-        if (!is_finite(value)) return fault(a.fault, a.position + t, value);
-        reinterpret_cast<float *>(a.rows.codes)[at] = value;
-    }
+    append_number(a.rows, a.fault, a.position + t, appended_row(a, t, head) * a.size + d, a.x[i]);
 }
 
 // The nearest level from `low` to `high`, ties to even, by adding what leaves whole numbers in a float's last bits.
@@ -56,27 +60,21 @@ DEVICE int nearest_level(float value, float inverse, float low, float high) {
 
 DEVICE float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
 
-// A thread for each block of numbers. The arithmetic is that of the processor, in its order.
-KERNEL(kv_append_blocks, Append, 64) {
-    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    const uint32_t blocks = a.size / KV_BLOCK;
-    if (i >= a.n * a.kv_heads * blocks) return;
-    const uint32_t block = i % blocks, head = i / blocks % a.kv_heads, t = i / blocks / a.kv_heads;
-    const float *x = a.x + static_cast<size_t>(i) * KV_BLOCK;
-    const size_t at = appended_row(a, t, head) * blocks + block;
+// One block of numbers, block `at`. The arithmetic is that of the processor, in its order.
+DEVICE void append_block(const KvRows &rows, uint64_t *faults, uint32_t position, size_t at, const float *x) {
     float extreme = 0;
     for (uint32_t d = 0; d < KV_BLOCK; d++) {
         // Magnitudes are in the order of their bits, infinity and NaN above all others.
         const float value = x[d];
         if ((__float_as_uint(value) & 0x7fffffffu) > (__float_as_uint(extreme) & 0x7fffffffu)) extreme = value;
     }
-    if (a.rows.type == KV_Q8_0) {
+    if (rows.type == KV_Q8_0) {
         const uint16_t bits = half_of_float(fabsf(extreme) / 127.0f);
-        if (!half_is_finite(bits)) return fault(a.fault, a.position + t, extreme);
+        if (!half_is_finite(bits)) return fault(faults, position, extreme);
         const float inverse = inverse_of(float_of_half(bits));
         for (uint32_t d = 0; d < KV_BLOCK; d++)
-            a.rows.codes[at * KV_BLOCK + d] = static_cast<uint8_t>(nearest_level(x[d], inverse, -127.0f, 127.0f));
-        a.rows.scales[at] = bits;
+            rows.codes[at * KV_BLOCK + d] = static_cast<uint8_t>(nearest_level(x[d], inverse, -127.0f, 127.0f));
+        rows.scales[at] = bits;
         return;
     }
     const float of_extreme[4] = {-8.5f, -7.9f, -7.3f, -6.8f};
@@ -84,7 +82,7 @@ KERNEL(kv_append_blocks, Append, 64) {
     uint16_t best = 0;
     for (int which = 0; which < 4; which++) {
         const uint16_t bits = half_of_float(extreme / of_extreme[which]);
-        if (which == 0 && !half_is_finite(bits)) return fault(a.fault, a.position + t, extreme);
+        if (which == 0 && !half_is_finite(bits)) return fault(faults, position, extreme);
         const float scale = float_of_half(bits), inverse = inverse_of(scale);
         float lanes[8] = {};
         for (uint32_t d = 0; d < KV_BLOCK; d++) {
@@ -103,9 +101,107 @@ KERNEL(kv_append_blocks, Append, 64) {
     for (uint32_t d = 0; d < KV_BLOCK / 2; d++) {
         const int low = nearest_level(x[d], inverse, -8.0f, 7.0f) + 8;
         const int high = nearest_level(x[d + KV_BLOCK / 2], inverse, -8.0f, 7.0f) + 8;
-        a.rows.codes[at * (KV_BLOCK / 2) + d] = static_cast<uint8_t>(low | high << 4);
+        rows.codes[at * (KV_BLOCK / 2) + d] = static_cast<uint8_t>(low | high << 4);
     }
-    a.rows.scales[at] = best;
+    rows.scales[at] = best;
+}
+
+// A thread for each block of numbers.
+KERNEL(kv_append_blocks, Append, 64) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t blocks = a.size / KV_BLOCK;
+    if (i >= a.n * a.kv_heads * blocks) return;
+    const uint32_t block = i % blocks, head = i / blocks % a.kv_heads, t = i / blocks / a.kv_heads;
+    const float *x = a.x + static_cast<size_t>(i) * KV_BLOCK;
+    append_block(a.rows, a.fault, a.position + t, appended_row(a, t, head) * blocks + block, x);
+}
+
+struct HeadsPart {
+    // [n, heads, size]
+    float *x;
+    // [heads, size], which is added first; none where there is none.
+    const float *bias;
+    // [size], of a norm of each head; none where there is none.
+    const float *weight;
+    // Where they are written as well.
+    KvRows rows;
+    uint64_t *fault;
+    uint32_t heads;
+    float epsilon;
+    uint32_t turned;
+    uint32_t appended;
+};
+
+struct Heads {
+    // [n, pairs]
+    const float *cosines;
+    const float *sines;
+    uint32_t n;
+    uint32_t size;
+    uint32_t pairs;
+    // Whether a pair is two neighbours, not a number of each half.
+    uint32_t neighbours;
+    // The row that the first is appended as, and what faults count it as.
+    uint32_t first;
+    uint32_t position;
+    uint32_t count;
+    uint32_t unused;
+    HeadsPart parts[3];
+};
+
+// The factor of the norm of numbers that a block shares, added up among as many threads as in a norm of its own.
+DEVICE float head_factor(const float *head, uint32_t size, float epsilon, float *room) {
+    const uint32_t lane = threadIdx.x % WARP;
+    for (uint32_t warp = threadIdx.x / WARP; warp < NORM_THREADS / WARP; warp += blockDim.x / WARP) {
+        float squares = 0;
+        for (uint32_t i = warp * WARP + lane; i < size; i += NORM_THREADS) squares = add_square(squares, head[i]);
+        squares = sum_of_warp(squares);
+        if (lane == 0) room[warp] = squares;
+    }
+    __syncthreads();
+    float sum = 0;
+    for (uint32_t warp = 0; warp < NORM_THREADS / WARP; warp++) sum += room[warp];
+    return norm_factor(sum, size, epsilon);
+}
+
+// A block for each head of each row of queries, keys and values, with room for its numbers: what is added to them, their norm
+// and their rotation, and where they are written.
+KERNEL(heads_ready, Heads, 64) {
+    SHARED(float, room, NORM_THREADS / WARP);
+    DYNAMIC_SHARED(float, numbers);
+    uint32_t which = 0, block = blockIdx.x;
+    while (which + 1 < a.count && block >= a.n * a.parts[which].heads) block -= a.n * a.parts[which++].heads;
+    const HeadsPart &part = a.parts[which];
+    const uint32_t head = block % part.heads, t = block / part.heads;
+    float *x = part.x + static_cast<size_t>(block) * a.size;
+    for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x)
+        numbers[i] = part.bias == nullptr ? x[i] : x[i] + part.bias[head * a.size + i];
+    __syncthreads();
+    if (part.weight != nullptr) {
+        const float factor = head_factor(numbers, a.size, part.epsilon, room);
+        for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) numbers[i] = numbers[i] * factor * part.weight[i];
+        __syncthreads();
+    }
+    if (part.turned) {
+        for (uint32_t pair = threadIdx.x; pair < a.pairs; pair += blockDim.x) {
+            float *first = numbers + (a.neighbours ? 2 * pair : pair);
+            const size_t angle = static_cast<size_t>(t) * a.pairs + pair;
+            turn(first, a.neighbours ? first + 1 : first + a.pairs, a.cosines[angle], a.sines[angle]);
+        }
+        __syncthreads();
+    }
+    if (part.bias != nullptr || part.weight != nullptr || part.turned)
+        for (uint32_t i = threadIdx.x; i < a.size; i += blockDim.x) x[i] = numbers[i];
+    if (!part.appended) return;
+    const size_t row = static_cast<size_t>(head) * part.rows.capacity + a.first + t;
+    if (part.rows.type == KV_F32 || part.rows.type == KV_F16) {
+        for (uint32_t d = threadIdx.x; d < a.size; d += blockDim.x)
+            append_number(part.rows, part.fault, a.position + t, row * a.size + d, numbers[d]);
+    } else {
+        const uint32_t blocks = a.size / KV_BLOCK;
+        for (uint32_t i = threadIdx.x; i < blocks; i += blockDim.x)
+            append_block(part.rows, part.fault, a.position + t, row * blocks + i, numbers + i * KV_BLOCK);
+    }
 }
 
 struct Gather {

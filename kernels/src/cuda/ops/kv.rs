@@ -1,5 +1,6 @@
 //! Keys and values: rows of heads, in full or as coordinates.
 
+use super::faults::Faults;
 use super::{F32, bytes, count, floats};
 use crate::cuda::device::{Arguments, Device, DeviceError, Kernel, Memory, Span};
 
@@ -75,6 +76,13 @@ pub(super) struct RowsArgument {
 }
 
 impl RowsArgument {
+    pub(super) const NONE: RowsArgument = RowsArgument {
+        codes: Span::NONE,
+        scales: Span::NONE,
+        numbers: 0,
+        capacity: 0,
+    };
+
     pub(super) fn codes(self) -> Span {
         self.codes
     }
@@ -273,65 +281,6 @@ fn put_u32<D: Device>(device: &D, numbers: &[u32]) -> Result<D::Memory, DeviceEr
     Ok(memory)
 }
 
-/// Where kernels leave the first number that had no place, one for each launch that may have one.
-#[derive(Debug)]
-pub struct Faults<D: Device> {
-    memory: D::Memory,
-    slots: usize,
-}
-
-/// A number that had no place.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
-    /// The slot.
-    pub slot: usize,
-    /// Its row, counted from the first that the launch wrote.
-    pub row: usize,
-    /// The number.
-    pub value: f32,
-}
-
-impl<D: Device> Faults<D> {
-    /// So many slots, all empty.
-    ///
-    /// # Errors
-    /// Of the device.
-    pub fn new(device: &D, slots: usize) -> Result<Self, DeviceError> {
-        let memory = device.allocate(8 * slots)?;
-        let faults = Faults { memory, slots };
-        faults.clear(device)?;
-        Ok(faults)
-    }
-
-    fn clear(&self, device: &D) -> Result<(), DeviceError> {
-        device.upload(&vec![u8::MAX; 8 * self.slots], &self.memory, 0)
-    }
-
-    /// The fault of the first slot that has one, after everything before is done; all slots are empty then.
-    ///
-    /// # Errors
-    /// Of the device.
-    pub fn take(&self, device: &D) -> Result<Option<Fault>, DeviceError> {
-        let mut bytes = vec![0; 8 * self.slots];
-        device.download(&self.memory, 0, &mut bytes)?;
-        let numbers = bytes.as_chunks::<8>().0.iter();
-        let mut numbers = numbers.map(|&bytes| u64::from_le_bytes(bytes)).enumerate();
-        let Some((slot, found)) = numbers.find(|&(_, number)| number != u64::MAX) else {
-            return Ok(None);
-        };
-        self.clear(device)?;
-        Ok(Some(Fault {
-            slot,
-            row: (found >> 32) as usize,
-            value: f32::from_bits(found as u32),
-        }))
-    }
-
-    fn slot(&self, slot: usize) -> Result<Span, DeviceError> {
-        self.memory.span("faults", 8 * slot, 8)
-    }
-}
-
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Append {
@@ -384,7 +333,11 @@ pub fn append<D: Device>(
     unsafe { super::each(device, kernel, numbers, &arguments) }
 }
 
-fn check_rows<D: Device>(rows: &KvRows<D>, first: usize, n: usize) -> Result<(), DeviceError> {
+pub(super) fn check_rows<D: Device>(
+    rows: &KvRows<D>,
+    first: usize,
+    n: usize,
+) -> Result<(), DeviceError> {
     match first.checked_add(n).is_some_and(|end| end <= rows.capacity) {
         true => Ok(()),
         false => Err(DeviceError::Range {

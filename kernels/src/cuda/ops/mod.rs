@@ -6,6 +6,8 @@
 mod attention;
 mod elementwise;
 mod embed;
+mod faults;
+mod heads;
 mod kv;
 mod matrix;
 #[cfg(all(test, feature = "emulated"))]
@@ -18,7 +20,9 @@ pub use elementwise::{
     softcap,
 };
 pub use embed::embed;
-pub use kv::{Coordinates, Fault, Faults, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
+pub use faults::{Fault, Faults};
+pub use heads::{AppendTo, HEADS_PARTS, HeadsPart, HeadsShape, Turn, heads_ready};
+pub use kv::{Coordinates, KvHeads, KvNumbers, KvRows, append, expand, map, widen};
 pub use matrix::{DeviceMatrix, Source};
 pub use products::{
     Factor, Gated, Norm, Producer, Slot, Workspace, product, product_behind, project,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use htc_kernels::cuda::{Device, DeviceError, ops};
 
+use super::heads::Heads;
 use super::{bytes_of, device_error};
 use crate::error::ExecError;
 use crate::kv::{Energies, Kept, Kv, KvLayout, KvPlan, KvType, LayerBases};
@@ -128,7 +129,7 @@ impl<D: Device> GpuKv<D> {
         device: &D,
         layer: usize,
         n: usize,
-        sides: [&D::Memory; 2],
+        sides: [&Arc<D::Memory>; 2],
         faults: &ops::Faults<D>,
     ) -> Result<(), ExecError> {
         let (first, position) = (self.layout.full(layer), self.layout.len());
@@ -138,6 +139,37 @@ impl<D: Device> GpuKv<D> {
             ops::append(device, rows, [first, n, position], x, slot).map_err(device_error)?;
         }
         Ok(())
+    }
+
+    /// Heads of a row, and their numbers.
+    pub(super) fn heads(&self) -> ops::KvHeads {
+        let shape = self.layout.plan().shape();
+        ops::KvHeads {
+            heads: shape.kv_heads,
+            size: shape.head_size,
+        }
+    }
+
+    /// [`GpuKv::append`], in the launch that makes keys and values ready.
+    pub(super) fn append_heads(
+        &self,
+        device: &D,
+        layer: usize,
+        heads: &Heads<D>,
+        sides: [&Arc<D::Memory>; 2],
+        faults: &ops::Faults<D>,
+    ) -> Result<(), ExecError> {
+        let places = [self.layout.full(layer), self.layout.len()];
+        let full = &self.layers[layer].full;
+        let to = |x: &Arc<D::Memory>| {
+            let side = sides.iter().position(|side| Arc::ptr_eq(side, x))?;
+            Some(ops::AppendTo {
+                rows: &full[side],
+                slot: 2 * layer + side,
+            })
+        };
+        let launched = heads.launch(device, Some((faults, places)), to);
+        launched.map_err(device_error)
     }
 
     /// What a layer holds, as attention reads it.

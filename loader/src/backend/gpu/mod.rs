@@ -1,6 +1,7 @@
 //! A device with memory of its own: weights, activations, keys and values lie there, and nothing of a token comes back but
 //! what is asked for.
 
+mod heads;
 mod kv;
 mod need;
 mod pending;
@@ -12,6 +13,7 @@ use htc_formats::model::{Activation, RopePairs};
 use htc_kernels::cpu::hadamard_block;
 use htc_kernels::cuda::{Device, DeviceError, Memory, ops};
 
+use self::heads::{Step, Turn};
 pub use self::kv::GpuKv;
 pub use self::need::Need;
 use self::pending::Pending;
@@ -264,9 +266,13 @@ impl<D: Device> Backend for Gpu<D> {
         weight: &GpuVector<D>,
         epsilon: f32,
     ) -> Result<(), ExecError> {
-        self.finish()?;
-        let (x, w) = (x.memory()?, &weight.memory);
-        ops::rms_norm(&self.device, rows(n, weight), x, w, epsilon, x).map_err(device_error)
+        let step = Step::Norm {
+            heads: n,
+            weight: Arc::clone(&weight.memory),
+            size: weight.numbers,
+            epsilon,
+        };
+        self.pend_heads(x.memory()?, step)
     }
 
     fn project(
@@ -308,9 +314,12 @@ impl<D: Device> Backend for Gpu<D> {
         x: &mut GpuBuffer<D>,
         bias: &GpuVector<D>,
     ) -> Result<(), ExecError> {
-        self.finish()?;
-        let shape = rows(n, bias);
-        ops::add_rows(&self.device, shape, x.memory()?, &bias.memory).map_err(device_error)
+        let step = Step::Bias {
+            rows: n,
+            bias: Arc::clone(&bias.memory),
+            width: bias.numbers,
+        };
+        self.pend_heads(x.memory()?, step)
     }
 
     fn rotate_to(
@@ -355,7 +364,6 @@ impl<D: Device> Backend for Gpu<D> {
         shape: HeadShape,
         x: &mut GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        self.finish()?;
         let HeadShape { rows, heads, size } = shape;
         let shape = ops::RopeShape {
             rows,
@@ -364,8 +372,12 @@ impl<D: Device> Backend for Gpu<D> {
             pairs: rotation.pairs,
         };
         let [cosines, sines] = &rotation.sides;
-        let sides = [cosines.memory()?, sines.memory()?].map(|side| &**side);
-        ops::rope(&self.device, pairs, shape, x.memory()?, sides).map_err(device_error)
+        let turn = Turn {
+            which: pairs,
+            pairs: rotation.pairs,
+            sides: [cosines.memory()?, sines.memory()?].map(Arc::clone),
+        };
+        self.pend_heads(x.memory()?, Step::Turn { shape, turn })
     }
 
     fn keep_apart(&mut self, apart: bool) {
@@ -380,12 +392,19 @@ impl<D: Device> Backend for Gpu<D> {
         keys: &GpuBuffer<D>,
         values: &GpuBuffer<D>,
     ) -> Result<(), ExecError> {
-        self.finish()?;
-        let sides = [keys.memory()?, values.memory()?].map(|side| &**side);
+        let sides = [keys.memory()?, values.memory()?];
+        if self.faults.is_none() {
+            return self.finish();
+        }
+        let mut heads = self.take_heads()?;
         let Some(faults) = &self.faults else {
             return Ok(());
         };
         self.unchecked = true;
+        if self.joins && heads.appends(n, kv.heads(), sides) {
+            return kv.append_heads(&self.device, layer, &heads, sides, faults);
+        }
+        heads.finish(&self.device).map_err(device_error)?;
         kv.append(&self.device, layer, n, sides, faults)
     }
 

@@ -5,6 +5,8 @@
 //! | `add` | `rms_norm` of the sum | sum and norm, which wait on |
 //! | `rms_norm`, of a sum or not | `project`, `logits` of all its rows | sum, norm, and the integers that are multiplied |
 //! | `activate` | `project` of what it gives | the gate, and the integers |
+//! | `add_bias`, `rms_norm_in_place`, `rope` of heads | the same of them or of others, three buffers in all | all of them, which wait on ([`heads`](super::heads)) |
+//! | these, or nothing | `append` | these, and the keys and values |
 //! | the last part of `attention` | `project` of what it gives | what joins the splits, and the integers |
 //!
 //! Whatever else comes next finishes first what waits: so one operation waits at most, or one chain of the table, and nobody
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 use htc_kernels::cuda::{Device, ops};
 
+use super::heads::{Heads, Step};
 use super::{Gpu, GpuVector, device_error, rows};
 use crate::error::ExecError;
 
@@ -45,13 +48,15 @@ pub(super) enum Pending<D: Device> {
     },
     /// The last part of attention, and where it goes.
     Joined(ops::Joined<D>, Arc<D::Memory>),
+    /// On the way from products to attention.
+    Heads(Heads<D>),
 }
 
 impl<D: Device> Pending<D> {
     /// What a product can take along, if it reads it.
     pub(super) fn producer(&self) -> Option<ops::Producer<'_, D>> {
         match self {
-            Pending::None | Pending::Add { .. } => None,
+            Pending::None | Pending::Add { .. } | Pending::Heads(_) => None,
             Pending::Norm {
                 shape,
                 x,
@@ -85,7 +90,7 @@ impl<D: Device> Pending<D> {
     /// Where it leaves what a product can read.
     fn out(&self) -> Option<&Arc<D::Memory>> {
         match self {
-            Pending::None | Pending::Add { .. } => None,
+            Pending::None | Pending::Add { .. } | Pending::Heads(_) => None,
             Pending::Norm { out, .. }
             | Pending::Gated { gate: out, .. }
             | Pending::Joined(_, out) => Some(out),
@@ -95,6 +100,7 @@ impl<D: Device> Pending<D> {
     fn finish(&self, device: &D) -> Result<(), ExecError> {
         let done = match (self, self.producer()) {
             (Pending::Add { numbers, x, y }, _) => ops::add(device, *numbers, x, y),
+            (Pending::Heads(heads), _) => heads.finish(device),
             (_, Some(producer)) => producer.finish(device),
             (_, None) => Ok(()),
         };
@@ -129,6 +135,31 @@ impl<D: Device> Gpu<D> {
         }
         self.pending = pending;
         Ok(())
+    }
+
+    /// What waits of operations on heads; launches it if it is something else.
+    pub(super) fn take_heads(&mut self) -> Result<Heads<D>, ExecError> {
+        match self.take() {
+            Pending::Heads(heads) => Ok(heads),
+            other => other.finish(&self.device).map(|()| Heads::default()),
+        }
+    }
+
+    /// An operation on heads, which waits, joined with those before it.
+    pub(super) fn pend_heads(
+        &mut self,
+        x: &Arc<D::Memory>,
+        step: Step<D>,
+    ) -> Result<(), ExecError> {
+        let mut heads = self.take_heads()?;
+        if let Err(step) = heads.join(x, step) {
+            heads.finish(&self.device).map_err(device_error)?;
+            heads = Heads::default();
+            if let Err(step) = heads.join(x, step) {
+                return step.launch(&self.device, x).map_err(device_error);
+            }
+        }
+        self.pend(Pending::Heads(heads))
     }
 
     /// The norm of `n` rows of `x`, which waits, joined with a sum that it is of.

@@ -1,0 +1,291 @@
+//! What is done to queries, keys and values between their products and attention, collected until it is done in one launch.
+
+use std::sync::Arc;
+
+use htc_formats::model::RopePairs;
+use htc_kernels::cuda::{Device, DeviceError, ops};
+
+/// Numbers of a head at most that the threads of its launch are made for: others have a launch of their own.
+const SIZE: usize = 512;
+
+/// One operation on rows of heads.
+#[derive(Debug)]
+pub(super) enum Step<D: Device> {
+    /// A bias of so many numbers, added to each of `rows` rows.
+    Bias {
+        rows: usize,
+        bias: Arc<D::Memory>,
+        width: usize,
+    },
+    /// The norm of all heads.
+    Norm {
+        heads: usize,
+        weight: Arc<D::Memory>,
+        size: usize,
+        epsilon: f32,
+    },
+    /// The rotation.
+    Turn {
+        shape: ops::RopeShape,
+        turn: Turn<D>,
+    },
+}
+
+impl<D: Device> Step<D> {
+    /// Does it on its own.
+    pub(super) fn launch(&self, device: &D, x: &D::Memory) -> Result<(), DeviceError> {
+        match self {
+            Step::Bias { rows, bias, width } => {
+                let (rows, width) = (*rows, *width);
+                ops::add_rows(device, ops::RowsShape { rows, width }, x, bias)
+            }
+            Step::Norm {
+                heads,
+                weight,
+                size,
+                epsilon,
+            } => {
+                let (rows, width) = (*heads, *size);
+                let shape = ops::RowsShape { rows, width };
+                ops::rms_norm(device, shape, x, weight, *epsilon, x)
+            }
+            Step::Turn { shape, turn } => {
+                let sides = turn.sides.each_ref().map(|side| &**side);
+                ops::rope(device, turn.which, *shape, x, sides)
+            }
+        }
+    }
+}
+
+/// Rotations.
+#[derive(Debug)]
+pub(super) struct Turn<D: Device> {
+    pub(super) which: RopePairs,
+    pub(super) pairs: usize,
+    pub(super) sides: [Arc<D::Memory>; 2],
+}
+
+impl<D: Device> Turn<D> {
+    fn is(&self, other: &Turn<D>) -> bool {
+        let mut sides = self.sides.iter().zip(&other.sides);
+        (self.which, self.pairs) == (other.which, other.pairs)
+            && sides.all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+#[derive(Debug)]
+struct Part<D: Device> {
+    x: Arc<D::Memory>,
+    /// Of all rows.
+    numbers: usize,
+    bias: Option<(Arc<D::Memory>, usize)>,
+    norm: Option<(Arc<D::Memory>, f32)>,
+    turned: bool,
+}
+
+/// Operations on up to three buffers, each with a bias, a norm and a rotation in this order or a part of that.
+#[derive(Debug)]
+pub(super) struct Heads<D: Device> {
+    /// Rows, and numbers of a head, as far as an operation said.
+    rows: Option<usize>,
+    size: Option<usize>,
+    turn: Option<Turn<D>>,
+    parts: Vec<Part<D>>,
+}
+
+impl<D: Device> Default for Heads<D> {
+    fn default() -> Self {
+        Heads {
+            rows: None,
+            size: None,
+            turn: None,
+            parts: Vec::new(),
+        }
+    }
+}
+
+fn agrees(known: Option<usize>, found: usize) -> bool {
+    known.is_none_or(|known| known == found)
+}
+
+impl<D: Device> Heads<D> {
+    /// The part of a buffer, a new one where there is none and room for one.
+    fn part(&mut self, x: &Arc<D::Memory>, numbers: usize) -> Option<&mut Part<D>> {
+        let found = self.parts.iter().position(|part| Arc::ptr_eq(&part.x, x));
+        let index = match found {
+            Some(index) => index,
+            None if self.parts.len() < ops::HEADS_PARTS => {
+                self.parts.push(Part {
+                    x: Arc::clone(x),
+                    numbers,
+                    bias: None,
+                    norm: None,
+                    turned: false,
+                });
+                self.parts.len() - 1
+            }
+            None => return None,
+        };
+        let part = self.parts.get_mut(index);
+        part.filter(|part| part.numbers == numbers)
+    }
+
+    /// Takes an operation on `x` in behind those before it, or gives it back where it does not fit; a part without operations may
+    /// be left then.
+    pub(super) fn join(&mut self, x: &Arc<D::Memory>, step: Step<D>) -> Result<(), Step<D>> {
+        match step {
+            Step::Bias { rows, bias, width } => {
+                let fits = agrees(self.rows, rows);
+                match self.part(x, rows * width) {
+                    Some(part)
+                        if fits && part.bias.is_none() && part.norm.is_none() && !part.turned =>
+                    {
+                        part.bias = Some((bias, width));
+                        self.rows = Some(rows);
+                        Ok(())
+                    }
+                    _ => Err(Step::Bias { rows, bias, width }),
+                }
+            }
+            Step::Norm {
+                heads,
+                weight,
+                size,
+                epsilon,
+            } => {
+                let fits = size <= SIZE && agrees(self.size, size);
+                match self.part(x, heads * size) {
+                    Some(part) if fits && part.norm.is_none() && !part.turned => {
+                        part.norm = Some((weight, epsilon));
+                        self.size = Some(size);
+                        Ok(())
+                    }
+                    _ => Err(Step::Norm {
+                        heads,
+                        weight,
+                        size,
+                        epsilon,
+                    }),
+                }
+            }
+            Step::Turn { shape, turn } => {
+                let known = self.turn.as_ref();
+                let fits = shape.size <= SIZE
+                    && agrees(self.size, shape.size)
+                    && agrees(self.rows, shape.rows)
+                    && known.is_none_or(|known| known.is(&turn));
+                match self.part(x, shape.rows * shape.heads * shape.size) {
+                    Some(part) if fits && !part.turned => {
+                        part.turned = true;
+                        (self.rows, self.size) = (Some(shape.rows), Some(shape.size));
+                        self.turn = Some(turn);
+                        Ok(())
+                    }
+                    _ => Err(Step::Turn { shape, turn }),
+                }
+            }
+        }
+    }
+
+    /// Whether keys and values of `n` rows can be appended in the launch of what is here.
+    pub(super) fn appends(
+        &mut self,
+        n: usize,
+        of: ops::KvHeads,
+        sides: [&Arc<D::Memory>; 2],
+    ) -> bool {
+        let fits = of.size <= SIZE && agrees(self.rows, n) && agrees(self.size, of.size);
+        let own = !Arc::ptr_eq(sides[0], sides[1]);
+        let numbers = n * of.heads * of.size;
+        let fits = fits && own && sides.iter().all(|side| self.part(side, numbers).is_some());
+        let whole = self.parts.iter().all(|part| part.divides(n, of.size));
+        if fits && whole {
+            (self.rows, self.size) = (Some(n), Some(of.size));
+        }
+        fits && whole
+    }
+
+    /// Does all of it in one launch, and appends where `to` says so for a buffer.
+    pub(super) fn launch<'a>(
+        &'a self,
+        device: &D,
+        append: Option<(&ops::Faults<D>, [usize; 2])>,
+        to: impl Fn(&Arc<D::Memory>) -> Option<ops::AppendTo<'a, D>>,
+    ) -> Result<(), DeviceError> {
+        let (rows, size) = (self.rows.unwrap_or(1), self.size.unwrap_or(1));
+        let part = |part: &'a Part<D>| ops::HeadsPart {
+            x: &*part.x,
+            heads: part.numbers / (rows * size).max(1),
+            bias: part.bias.as_ref().map(|(bias, _)| &**bias),
+            norm: part
+                .norm
+                .as_ref()
+                .map(|(weight, epsilon)| (&**weight, *epsilon)),
+            turned: part.turned,
+            to: to(&part.x),
+        };
+        let parts: Vec<_> = self.parts.iter().map(part).collect();
+        let turn = self.turn.as_ref().map(|turn| ops::Turn {
+            which: turn.which,
+            pairs: turn.pairs,
+            sides: turn.sides.each_ref().map(|side| &**side),
+        });
+        let shape = ops::HeadsShape { rows, size };
+        ops::heads_ready(device, shape, turn.as_ref(), append, &parts)
+    }
+
+    /// Does all of it: one operation, or several of which the shape is not known, as they were asked for.
+    pub(super) fn finish(&self, device: &D) -> Result<(), DeviceError> {
+        let steps: usize = self.parts.iter().map(Part::steps).sum();
+        let rows = self.rows.unwrap_or(1);
+        let whole = |size| self.parts.iter().all(|part| part.divides(rows, size));
+        if steps > 1 && self.size.is_some_and(whole) {
+            return self.launch(device, None, |_| None);
+        }
+        for part in &self.parts {
+            if let Some((bias, width)) = &part.bias {
+                let shape = ops::RowsShape {
+                    rows: part.numbers / (*width).max(1),
+                    width: *width,
+                };
+                ops::add_rows(device, shape, &part.x, bias)?;
+            }
+            let size = self.size.unwrap_or(1).max(1);
+            if let Some((weight, epsilon)) = &part.norm {
+                let shape = ops::RowsShape {
+                    rows: part.numbers / size,
+                    width: size,
+                };
+                ops::rms_norm(device, shape, &part.x, weight, *epsilon, &part.x)?;
+            }
+            if let (true, Some(turn)) = (part.turned, &self.turn) {
+                let shape = ops::RopeShape {
+                    rows,
+                    heads: part.numbers / (rows * size).max(1),
+                    size,
+                    pairs: turn.pairs,
+                };
+                let sides = turn.sides.each_ref().map(|side| &**side);
+                ops::rope(device, turn.which, shape, &part.x, sides)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Part<D> {
+    fn steps(&self) -> usize {
+        usize::from(self.bias.is_some())
+            + usize::from(self.norm.is_some())
+            + usize::from(self.turned)
+    }
+
+    /// Whether its numbers are rows of whole heads, and its bias is one of such a row.
+    fn divides(&self, rows: usize, size: usize) -> bool {
+        let row = rows * size;
+        let of_row = |width: usize| width.is_multiple_of(size) && width * rows == self.numbers;
+        row > 0
+            && self.numbers.is_multiple_of(row)
+            && self.bias.as_ref().is_none_or(|&(_, width)| of_row(width))
+    }
+}
